@@ -1,0 +1,106 @@
+//! The time, in the two forms a lock needs: what others can read, and what nobody can set back.
+//! [`now`] is the one place in the library that asks for it; everywhere else it is an argument.
+
+use std::fmt;
+use std::sync::OnceLock;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use chrono::{DateTime, SecondsFormat, Utc};
+
+/// One reading of both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Now {
+    /// Goes into values that other processes read.
+    pub(crate) wall: Wall,
+    /// Tells how long something takes; a clock that is set does not disturb it.
+    pub(crate) uptime: Uptime,
+}
+
+/// A point in time by the wall clock, in whole microseconds since 1970: the resolution of a lock's value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Wall(pub(crate) u64);
+
+/// A point in time by the monotonic clock, counted from the first time this process asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Uptime(pub(crate) Duration);
+
+/// Asks both clocks. A wall clock set before 1970 reads as 1970.
+pub(crate) fn now() -> Now {
+    static START: OnceLock<Instant> = OnceLock::new();
+    let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Now { wall: Wall(micros(since_1970)), uptime: Uptime(START.get_or_init(Instant::now).elapsed()) }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+impl Wall {
+    pub(crate) const MAX: Wall = Wall(u64::MAX);
+
+    /// Returns the time `duration` later, at most [`Wall::MAX`].
+    pub(crate) fn after(self, duration: Duration) -> Wall {
+        Wall(self.0.saturating_add(micros(duration)))
+    }
+
+    /// Returns how long it is from `earlier` until here, nothing if `earlier` is later.
+    pub(crate) fn since(self, earlier: Wall) -> Duration {
+        Duration::from_micros(self.0.saturating_sub(earlier.0))
+    }
+
+    /// Returns the same as a calendar time; `None` past the calendar's end (year 262142).
+    pub(crate) fn date(self) -> Option<DateTime<Utc>> {
+        DateTime::from_timestamp_micros(i64::try_from(self.0).ok()?)
+    }
+
+    /// Returns the same as the standard library's time; `None` where the platform cannot hold it.
+    pub(crate) fn system_time(self) -> Option<SystemTime> {
+        UNIX_EPOCH.checked_add(Duration::from_micros(self.0))
+    }
+}
+
+impl fmt::Display for Wall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.date() {
+            Some(date) => f.write_str(&date.to_rfc3339_opts(SecondsFormat::Millis, true)),
+            None => f.write_str("the end of time"),
+        }
+    }
+}
+
+impl Uptime {
+    pub(crate) const MAX: Uptime = Uptime(Duration::MAX);
+
+    /// Returns the time `duration` later, at most [`Uptime::MAX`].
+    pub(crate) fn after(self, duration: Duration) -> Uptime {
+        Uptime(self.0.saturating_add(duration))
+    }
+
+    /// Returns how long it is from `earlier` until here, nothing if `earlier` is later.
+    pub(crate) fn since(self, earlier: Uptime) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn monotonic_time_never_goes_back_and_wall_time_is_this_century() {
+        let first = now();
+        let second = now();
+        assert!(second.uptime >= first.uptime);
+        assert!(first.wall > Wall(1_700_000_000_000_000), "{first:?}");
+        assert!(first.wall.date().is_some());
+    }
+
+    #[test]
+    fn far_times_saturate() {
+        assert_eq!(Wall(5).after(Duration::MAX), Wall::MAX);
+        assert_eq!(Uptime(Duration::from_secs(1)).after(Duration::MAX), Uptime::MAX);
+        assert_eq!(Wall(5).since(Wall(9)), Duration::ZERO);
+        assert_eq!(Wall::MAX.to_string(), "the end of time");
+        assert_eq!(Wall(1_795_157_376_492_303).to_string(), "2026-11-20T06:49:36.492Z");
+    }
+}

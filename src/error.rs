@@ -1,0 +1,215 @@
+//! What can go wrong, each with the key and what to do about it.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::server::refusal::Refusal;
+use crate::value::Content;
+
+/// Why a call on a lock failed. Contention is not among the reasons where it is an expected answer:
+/// [`Lock::try_lock`](crate::Lock::try_lock) says `None`.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// Somebody else held the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
+    #[error("Timeout on lock {key} exceeded {} sec{details}", Seconds(*timeout))]
+    Timeout {
+        /// The lock's key.
+        key: Key,
+        /// The timeout as it was given.
+        timeout: Duration,
+        /// What was seen while waiting.
+        details: Box<Contention>,
+    },
+
+    /// This thread is inside [`Lock::with`](crate::Lock::with) on this key: waiting would wait for itself.
+    #[error(
+        "lock {key} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
+         guard down, or use another key for the inner work"
+    )]
+    Nested {
+        /// The lock's key.
+        key: Key,
+    },
+
+    /// The lease has passed while the lock was held: others may have it by now.
+    #[error(
+        "lock {key} is no longer ours: its lease of {} ended {late:?} ago; stop the protected work, and choose a longer expiration",
+        Span(*expiration)
+    )]
+    Expired {
+        /// The lock's key.
+        key: Key,
+        /// The expiration that was asked for.
+        expiration: Duration,
+        /// How long ago the lease ended.
+        late: Duration,
+    },
+
+    /// A command that may have changed the key got no answer, and reading the key did not settle it.
+    #[error("lock {key}: the answer to {command} was lost, so the server may or may not have carried it out; {advice}{}", Cause(cause.as_ref()))]
+    Unknown {
+        /// The lock's key.
+        key: Key,
+        /// The command that got no answer.
+        command: &'static str,
+        /// What it means for the key and what to do.
+        advice: &'static str,
+        /// The last I/O error.
+        cause: Option<redis::RedisError>,
+    },
+
+    /// There was no connection to the server in time; nothing was sent for this lock.
+    #[error("lock {key}: no connection to the server within {}: {cause}", Span(*waited))]
+    Pool {
+        /// The lock's key.
+        key: Key,
+        /// How long a connection was waited for.
+        waited: Duration,
+        /// Why there was none.
+        cause: NoConnection,
+    },
+
+    /// The server said no; the key is as it was.
+    #[error("lock {key}: {refusal}")]
+    Refused {
+        /// The lock's key.
+        key: Key,
+        /// What the server said, and what to do.
+        refusal: Box<Refusal>,
+    },
+
+    /// Talking to the server failed, and nothing is in doubt: the key was not changed by this call.
+    #[error("lock {key}: {command} failed: {source}; check the server and the network, then try again")]
+    Io {
+        /// The lock's key.
+        key: Key,
+        /// The command that failed.
+        command: &'static str,
+        /// The error of the redis crate.
+        source: redis::RedisError,
+    },
+
+    /// The lock was declared with options that make no sense.
+    #[error("lock \"{key}\": {problem}")]
+    Options {
+        /// The lock's key.
+        key: Key,
+        /// What is wrong, and what to say instead.
+        problem: &'static str,
+    },
+
+    /// The server's address cannot be used.
+    #[error(
+        "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database] or unix:///path"
+    )]
+    Address {
+        /// The error of the redis crate.
+        source: redis::RedisError,
+    },
+}
+
+impl Error {
+    /// Returns the key that the error is about; `None` for an [`Error::Address`].
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Error::Timeout { key, .. }
+            | Error::Nested { key }
+            | Error::Expired { key, .. }
+            | Error::Unknown { key, .. }
+            | Error::Pool { key, .. }
+            | Error::Refused { key, .. }
+            | Error::Io { key, .. }
+            | Error::Options { key, .. } => Some(key),
+            Error::Address { .. } => None,
+        }
+    }
+}
+
+/// What a waiter saw of the lock that it did not get.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Contention {
+    /// How often the lock was asked for.
+    pub tries: u32,
+    /// How long the wait was.
+    pub waited: Duration,
+    /// What the key was last seen to hold; `None` if it was not read, as for a lock without an expiration.
+    pub seen: Option<Content>,
+    /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
+    /// unless the guard was moved to another thread.
+    pub taken_by_this_thread: bool,
+}
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.tries == 1 { "try" } else { "tries" };
+        write!(f, " after {} {plural}", self.tries)?;
+        match &self.seen {
+            Some(content @ (Content::Unexpiring | Content::Empty | Content::Unreadable(_))) => write!(
+                f,
+                "; the key holds {content}, which is not taken over: if its holder is dead, clear it by hand"
+            )?,
+            Some(content) => write!(f, "; last seen: {content}")?,
+            None => {}
+        }
+        if self.taken_by_this_thread {
+            f.write_str(
+                "; this very thread took the lock and has not released it: a nested lock waits for itself",
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Why there was no connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum NoConnection {
+    /// All connections of the pool were in use all the time.
+    PoolExhausted,
+    /// Connecting failed.
+    Failed(redis::RedisError),
+    /// Connecting failed in a pool that is not this library's, which keeps only the words.
+    Said(String),
+}
+
+impl fmt::Display for NoConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            NoConnection::PoolExhausted => f.write_str(
+                "none was free and none could be opened in that time; make the pool larger, or hold its connections for less long",
+            ),
+            NoConnection::Failed(error) => write!(f, "{error}; check that the server is up and the address is right"),
+            NoConnection::Said(text) => write!(f, "{text}; check that the server is up and the pool is large enough"),
+        }
+    }
+}
+
+/// Seconds as the gem writes them: `5`, `0.25`.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_secs_f64().fmt(f)
+    }
+}
+
+/// A duration to the millisecond, for reading.
+struct Span(Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)))
+    }
+}
+
+struct Cause<'a>(Option<&'a redis::RedisError>);
+
+impl fmt::Display for Cause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.map_or(Ok(()), |cause| write!(f, " ({cause})"))
+    }
+}

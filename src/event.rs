@@ -1,0 +1,153 @@
+//! What a lock reports as it works, and to whom.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::key::Key;
+use crate::protocol::release::Release;
+use crate::value::Content;
+
+/// Gets to know what the locks of a [`Locker`](crate::Locker) do. Called on the thread that works with the lock, between
+/// two commands, so it should be quick. A panic in it is caught and dropped: releasing never panics.
+///
+/// ```
+/// use setnx_lock::{Event, Observe};
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// #[derive(Debug, Default)]
+/// struct Takeovers(AtomicU64);
+///
+/// impl Observe for Takeovers {
+///     fn event(&self, event: &Event<'_>) {
+///         if let Event::TookOver { .. } = event {
+///             self.0.fetch_add(1, Ordering::Relaxed);
+///         }
+///     }
+/// }
+/// ```
+pub trait Observe: Send + Sync + std::fmt::Debug + 'static {
+    /// Takes notice of one event.
+    fn event(&self, event: &Event<'_>);
+}
+
+/// Something that happened to a lock.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Event<'a> {
+    /// The lock is ours.
+    Acquired {
+        /// The lock's key.
+        key: &'a Key,
+        /// How often it was asked for.
+        tries: u32,
+        /// How long it took.
+        waited: Duration,
+    },
+    /// The lock is about to be ours, taken over from a holder whose time had passed: he died, or took too long.
+    TookOver {
+        /// The lock's key.
+        key: &'a Key,
+        /// What he had left there.
+        from: &'a Content,
+    },
+    /// A takeover was lost, and the winner's value overwritten, as the gem's protocol has it. Harmless while all use the same
+    /// expiration.
+    Overwrote {
+        /// The lock's key.
+        key: &'a Key,
+        /// The winner's value.
+        winner: &'a Content,
+    },
+    /// The server granted the lock so late that its lease had passed. It was not used, and frees itself.
+    LateGrant {
+        /// The lock's key.
+        key: &'a Key,
+    },
+    /// The key holds what never expires and is not taken over: somebody has to clear it if its holder is dead.
+    Stuck {
+        /// The lock's key.
+        key: &'a Key,
+        /// What it holds.
+        content: &'a Content,
+    },
+    /// A command got no answer, or could not be sent. The wait goes on.
+    Trouble {
+        /// The lock's key.
+        key: &'a Key,
+        /// The command.
+        command: &'static str,
+        /// What went wrong.
+        error: &'a redis::RedisError,
+    },
+    /// A lock was given back, well or not: see [`Release`].
+    Released {
+        /// The lock's key.
+        key: &'a Key,
+        /// What became of it.
+        outcome: Release,
+        /// How long it was held.
+        held: Duration,
+    },
+    /// A guard was dropped and its release failed.
+    ReleaseFailed {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+}
+
+/// The observer unless another is set: writes to the [`log`] crate, under the target `setnx_lock`. What somebody should look
+/// into is a warning, the rest is for debugging.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LogObserver;
+
+impl Observe for LogObserver {
+    fn event(&self, event: &Event<'_>) {
+        match event {
+            Event::Acquired { key, tries, waited } => {
+                log::debug!(target: TARGET, "lock {key}: acquired after {waited:?}, tries: {tries}");
+            }
+            Event::TookOver { key, from } => {
+                log::info!(target: TARGET, "lock {key}: taken over, it was {from}")
+            }
+            Event::Overwrote { key, winner } => {
+                log::debug!(target: TARGET, "lock {key}: lost a takeover and overwrote the winner's value ({winner})");
+            }
+            Event::LateGrant { key } => {
+                log::warn!(target: TARGET, "lock {key}: granted after its lease had passed, and refused; the server is slow or the expiration too short");
+            }
+            Event::Stuck { key, content } => {
+                log::warn!(target: TARGET, "lock {key}: the key holds {content}, which is not taken over; if its holder is dead, clear it by hand");
+            }
+            Event::Trouble { key, command, error } => {
+                log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}; reading the key to find out");
+            }
+            Event::Released { key, outcome: Release::Released, held } => {
+                log::debug!(target: TARGET, "lock {key}: released after {held:?}");
+            }
+            Event::Released { key, outcome: Release::Overran, held } => {
+                log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
+            }
+            Event::Released { key, outcome, held } => {
+                log::warn!(target: TARGET, "lock {key}: {outcome:?} after {held:?}; others may have worked at the same time");
+            }
+            Event::ReleaseFailed { key: _, error } => log::warn!(target: TARGET, "not released: {error}"),
+        }
+    }
+}
+
+const TARGET: &str = "setnx_lock";
+
+/// The observer as the library calls it.
+#[derive(Clone, Debug)]
+pub(crate) struct Observer(pub(crate) Arc<dyn Observe>);
+
+impl Observer {
+    pub(crate) fn tell(&self, event: &Event<'_>) {
+        // I10: an observer that panics must not keep a lock from being released.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.0.event(event)));
+    }
+}

@@ -1,0 +1,169 @@
+//! A lock that is held. Knows its lease and how to give it back; does not know how it was declared.
+
+use std::fmt;
+use std::process;
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, Utc};
+
+use crate::clock::{self, Now};
+use crate::engine::{Acquired, Engine};
+use crate::error::Error;
+use crate::event::Event;
+use crate::held::Registration;
+use crate::key::Key;
+use crate::protocol::lease::Lease;
+use crate::protocol::release::Release;
+
+/// A lock that is held: released when dropped, also by a panic.
+///
+/// It can be moved to another thread and dropped there. It holds no connection. With an expiration it is a promise for a
+/// limited time: ask [`remaining`](Self::remaining) or [`ensure_held`](Self::ensure_held) before a step that must not
+/// happen twice.
+///
+/// A process that is forked while it holds a lock has two guards of it; the child's releases nothing.
+#[must_use = "if unused, the lock is released at once"]
+pub struct LockGuard {
+    engine: Engine,
+    key: Key,
+    lease: Lease,
+    acquired: Now,
+    tries: u32,
+    waited: Duration,
+    process: u32,
+    released: bool,
+    _registration: Registration,
+}
+
+impl LockGuard {
+    pub(crate) fn new(engine: Engine, key: Key, acquired: Acquired, registration: Registration) -> Self {
+        let Acquired { lease, at, tries, waited } = acquired;
+        Self {
+            engine,
+            key,
+            lease,
+            acquired: at,
+            tries,
+            waited,
+            process: process::id(),
+            released: false,
+            _registration: registration,
+        }
+    }
+
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns how often the lock was asked for until it was ours: 1 if it was free.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        self.tries
+    }
+
+    /// Returns how long it took to get the lock.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Returns how long the lock can still be relied on, by the clock that allows less; zero when its lease has passed;
+    /// `None` without an expiration. Asks the clocks, not the server.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.lease.end.map(|end| end.remaining(clock::now()))
+    }
+
+    /// Returns when the promised time ends, by the wall clock; `None` without an expiration. The value in the key names a
+    /// time one second later, the gem's guard against clocks that differ.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<DateTime<Utc>> {
+        self.lease.end.and_then(|end| end.wall.date())
+    }
+
+    /// The same as [`expires_at`](Self::expires_at), as the standard library's time.
+    #[must_use]
+    pub fn expires_at_system_time(&self) -> Option<SystemTime> {
+        self.lease.end.and_then(|end| end.wall.system_time())
+    }
+
+    /// Says whether the lease still lasts, for use before a step that must not happen twice. Without an expiration it
+    /// always does. Asks the clocks, not the server: that somebody cleared the key is not noticed (see
+    /// [`Lock::peek`](crate::Lock::peek) for what the key holds).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Expired`] if the lease has passed by either clock: others may have the lock by now.
+    pub fn ensure_held(&self) -> Result<(), Error> {
+        let now = clock::now();
+        let Some(end) = self.lease.end.filter(|end| end.has_passed(now)) else { return Ok(()) };
+        Err(Error::Expired {
+            key: self.key.clone(),
+            expiration: end.uptime.since(self.acquired.uptime),
+            late: now.uptime.since(end.uptime).max(now.wall.since(end.wall)),
+        })
+    }
+
+    /// Gives the lock back and tells what became of it. Sends one DEL, and only while the lease has not passed; a lock
+    /// that overran is left to whoever has it by now. Waits for the server, not for anybody else.
+    ///
+    /// The gem's release at the end of a block, which tells nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unknown`] if the answer got lost, [`Error::Pool`] without a connection, [`Error::Refused`] if the server
+    /// says no. In each case an expiring lock frees itself, and the DEL is not sent again.
+    pub fn release(mut self) -> Result<Release, Error> {
+        self.give_back()
+    }
+
+    fn give_back(&mut self) -> Result<Release, Error> {
+        self.released = true;
+        // I10: the parent holds the lock, and its connections are not the child's to use.
+        let outcome = if self.process == process::id() {
+            self.engine.release(&self.key, &self.lease)?
+        } else {
+            Release::Inherited
+        };
+        let held = clock::now().uptime.since(self.acquired.uptime);
+        self.engine.observer.tell(&Event::Released { key: &self.key, outcome, held });
+        Ok(outcome)
+    }
+}
+
+impl Drop for LockGuard {
+    /// Releases, and reports trouble to the observer: dropping never fails and never panics (I10).
+    fn drop(&mut self) {
+        if self.released {
+            return;
+        }
+        if let Err(error) = self.give_back() {
+            self.engine.observer.tell(&Event::ReleaseFailed { key: &self.key, error: &error });
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard")
+            .field("key", &self.key)
+            .field("remaining", &self.remaining())
+            .field("tries", &self.tries)
+            .field("waited", &self.waited)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
+
+    #[test]
+    fn a_guard_can_go_to_any_thread() {
+        assert_owned_and_sendable::<LockGuard>();
+    }
+}

@@ -1,0 +1,172 @@
+//! A lock as its user names it: a key, options, and the ways to get it.
+
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+use crate::value::Content;
+
+/// A distributed lock: one key on one server.
+///
+/// Cheap to clone and to make; it holds nothing by itself. [`with`](Self::with) runs a closure under the lock,
+/// [`lock`](Self::lock) returns a guard.
+///
+/// The gem's `Redis::Lock`.
+#[derive(Clone, Debug)]
+pub struct Lock {
+    locker: Locker,
+    key: Key,
+    options: LockOptions,
+}
+
+impl Lock {
+    /// Returns the lock of this key. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] for an empty key, an expiration of zero or of more than ten years, or a poll interval below a
+    /// millisecond.
+    pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
+        let key = key.into();
+        let problem = if key.is_empty() {
+            Some("a lock's key must not be empty; give it the name of what it protects")
+        } else {
+            options.problem()
+        };
+        match problem {
+            Some(problem) => Err(Error::Options { key, problem }),
+            None => Ok(Self { locker: locker.clone(), key, options }),
+        }
+    }
+
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Returns the options that the lock was made with.
+    pub fn options(&self) -> LockOptions {
+        self.options
+    }
+
+    /// Runs `body` while the lock is held and returns its result untouched. Waits up to the timeout of the options. The
+    /// lock is released afterwards, also when the body fails or panics; trouble in releasing is reported to the observer.
+    ///
+    /// The gem's `lock { … }`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), made into the body's type of error; the body's own; and [`Error::Nested`] inside
+    /// another `with` on the same key by the same thread.
+    ///
+    /// ```
+    /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
+    /// # use std::time::Duration;
+    /// # fn example(locker: &Locker) -> Result<(), Error> {
+    /// let lock = Lock::new(locker, "serialize_stuff", LockOptions::expiring_after(Duration::from_secs(15)))?;
+    /// let answer = lock.with(|held| {
+    ///     println!("{:?} left", held.remaining());
+    ///     Ok::<_, Error>(42)
+    /// })?;
+    /// assert_eq!(answer, 42);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
+        let guard = self.acquire(&self.options, true)?;
+        body(&guard)
+    }
+
+    /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and asks again, with a last
+    /// try at the deadline. Returns within the timeout and the time of one command, whatever the server does.
+    ///
+    /// The gem's `lock` without a block, which it has not got.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Timeout`] if somebody else held it all that time, with what was seen. [`Error::Nested`] inside a
+    /// [`with`](Self::with) on the same key by the same thread. [`Error::Pool`], [`Error::Refused`] and [`Error::Io`] if
+    /// the server cannot be reached, says no, or is not understood: the key is as it was. [`Error::Unknown`] if the server
+    /// may have granted the lock and its answer got lost.
+    pub fn lock(&self) -> Result<LockGuard, Error> {
+        self.acquire(&self.options, false)
+    }
+
+    /// Tries once, without waiting for anybody. Returns `None` if somebody else holds the lock.
+    ///
+    /// The gem's lock with `timeout: 0`, where contention is an error.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock) but for the timeout.
+    pub fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if somebody else held it all that
+    /// time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock) but for the timeout.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
+        match self.acquire(&self.options.timeout(timeout), false) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(Error::Timeout { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns what the key holds, with one GET. Another may hold something else a moment later: good for looking, not for
+    /// deciding.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pool`], [`Error::Refused`] (the key may hold something that is no lock) or [`Error::Io`].
+    pub fn peek(&self) -> Result<Content, Error> {
+        self.locker.engine().peek(&self.key)
+    }
+
+    /// Returns whether there is such a key, held or left over, with one GET.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`peek`](Self::peek).
+    pub fn exists(&self) -> Result<bool, Error> {
+        Ok(self.peek()? != Content::Absent)
+    }
+
+    /// Deletes the key, **whoever holds it**, with one DEL; returns whether there was one. For locks whose holder is known
+    /// to be dead.
+    ///
+    /// The gem's `clear` and `delete`, which return the count.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pool`], [`Error::Refused`], or [`Error::Unknown`] if the answer got lost.
+    pub fn clear(&self) -> Result<bool, Error> {
+        self.locker.engine().clear(&self.key)
+    }
+
+    fn acquire(&self, options: &LockOptions, scoped: bool) -> Result<LockGuard, Error> {
+        let held = self.locker.held();
+        if held.encloses_this_thread(&self.key) {
+            return Err(Error::Nested { key: self.key.clone() });
+        }
+        match self.locker.engine().acquire(&self.key, options) {
+            Ok(acquired) => {
+                let registration = held.register(&self.key, scoped);
+                Ok(LockGuard::new(self.locker.engine().clone(), self.key.clone(), acquired, registration))
+            }
+            Err(Error::Timeout { key, timeout, mut details }) => {
+                details.taken_by_this_thread = held.taken_by_this_thread(&key);
+                Err(Error::Timeout { key, timeout, details })
+            }
+            Err(error) => Err(error),
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! A server to lock on: a pool of connections, and who is told of what happens.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Engine;
+use crate::error::Error;
+use crate::event::{LogObserver, Observe, Observer};
+use crate::held::Held;
+use crate::server::{Carrier, Manager, Pooled, Window};
+
+/// How many connections a pool opens at most when nothing else is said. A lock needs one only while a command is on its
+/// way, so this serves many more threads than ten.
+const DEFAULT_POOL_SIZE: u32 = 10;
+/// How long a wait without a timeout puts up with a server that cannot be reached.
+const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+/// Well before old servers' `timeout 300` closes them.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
+/// share it.
+///
+/// Opening one connects to nothing yet: connections are opened when they are needed, and idle ones closed after two minutes.
+///
+/// After a fork, make a new one in the child: connections cannot be shared between processes.
+///
+/// ```no_run
+/// use setnx_lock::{Lock, LockOptions, Locker};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let lock = Lock::new(&locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
+/// if let Some(_held) = lock.try_lock()? {
+///     println!("ours");
+/// }
+/// # Ok::<(), setnx_lock::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Locker {
+    engine: Engine,
+    held: Held,
+}
+
+impl Locker {
+    /// Returns a locker for the server at `address`, with the settings of [`Locker::at`]. Connects to nothing yet.
+    ///
+    /// The address is a URL: `redis://[[user]:password@]host[:port][/database]`, `unix:///path[?db=…&pass=…]`, or
+    /// `rediss://…` for TLS with one of the features `tls-rustls` and `tls-native-tls`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] if that is not what `address` is.
+    pub fn open(address: &str) -> Result<Self, Error> {
+        Self::at(address)?.open()
+    }
+
+    /// Returns the settings of a locker for the server at `address`, to be changed and then [opened](Settings::open).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Address`] as [`open`](Self::open).
+    pub fn at(address: &str) -> Result<Settings, Error> {
+        let client = redis::Client::open(address).map_err(|source| Error::Address { source })?;
+        Ok(Settings {
+            manager: Manager::new(client),
+            pool_size: DEFAULT_POOL_SIZE,
+            patience: DEFAULT_PATIENCE,
+        })
+    }
+
+    /// Returns a locker that takes its connections from `pool`: one of [`Manager`], of [`redis::Client`], of a sentinel
+    /// client, or of any connection that is a [`Carrier`].
+    ///
+    /// Time-outs are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
+    /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has
+    /// them. Turn `test_on_check_out` off: it costs a round trip for each command.
+    pub fn with_pool<M>(pool: r2d2::Pool<M>) -> Self
+    where
+        M: r2d2::ManageConnection,
+        M::Connection: Carrier,
+    {
+        Self::through(Arc::new(Pooled::new(pool)))
+    }
+
+    /// Returns the locker with another observer than [`LogObserver`]. Locks made from it report there.
+    #[must_use]
+    pub fn observed_by(mut self, observer: impl Observe) -> Self {
+        self.engine.observer = Observer(Arc::new(observer));
+        self
+    }
+
+    pub(crate) fn through(window: Arc<dyn Window>) -> Self {
+        Self { engine: Engine { window, observer: Observer(Arc::new(LogObserver)) }, held: Held::default() }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn held(&self) -> &Held {
+        &self.held
+    }
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locker").field("engine", &self.engine).finish_non_exhaustive()
+    }
+}
+
+/// What a [`Locker`] is opened with.
+///
+/// ```no_run
+/// use setnx_lock::Locker;
+/// use std::time::Duration;
+///
+/// let locker = Locker::at("redis://127.0.0.1/")?.pool_size(32).command_timeout(Duration::from_millis(500)).open()?;
+/// # Ok::<(), setnx_lock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is opened until `open` is called"]
+pub struct Settings {
+    manager: Manager,
+    pool_size: u32,
+    patience: Duration,
+}
+
+impl Settings {
+    /// Opens at most this many connections: 10 unless given, at least one. One is enough for any number of threads to
+    /// work, and about as many as threads that lock different keys at the same moment to work fast.
+    pub fn pool_size(self, pool_size: u32) -> Self {
+        Self { pool_size: pool_size.max(1), ..self }
+    }
+
+    /// Limits how long connecting may take: 2 s unless given.
+    pub fn connect_timeout(self, limit: Duration) -> Self {
+        Self { manager: self.manager.connect_timeout(limit), ..self }
+    }
+
+    /// Limits how long one command may take: 2 s unless given. A call on a lock ends within its timeout and this.
+    pub fn command_timeout(self, limit: Duration) -> Self {
+        Self { manager: self.manager.command_timeout(limit), ..self }
+    }
+
+    /// Limits how long a wait without a timeout puts up with a server that cannot be reached: 5 s unless given.
+    pub fn patience(self, limit: Duration) -> Self {
+        Self { patience: limit, ..self }
+    }
+
+    /// Makes the locker. Connects to nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// None today; kept for settings that can be wrong.
+    pub fn open(self) -> Result<Locker, Error> {
+        let pool = r2d2::Pool::builder()
+            .max_size(self.pool_size)
+            .min_idle(Some(0))
+            .test_on_check_out(false)
+            .idle_timeout(Some(IDLE_TIMEOUT))
+            .connection_timeout(self.patience)
+            // What goes wrong is told to whoever waits for a connection, with its cause.
+            .error_handler(Box::new(r2d2::NopErrorHandler))
+            .build_unchecked(self.manager.clone());
+        Ok(Locker::through(Arc::new(Pooled::open(pool, &self.manager))))
+    }
+}

@@ -1,0 +1,145 @@
+//! What a lock is asked for: how long it may be held, how long to wait for it, how often to look. Plain values, all
+//! `const fn`; what makes no sense is refused when a [`Lock`](crate::Lock) is made of them.
+
+use std::time::Duration;
+
+/// The longest expiration that is accepted: ten years.
+pub const LONGEST_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
+
+/// How long a wait lasts when nothing else is said: 5 s, as in the gem.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How long a waiter sleeps between two tries when nothing else is said: 0.1 s, as in the gem.
+pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
+
+/// How a lock behaves. Cheap to copy; every method is `const`.
+///
+/// The question that must be answered first is what happens when a holder dies: with
+/// [`expiring_after`](Self::expiring_after) others take over, with
+/// [`held_until_released`](Self::held_until_released) somebody has to clear the key by hand.
+///
+/// All clients of one key should use equal options. With different expirations on one key the protocol is weaker: see
+/// `docs/limits.md`.
+///
+/// ```
+/// use setnx_lock::LockOptions;
+/// use std::time::Duration;
+///
+/// const OPTIONS: LockOptions =
+///     LockOptions::expiring_after(Duration::from_secs(15)).timeout(Duration::from_millis(100));
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct LockOptions {
+    pub(crate) expiration: Option<Duration>,
+    /// `None` waits for ever.
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) poll_interval: Duration,
+    pub(crate) takeover: Takeover,
+}
+
+/// Whose lock an expiring lock may take over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Takeover {
+    /// Only one whose time has passed (I1).
+    Expired,
+    /// Whatever the gem reads as a number below now: also `1`, the empty value and what is no number.
+    AsTheGem,
+}
+
+impl LockOptions {
+    /// Returns options for a lock that is the holder's for `expiration` and may be taken over by others once that and
+    /// a second more have passed. Choose it well above the longest time the protected work can take.
+    ///
+    /// The gem's `expiration:`. Accepted are durations above zero and up to [`LONGEST_EXPIRATION`].
+    pub const fn expiring_after(expiration: Duration) -> Self {
+        Self { expiration: Some(expiration), ..Self::held_until_released() }
+    }
+
+    /// Returns options for a lock that is held until it is released, however long that takes: when its holder dies,
+    /// nobody gets it until somebody calls [`Lock::clear`](crate::Lock::clear).
+    ///
+    /// The gem's lock without `expiration:`. Its value is `1` and names nobody, so that an answer of the server that got
+    /// lost leaves it unknown who holds the lock: [`Error::Unknown`](crate::Error::Unknown).
+    pub const fn held_until_released() -> Self {
+        Self {
+            expiration: None,
+            timeout: Some(DEFAULT_TIMEOUT),
+            poll_interval: DEFAULT_POLL_INTERVAL,
+            takeover: Takeover::Expired,
+        }
+    }
+
+    /// Returns the options with another timeout: how long [`Lock::lock`](crate::Lock::lock) and
+    /// [`Lock::with`](crate::Lock::with) wait at most. [`Duration::ZERO`] is one try without waiting.
+    ///
+    /// The gem's `timeout:`, 5 s unless given. The gem may sleep up to a poll interval longer and makes no last try at
+    /// the deadline; here the wait ends on time, with a last try.
+    pub const fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// Returns the options without a timeout: a wait ends when the lock is ours, or with an error that is not about
+    /// waiting. While the server cannot be reached, a wait without a timeout gives up after as long as the pool waits
+    /// for a connection ([`r2d2::Builder::connection_timeout`]). The gem has no such option.
+    pub const fn wait_forever(self) -> Self {
+        Self { timeout: None, ..self }
+    }
+
+    /// Returns the options with another poll interval: how long a waiter sleeps between two tries, 0.1 s unless given.
+    /// A waiter sleeps less where the deadline or the expiry that it saw comes sooner. At least a millisecond.
+    ///
+    /// In the gem it is fixed at 0.1 s.
+    pub const fn poll_interval(self, poll_interval: Duration) -> Self {
+        Self { poll_interval, ..self }
+    }
+
+    /// Returns the options with the gem's takeover, which is a bug that some fleets may rely on: an expiring lock takes
+    /// over at once whatever it cannot read as a time in the future, **whoever holds it and however alive he is**: a lock
+    /// without an expiration (`1`), a lock of a newer gem (an empty value), and bytes that are no number.
+    ///
+    /// Off by default: such a key is waited for, said once in the log, and named in the timeout error.
+    pub const fn stealing_as_the_gem_does(self) -> Self {
+        Self { takeover: Takeover::AsTheGem, ..self }
+    }
+
+    /// Returns what is wrong with the options, in words for the user.
+    pub(crate) fn problem(&self) -> Option<&'static str> {
+        match self.expiration {
+            Some(Duration::ZERO) => Some(
+                "the expiration is zero, so the lock would be over before it began; give the longest time the work can take",
+            ),
+            Some(long) if long > LONGEST_EXPIRATION => Some(
+                "the expiration is over ten years; for a lock that never expires, say `held_until_released`",
+            ),
+            _ if self.poll_interval < Duration::from_millis(1) => Some(
+                "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
+            ),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_are_the_gem_s() {
+        let options = LockOptions::held_until_released();
+        assert_eq!(options.timeout, Some(Duration::from_secs(5)));
+        assert_eq!(options.poll_interval, Duration::from_millis(100));
+        assert_eq!(options.takeover, Takeover::Expired);
+        assert_eq!(options.problem(), None);
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let problem = |options: LockOptions| options.problem().unwrap_or_default();
+        assert!(problem(LockOptions::expiring_after(Duration::ZERO)).contains("zero"));
+        assert!(problem(LockOptions::expiring_after(Duration::MAX)).contains("ten years"));
+        let options = LockOptions::expiring_after(LONGEST_EXPIRATION);
+        assert_eq!(options.problem(), None);
+        assert!(problem(options.poll_interval(Duration::ZERO)).contains("poll interval"));
+    }
+}

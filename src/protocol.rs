@@ -1,0 +1,73 @@
+//! The rules of the lock: what to send next, given a reply and the time. Pure code: no I/O, no clock, no sleep, no
+//! randomness. The engine performs what the rules ask for and comes back with the answer and a fresh [`Now`].
+//!
+//! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, and the lock of the
+//! Ruby gem redis-objects 0.2.3 to 1.4.1. `docs/algorithm.md` tells the story; these invariants are cited by number at
+//! the lines that rely on them:
+//!
+//! - **I1** Only an absent key or a timestamp in the past is acquired.
+//! - **I2** A value we write names us and nobody else (not `1`).
+//! - **I3** Nothing is granted later than its own lease.
+//! - **I4** GETSET's answer is judged by the clock read before it was sent.
+//! - **I5** We delete only while our own lease has not passed.
+//! - **I6** No command is ever sent twice; an unknown outcome is resolved by reading, or reported as unknown.
+//! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
+//! - **I8** A connection that saw an I/O or protocol error is never used again.
+//! - **I9** A waiting thread and a thread in its critical section hold no connection.
+//! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
+
+pub(crate) mod acquire;
+pub(crate) mod lease;
+pub(crate) mod release;
+
+/// A command on the lock's key. These four are all that locking ever sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    SetNx(Vec<u8>),
+    Get,
+    GetSet(Vec<u8>),
+    Del,
+}
+
+impl Command {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Command::SetNx(_) => "SETNX",
+            Command::Get => "GET",
+            Command::GetSet(_) => "GETSET",
+            Command::Del => "DEL",
+        }
+    }
+}
+
+/// What came of a command, as far as the rules need to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    /// To SETNX and DEL.
+    Integer(i64),
+    /// To GET and GETSET.
+    Bulk(Option<Vec<u8>>),
+    /// The server said no: the command was not carried out.
+    Refused,
+    /// An I/O error after sending began: carried out or not, nobody knows.
+    Lost,
+    /// There was no connection in time: nothing was sent.
+    Unsent,
+    /// The lease that the command was bound to passed before it could be sent: nothing was sent.
+    TooLate,
+}
+
+/// Why an attempt ended without what it was for. The engine makes the user's error of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GiveUp {
+    /// Somebody else held the lock until the deadline.
+    Timeout,
+    /// A command that may have changed the key got no answer, and reading did not settle it (I6).
+    Unknown,
+    /// The server said no.
+    Refused,
+    /// Answers were lost until the deadline, but nothing is in doubt.
+    Io,
+    /// There was no connection until the deadline, and nothing is in doubt.
+    Unsent,
+}

@@ -1,0 +1,293 @@
+//! The rules of getting a lock: Classic, which is the gem's protocol with its gaps closed.
+
+use std::time::Duration;
+
+use super::lease::Lease;
+use super::{Command, GiveUp, Reply};
+use crate::clock::{Now, Uptime, Wall};
+use crate::options::Takeover;
+use crate::value::{Content, Expiry, Nonce};
+
+/// How often in a row an absent value sends us back to SETNX without a sleep: a key that comes and goes that fast is
+/// one that others are busy with.
+const ABSENT_RETRIES: u32 = 3;
+
+/// What an attempt to get a lock is to keep to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) expiration: Option<Duration>,
+    /// Monotonic (I7); `None` waits for ever.
+    pub(crate) deadline: Option<Uptime>,
+    pub(crate) poll_interval: Duration,
+    pub(crate) takeover: Takeover,
+    /// How long an attempt without a deadline puts up with lost answers in a row.
+    pub(crate) patience: Duration,
+    pub(crate) nonce: Nonce,
+}
+
+/// What to do next to get a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Send(Command),
+    /// Sleep, then call [`Acquiring::woken`]. No connection is held meanwhile (I9).
+    Sleep(Duration),
+    Held(Lease),
+    GiveUp(GiveUp),
+}
+
+/// Something that happened on the way and that somebody may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Note {
+    /// We hold the lock, taken over from a holder whose time had passed.
+    TookOver(Content),
+    /// We lost a takeover and have overwritten the winner's value, as the gem does: nobody can prevent it with GETSET.
+    Overwrote(Content),
+    /// The grant came after its own lease, and was refused.
+    LateGrant,
+    /// The key holds what never expires and cannot be taken over. Said once an attempt.
+    Stuck(Content),
+}
+
+/// One attempt to get one lock.
+///
+/// | state | reply | next |
+/// |---|---|---|
+/// | `Trying` (SETNX sent) | 1 | held, if the lease has not passed (I3) |
+/// | | 0 | expiring: GET → `Reading`; else wait |
+/// | | no answer | expiring: remember the value, GET → `Reading`; else unknown (I6) |
+/// | `Reading` (GET sent) | a value of ours that got no answer | held |
+/// | | absent | `Trying` at once, three times in a row at most; then wait |
+/// | | a time in the past | GETSET → `TakingOver` |
+/// | | anything else | wait |
+/// | | no answer | wait, then GET or SETNX |
+/// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), absent | held |
+/// | | anything else | we lost, and have overwritten the winner's value; wait |
+/// | | no answer | GET → `Reading`; our bytes there do not prove that we won |
+/// | `Sleeping` | woken | `Trying` |
+#[derive(Debug)]
+pub(crate) struct Acquiring {
+    terms: Terms,
+    state: State,
+    /// Leases whose SETNX got no answer and that may still be granted. Only what names us can be recognised (I2).
+    unanswered: Vec<Lease>,
+    /// The value of the last GETSET that got no answer: found in the key, it may stand where a winner's stood.
+    ambiguous: Option<Vec<u8>>,
+    /// Whether the last word on the key is an unanswered command of ours.
+    doubt: bool,
+    /// Since when answers were lost in a row.
+    trouble_since: Option<Uptime>,
+    absent_in_a_row: u32,
+    stuck_noted: bool,
+    /// How often we asked for the lock.
+    pub(crate) tries: u32,
+    /// What the key was last seen to hold.
+    pub(crate) seen: Option<Content>,
+    /// For the engine to take and report after each step.
+    pub(crate) notes: Vec<Note>,
+}
+
+#[derive(Debug)]
+enum State {
+    Trying(Lease),
+    Reading,
+    TakingOver { lease: Lease, asked: Wall },
+    Sleeping,
+}
+
+impl Acquiring {
+    pub(crate) fn start(terms: Terms, now: Now) -> (Self, Action) {
+        let mut attempt = Self {
+            terms,
+            state: State::Sleeping,
+            unanswered: Vec::new(),
+            ambiguous: None,
+            doubt: false,
+            trouble_since: None,
+            absent_in_a_row: 0,
+            stuck_noted: false,
+            tries: 0,
+            seen: None,
+            notes: Vec::new(),
+        };
+        let action = attempt.ask(now);
+        (attempt, action)
+    }
+
+    /// Goes on after a sleep.
+    pub(crate) fn woken(&mut self, now: Now) -> Action {
+        self.absent_in_a_row = 0;
+        if self.doubt && self.trouble_since.is_some() { self.read() } else { self.ask(now) }
+    }
+
+    /// Goes on after a command.
+    pub(crate) fn reply(&mut self, reply: Reply, now: Now) -> Action {
+        if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+            self.trouble_since = None;
+        }
+        match (std::mem::replace(&mut self.state, State::Sleeping), reply) {
+            (State::Trying(_), Reply::Integer(0)) => {
+                if self.terms.expiration.is_some() {
+                    self.read()
+                } else {
+                    self.wait(now)
+                }
+            }
+            (State::Trying(lease), Reply::Integer(_)) => self.enter(lease, None, now),
+            (State::Reading, Reply::Bulk(found)) => self.judge(found, now),
+            (State::TakingOver { lease, asked }, Reply::Bulk(found)) => {
+                self.taken(lease, asked, found.as_deref(), now)
+            }
+            (_, Reply::Refused) => self.give_up(GiveUp::Refused),
+            (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),
+            // What is no answer to the command is as good as none.
+            (state, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_)) => self.lost(state, now),
+        }
+    }
+
+    /// Rule 1: asks for a free lock.
+    fn ask(&mut self, now: Now) -> Action {
+        self.tries = self.tries.saturating_add(1);
+        let lease = Lease::beginning(now, self.terms.expiration, self.terms.nonce);
+        let command = Command::SetNx(lease.value.clone());
+        self.state = State::Trying(lease);
+        Action::Send(command)
+    }
+
+    fn read(&mut self) -> Action {
+        self.state = State::Reading;
+        Action::Send(Command::Get)
+    }
+
+    /// Rule 2: what to make of the value in the key.
+    fn judge(&mut self, found: Option<Vec<u8>>, now: Now) -> Action {
+        self.doubt = self.ambiguous.is_some() && self.ambiguous == found;
+        if let Some(n) = self.unanswered.iter().position(|lease| Some(&lease.value) == found.as_ref()) {
+            let lease = self.unanswered.swap_remove(n);
+            return self.enter(lease, None, now);
+        }
+        let content = Content::read(found.as_deref());
+        let free = matches!(content, Content::Absent);
+        let ours_to_take = self.may_take_over(&content, now.wall);
+        self.seen = Some(content);
+        if free {
+            self.absent_in_a_row += 1;
+            return if self.absent_in_a_row <= ABSENT_RETRIES { self.ask(now) } else { self.wait(now) };
+        }
+        if ours_to_take {
+            let lease = Lease::beginning(now, self.terms.expiration, self.terms.nonce);
+            let command = Command::GetSet(lease.value.clone());
+            self.state = State::TakingOver { lease, asked: now.wall };
+            return Action::Send(command);
+        }
+        self.wait(now)
+    }
+
+    /// I1, and the one option that departs from it.
+    fn may_take_over(&self, content: &Content, now: Wall) -> bool {
+        match content {
+            Content::Until(Expiry(until)) => *until < now,
+            Content::Unexpiring | Content::Empty | Content::Unreadable(_) => {
+                self.terms.takeover == Takeover::AsTheGem
+            }
+            Content::Absent => false,
+        }
+    }
+
+    /// Rule 3: whether the takeover succeeded, judged by the clock as it was before sending (I4).
+    fn taken(&mut self, lease: Lease, asked: Wall, found: Option<&[u8]>, now: Now) -> Action {
+        self.doubt = false;
+        let content = Content::read(found);
+        // A late SETNX of our own can have come in between: what we overwrote was ours as well.
+        let ours = self.unanswered.iter().any(|lease| Some(lease.value.as_slice()) == found);
+        if ours || content == Content::Absent || self.may_take_over(&content, asked) {
+            return self.enter(lease, Some(content), now);
+        }
+        self.notes.push(Note::Overwrote(content.clone()));
+        self.seen = Some(content);
+        self.wait(now)
+    }
+
+    /// Rule 4: a grant counts only while its lease lasts (I3). A late one frees itself when its time has passed.
+    fn enter(&mut self, lease: Lease, from: Option<Content>, now: Now) -> Action {
+        self.doubt = false;
+        if lease.has_passed(now) {
+            self.notes.push(Note::LateGrant);
+            return self.wait(now);
+        }
+        if let Some(content) = from {
+            self.notes.push(Note::TookOver(content));
+        }
+        Action::Held(lease)
+    }
+
+    /// Rule 5: sleeps the poll interval, but not past the deadline, where there is one last try, nor past the expiry
+    /// that was seen.
+    fn wait(&mut self, now: Now) -> Action {
+        self.note_what_never_expires();
+        let Some(time) = self.time_left(now) else { return self.give_up(GiveUp::Timeout) };
+        let sleep = match &self.seen {
+            Some(Content::Until(Expiry(until))) if self.terms.expiration.is_some() && *until >= now.wall => {
+                // Taken over is what is in the past, so a microsecond more.
+                time.min(until.since(now.wall) + Duration::from_micros(1))
+            }
+            _ => time,
+        };
+        self.state = State::Sleeping;
+        Action::Sleep(sleep)
+    }
+
+    /// No answer: whether the command was carried out is found out by reading, on a new connection, and never by sending
+    /// it again (I6).
+    fn lost(&mut self, state: State, now: Now) -> Action {
+        match state {
+            State::Trying(_) if self.terms.expiration.is_none() => return Action::GiveUp(GiveUp::Unknown),
+            State::Trying(lease) => {
+                self.doubt = true;
+                self.unanswered.retain(|lease| !lease.has_passed(now));
+                self.unanswered.push(lease);
+            }
+            State::TakingOver { lease, .. } => {
+                self.doubt = true;
+                self.ambiguous = Some(lease.value);
+            }
+            State::Reading | State::Sleeping => {}
+        }
+        let Some(since) = self.trouble_since else {
+            // The first in a row, often no more than a connection that the server had closed.
+            self.trouble_since = Some(now.uptime);
+            return self.read();
+        };
+        match self.time_left(now) {
+            Some(_) if self.terms.deadline.is_none() && now.uptime.since(since) >= self.terms.patience => {
+                self.give_up(GiveUp::Io)
+            }
+            Some(time) => {
+                self.state = State::Sleeping;
+                Action::Sleep(time)
+            }
+            None => self.give_up(GiveUp::Io),
+        }
+    }
+
+    /// The poll interval, or what is left of it until the deadline; `None` at the deadline.
+    fn time_left(&self, now: Now) -> Option<Duration> {
+        match self.terms.deadline {
+            Some(deadline) if now.uptime >= deadline => None,
+            Some(deadline) => Some(self.terms.poll_interval.min(deadline.since(now.uptime))),
+            None => Some(self.terms.poll_interval),
+        }
+    }
+
+    fn give_up(&self, reason: GiveUp) -> Action {
+        Action::GiveUp(if self.doubt { GiveUp::Unknown } else { reason })
+    }
+
+    fn note_what_never_expires(&mut self) {
+        if let Some(content @ (Content::Unexpiring | Content::Empty | Content::Unreadable(_))) = &self.seen
+            && !self.stuck_noted
+        {
+            self.stuck_noted = true;
+            self.notes.push(Note::Stuck(content.clone()));
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! A lease: the time a holder may rely on, and the value that says so to others.
+
+use std::time::Duration;
+
+use crate::clock::{Now, Uptime, Wall};
+use crate::value::{self, Nonce};
+
+/// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
+/// the guard against clocks that differ and against a DEL in flight.
+pub(crate) const GUARD: Duration = Duration::from_secs(1);
+
+/// What a holder has: the bytes in the key, and until when they can be relied on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Lease {
+    pub(crate) value: Vec<u8>,
+    /// `None` without an expiration.
+    pub(crate) end: Option<End>,
+}
+
+/// The end of the promised time, by both clocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    pub(crate) wall: Wall,
+    pub(crate) uptime: Uptime,
+}
+
+impl Lease {
+    /// Makes the lease that begins now; the command that asks for it is sent after.
+    pub(crate) fn beginning(now: Now, expiration: Option<Duration>, nonce: Nonce) -> Self {
+        match expiration {
+            Some(expiration) => Lease {
+                value: value::write(now.wall.after(expiration).after(GUARD), nonce),
+                end: Some(End { wall: now.wall.after(expiration), uptime: now.uptime.after(expiration) }),
+            },
+            None => Lease { value: value::UNEXPIRING.to_vec(), end: None },
+        }
+    }
+
+    pub(crate) fn has_passed(&self, now: Now) -> bool {
+        self.end.is_some_and(|end| end.has_passed(now))
+    }
+}
+
+impl End {
+    /// Over when either clock says so (I7).
+    pub(crate) fn has_passed(self, now: Now) -> bool {
+        now.wall >= self.wall || now.uptime >= self.uptime
+    }
+
+    /// How long it can still be relied on: by the clock that allows less.
+    pub(crate) fn remaining(self, now: Now) -> Duration {
+        self.wall.since(now.wall).min(self.uptime.since(now.uptime))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(wall: u64, uptime: u64) -> Now {
+        Now { wall: Wall(wall * 1_000_000), uptime: Uptime(Duration::from_secs(uptime)) }
+    }
+
+    #[test]
+    fn the_wire_names_a_second_more_than_is_promised() {
+        let lease =
+            Lease::beginning(at(2_000_000_000, 50), Some(Duration::from_secs(10)), Nonce::from_random(7));
+        assert_eq!(lease.value, b"2000000011.0000000000000007");
+        assert!(!lease.has_passed(at(2_000_000_009, 59)));
+        assert!(lease.has_passed(at(2_000_000_010, 59)), "by the wall clock");
+        assert!(lease.has_passed(at(2_000_000_009, 60)), "by the monotonic clock");
+    }
+
+    #[test]
+    fn what_remains_is_by_the_clock_that_allows_less() {
+        let end = End { wall: Wall(10_000_000), uptime: Uptime(Duration::from_secs(10)) };
+        assert_eq!(end.remaining(at(4, 1)), Duration::from_secs(6));
+        assert_eq!(end.remaining(at(1, 4)), Duration::from_secs(6));
+        assert_eq!(end.remaining(at(99, 1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn without_an_expiration_it_never_passes() {
+        let lease = Lease::beginning(at(2_000_000_000, 50), None, Nonce::from_random(7));
+        assert_eq!(lease.value, b"1");
+        assert!(!lease.has_passed(Now { wall: Wall::MAX, uptime: Uptime::MAX }));
+    }
+}

@@ -1,0 +1,77 @@
+//! What a pooled connection must be able to do beyond carrying commands: to be taken out of use.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::time::Duration;
+
+use redis::{ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
+
+/// A connection of a pool that a [`Locker`](crate::Locker) can work with.
+///
+/// After an I/O or protocol error a connection must never be used again: an answer that comes late would be taken for
+/// the next command's, and for SETNX that would grant a lock twice. The redis crate's own connection stays in use after
+/// some such errors, so the library has to be able to retire it.
+///
+/// Implemented for [`redis::Connection`], so pools of [`redis::Client`] and of sentinel clients work as they are, and for
+/// this library's own [`Connection`](crate::Connection). For another type, wrap it and implement this: keep a flag, set
+/// it in `retire`, and answer it in your manager's [`has_broken`](r2d2::ManageConnection::has_broken).
+pub trait Carrier: redis::ConnectionLike + Send + 'static {
+    /// Takes the connection out of use: from now on its pool's manager must find it broken.
+    fn retire(&mut self);
+
+    /// Whether the connection is likely dead and should be retired rather than used.
+    fn is_doubtful(&self) -> bool {
+        false
+    }
+
+    /// Lets the next answer take at most `limit`, if the connection knows a shorter limit than its own.
+    fn answer_within(&mut self, _limit: Duration) {}
+}
+
+impl Carrier for redis::Connection {
+    fn retire(&mut self) {
+        if !self.is_open() {
+            return;
+        }
+        // The old one is closed by being dropped; what takes its place says that it is closed. Only a machine without a
+        // loopback address or out of file handles gets no such replacement, and there waiting is better than going on.
+        loop {
+            match closed_connection() {
+                Ok(closed) => {
+                    *self = closed;
+                    return;
+                }
+                Err(error) => {
+                    log::error!(target: "setnx_lock", "cannot take a broken connection out of use: {error}; trying again");
+                    std::thread::sleep(Duration::from_millis(100));
+                }
+            }
+        }
+    }
+}
+
+/// Returns a connection that has been closed: the one way to make [`redis::Connection`] say so of itself is to read the
+/// end of its stream, so this one was opened to a listener of our own that hung up.
+fn closed_connection() -> RedisResult<redis::Connection> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let address = ConnectionAddr::Tcp(Ipv4Addr::LOCALHOST.to_string(), listener.local_addr()?.port());
+    let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+    let info = address.into_connection_info()?.set_redis_settings(silent);
+    let mut connection = redis::Client::open(info)?.get_connection_with_timeout(Duration::from_secs(1))?;
+    drop(listener.accept()?);
+    connection.set_read_timeout(Some(Duration::from_secs(1)))?;
+    let _end = connection.recv_response();
+    Ok(connection)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_retired_connection_says_that_it_is_closed() {
+        let mut connection = closed_connection().unwrap();
+        assert!(!connection.is_open());
+        connection.retire();
+        assert!(!connection.is_open());
+    }
+}

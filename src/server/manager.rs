@@ -1,0 +1,272 @@
+//! Opening connections: with time-outs on everything, and with nothing sent that an old server does not know.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionLike, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value};
+
+use super::carrier::Carrier;
+use super::health::Health;
+use super::refusal::Refusal;
+use super::refusal_in;
+
+/// How long connecting may take when nothing else is said.
+pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one command may take when nothing else is said.
+pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
+/// use it yourself to share a pool between locks and other work, or to set the pool up in your own way.
+///
+/// Unlike the redis crate's own manager it sets time-outs for connecting and for each answer (2 s unless changed),
+/// never uses a connection again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers answer
+/// with an error. Turn r2d2's `test_on_check_out` off: it costs a round trip for every command and proves nothing about
+/// the next.
+///
+/// ```no_run
+/// use setnx_lock::{Locker, Manager};
+///
+/// let client = redis::Client::open("redis://127.0.0.1/")?;
+/// let pool = r2d2::Pool::builder()
+///     .max_size(32)
+///     .min_idle(Some(0))
+///     .test_on_check_out(false)
+///     .build_unchecked(Manager::new(client));
+/// let locker = Locker::with_pool(pool);
+/// # Ok::<(), redis::RedisError>(())
+/// ```
+#[derive(Clone)]
+pub struct Manager {
+    client: redis::Client,
+    connect_timeout: Duration,
+    command_timeout: Duration,
+    health: Arc<Health>,
+}
+
+impl Manager {
+    /// Makes a manager that opens connections as `client` says.
+    #[must_use]
+    pub fn new(client: redis::Client) -> Self {
+        Self {
+            client,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            health: Arc::default(),
+        }
+    }
+
+    /// Returns the manager with another limit for connecting, password and database number included.
+    #[must_use]
+    pub fn connect_timeout(self, connect_timeout: Duration) -> Self {
+        Self { connect_timeout, ..self }
+    }
+
+    /// Returns the manager with another limit for each answer of the server.
+    #[must_use]
+    pub fn command_timeout(self, command_timeout: Duration) -> Self {
+        Self { command_timeout, ..self }
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    pub(crate) fn health(&self) -> Arc<Health> {
+        Arc::clone(&self.health)
+    }
+
+    fn dial(&self) -> Result<Connection, ConnectError> {
+        let info = self.client.get_connection_info();
+        let settings = info.redis_settings();
+        let resp3 = settings.protocol() != ProtocolVersion::RESP2;
+        // The greeting of RESP3 carries user and password. Otherwise they are sent here, because the crate keeps the
+        // server's words to itself, and "too many clients" must not be taken for a wrong password.
+        let bare = if resp3 {
+            settings.clone().set_skip_set_lib_name()
+        } else {
+            redis::RedisConnectionInfo::default().set_skip_set_lib_name()
+        };
+        let client = redis::Client::open(info.clone().set_redis_settings(bare).into_connection_info()?)?;
+        let mut inner = client.get_connection_with_timeout(self.connect_timeout)?;
+        inner.set_read_timeout(Some(self.connect_timeout))?;
+        inner.set_write_timeout(Some(self.command_timeout))?;
+        if !resp3 {
+            if let Some(password) = settings.password() {
+                authenticate(&mut inner, settings.username(), password)?;
+            }
+            if settings.db() != 0 {
+                ask(&mut inner, redis::cmd("SELECT").arg(settings.db()))?;
+            }
+        }
+        inner.set_read_timeout(Some(self.command_timeout))?;
+        Ok(Connection {
+            inner,
+            broken: false,
+            command_timeout: self.command_timeout,
+            read_timeout: self.command_timeout,
+            opened_at: self.health.closures(),
+            health: self.health(),
+        })
+    }
+}
+
+/// Servers before 6 know no users: there, as in the redis crate, the password alone is tried.
+fn authenticate(
+    connection: &mut redis::Connection,
+    user: Option<&str>,
+    password: &str,
+) -> Result<(), ConnectError> {
+    if let Some(user) = user {
+        match ask(connection, redis::cmd("AUTH").arg(user).arg(password)) {
+            Err(ConnectError::Refused(refusal)) if refusal.text().contains("wrong number of arguments") => {}
+            answer => return answer,
+        }
+    }
+    ask(connection, redis::cmd("AUTH").arg(password))
+}
+
+fn ask(connection: &mut redis::Connection, command: &redis::Cmd) -> Result<(), ConnectError> {
+    connection.req_command(command).and_then(Value::extract_error)?;
+    Ok(())
+}
+
+impl fmt::Debug for Manager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address only: what else a client knows includes the password.
+        f.debug_struct("Manager")
+            .field("address", &self.client.get_connection_info().addr().to_string())
+            .field("connect_timeout", &self.connect_timeout)
+            .field("command_timeout", &self.command_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl r2d2::ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = ConnectError;
+
+    fn connect(&self) -> Result<Connection, ConnectError> {
+        let connection = self.dial();
+        match &connection {
+            Ok(_) => self.health.connected(),
+            Err(error) => self.health.connect_failed(error.clone()),
+        }
+        connection
+    }
+
+    fn is_valid(&self, connection: &mut Connection) -> Result<(), ConnectError> {
+        ask(&mut connection.inner, &redis::cmd("PING"))
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.answer_within(Duration::MAX); // the pool's other users get the time-out they set up
+        connection.broken || !connection.inner.is_open()
+    }
+}
+
+/// Why a connection could not be opened.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The server answered, and said no.
+    #[error("{0}")]
+    Refused(Refusal),
+    /// The server could not be reached, or could not be understood.
+    #[error("{0}")]
+    Failed(RedisError),
+}
+
+impl From<RedisError> for ConnectError {
+    fn from(error: RedisError) -> Self {
+        match refusal_in(&error) {
+            Some(refusal) => ConnectError::Refused(refusal),
+            None => ConnectError::Failed(error),
+        }
+    }
+}
+
+/// A connection opened by a [`Manager`]. Carries any command of the redis crate; broken for good after the first I/O or
+/// protocol error (I8).
+pub struct Connection {
+    inner: redis::Connection,
+    /// Set before a command and cleared by a clean reply, so that it also stays set if that is cut short by a panic.
+    broken: bool,
+    command_timeout: Duration,
+    read_timeout: Duration,
+    /// How many connections had been found closed when this one was opened.
+    opened_at: u64,
+    health: Arc<Health>,
+}
+
+impl Connection {
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut redis::Connection) -> RedisResult<T>) -> RedisResult<T> {
+        if self.broken {
+            let text = "this connection saw an error and is not used again";
+            return Err(std::io::Error::new(std::io::ErrorKind::NotConnected, text).into());
+        }
+        self.broken = true;
+        let result = work(&mut self.inner);
+        match &result {
+            Ok(_) => self.broken = false,
+            Err(error) if refusal_in(error).is_some() => self.broken = false,
+            Err(error) if error.is_connection_dropped() => self.health.found_closed(),
+            Err(_) => {}
+        }
+        result
+    }
+}
+
+impl Carrier for Connection {
+    fn retire(&mut self) {
+        self.broken = true;
+    }
+
+    fn is_doubtful(&self) -> bool {
+        self.opened_at < self.health.closures()
+    }
+
+    fn answer_within(&mut self, limit: Duration) {
+        // In steps of 10 ms, so that the usual case, a limit that has just begun to run, costs no system call.
+        let steps = u64::try_from(limit.as_millis() / 10 + 1).unwrap_or(u64::MAX);
+        let wanted = Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout);
+        if wanted != self.read_timeout && self.inner.set_read_timeout(Some(wanted)).is_ok() {
+            self.read_timeout = wanted;
+        }
+    }
+}
+
+impl ConnectionLike for Connection {
+    fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
+        self.guarded(|inner| inner.req_packed_command(cmd))
+    }
+
+    fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        self.guarded(|inner| inner.req_packed_commands(cmd, offset, count))
+    }
+
+    fn req_command(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
+        self.guarded(|inner| inner.req_command(cmd))
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+
+    fn check_connection(&mut self) -> bool {
+        !self.broken && self.inner.check_connection()
+    }
+
+    fn is_open(&self) -> bool {
+        !self.broken && self.inner.is_open()
+    }
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("broken", &self.broken)
+            .field("command_timeout", &self.command_timeout)
+            .finish_non_exhaustive()
+    }
+}

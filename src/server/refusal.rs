@@ -1,0 +1,168 @@
+//! What a server means when it says no, in the words of every version from 1.2 on.
+
+use std::fmt;
+
+/// A server's refusal: what kind it is, and what it said. The command was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    kind: RefusalKind,
+    text: String,
+}
+
+/// What a server's refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The key holds a list, a hash or the like: it is used for something else.
+    WrongType,
+    /// The server wants a password and got none.
+    NoPassword,
+    /// The server did not accept the password or the user.
+    WrongPassword,
+    /// The user may not run this command, or not on this key.
+    NotPermitted,
+    /// The server is over its `maxmemory`.
+    OverMemory,
+    /// The server is loading its data.
+    Loading,
+    /// The server has as many clients as it takes.
+    TooManyClients,
+    /// The server is a replica that takes no writes.
+    ReadOnly,
+    /// The server cannot save its data and takes no writes.
+    CannotSave,
+    /// The server does not know the command.
+    UnknownCommand,
+    /// Anything else.
+    Other,
+}
+
+/// What a refusal is known by: a text that the server's words begin with or contain, in lower case. The first that
+/// fits counts. Versions up to 2.4 begin nearly everything with `ERR` and say it in a sentence of their own.
+const WORDS: &[(&str, RefusalKind)] = &[
+    ("wrongtype", RefusalKind::WrongType),
+    ("holding the wrong kind of value", RefusalKind::WrongType), // up to 2.4
+    ("noauth", RefusalKind::NoPassword),
+    ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
+    ("wrongpass", RefusalKind::WrongPassword),
+    ("invalid password", RefusalKind::WrongPassword), // up to 5
+    ("no password is set", RefusalKind::WrongPassword), // a password where none is wanted, up to 5
+    ("without any password configured", RefusalKind::WrongPassword), // the same, from 6
+    ("noperm", RefusalKind::NotPermitted),
+    ("oom ", RefusalKind::OverMemory),
+    ("command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
+    ("loading", RefusalKind::Loading),
+    ("max number of clients", RefusalKind::TooManyClients),
+    ("readonly", RefusalKind::ReadOnly),
+    ("misconf", RefusalKind::CannotSave),
+    ("unknown command", RefusalKind::UnknownCommand),
+];
+
+impl Refusal {
+    /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`.
+    pub(crate) fn new(text: impl Into<String>) -> Self {
+        let text = text.into();
+        let lower = text.to_lowercase();
+        let kind = WORDS
+            .iter()
+            .find(|(words, _)| lower.contains(words))
+            .map_or(RefusalKind::Other, |(_, kind)| *kind);
+        Self { kind, text }
+    }
+
+    /// Returns what the refusal is about.
+    #[must_use]
+    pub fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// Returns the server's own words.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the server closes the connection after saying this.
+    pub(crate) fn ends_the_connection(&self) -> bool {
+        self.kind == RefusalKind::TooManyClients
+    }
+}
+
+impl RefusalKind {
+    fn advice(self) -> &'static str {
+        match self {
+            Self::WrongType => {
+                "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"
+            }
+            Self::NoPassword => {
+                "the server wants a password; put it into the address, redis://:password@host"
+            }
+            Self::WrongPassword => "the server did not accept the password or the user; check the address",
+            Self::NotPermitted => "the user needs SETNX, GET, GETSET and DEL on the lock's key",
+            Self::OverMemory => {
+                "the server is over its maxmemory; free memory or raise the limit, then try again"
+            }
+            Self::Loading => "the server is still loading its data; try again when it has",
+            Self::TooManyClients => {
+                "the server takes no more clients; use smaller pools, or raise its maxclients"
+            }
+            Self::ReadOnly => {
+                "the server is a replica; lock on its master, since a lock on a replica protects nothing"
+            }
+            Self::CannotSave => {
+                "the server cannot save its data and takes no writes; mend that on the server"
+            }
+            Self::UnknownCommand => {
+                "the server does not know a command that Redis has had since 1.2, or has it renamed; allow it there"
+            }
+            Self::Other => "the command was not carried out",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server refused: {}: {}", self.text, self.kind.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_all_versions_are_understood() {
+        use RefusalKind as Kind;
+        let table = [
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("ERR Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("NOAUTH Authentication required.", Kind::NoPassword),
+            ("ERR operation not permitted", Kind::NoPassword),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Kind::WrongPassword),
+            ("ERR invalid password", Kind::WrongPassword),
+            ("ERR Client sent AUTH, but no password is set", Kind::WrongPassword),
+            (
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                Kind::WrongPassword,
+            ),
+            ("NOPERM this user has no permissions to run the 'setnx' command", Kind::NotPermitted),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Kind::OverMemory),
+            ("ERR command not allowed when used memory > 'maxmemory'", Kind::OverMemory),
+            ("LOADING Redis is loading the dataset in memory", Kind::Loading),
+            ("ERR max number of clients reached", Kind::TooManyClients),
+            ("READONLY You can't write against a read only replica.", Kind::ReadOnly),
+            ("READONLY You can't write against a read only slave.", Kind::ReadOnly),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+                Kind::CannotSave,
+            ),
+            ("ERR unknown command 'SETNX'", Kind::UnknownCommand),
+            ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
+            ("ERR something new", Kind::Other),
+        ];
+        for (text, kind) in table {
+            assert_eq!(Refusal::new(text).kind(), kind, "{text}");
+            assert!(Refusal::new(text).to_string().contains(text));
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! What the bytes in a lock's key mean, and how ours are written. Numbers are read as Ruby reads them, because the gem
+//! does; what was read is classified here, so that the rules never look at bytes.
+
+mod float;
+
+use std::fmt;
+
+use crate::clock::Wall;
+use crate::key::Text;
+use float::{Float, to_f};
+
+/// How many random digits follow the six decimals of a timestamp. They name the holder.
+pub(crate) const NONCE_DIGITS: u32 = 10;
+
+/// Random digits that name one holder in the values it writes: below 10^[`NONCE_DIGITS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Nonce(u64);
+
+impl Nonce {
+    /// Makes a nonce of any random number.
+    pub(crate) fn from_random(random: u64) -> Self {
+        Self(random % 10_u64.pow(NONCE_DIGITS))
+    }
+}
+
+/// The value a lock without an expiration holds, the gem's. It names nobody.
+pub(crate) const UNEXPIRING: &[u8] = b"1";
+
+/// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
+const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
+
+/// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
+/// numbers reads the time; the digits beyond its precision tell one holder's bytes from another's (I2).
+pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
+    let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
+    let digits = nonce.0;
+    format!("{seconds}.{micros:06}{digits:0width$}", width = NONCE_DIGITS as usize).into_bytes()
+}
+
+/// What a lock's key was found to hold.
+///
+/// Which of these may be taken over is decided by the rules; the gem would take over everything but a time in the
+/// future at once, whoever holds it.
+#[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Content {
+    /// No key: the lock is free.
+    Absent,
+    /// A point in time: the lock is held until then, and may be taken over afterwards.
+    Until(Expiry),
+    /// A small number, as `1`: held without an expiration, by the gem or by this library. It names nobody.
+    Unexpiring,
+    /// An empty value: a redis-objects gem from 1.4.2 on holds the lock, and the server frees it.
+    Empty,
+    /// Bytes that no lock of this kind writes.
+    Unreadable(Vec<u8>),
+}
+
+/// The point in time a lock's value names, by the wall clock, in microseconds.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Expiry(pub(crate) Wall);
+
+impl Expiry {
+    /// Returns it as a calendar time, or `None` beyond the calendar's end.
+    #[must_use]
+    pub fn date(self) -> Option<chrono::DateTime<chrono::Utc>> {
+        self.0.date()
+    }
+
+    /// Returns it as the standard library's time, or `None` where the platform cannot hold it.
+    #[must_use]
+    pub fn system_time(self) -> Option<std::time::SystemTime> {
+        self.0.system_time()
+    }
+}
+
+impl fmt::Debug for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Expiry({})", self.0)
+    }
+}
+
+impl fmt::Display for Expiry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Content {
+    /// Reads the reply to a `GET` or a `GETSET`.
+    pub(crate) fn read(reply: Option<&[u8]>) -> Content {
+        let Some(bytes) = reply else { return Content::Absent };
+        if bytes.is_empty() {
+            return Content::Empty;
+        }
+        let Float { value, whole } = to_f(bytes);
+        if value >= FIRST_PLAUSIBLE_SECOND {
+            Content::Until(Expiry(wall_from_seconds(bytes, value)))
+        } else if whole && value >= 0.0 {
+            Content::Unexpiring
+        } else {
+            Content::Unreadable(bytes.to_vec())
+        }
+    }
+}
+
+impl fmt::Display for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Content::Absent => f.write_str("free"),
+            Content::Until(expiry) => write!(f, "held until {expiry}"),
+            Content::Unexpiring => f.write_str("held without an expiration"),
+            Content::Empty => f.write_str("an empty value, as redis-objects from 1.4.2 on writes it"),
+            Content::Unreadable(bytes) => write!(f, "a value that is no lock's: \"{}\"", Text(bytes)),
+        }
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Content::Absent => f.write_str("Absent"),
+            Content::Until(expiry) => write!(f, "Until({expiry})"),
+            Content::Unexpiring => f.write_str("Unexpiring"),
+            Content::Empty => f.write_str("Empty"),
+            Content::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Text(bytes)),
+        }
+    }
+}
+
+/// Seconds as microseconds, rounded down so that "before now" means the same for both. Plain decimals, which is what
+/// all known writers write, are taken digit by digit: a double near today is only good to a quarter of a microsecond.
+fn wall_from_seconds(bytes: &[u8], value: f64) -> Wall {
+    plain_decimal(bytes).unwrap_or_else(|| {
+        let micros = value * 1e6;
+        // `as` saturates, which is what an absurdly distant time asks for.
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
+        Wall(micros as u64)
+    })
+}
+
+/// Reads `DIGITS.DIGITS` exactly; `None` for any other form.
+fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
+    let text = str::from_utf8(bytes).ok()?;
+    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
+    if !whole.bytes().chain(fraction.bytes()).all(|b| b.is_ascii_digit()) {
+        return None;
+    }
+    let seconds: u64 = whole.parse().ok()?;
+    let micros: u64 = format!("{fraction:0<6.6}").parse().ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> Content {
+        Content::read(Some(bytes))
+    }
+
+    fn until(micros: u64) -> Content {
+        Content::Until(Expiry(Wall(micros)))
+    }
+
+    #[test]
+    fn a_written_value_is_the_time_and_ten_digits() {
+        let value = write(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
+        assert_eq!(value, b"1795157376.4923038374650192");
+        let value = write(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
+        assert_eq!(value, b"1795157376.0000070000000042");
+    }
+
+    #[test]
+    fn values_of_every_known_writer_are_told_apart() {
+        assert_eq!(Content::read(None), Content::Absent);
+        assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
+        assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
+        assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));
+        assert_eq!(read(b"1795154048.25:host:pid"), until(1_795_154_048_250_000));
+        assert_eq!(read(b" 1_795_154_048.5 "), until(1_795_154_048_500_000));
+        assert_eq!(read(b"1e400"), Content::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"99999999999999999999999.5"), Content::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"1"), Content::Unexpiring);
+        assert_eq!(read(b"0"), Content::Unexpiring);
+        assert_eq!(read(b"15.0\n"), Content::Unexpiring);
+        assert_eq!(read(b""), Content::Empty);
+        for odd in ["abc", "nan", "2018-07-10 12:00", "-1795157376.5", "1x", "0x1A", " ", "1\0"] {
+            assert_eq!(read(odd.as_bytes()), Content::Unreadable(odd.into()), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn contents_are_shown_in_words() {
+        assert_eq!(until(1_795_157_376_492_303).to_string(), "held until 2026-11-20T06:49:36.492Z");
+        assert_eq!(read(b"\x00oops").to_string(), "a value that is no lock's: \"\\u{0}oops\"");
+        assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read_back_exactly(micros in 1_000_000_000_000_000_u64..u64::MAX / 2, random: u64) {
+            let value = write(Wall(micros), Nonce::from_random(random));
+            prop_assert_eq!(read(&value), until(micros));
+        }
+
+        #[test]
+        fn ruby_reads_what_is_written_to_within_a_microsecond(
+            micros in 1_500_000_000_000_000_u64..4_000_000_000_000_000, random: u64
+        ) {
+            let Float { value, whole } = to_f(&write(Wall(micros), Nonce::from_random(random)));
+            prop_assert!(whole);
+            #[expect(clippy::cast_precision_loss)]
+            let written = micros as f64 / 1e6;
+            prop_assert!((0.0..1.5e-6).contains(&(value - written + 2.5e-7)), "{value} {written}");
+        }
+
+        #[test]
+        fn two_holders_never_write_the_same_bytes(micros: u64, a in 0..10_000_000_000_u64, b in 0..10_000_000_000_u64) {
+            prop_assume!(a != b);
+            prop_assert_ne!(write(Wall(micros), Nonce(a)), write(Wall(micros), Nonce(b)));
+        }
+
+        #[test]
+        fn before_now_means_the_same_for_a_gem_s_float_and_for_whole_microseconds(
+            seconds in 1_500_000_000_u64..4_000_000_000, fraction in "[0-9]{1,7}", now in 0..10_000_000_u64
+        ) {
+            let text = format!("{seconds}.{fraction}");
+            let Content::Until(expiry) = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
+            let digits = format!("{fraction:0<7}").parse::<u64>().unwrap();
+            // In tenths of a microsecond, where both are whole numbers.
+            let exact = u128::from(seconds) * 10_000_000 + u128::from(digits);
+            let now = Wall(seconds * 1_000_000 + now % 1_000_000);
+            prop_assert_eq!(expiry.0 < now, exact < u128::from(now.0) * 10);
+        }
+
+        #[test]
+        fn reading_never_fails(bytes: Vec<u8>) {
+            let content = read(&bytes);
+            prop_assert_ne!(content.to_string(), "");
+            prop_assert!(!matches!(content, Content::Absent));
+        }
+    }
+}
