@@ -1,0 +1,163 @@
+//! A private `redis-server`: owns its process, its folder and its port, and ends with the value that owns it. Used by the
+//! tests, the benches and the demo.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{fs, io, thread};
+
+/// How long a server may take to answer its first PING on a machine under load.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// A running server. Killed, with its folder removed, when dropped.
+#[derive(Debug)]
+pub struct RedisServer {
+    process: Child,
+    folder: tempfile::TempDir,
+    port: u16,
+    config: String,
+}
+
+impl RedisServer {
+    /// Starts a server with the default configuration but for persistence, which is off.
+    pub fn start() -> io::Result<Self> {
+        Self::start_with("")
+    }
+
+    /// Starts a server with more lines of configuration.
+    ///
+    /// Everything goes through a configuration file: servers before 2.6 take nothing else.
+    pub fn start_with(config: &str) -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("setnx-lock-redis-").tempdir()?;
+        // Another process can take a free port before the server does, so a few are tried.
+        let mut last = io::Error::other("not tried");
+        for _ in 0..5 {
+            let port = free_port()?;
+            match launch(folder.path(), port, config) {
+                Ok(process) => return Ok(Self { process, folder, port, config: config.to_owned() }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    pub fn address(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    pub fn url(&self) -> String {
+        format!("redis://127.0.0.1:{}/", self.port)
+    }
+
+    pub fn socket(&self) -> PathBuf {
+        self.folder.path().join("redis.sock")
+    }
+
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// Kills the server: clients see their connections closed.
+    pub fn stop(&mut self) {
+        // A server that has ended already is what was wanted.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+
+    /// Starts it again on the same port, in the same folder.
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.stop();
+        self.process = launch(self.folder.path(), self.port, &self.config)?;
+        Ok(())
+    }
+
+    /// Stops the process where it is, as a machine that hangs: connections stay open, nothing answers.
+    pub fn freeze(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets a frozen process go on.
+    pub fn thaw(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    /// Sends one command on a connection of its own and returns the first line of the reply.
+    pub fn say(&self, words: &[&str]) -> io::Result<String> {
+        say(self.address(), words)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+/// Returns a port that nobody listened on a moment ago.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
+    let dir = folder.display();
+    let file = folder.join("redis.conf");
+    fs::write(
+        &file,
+        format!("bind 127.0.0.1\nport {port}\ndir {dir}\nunixsocket {dir}/redis.sock\nsave \"\"\nappendonly no\n{config}\n"),
+    )?;
+    let log = fs::File::create(folder.join("redis.log"))?;
+    let mut process = Command::new("redis-server")
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(log.try_clone()?)
+        .stderr(log)
+        .spawn()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => io::Error::new(
+                io::ErrorKind::NotFound,
+                "redis-server is not installed; `make setup` installs it, or use your package manager",
+            ),
+            _ => error,
+        })?;
+    let address = (Ipv4Addr::LOCALHOST, port).into();
+    let end = Instant::now() + START_LIMIT;
+    loop {
+        // Any answer will do: a server with a password, or one that is loading, is up as well.
+        if say(address, &["PING"]).is_ok_and(|line| line.starts_with(['+', '-'])) && process.try_wait()?.is_none() {
+            return Ok(process);
+        }
+        let ended = process.try_wait()?.is_some();
+        if ended || Instant::now() > end {
+            let _ = process.kill();
+            let _ = process.wait();
+            let log = fs::read_to_string(folder.join("redis.log")).unwrap_or_default();
+            return Err(io::Error::other(format!("redis-server did not start:\n{log}")));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn say(address: SocketAddr, words: &[&str]) -> io::Result<String> {
+    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    let mut request = format!("*{}\r\n", words.len());
+    for word in words {
+        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+    }
+    stream.write_all(request.as_bytes())?;
+    let mut line = String::new();
+    BufReader::new(stream.take(1 << 16)).read_line(&mut line)?;
+    Ok(line.trim_end().to_owned())
+}
