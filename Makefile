@@ -14,8 +14,7 @@ demo: setup ## several processes contend for one lock, one is killed: a table an
 	@$(CARGO) run --quiet --release --example demo -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
-	$(CARGO) test --all-targets
-	$(CARGO) test --doc
+	$(CARGO) test
 
 fmt:
 	$(CARGO) fmt --check

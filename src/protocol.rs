@@ -19,6 +19,8 @@
 pub(crate) mod acquire;
 pub(crate) mod lease;
 pub(crate) mod release;
+#[cfg(test)]
+mod scripts;
 
 /// A command on the lock's key. These four are all that locking ever sends.
 #[derive(Clone, Debug, PartialEq, Eq)]

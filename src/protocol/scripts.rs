@@ -1,0 +1,390 @@
+//! Plays the stories in `tests/scripts/*.txt` on the pure rules: several clients, one key, one simulated server, every
+//! interleaving written out by hand. A story states what each client does next, so a change of the rules shows as a changed
+//! story. `BLESS=1 cargo test scripts` writes what happens now into the files, for a person to read the difference.
+//!
+//! A line is an event and, after `=>`, what came of it:
+//!
+//! | event | meaning |
+//! |---|---|
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing` |
+//! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
+//! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, gives the lock back |
+//! | `ann is served` | the server carries out its command and the answer arrives |
+//! | `ann is executed`, `ann is answered` | the same in two steps |
+//! | `ann is refused` | the server says no |
+//! | `ann's request is lost`, `ann's answer is lost` | an I/O error before or after the server carried it out |
+//! | `ann has no connection` | nothing was sent |
+//! | `ann's request arrives late` | what was lost on the way is carried out after all, with nobody to answer |
+//! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
+//! | `the key` | shows what it holds |
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use std::{env, fs};
+
+use super::acquire::{Acquiring, Action, Note, Terms};
+use super::lease::Lease;
+use super::release::{Release, Releasing, Step};
+use super::{Command, Reply};
+use crate::clock::{Now, Uptime, Wall};
+use crate::options::Takeover;
+use crate::value::{Content, Nonce};
+
+/// Where all stories begin: 2026-11-20, a second that is easy to see in values.
+const BEGINNING: Wall = Wall(1_795_000_000_000_000);
+
+/// What the monotonic clock says then.
+const START: Duration = Duration::from_secs(100);
+
+#[test]
+fn every_story_goes_as_told() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
+    let mut files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 10, "the stories are missing from {}", folder.display());
+    let mut differences = String::new();
+    for file in files {
+        let told = fs::read_to_string(&file).unwrap();
+        let played = Stage::play(&told).unwrap_or_else(|problem| panic!("{}: {problem}", file.display()));
+        if env::var_os("BLESS").is_some() {
+            fs::write(&file, &played).unwrap();
+        } else if told != played {
+            writeln!(differences, "{}", file.display()).unwrap();
+            for (n, (told, played)) in told.lines().zip(played.lines()).enumerate().filter(|(_, (a, b))| a != b) {
+                writeln!(differences, "  line {}\n    told:   {told}\n    played: {played}", n + 1).unwrap();
+            }
+        }
+    }
+    assert!(differences.is_empty(), "stories went differently:\n{differences}");
+}
+
+/// The key, the clients and the time.
+struct Stage {
+    key: Option<Vec<u8>>,
+    elapsed: Duration,
+    clients: BTreeMap<String, Client>,
+    declared: u64,
+}
+
+struct Client {
+    expiration: Option<Duration>,
+    timeout: Option<Duration>,
+    takeover: Takeover,
+    nonce: Nonce,
+    /// How far its wall clock is ahead, in microseconds.
+    skew: i64,
+    attempt: Option<Acquiring>,
+    lease: Option<Lease>,
+    /// Whether the lease is being given back.
+    releasing: Option<Lease>,
+    asked_to_check: bool,
+    sent: Option<Command>,
+    answer: Option<Reply>,
+    lost: Option<Command>,
+    asleep: bool,
+}
+
+type Told<T> = Result<T, String>;
+
+impl Stage {
+    fn play(told: &str) -> Told<String> {
+        let mut stage = Stage { key: None, elapsed: START, clients: BTreeMap::new(), declared: 0 };
+        let mut played = String::new();
+        for (n, line) in told.lines().enumerate() {
+            let event = line.split("=>").next().unwrap_or_default().trim();
+            if event.is_empty() || event.starts_with('#') {
+                writeln!(played, "{}", line.trim_end()).unwrap();
+                continue;
+            }
+            let words: Vec<&str> = event.split_whitespace().collect();
+            let came = stage.event(&words).map_err(|problem| format!("line {}: {event}: {problem}", n + 1))?;
+            match came {
+                Some(came) => writeln!(played, "{event:<32} => {came}").unwrap(),
+                None => writeln!(played, "{event}").unwrap(),
+            }
+        }
+        Ok(played)
+    }
+
+    fn event(&mut self, words: &[&str]) -> Told<Option<String>> {
+        match words {
+            ["client", name, options @ ..] => {
+                self.declared += 1;
+                let client = Client::declared(self.declared, options)?;
+                self.clients.insert((*name).to_owned(), client);
+                Ok(None)
+            }
+            ["key", "is", "absent"] => self.set_key(None),
+            ["key", "is", "until", offset] => {
+                let until = shifted(self.wall(0), signed(offset)?);
+                self.set_key(Some(format!("{}.{:06}", until.0 / 1_000_000, until.0 % 1_000_000).into_bytes()))
+            }
+            ["key", "is", "holding", text @ ..] => self.set_key(Some(text.join(" ").trim_matches('"').into())),
+            ["the", "key"] => Ok(Some(self.described())),
+            ["time", step] => {
+                self.elapsed += Duration::from_micros(signed(step)?.try_into().map_err(|_| "time goes on only")?);
+                Ok(None)
+            }
+            [name, "clock", step] => {
+                let step = signed(step)?;
+                self.client(owner(name)?)?.skew += step;
+                Ok(None)
+            }
+            [name, "starts"] => self.starts(name).map(Some),
+            [name, "wakes"] => {
+                let asleep = std::mem::take(&mut self.client(name)?.asleep);
+                if asleep { self.go_on(name, Acquiring::woken).map(Some) } else { Err("it is not asleep".into()) }
+            }
+            [name, "releases"] => self.releases(name).map(Some),
+            [name, "is", "served"] => {
+                self.execute(name)?;
+                self.answered(name).map(Some)
+            }
+            [name, "is", "executed"] => self.execute(name).map(|()| None),
+            [name, "is", "answered"] => self.answered(name).map(Some),
+            [name, "is", "refused"] => self.failed(name, Reply::Refused).map(Some),
+            [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
+            [name, "request", "is", "lost"] => {
+                let client = self.client(owner(name)?)?;
+                client.lost = client.sent.clone();
+                self.failed(owner(name)?, Reply::Lost).map(Some)
+            }
+            [name, "request", "arrives", "late"] => {
+                let command = self.client(owner(name)?)?.lost.take().ok_or("nothing of it was lost")?;
+                self.carry_out(&command);
+                Ok(None)
+            }
+            [name, "answer", "is", "lost"] => {
+                if self.client(owner(name)?)?.answer.is_none() {
+                    self.execute(owner(name)?)?;
+                }
+                self.client(owner(name)?)?.answer = None;
+                self.failed(owner(name)?, Reply::Lost).map(Some)
+            }
+            _ => Err("no such event".into()),
+        }
+    }
+
+    fn set_key(&mut self, value: Option<Vec<u8>>) -> Told<Option<String>> {
+        self.key = value;
+        Ok(None)
+    }
+
+    fn client(&mut self, name: &str) -> Told<&mut Client> {
+        self.clients.get_mut(name).ok_or_else(|| format!("there is no client {name}"))
+    }
+
+    fn wall(&self, skew: i64) -> Wall {
+        shifted(BEGINNING.after(self.elapsed.saturating_sub(START)), skew)
+    }
+
+    fn now(&mut self, name: &str) -> Told<Now> {
+        let skew = self.client(name)?.skew;
+        Ok(Now { wall: self.wall(skew), uptime: Uptime(self.elapsed) })
+    }
+
+    fn starts(&mut self, name: &str) -> Told<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let terms = Terms {
+            expiration: client.expiration,
+            deadline: client.timeout.map(|timeout| now.uptime.after(timeout)),
+            poll_interval: Duration::from_millis(100),
+            takeover: client.takeover,
+            patience: Duration::from_secs(5),
+            nonce: client.nonce,
+        };
+        let (attempt, action) = Acquiring::start(terms, now);
+        client.attempt = Some(attempt);
+        Ok(client.shown(action))
+    }
+
+    fn go_on(&mut self, name: &str, step: impl FnOnce(&mut Acquiring, Now) -> Action) -> Told<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let attempt = client.attempt.as_mut().ok_or("it is not trying")?;
+        let action = step(attempt, now);
+        Ok(client.shown(action))
+    }
+
+    fn releases(&mut self, name: &str) -> Told<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let lease = client.lease.take().ok_or("it holds nothing")?;
+        let step = Releasing::start(&lease, now).1;
+        client.releasing = Some(lease);
+        Ok(client.shown_release(step))
+    }
+
+    fn execute(&mut self, name: &str) -> Told<()> {
+        let command = self.client(name)?.sent.clone().ok_or("it has sent nothing")?;
+        let reply = self.carry_out(&command);
+        self.client(name)?.answer = Some(reply);
+        Ok(())
+    }
+
+    fn answered(&mut self, name: &str) -> Told<String> {
+        let reply = self.client(name)?.answer.take().ok_or("it has no answer")?;
+        self.failed(name, reply)
+    }
+
+    /// Hands the reply, good or bad, to whichever rules the client is following.
+    fn failed(&mut self, name: &str, reply: Reply) -> Told<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        client.sent.take().ok_or("it has sent nothing")?;
+        if let Some(lease) = client.releasing.clone() {
+            let mut releasing = Releasing::start(&lease, now).0;
+            if client.asked_to_check {
+                // Releasing is rebuilt for each step, since it borrows the lease.
+                let _ = releasing.reply(&Reply::Lost, now);
+            }
+            let step = releasing.reply(&reply, now);
+            return Ok(client.shown_release(step));
+        }
+        self.go_on(name, |attempt, now| attempt.reply(reply, now))
+    }
+
+    fn carry_out(&mut self, command: &Command) -> Reply {
+        match command {
+            Command::SetNx(value) => {
+                let free = self.key.is_none();
+                self.key.get_or_insert_with(|| value.clone());
+                Reply::Integer(i64::from(free))
+            }
+            Command::Get => Reply::Bulk(self.key.clone()),
+            Command::GetSet(value) => Reply::Bulk(self.key.replace(value.clone())),
+            Command::Del => Reply::Integer(i64::from(self.key.take().is_some())),
+        }
+    }
+
+    /// The key's value, by the name of whoever wrote it.
+    fn described(&self) -> String {
+        let Some(value) = &self.key else { return "absent".into() };
+        let author = self.clients.iter().find(|(_, client)| {
+            let digits = format!("{:?}", client.nonce).chars().filter(char::is_ascii_digit).collect::<String>();
+            client.expiration.is_some() && value.ends_with(format!("{digits:0>10}").as_bytes())
+        });
+        let content = match Content::read(Some(value)) {
+            Content::Until(expiry) => {
+                let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
+                format!("until {}", relative(left))
+            }
+            content => format!("{content:?}"),
+        };
+        author.map_or(content.clone(), |(name, _)| format!("{name}'s, {content}"))
+    }
+}
+
+impl Client {
+    fn declared(n: u64, options: &[&str]) -> Told<Self> {
+        let mut client = Client {
+            expiration: None,
+            timeout: Some(Duration::from_secs(5)),
+            takeover: Takeover::Expired,
+            nonce: Nonce::from_random(1_111_111_111 * n),
+            skew: 0,
+            attempt: None,
+            lease: None,
+            releasing: None,
+            asked_to_check: false,
+            sent: None,
+            answer: None,
+            lost: None,
+            asleep: false,
+        };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match *option {
+                "unexpiring" => client.expiration = None,
+                "stealing" => client.takeover = Takeover::AsTheGem,
+                "forever" => client.timeout = None,
+                "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
+                expiration => client.expiration = Some(time(expiration)?),
+            }
+        }
+        Ok(client)
+    }
+
+    fn shown(&mut self, action: Action) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        if let Some(attempt) = &mut self.attempt {
+            shown.extend(attempt.notes.drain(..).map(|note| match note {
+                Note::TookOver(_) => "took over".into(),
+                Note::Overwrote(_) => "overwrote the winner".into(),
+                Note::LateGrant => "granted too late".into(),
+                Note::Stuck(content) => format!("stuck on {content:?}"),
+            }));
+        }
+        shown.push(match action {
+            Action::Send(command) => {
+                let name = command.name().to_owned();
+                self.sent = Some(command);
+                name
+            }
+            Action::Sleep(time) => {
+                self.asleep = true;
+                format!("sleeps {time:?}")
+            }
+            Action::Held(lease) => {
+                self.lease = Some(lease);
+                "holds".into()
+            }
+            Action::GiveUp(reason) => {
+                self.attempt = None;
+                format!("gives up: {reason:?}")
+            }
+        });
+        shown.join(", ")
+    }
+
+    fn shown_release(&mut self, step: Step) -> String {
+        match step {
+            Step::Send(command) | Step::SendBefore(_, command) => {
+                self.asked_to_check = command == Command::Get;
+                let name = command.name().to_owned();
+                self.sent = Some(command);
+                name
+            }
+            Step::Done(release) => {
+                self.releasing = None;
+                match release {
+                    Release::Released => "released".into(),
+                    other => format!("released: {other:?}"),
+                }
+            }
+            Step::GiveUp(reason) => {
+                self.releasing = None;
+                format!("gives up: {reason:?}")
+            }
+        }
+    }
+}
+
+fn owner(name: &str) -> Told<&str> {
+    name.strip_suffix("'s").ok_or_else(|| format!("whose? {name}"))
+}
+
+fn time(text: &str) -> Told<Duration> {
+    humantime::parse_duration(text).map_err(|error| format!("{text}: {error}"))
+}
+
+/// A time with a sign, in microseconds.
+fn signed(text: &str) -> Told<i64> {
+    let (sign, text) = match text.strip_prefix('-') {
+        Some(text) => (-1, text),
+        None => (1, text.strip_prefix('+').ok_or("a time needs its sign here")?),
+    };
+    Ok(sign * i64::try_from(time(text)?.as_micros()).map_err(|error| error.to_string())?)
+}
+
+fn shifted(wall: Wall, micros: i64) -> Wall {
+    Wall(wall.0.saturating_add_signed(micros))
+}
+
+fn relative(micros: i128) -> String {
+    let sign = if micros < 0 { "-" } else { "+" };
+    format!("{sign}{:?}", Duration::from_micros(u64::try_from(micros.unsigned_abs()).unwrap_or(u64::MAX)))
+}
