@@ -36,9 +36,10 @@ fn micros(duration: Duration) -> u64 {
 }
 
 impl Wall {
+    #[cfg(test)]
     pub(crate) const MAX: Wall = Wall(u64::MAX);
 
-    /// Returns the time `duration` later, at most [`Wall::MAX`].
+    /// Returns the time `duration` later, at most the last that there is.
     pub(crate) fn after(self, duration: Duration) -> Wall {
         Wall(self.0.saturating_add(micros(duration)))
     }
@@ -71,7 +72,7 @@ impl fmt::Display for Wall {
 impl Uptime {
     pub(crate) const MAX: Uptime = Uptime(Duration::MAX);
 
-    /// Returns the time `duration` later, at most [`Uptime::MAX`].
+    /// Returns the time `duration` later, at most the last that there is.
     pub(crate) fn after(self, duration: Duration) -> Uptime {
         Uptime(self.0.saturating_add(duration))
     }

@@ -2,6 +2,7 @@
 //! rules, until there is a lease or an error.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -25,6 +26,11 @@ pub(crate) struct Engine {
     pub(crate) window: Arc<dyn Window>,
     pub(crate) observer: Observer,
 }
+
+// A panic in the user's code finds nothing here half done: pool and observer are only reached through locks that are let
+// go of between two calls, and a connection that was in the middle of a command is not used again (I8).
+impl UnwindSafe for Engine {}
+impl RefUnwindSafe for Engine {}
 
 /// A lock that was got, and what it took.
 #[derive(Debug)]

@@ -1,1 +1,41 @@
-fn main(){}
+//! The tests that talk to real servers. `cargo test` runs them; `cargo test contract` runs those whose name contains that.
+//!
+//! | part | what it proves |
+//! |---|---|
+//! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
+//! | `faults` | what a lock does when the server or the network does not |
+//! | `pools` | addresses, passwords, databases, sockets, and pools of somebody else's |
+//! | `processes` | no lost update among processes, and takeover after a kill |
+//! | `wire` | what goes over the wire, as the server's MONITOR sees it |
+//! | `package` | what the package promises: its dependencies, and the oldest Rust |
+
+mod contract;
+mod faults;
+mod package;
+mod pools;
+mod processes;
+mod support;
+mod wire;
+
+use std::process::ExitCode;
+
+use libtest_mimic::{Arguments, Trial};
+
+fn main() -> ExitCode {
+    if let Some(outcome) = processes::as_worker() {
+        return outcome;
+    }
+    let arguments = Arguments::from_args();
+    let grounds = match support::grounds(arguments.list) {
+        Ok(grounds) => grounds,
+        Err(problem) => {
+            eprintln!("cannot test: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let mut trials: Vec<Trial> = grounds.iter().flat_map(contract::trials).collect();
+    for part in [faults::trials(), package::trials(), pools::trials(), processes::trials(), wire::trials()] {
+        trials.extend(part);
+    }
+    libtest_mimic::run(&arguments, trials).exit_code()
+}

@@ -52,7 +52,9 @@ fn every_story_goes_as_told() {
             fs::write(&file, &played).unwrap();
         } else if told != played {
             writeln!(differences, "{}", file.display()).unwrap();
-            for (n, (told, played)) in told.lines().zip(played.lines()).enumerate().filter(|(_, (a, b))| a != b) {
+            for (n, (told, played)) in
+                told.lines().zip(played.lines()).enumerate().filter(|(_, (a, b))| a != b)
+            {
                 writeln!(differences, "  line {}\n    told:   {told}\n    played: {played}", n + 1).unwrap();
             }
         }
@@ -99,7 +101,8 @@ impl Stage {
                 continue;
             }
             let words: Vec<&str> = event.split_whitespace().collect();
-            let came = stage.event(&words).map_err(|problem| format!("line {}: {event}: {problem}", n + 1))?;
+            let came =
+                stage.event(&words).map_err(|problem| format!("line {}: {event}: {problem}", n + 1))?;
             match came {
                 Some(came) => writeln!(played, "{event:<32} => {came}").unwrap(),
                 None => writeln!(played, "{event}").unwrap(),
@@ -121,10 +124,13 @@ impl Stage {
                 let until = shifted(self.wall(0), signed(offset)?);
                 self.set_key(Some(format!("{}.{:06}", until.0 / 1_000_000, until.0 % 1_000_000).into_bytes()))
             }
-            ["key", "is", "holding", text @ ..] => self.set_key(Some(text.join(" ").trim_matches('"').into())),
+            ["key", "is", "holding", text @ ..] => {
+                self.set_key(Some(text.join(" ").trim_matches('"').into()))
+            }
             ["the", "key"] => Ok(Some(self.described())),
             ["time", step] => {
-                self.elapsed += Duration::from_micros(signed(step)?.try_into().map_err(|_| "time goes on only")?);
+                self.elapsed +=
+                    Duration::from_micros(signed(step)?.try_into().map_err(|_| "time goes on only")?);
                 Ok(None)
             }
             [name, "clock", step] => {
@@ -135,7 +141,11 @@ impl Stage {
             [name, "starts"] => self.starts(name).map(Some),
             [name, "wakes"] => {
                 let asleep = std::mem::take(&mut self.client(name)?.asleep);
-                if asleep { self.go_on(name, Acquiring::woken).map(Some) } else { Err("it is not asleep".into()) }
+                if asleep {
+                    self.go_on(name, Acquiring::woken).map(Some)
+                } else {
+                    Err("it is not asleep".into())
+                }
             }
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
@@ -264,7 +274,8 @@ impl Stage {
     fn described(&self) -> String {
         let Some(value) = &self.key else { return "absent".into() };
         let author = self.clients.iter().find(|(_, client)| {
-            let digits = format!("{:?}", client.nonce).chars().filter(char::is_ascii_digit).collect::<String>();
+            let digits =
+                format!("{:?}", client.nonce).chars().filter(char::is_ascii_digit).collect::<String>();
             client.expiration.is_some() && value.ends_with(format!("{digits:0>10}").as_bytes())
         });
         let content = match Content::read(Some(value)) {

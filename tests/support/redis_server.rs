@@ -89,7 +89,8 @@ impl RedisServer {
     }
 
     fn signal(&self, name: &str) {
-        let status = Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
+        let status =
+            Command::new("kill").args([&format!("-{name}"), &self.process.id().to_string()]).status();
         assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
     }
 
@@ -115,7 +116,9 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
     let file = folder.join("redis.conf");
     fs::write(
         &file,
-        format!("bind 127.0.0.1\nport {port}\ndir {dir}\nunixsocket {dir}/redis.sock\nsave \"\"\nappendonly no\n{config}\n"),
+        format!(
+            "bind 127.0.0.1\nport {port}\ndir {dir}\nunixsocket {dir}/redis.sock\nsave \"\"\nappendonly no\n{config}\n"
+        ),
     )?;
     let log = fs::File::create(folder.join("redis.log"))?;
     let mut process = Command::new("redis-server")
@@ -135,7 +138,9 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
     let end = Instant::now() + START_LIMIT;
     loop {
         // Any answer will do: a server with a password, or one that is loading, is up as well.
-        if say(address, &["PING"]).is_ok_and(|line| line.starts_with(['+', '-'])) && process.try_wait()?.is_none() {
+        if say(address, &["PING"]).is_ok_and(|line| line.starts_with(['+', '-']))
+            && process.try_wait()?.is_none()
+        {
             return Ok(process);
         }
         let ended = process.try_wait()?.is_some();

@@ -1,0 +1,141 @@
+//! Addresses, passwords, databases, sockets, and pools of somebody else's.
+
+use std::thread;
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{Lock, Locker, Manager};
+
+use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "pools",
+        tests![
+            a_password_and_a_database_number,
+            a_user_and_a_password,
+            a_unix_socket,
+            resp3_is_understood,
+            a_plain_pool_of_the_redis_crate,
+            a_pool_of_the_manager_is_shared_with_other_work,
+            connections_are_opened_on_demand_and_used_again,
+            nothing_public_tells_a_password,
+        ],
+    )
+}
+
+/// Takes and releases a lock through `locker`, and looks for its key in `database`.
+fn works(locker: &Locker, server: &RedisServer, password: &str, database: i64) -> Outcome {
+    let lock = Lock::new(locker, "works", expiring())?;
+    let url = format!("redis://{password}{}/{database}", server.address());
+    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let held = lock.lock()?;
+    assert!(connection.exists::<_, bool>("works")?, "not in database {database}");
+    drop(held);
+    assert!(!connection.exists::<_, bool>("works")?);
+    Ok(())
+}
+
+fn a_password_and_a_database_number() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let locker = Locker::open(&format!("redis://:secret@{}/7", server.address()))?;
+    works(&locker, &server, ":secret@", 7)?;
+    let error = Locker::open(&format!("redis://:secret@{}/99", server.address()))
+        .and_then(|locker| Lock::new(&locker, "k", expiring()))?
+        .lock()
+        .unwrap_err();
+    assert!(error.to_string().contains("DB index is out of range"), "{error}");
+    Ok(())
+}
+
+fn a_user_and_a_password() -> Outcome {
+    let server =
+        RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists +ping +client")?;
+    works(
+        &Locker::open(&format!("redis://worker:secret@{}/", server.address()))?,
+        &server,
+        "worker:secret@",
+        0,
+    )
+}
+
+fn a_unix_socket() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let address = format!("unix://{}?db=3&pass=secret", server.socket().display());
+    works(&Locker::open(&address)?, &server, ":secret@", 3)
+}
+
+fn resp3_is_understood() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let locker = Locker::open(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
+    works(&locker, &server, ":secret@", 2)?;
+    let lock = Lock::new(&locker, "gone", expiring())?;
+    assert!(!lock.exists()?);
+    Ok(())
+}
+
+fn a_plain_pool_of_the_redis_crate() -> Outcome {
+    let server = RedisServer::start()?;
+    let pool = r2d2::Pool::builder()
+        .max_size(2)
+        .test_on_check_out(false)
+        .build(redis::Client::open(server.url())?)?;
+    works(&Locker::with_pool(pool), &server, "", 0)
+}
+
+fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {
+    let server = RedisServer::start()?;
+    // With a PING for each checkout, as r2d2 does it unless told not to.
+    let pool = r2d2::Pool::builder().max_size(1).build(Manager::new(redis::Client::open(server.url())?))?;
+    let locker = Locker::with_pool(pool.clone());
+    works(&locker, &server, "", 0)?;
+    let () = pool.get()?.set("other", "work")?;
+    let (a, b): (String, i64) = redis::pipe().get("other").incr("n", 1).query(&mut *pool.get()?)?;
+    assert_eq!((a.as_str(), b), ("work", 1));
+    // An error reply is no reason to give a connection up.
+    assert!(redis::cmd("INCR").arg("other").query::<i64>(&mut *pool.get()?).is_err());
+    works(&locker, &server, "", 0)?;
+    assert_eq!(server.say(&["INFO", "stats"])?.is_empty(), false);
+    assert_eq!(pool.state().connections, 1);
+    Ok(())
+}
+
+fn connections_are_opened_on_demand_and_used_again() -> Outcome {
+    let server = RedisServer::start()?;
+    let clients = || -> Result<usize, redis::RedisError> {
+        let list: String = redis::cmd("CLIENT")
+            .arg("LIST")
+            .query(&mut redis::Client::open(server.url())?.get_connection()?)?;
+        Ok(list.lines().count() - 1)
+    };
+    let locker = Locker::at(&server.url())?.pool_size(3).open()?;
+    assert_eq!(clients()?, 0, "opening connects to nothing");
+    let lock = Lock::new(&locker, "k", expiring().timeout(LONG))?;
+    for _ in 0..20 {
+        drop(lock.lock()?);
+    }
+    assert_eq!(clients()?, 1, "one thread at a time needs one connection");
+    let held = lock.lock()?;
+    let waiters: Vec<_> = (0..8)
+        .map(|_| (lock.clone(), 0))
+        .map(|(lock, _)| thread::spawn(move || lock.lock().map(drop)))
+        .collect();
+    thread::sleep(crate::support::millis(30));
+    assert!(clients()? <= 3);
+    drop(held);
+    waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
+    Ok(())
+}
+
+fn nothing_public_tells_a_password() -> Outcome {
+    let settings = Locker::at("redis://user:secret@127.0.0.1:1/")?;
+    let locker = settings.clone().open()?;
+    let lock = Lock::new(&locker, "k", expiring())?;
+    let manager = Manager::new(redis::Client::open("redis://user:secret@127.0.0.1:1/")?);
+    for shown in [format!("{settings:?}"), format!("{locker:?}"), format!("{lock:?}"), format!("{manager:?}")]
+    {
+        assert!(!shown.contains("secret"), "{shown}");
+    }
+    assert!(format!("{settings:?}").contains("127.0.0.1:1"));
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! Several processes on one key: no lost update, and takeover after a kill. The suite's own program plays the workers.
+
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+use std::{env, fs, io, thread};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockOptions, Locker, Release};
+
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "processes",
+        tests![
+            four_processes_with_two_threads_each_lose_no_update,
+            a_killed_holder_is_taken_over_once_its_time_has_passed
+        ],
+    )
+}
+
+/// Makes this program a worker: its part, and what that needs, separated by commas.
+const PART: &str = "SETNX_LOCK_TEST_WORKER";
+
+const THREADS: u32 = 2;
+const ROUNDS: u32 = 25;
+
+/// Plays a worker if this process was started as one.
+pub(crate) fn as_worker() -> Option<ExitCode> {
+    let part = env::var(PART).ok()?;
+    let words: Vec<&str> = part.split(',').collect();
+    let played = match words.as_slice() {
+        ["count", url, key, file] => count(url, key, Path::new(file)),
+        ["hold", url, key, expiration] => hold(url, key, expiration),
+        _ => Err(format!("no such part: {part}").into()),
+    };
+    Some(played.map_or_else(
+        |error| {
+            eprintln!("worker: {error}");
+            ExitCode::FAILURE
+        },
+        |()| ExitCode::SUCCESS,
+    ))
+}
+
+fn worker(part: &[&str]) -> io::Result<Child> {
+    Command::new(env::current_exe()?)
+        .env(PART, part.join(","))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+}
+
+type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+
+/// Increments the number in a file, which is read, left alone for a moment, and written back.
+fn count(url: &str, key: &str, file: &Path) -> Played {
+    let lock = Lock::new(&Locker::open(url)?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|_| {
+                scope.spawn(|| {
+                    (0..ROUNDS).try_for_each(|_| {
+                        lock.with(|held| -> Played {
+                            let number: u32 = fs::read_to_string(file)?.trim().parse()?;
+                            thread::sleep(millis(1));
+                            held.ensure_held()?;
+                            Ok(fs::write(file, (number + 1).to_string())?)
+                        })
+                    })
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+/// Takes the lock, says so, and keeps it until killed, or for a minute.
+fn hold(url: &str, key: &str, expiration: &str) -> Played {
+    let expiration = humantime::parse_duration(expiration)?;
+    let held = Lock::new(&Locker::open(url)?, key, LockOptions::expiring_after(expiration))?.lock()?;
+    println!("holding");
+    thread::sleep(LONG);
+    drop(held);
+    Ok(())
+}
+
+fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
+    const PROCESSES: u32 = 4;
+    let server = RedisServer::start()?;
+    let file = server.folder().join("number");
+    fs::write(&file, "0")?;
+    let part = ["count", &server.url(), "number_lock", &file.display().to_string()];
+    let workers: Vec<Child> = (0..PROCESSES).map(|_| worker(&part)).collect::<io::Result<_>>()?;
+    for mut worker in workers {
+        assert!(worker.wait()?.success());
+    }
+    assert_eq!(fs::read_to_string(&file)?, (PROCESSES * THREADS * ROUNDS).to_string());
+    assert_eq!(server.say(&["EXISTS", "number_lock"])?, ":0", "nothing is left behind");
+    Ok(())
+}
+
+fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms"])?;
+    let mut said = String::new();
+    BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut said)?;
+    assert_eq!(said, "holding\n");
+    let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::ZERO);
+    let lock = Lock::new(&Locker::open(&server.url())?, "killed_lock", options)?;
+    let setnx_lock::Content::Until(expiry) = lock.peek()? else { panic!("{:?}", lock.peek()) };
+    holder.kill()?;
+    holder.wait()?;
+    match lock.lock() {
+        Err(Error::Timeout { .. }) => {}
+        // On a machine that was busy for that long the time may have passed already.
+        Ok(_) => assert!(expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now())),
+        Err(error) => return Err(error.into()),
+    }
+    let held = lock.try_lock_for(LONG)?.expect("taken over");
+    assert!(
+        expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now()),
+        "taken over too early"
+    );
+    assert_eq!(held.release()?, Release::Released);
+    Ok(())
+}

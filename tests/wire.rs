@@ -1,0 +1,143 @@
+//! What goes over the wire, as the server's own MONITOR sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{mem, thread};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockOptions, Locker};
+
+use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "wire",
+        tests![
+            an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing,
+            contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
+            whatever_is_done_with_a_lock_only_four_commands_are_sent,
+        ],
+    )
+}
+
+/// Records what the server carries out, from `MONITOR` on a connection of its own.
+struct Monitor(BufReader<TcpStream>);
+
+/// What ends a recording.
+const END: &str = "end-of-recording";
+
+impl Monitor {
+    fn on(server: &RedisServer) -> std::io::Result<Self> {
+        let mut stream = TcpStream::connect(server.address())?;
+        stream.set_read_timeout(Some(LONG))?;
+        stream.write_all(b"*1\r\n$7\r\nMONITOR\r\n")?;
+        let mut monitor = Self(BufReader::new(stream));
+        assert_eq!(monitor.line()?, "+OK");
+        Ok(monitor)
+    }
+
+    fn line(&mut self) -> std::io::Result<String> {
+        let mut line = String::new();
+        self.0.read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
+    }
+
+    /// Returns all commands until now, each with its words.
+    fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
+        server.say(&["ECHO", END])?;
+        let mut commands = Vec::new();
+        loop {
+            // +1795157376.492303 [0 127.0.0.1:40000] "SETNX" "key" "value"
+            let line = self.line()?;
+            let words: Vec<String> = line.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+            if words.last().is_some_and(|word| word == END) {
+                return Ok(commands);
+            }
+            commands.push(words);
+        }
+    }
+}
+
+fn names(commands: &[Vec<String>]) -> Vec<&str> {
+    commands.iter().map(|words| words[0].as_str()).collect()
+}
+
+fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    let monitor = Monitor::on(&server)?;
+    let locker = Locker::open(&server.url())?;
+    for options in [expiring(), LockOptions::held_until_released()] {
+        let lock = Lock::new(&locker, "pair", options)?;
+        for _ in 0..10 {
+            lock.with(|_| Ok::<_, Error>(()))?;
+        }
+    }
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(names(&commands), ["SETNX", "DEL"].repeat(20));
+    for pair in commands.chunks(2) {
+        assert_eq!(
+            (pair[0].len(), pair[0][1].as_str(), &pair[1][1..]),
+            (3, "pair", &["pair".to_owned()][..])
+        );
+    }
+    assert!(commands[0][2].parse::<f64>()? > 1.7e9);
+    assert_eq!(commands[20][2], "1");
+    Ok(())
+}
+
+fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server);
+    let key = ground.key("contend");
+    let name = key.key.to_string();
+    let lock = ground.lock(&key, expiring().timeout(millis(50)));
+    key.set("1895000000.5");
+    let monitor = Monitor::on(&server)?;
+    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(names(&commands), ["SETNX", "GET", "SETNX", "GET"], "the last try is at the deadline");
+    assert!(commands.iter().all(|words| words[1] == name));
+
+    key.set("1532000016.5");
+    let monitor = Monitor::on(&server)?;
+    lock.lock()?.release().map(|_| ())?;
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "DEL"]);
+    assert_eq!(commands[2].len(), 3);
+    assert_ne!(commands[0][2], "1532000016.5");
+
+    // Without an expiration a waiter asks and sleeps, and never looks.
+    key.set("1532000016.5");
+    let lock = ground.lock(&key, LockOptions::held_until_released().timeout(millis(50)));
+    let monitor = Monitor::on(&server)?;
+    assert!(lock.lock().is_err());
+    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "SETNX"]);
+    Ok(())
+}
+
+fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let monitor = Monitor::on(&server)?;
+    let locker = Locker::open(&server.url())?;
+    let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
+    let lock = Lock::new(&locker, "all", brief)?;
+    mem::forget(lock.lock()?); // a holder that died
+    thread::scope(|scope| {
+        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|held| held.ensure_held()))).collect();
+        waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
+    });
+    let held = lock.lock()?;
+    assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
+    let _ = (lock.peek()?, lock.exists()?, held.remaining(), lock.clear()?);
+    assert!(held.release().is_ok());
+    let held = lock.lock()?;
+    thread::sleep(Duration::from_millis(120));
+    drop(held);
+    let mut sent = names(&monitor.recorded(&server)?).into_iter().map(str::to_owned).collect::<Vec<_>>();
+    sent.sort();
+    sent.dedup();
+    assert_eq!(sent, ["DEL", "GET", "GETSET", "SETNX"]);
+    Ok(())
+}
