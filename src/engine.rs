@@ -189,7 +189,7 @@ impl Engine {
 fn within(limits: Limits, now: Now, before: Option<End>) -> Limits {
     let Some(end) = before else { return limits };
     let connected_by = limits.connected_by.min(now.uptime.after(end.remaining(now)));
-    Limits { before, connected_by, ..limits }
+    Limits { connected_by, before, ..limits }
 }
 
 /// The commands of one call on one lock, and what went wrong last: the rules know only that something did.

@@ -111,7 +111,7 @@ impl Observe for LogObserver {
                 log::debug!(target: TARGET, "lock {key}: acquired after {waited:?}, tries: {tries}");
             }
             Event::TookOver { key, from } => {
-                log::info!(target: TARGET, "lock {key}: taken over, it was {from}")
+                log::info!(target: TARGET, "lock {key}: taken over, it was {from}");
             }
             Event::Overwrote { key, winner } => {
                 log::debug!(target: TARGET, "lock {key}: lost a takeover and overwrote the winner's value ({winner})");

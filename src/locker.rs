@@ -75,6 +75,7 @@ impl Locker {
     /// Time-outs are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
     /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has
     /// them. Turn `test_on_check_out` off: it costs a round trip for each command.
+    #[must_use]
     pub fn with_pool<M>(pool: r2d2::Pool<M>) -> Self
     where
         M: r2d2::ManageConnection,

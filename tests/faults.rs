@@ -282,7 +282,11 @@ fn late_answer(scene: &Scene, locker: &Locker) -> Outcome {
     let late_ones = asked.iter().filter(|asked| asked.arguments[0] == late.key.to_string());
     for late_one in late_ones {
         let on_it = asked.iter().filter(|asked| asked.connection == late_one.connection);
-        assert_eq!(on_it.last(), Some(late_one), "the connection was used again: {asked:?}");
+        assert_eq!(
+            on_it.collect::<Vec<_>>().pop(),
+            Some(late_one),
+            "the connection was used again: {asked:?}"
+        );
     }
     Ok(())
 }

@@ -125,9 +125,10 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     let lock = Lock::new(&locker, "all", brief)?;
     mem::forget(lock.lock()?); // a holder that died
     thread::scope(|scope| {
-        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|held| held.ensure_held()))).collect();
-        waiters.into_iter().for_each(|waiter| waiter.join().unwrap().unwrap());
-    });
+        let waiters: Vec<_> =
+            (0..6).map(|_| scope.spawn(|| lock.with(setnx_lock::LockGuard::ensure_held))).collect();
+        waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())
+    })?;
     let held = lock.lock()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
     let _ = (lock.peek()?, lock.exists()?, held.remaining(), lock.clear()?);

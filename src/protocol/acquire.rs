@@ -133,7 +133,7 @@ impl Acquiring {
                 }
             }
             (State::Trying(lease), Reply::Integer(_)) => self.enter(lease, None, now),
-            (State::Reading, Reply::Bulk(found)) => self.judge(found, now),
+            (State::Reading, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
             (State::TakingOver { lease, asked }, Reply::Bulk(found)) => {
                 self.taken(lease, asked, found.as_deref(), now)
             }
@@ -159,13 +159,13 @@ impl Acquiring {
     }
 
     /// Rule 2: what to make of the value in the key.
-    fn judge(&mut self, found: Option<Vec<u8>>, now: Now) -> Action {
-        self.doubt = self.ambiguous.is_some() && self.ambiguous == found;
-        if let Some(n) = self.unanswered.iter().position(|lease| Some(&lease.value) == found.as_ref()) {
+    fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Action {
+        self.doubt = self.ambiguous.is_some() && self.ambiguous.as_deref() == found;
+        if let Some(n) = self.unanswered.iter().position(|lease| Some(lease.value.as_slice()) == found) {
             let lease = self.unanswered.swap_remove(n);
             return self.enter(lease, None, now);
         }
-        let content = Content::read(found.as_deref());
+        let content = Content::read(found);
         let free = matches!(content, Content::Absent);
         let ours_to_take = self.may_take_over(&content, now.wall);
         self.seen = Some(content);

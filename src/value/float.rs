@@ -32,7 +32,7 @@ pub(super) fn to_f(bytes: &[u8]) -> Float {
     take_exponent(text, &mut at, &mut number);
     // What was collected is of a form that Rust reads, and reads to the nearest double, as Ruby does.
     let value = number.parse().unwrap_or(0.0);
-    Float { value, whole: text[at..].iter().all(|b| space(b)) }
+    Float { value, whole: text[at..].iter().all(space) }
 }
 
 /// Takes digits, and single underscores between them; returns how many digits.

@@ -21,6 +21,8 @@ pub(crate) use redis_server::RedisServer;
 /// What a test returns: nothing, or why it failed. Assertions panic, as everywhere.
 pub(crate) type Outcome = Result<(), Failed>;
 
+pub(crate) type Test = fn() -> Outcome;
+
 /// Much longer than anything here takes: a wait that is not meant to end by itself.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
@@ -130,7 +132,7 @@ pub(crate) fn expiring() -> LockOptions {
 }
 
 /// Names the functions of one part of the suite. One that is forgotten is dead code, and found by the compiler.
-pub(crate) fn trials(part: &str, tests: &[(&str, fn() -> Outcome)]) -> Vec<Trial> {
+pub(crate) fn trials(part: &str, tests: &[(&str, Test)]) -> Vec<Trial> {
     tests.iter().map(|(name, test)| Trial::test(format!("{part}::{name}"), *test)).collect()
 }
 

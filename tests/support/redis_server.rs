@@ -157,11 +157,12 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
 fn say(address: SocketAddr, words: &[&str]) -> io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    let mut request = format!("*{}\r\n", words.len());
+    let mut request = Vec::new();
+    write!(request, "*{}\r\n", words.len())?;
     for word in words {
-        request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
+        write!(request, "${}\r\n{word}\r\n", word.len())?;
     }
-    stream.write_all(request.as_bytes())?;
+    stream.write_all(&request)?;
     let mut line = String::new();
     BufReader::new(stream.take(1 << 16)).read_line(&mut line)?;
     Ok(line.trim_end().to_owned())
