@@ -1,7 +1,6 @@
 //! The only loop: asks the rules what to do, does it through the windows, and brings the answer and the time back to the
 //! rules, until there is a lease or an error.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::thread;
@@ -10,6 +9,7 @@ use std::time::Duration;
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error, NoConnection};
 use crate::event::{Event, Observer};
+use crate::identity::Identity;
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
@@ -18,13 +18,14 @@ use crate::protocol::release::{Release, Releasing, Step};
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::server::refusal::Refusal;
 use crate::server::{Failure, Limits, Window};
-use crate::value::{Content, Nonce};
+use crate::value::Content;
 
 /// The windows that an attempt is made through.
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub(crate) window: Arc<dyn Window>,
     pub(crate) observer: Observer,
+    pub(crate) identity: Arc<Identity>,
 }
 
 // A panic in the user's code finds nothing here half done: pool and observer are only reached through locks that are let
@@ -52,24 +53,26 @@ impl Engine {
             poll_interval: options.poll_interval,
             takeover: options.takeover,
             patience: self.window.patience(),
-            nonce: new_nonce(began),
+            nonce: self.identity.next_nonce(began.wall),
         };
         let mut call = Call::new(self, key);
-        let (mut attempt, mut action) = Acquiring::start(terms, began);
+        let mut now = began;
+        let (mut attempt, mut action) = Acquiring::start(terms, now);
         loop {
             self.report(key, &mut attempt.notes);
             action = match action {
                 Action::Send(command) => {
-                    let limits = self.limits(began.uptime, deadline);
-                    let reply = call.send(&command, &limits);
-                    attempt.reply(reply, clock::now())
+                    let reply = call.send(&command, &self.limits(began.uptime, now.uptime, deadline));
+                    now = clock::now();
+                    attempt.reply(reply, now)
                 }
                 Action::Sleep(time) => {
                     thread::sleep(time);
-                    attempt.woken(clock::now())
+                    now = clock::now();
+                    attempt.woken(now)
                 }
                 Action::Held(lease) => {
-                    let at = clock::now();
+                    let at = now;
                     let waited = at.uptime.since(began.uptime);
                     self.observer.tell(&Event::Acquired { key, tries: attempt.tries, waited });
                     return Ok(Acquired { lease, at, tries: attempt.tries, waited });
@@ -77,7 +80,7 @@ impl Engine {
                 Action::GiveUp(reason) => {
                     let details = Box::new(Contention {
                         tries: attempt.tries,
-                        waited: clock::now().uptime.since(began.uptime),
+                        waited: now.uptime.since(began.uptime),
                         seen: attempt.seen.take(),
                         taken_by_this_thread: false,
                     });
@@ -97,17 +100,18 @@ impl Engine {
         }
     }
 
-    /// Gives a lease back, with at most two commands and no sleep.
-    pub(crate) fn release(&self, key: &Key, lease: &Lease) -> Result<Release, Error> {
+    /// Gives a lease back, with at most two commands and no sleep; says what became of it and when.
+    pub(crate) fn release(&self, key: &Key, lease: &Lease) -> Result<(Release, Now), Error> {
         let began = clock::now();
         let mut call = Call::new(self, key);
         let (mut releasing, mut step) = Releasing::start(lease, began);
-        let base = self.limits(began.uptime, Some(began.uptime));
+        let base = self.limits(began.uptime, began.uptime, Some(began.uptime));
+        let mut now = began;
         loop {
             let (command, before) = match step {
                 Step::Send(command) => (command, None),
                 Step::SendBefore(end, command) => (command, Some(end)),
-                Step::Done(release) => return Ok(release),
+                Step::Done(release) => return Ok((release, now)),
                 Step::GiveUp(reason) => {
                     let advice = match lease.end {
                         Some(_) => "if it was not released, it frees itself when its lease has passed",
@@ -116,8 +120,9 @@ impl Engine {
                     return Err(call.error(reason, advice));
                 }
             };
-            let reply = call.send(&command, &within(base, began, before));
-            step = releasing.reply(&reply, clock::now());
+            let reply = call.send(&command, &within(base, now, before));
+            now = clock::now();
+            step = releasing.reply(&reply, now);
         }
     }
 
@@ -140,7 +145,7 @@ impl Engine {
     fn once(&self, key: &Key, command: &Command) -> Result<Reply, Error> {
         let began = clock::now().uptime;
         let mut call = Call::new(self, key);
-        let reason = match call.send(command, &self.limits(began, Some(began))) {
+        let reason = match call.send(command, &self.limits(began, began, Some(began))) {
             reply @ (Reply::Integer(_) | Reply::Bulk(_)) => return Ok(reply),
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
@@ -152,7 +157,7 @@ impl Engine {
 
     /// A call ends within its timeout and the time of one command. A connection is waited for until the deadline, and
     /// not less than a command's time, or a short timeout could never open one.
-    fn limits(&self, began: Uptime, deadline: Option<Uptime>) -> Limits {
+    fn limits(&self, began: Uptime, now: Uptime, deadline: Option<Uptime>) -> Limits {
         let command = self.window.command_timeout();
         match deadline {
             Some(deadline) => Limits {
@@ -162,7 +167,7 @@ impl Engine {
                 before: None,
             },
             None => {
-                let patience = clock::now().uptime.after(self.window.patience());
+                let patience = now.after(self.window.patience());
                 Limits {
                     reachable_by: patience,
                     connected_by: patience,
@@ -255,14 +260,4 @@ impl<'a> Call<'a> {
             None => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
         }
     }
-}
-
-/// A digit string of one's own for each attempt, from the standard library's randomness: its hash keys are seeded by the
-/// system. Process and time are mixed in, because a forked child inherits those keys.
-fn new_nonce(now: Now) -> Nonce {
-    let mut hasher = RandomState::new().build_hasher();
-    hasher.write_u32(std::process::id());
-    hasher.write_u128(now.uptime.0.as_nanos());
-    hasher.write_u64(now.wall.0);
-    Nonce::from_random(hasher.finish())
 }

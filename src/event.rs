@@ -128,6 +128,9 @@ impl Observe for LogObserver {
             Event::Released { key, outcome: Release::Released, held } => {
                 log::debug!(target: TARGET, "lock {key}: released after {held:?}");
             }
+            Event::Released { key, outcome: Release::Inherited, held: _ } => {
+                log::debug!(target: TARGET, "lock {key}: left to the parent process, which holds it");
+            }
             Event::Released { key, outcome: Release::Overran, held } => {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
             }

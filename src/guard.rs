@@ -1,7 +1,6 @@
 //! A lock that is held. Knows its lease and how to give it back; does not know how it was declared.
 
 use std::fmt;
-use std::process;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
@@ -30,7 +29,6 @@ pub struct LockGuard {
     acquired: Now,
     tries: u32,
     waited: Duration,
-    process: u32,
     released: bool,
     _registration: Registration,
 }
@@ -38,17 +36,7 @@ pub struct LockGuard {
 impl LockGuard {
     pub(crate) fn new(engine: Engine, key: Key, acquired: Acquired, registration: Registration) -> Self {
         let Acquired { lease, at, tries, waited } = acquired;
-        Self {
-            engine,
-            key,
-            lease,
-            acquired: at,
-            tries,
-            waited,
-            process: process::id(),
-            released: false,
-            _registration: registration,
-        }
+        Self { engine, key, lease, acquired: at, tries, waited, released: false, _registration: registration }
     }
 
     /// Returns the lock's key.
@@ -122,12 +110,12 @@ impl LockGuard {
     fn give_back(&mut self) -> Result<Release, Error> {
         self.released = true;
         // I10: the parent holds the lock, and its connections are not the child's to use.
-        let outcome = if self.process == process::id() {
+        let (outcome, now) = if self.engine.identity.is_this_process() {
             self.engine.release(&self.key, &self.lease)?
         } else {
-            Release::Inherited
+            (Release::Inherited, clock::now())
         };
-        let held = clock::now().uptime.since(self.acquired.uptime);
+        let held = now.uptime.since(self.acquired.uptime);
         self.engine.observer.tell(&Event::Released { key: &self.key, outcome, held });
         Ok(outcome)
     }
@@ -159,11 +147,77 @@ impl fmt::Debug for LockGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::sync::{Arc, Mutex};
+
+    use crate::event::Observe;
+    use crate::identity::Identity;
+    use crate::protocol::{Command, Reply};
+    use crate::server::{Failure, Limits, Window};
+    use crate::{Lock, LockOptions, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
 
     #[test]
     fn a_guard_can_go_to_any_thread() {
         assert_owned_and_sendable::<LockGuard>();
+    }
+
+    /// Grants every lock, and counts what is asked of it.
+    #[derive(Debug, Default)]
+    struct Generous(AtomicU32);
+
+    impl Window for Generous {
+        fn call(&self, _: &Key, _: &Command, _: &Limits) -> Result<Reply, Failure> {
+            self.0.fetch_add(1, Ordering::Relaxed);
+            Ok(Reply::Integer(1))
+        }
+
+        fn command_timeout(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(1)
+        }
+    }
+
+    #[test]
+    fn a_forked_child_releases_nothing() {
+        let window = Arc::new(Generous::default());
+        let lock =
+            Lock::new(&Locker::through(window.clone()), "k", LockOptions::held_until_released()).unwrap();
+        for by_dropping in [true, false] {
+            let mut held = lock.lock().unwrap();
+            held.engine.identity = Arc::new(Identity::of_a_parent());
+            let asked = window.0.load(Ordering::Relaxed);
+            if by_dropping {
+                drop(held);
+            } else {
+                assert_eq!(held.release().unwrap(), Release::Inherited);
+            }
+            assert_eq!(window.0.load(Ordering::Relaxed), asked, "nothing was sent");
+        }
+    }
+
+    #[test]
+    fn an_observer_that_panics_keeps_no_lock_from_being_released() {
+        #[derive(Debug, Default)]
+        struct Panics(Arc<Mutex<Vec<String>>>);
+        impl Observe for Panics {
+            fn event(&self, event: &Event<'_>) {
+                self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(format!("{event:?}"));
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
+        }
+        let window = Arc::new(Generous::default());
+        let observer = Panics::default();
+        let seen = Arc::clone(&observer.0);
+        let locker = Locker::through(window.clone()).observed_by(observer);
+        drop(Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap().lock().unwrap());
+        assert_eq!(window.0.load(Ordering::Relaxed), 2, "SETNX and DEL");
+        let seen = seen.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        assert!(seen.iter().any(|event| event.starts_with("Acquired")), "{seen:?}");
+        assert!(seen.iter().any(|event| event.starts_with("Released")), "{seen:?}");
     }
 }

@@ -6,6 +6,7 @@ mod error;
 mod event;
 mod guard;
 mod held;
+mod identity;
 mod key;
 mod lock;
 mod locker;

@@ -8,6 +8,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::{LogObserver, Observe, Observer};
 use crate::held::Held;
+use crate::identity::Identity;
 use crate::server::{Carrier, Manager, Pooled, Window};
 
 /// How many connections a pool opens at most when nothing else is said. A lock needs one only while a command is on its
@@ -92,7 +93,11 @@ impl Locker {
     }
 
     pub(crate) fn through(window: Arc<dyn Window>) -> Self {
-        Self { engine: Engine { window, observer: Observer(Arc::new(LogObserver)) }, held: Held::default() }
+        let observer = Observer(Arc::new(LogObserver));
+        Self {
+            engine: Engine { window, observer, identity: Arc::new(Identity::new()) },
+            held: Held::default(),
+        }
     }
 
     pub(crate) fn engine(&self) -> &Engine {

@@ -142,10 +142,11 @@ where
     fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
         let packed = packed(key, command);
         let mut connection = self.checkout(limits)?;
-        if limits.before.is_some_and(|end| end.has_passed(clock::now())) {
+        let now = clock::now();
+        if limits.before.is_some_and(|end| end.has_passed(now)) {
             return Err(Failure::TooLate);
         }
-        connection.answer_within(limits.answered_by.since(clock::now().uptime));
+        connection.answer_within(limits.answered_by.since(now.uptime));
         let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
         let error = match answer {
             Ok(value) => match shaped(command, value) {

@@ -9,17 +9,17 @@ use crate::clock::Wall;
 use crate::key::Text;
 use float::{Float, to_f};
 
-/// How many random digits follow the six decimals of a timestamp. They name the holder.
-pub(crate) const NONCE_DIGITS: u32 = 10;
+/// How many nonces there are: ten random digits follow the six decimals of a timestamp.
+const NONCES: u64 = 10_000_000_000;
 
-/// Random digits that name one holder in the values it writes: below 10^[`NONCE_DIGITS`].
+/// Random digits that name one holder in the values it writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nonce(u64);
 
 impl Nonce {
     /// Makes a nonce of any random number.
     pub(crate) fn from_random(random: u64) -> Self {
-        Self(random % 10_u64.pow(NONCE_DIGITS))
+        Self(random % NONCES)
     }
 }
 
@@ -33,8 +33,8 @@ const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 /// numbers reads the time; the digits beyond its precision tell one holder's bytes from another's (I2).
 pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
     let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
-    let digits = nonce.0;
-    format!("{seconds}.{micros:06}{digits:0width$}", width = NONCE_DIGITS as usize).into_bytes()
+    let fraction = micros * NONCES + nonce.0;
+    format!("{seconds}.{fraction:016}").into_bytes()
 }
 
 /// What a lock's key was found to hold.

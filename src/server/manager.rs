@@ -1,6 +1,8 @@
 //! Opening connections: with time-outs on everything, and with nothing sent that an old server does not know.
 
+use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,6 +128,11 @@ fn authenticate(
     ask(connection, redis::cmd("AUTH").arg(password))
 }
 
+fn panicked(panic: &(dyn Any + Send)) -> RedisError {
+    let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    (redis::ErrorKind::Client, "connecting panicked", words.unwrap_or("without a word").to_owned()).into()
+}
+
 fn ask(connection: &mut redis::Connection, command: &redis::Cmd) -> Result<(), ConnectError> {
     connection.req_command(command).and_then(Value::extract_error)?;
     Ok(())
@@ -147,7 +154,9 @@ impl r2d2::ManageConnection for Manager {
     type Error = ConnectError;
 
     fn connect(&self) -> Result<Connection, ConnectError> {
-        let connection = self.dial();
+        // TLS libraries panic where the program has not set them up. On r2d2's thread nobody would hear of it.
+        let dialled = catch_unwind(AssertUnwindSafe(|| self.dial()));
+        let connection = dialled.unwrap_or_else(|panic| Err(ConnectError::Failed(panicked(panic.as_ref()))));
         match &connection {
             Ok(_) => self.health.connected(),
             Err(error) => self.health.connect_failed(error.clone()),
@@ -160,7 +169,8 @@ impl r2d2::ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.answer_within(Duration::MAX); // the pool's other users get the time-out they set up
+        // The pool's other users get the time-out that they set up.
+        connection.set_read_timeout(self.command_timeout);
         connection.broken || !connection.inner.is_open()
     }
 }
@@ -200,6 +210,12 @@ pub struct Connection {
 }
 
 impl Connection {
+    fn set_read_timeout(&mut self, wanted: Duration) {
+        if wanted != self.read_timeout && self.inner.set_read_timeout(Some(wanted)).is_ok() {
+            self.read_timeout = wanted;
+        }
+    }
+
     fn guarded<T>(&mut self, work: impl FnOnce(&mut redis::Connection) -> RedisResult<T>) -> RedisResult<T> {
         if self.broken {
             let text = "this connection saw an error and is not used again";
@@ -229,10 +245,7 @@ impl Carrier for Connection {
     fn answer_within(&mut self, limit: Duration) {
         // In steps of 10 ms, so that the usual case, a limit that has just begun to run, costs no system call.
         let steps = u64::try_from(limit.as_millis() / 10 + 1).unwrap_or(u64::MAX);
-        let wanted = Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout);
-        if wanted != self.read_timeout && self.inner.set_read_timeout(Some(wanted)).is_ok() {
-            self.read_timeout = wanted;
-        }
+        self.set_read_timeout(Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout));
     }
 }
 
