@@ -110,7 +110,7 @@ fn compare(server: &RedisServer, threads: u32, arguments: &Arguments) -> Outcome
         let mut one_raw = || turn(&mut connections, arguments.turn, raw_pair);
         let mut one_lock = || -> Outcome<(f64, f64)> {
             let before = processed(server)?;
-            let (pairs, rate) = turn(&mut locks, arguments.turn, |_, lock| Ok(drop(lock.lock()?)))?;
+            let (pairs, rate) = turn(&mut locks, arguments.turn, lock_pair)?;
             // INFO itself counts as one.
             Ok((rate, (processed(server)? - before - 1.0) / pairs))
         };
@@ -149,6 +149,11 @@ fn raw_pair(thread: usize, connection: &mut redis::Connection) -> Outcome<()> {
     let key = format!("bench:{thread}:raw");
     let _: i64 = redis::cmd("SETNX").arg(&key).arg("1795157376.4923038374650192").query(connection)?;
     let _: i64 = redis::cmd("DEL").arg(&key).query(connection)?;
+    Ok(())
+}
+
+fn lock_pair(_thread: usize, lock: &mut Lock) -> Outcome<()> {
+    drop(lock.lock()?);
     Ok(())
 }
 

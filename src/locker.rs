@@ -62,12 +62,13 @@ impl Locker {
     ///
     /// [`Error::Address`] as [`open`](Self::open).
     pub fn at(address: &str) -> Result<Settings, Error> {
-        let client = redis::Client::open(address).map_err(|source| Error::Address { source })?;
-        Ok(Settings {
-            manager: Manager::new(client),
-            pool_size: DEFAULT_POOL_SIZE,
-            patience: DEFAULT_PATIENCE,
-        })
+        redis::Client::open(address).map(Self::with_client).map_err(|source| Error::Address { source })
+    }
+
+    /// Returns the settings of a locker whose connections go where those of `client` go: for what an address cannot say,
+    /// such as TLS certificates of one's own (`redis::Client::build_with_tls`).
+    pub fn with_client(client: redis::Client) -> Settings {
+        Settings { manager: Manager::new(client), pool_size: DEFAULT_POOL_SIZE, patience: DEFAULT_PATIENCE }
     }
 
     /// Returns a locker that takes its connections from `pool`: one of [`Manager`], of [`redis::Client`], of a sentinel

@@ -9,7 +9,12 @@ use setnx_lock::{Lock, Locker, Manager};
 use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
+    #[cfg(feature = "tls-rustls")]
+    let tls: &[(&str, crate::support::Test)] = tests![tls_with_a_certificate_of_one_s_own];
+    #[cfg(not(feature = "tls-rustls"))]
+    let tls: &[(&str, crate::support::Test)] = tests![tls_without_the_feature_is_refused];
+    let mut trials = crate::support::trials("pools", tls);
+    trials.extend(crate::support::trials(
         "pools",
         tests![
             a_password_and_a_database_number,
@@ -21,7 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_are_opened_on_demand_and_used_again,
             nothing_public_tells_a_password,
         ],
-    )
+    ));
+    trials
 }
 
 /// Takes and releases a lock through `locker`, and looks for its key in `database`.
@@ -63,6 +69,41 @@ fn a_unix_socket() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
     let address = format!("unix://{}?db=3&pass=secret", server.socket().display());
     works(&Locker::open(&address)?, &server, ":secret@", 3)
+}
+
+#[cfg(feature = "tls-rustls")]
+fn tls_with_a_certificate_of_one_s_own() -> Outcome {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, text: String| -> std::io::Result<String> {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    };
+    let (certificate, key) = (file("cert.pem", cert.pem())?, file("key.pem", signing_key.serialize_pem())?);
+    let port = crate::support::redis_server::free_port()?;
+    let server = RedisServer::start_with(&format!(
+        "tls-port {port}\ntls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {certificate}\ntls-auth-clients no"
+    ))?;
+    let url = format!("rediss://localhost:{port}/");
+    let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
+    let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
+    let brief = expiring().timeout(crate::support::millis(200));
+
+    works(&Locker::with_client(client).open()?, &server, "", 0)?;
+
+    // A certificate that nobody vouches for is refused.
+    let error = Lock::new(&Locker::open(&url)?, "works", brief)?.lock().unwrap_err();
+    assert!(error.to_string().contains("certificate"), "{error}");
+    Ok(())
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn tls_without_the_feature_is_refused() -> Outcome {
+    let error = Locker::open("rediss://localhost/").unwrap_err();
+    assert!(error.to_string().contains("TLS"), "{error}");
+    Ok(())
 }
 
 fn resp3_is_understood() -> Outcome {
