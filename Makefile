@@ -14,16 +14,17 @@ demo: setup ## several processes contend for one lock, one is killed: a table an
 	@$(CARGO) run --quiet --release --example demo -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
-	$(CARGO) test
+	$(CARGO) test --features tls-rustls
 
 fmt:
 	$(CARGO) fmt --check
 
 clippy:
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets --features tls-rustls -- -D warnings
+	$(CARGO) clippy --lib -- -D warnings
 
 docs:
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --document-private-items
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
 
 bench: setup ## acquire and release against raw SETNX and DEL, interleaved
 	@$(CARGO) bench --bench pairs -- $(ARGS)

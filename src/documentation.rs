@@ -1,0 +1,17 @@
+//! The long documents, here so that they can be read beside the code and their examples are compiled.
+
+#[doc = include_str!("../docs/algorithm.md")]
+pub mod algorithm {}
+
+#[doc = include_str!("../docs/wire.md")]
+pub mod wire {}
+
+#[doc = include_str!("../docs/limits.md")]
+pub mod limits {}
+
+#[doc = include_str!("../docs/design.md")]
+pub mod design {}
+
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub mod readme {}
