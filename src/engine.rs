@@ -202,8 +202,8 @@ struct Call<'a> {
     engine: &'a Engine,
     key: &'a Key,
     trouble: Option<Trouble>,
-    /// The last command that got no answer and may have changed the key.
-    unanswered: Option<&'static str>,
+    /// The last command that got no answer and may have changed the key, and why it got none.
+    unanswered: Option<(&'static str, redis::RedisError)>,
 }
 
 enum Trouble {
@@ -231,12 +231,12 @@ impl<'a> Call<'a> {
             Err(Failure::Lost(error)) => {
                 let (key, command) = (self.key, command.name());
                 self.engine.observer.tell(&Event::Trouble { key, command, error: &error });
+                if command != Command::Get.name() {
+                    self.unanswered = Some((command, error.clone()));
+                }
                 (Reply::Lost, Trouble::Lost { command, error })
             }
         };
-        if reply == Reply::Lost && *command != Command::Get {
-            self.unanswered = Some(command.name());
-        }
         self.trouble = Some(trouble);
         reply
     }
@@ -244,20 +244,14 @@ impl<'a> Call<'a> {
     /// Makes the user's error: a doubt about the key comes first, then what went wrong last.
     fn error(self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
-        match self.trouble {
-            trouble if reason == GiveUp::Unknown => Error::Unknown {
-                key,
-                command: self.unanswered.unwrap_or("the last command"),
-                advice,
-                cause: match trouble {
-                    Some(Trouble::Lost { error, .. }) => Some(error),
-                    _ => None,
-                },
-            },
-            Some(Trouble::Refused(refusal)) => Error::Refused { key, refusal: Box::new(refusal) },
-            Some(Trouble::Lost { command, error }) => Error::Io { key, command, source: error },
-            Some(Trouble::NoConnection { cause, waited }) => Error::Pool { key, waited, cause },
-            None => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
+        match (self.unanswered, self.trouble) {
+            (Some((command, cause)), _) if reason == GiveUp::Unknown => {
+                Error::Unknown { key, command, advice, cause }
+            }
+            (_, Some(Trouble::Refused(refusal))) => Error::Refused { key, refusal: Box::new(refusal) },
+            (_, Some(Trouble::Lost { command, error })) => Error::Io { key, command, source: error },
+            (_, Some(Trouble::NoConnection { cause, waited })) => Error::Pool { key, waited, cause },
+            (_, None) => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
         }
     }
 }

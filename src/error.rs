@@ -35,20 +35,20 @@ pub enum Error {
 
     /// The lease has passed while the lock was held: others may have it by now.
     #[error(
-        "lock {key} is no longer ours: its lease of {} ended {late:?} ago; stop the protected work, and choose a longer expiration",
-        Span(*expiration)
+        "lock {key} is no longer ours: its lease ended {} ago; stop the protected work, and choose a longer expiration",
+        Span(*late)
     )]
     Expired {
         /// The lock's key.
         key: Key,
-        /// The expiration that was asked for.
-        expiration: Duration,
         /// How long ago the lease ended.
         late: Duration,
     },
 
     /// A command that may have changed the key got no answer, and reading the key did not settle it.
-    #[error("lock {key}: the answer to {command} was lost, so the server may or may not have carried it out; {advice}{}", Cause(cause.as_ref()))]
+    #[error(
+        "lock {key}: the answer to {command} was lost ({cause}), so the server may or may not have carried it out; {advice}"
+    )]
     Unknown {
         /// The lock's key.
         key: Key,
@@ -56,8 +56,8 @@ pub enum Error {
         command: &'static str,
         /// What it means for the key and what to do.
         advice: &'static str,
-        /// The last I/O error.
-        cause: Option<redis::RedisError>,
+        /// The error that the answer was lost by.
+        cause: redis::RedisError,
     },
 
     /// There was no connection to the server in time; nothing was sent for this lock.
@@ -100,6 +100,13 @@ pub enum Error {
         problem: &'static str,
     },
 
+    /// A locker was to be opened with settings that make no sense.
+    #[error("cannot open a locker: {problem}")]
+    Settings {
+        /// What is wrong, and what to say instead.
+        problem: &'static str,
+    },
+
     /// The server's address cannot be used.
     #[error(
         "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database] or unix:///path"
@@ -111,7 +118,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// Returns the key that the error is about; `None` for an [`Error::Address`].
+    /// Returns the key that the error is about; `None` where it is about a locker.
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match self {
@@ -123,7 +130,7 @@ impl Error {
             | Error::Refused { key, .. }
             | Error::Io { key, .. }
             | Error::Options { key, .. } => Some(key),
-            Error::Address { .. } => None,
+            Error::Settings { .. } | Error::Address { .. } => None,
         }
     }
 }
@@ -203,13 +210,5 @@ struct Span(Duration);
 impl fmt::Display for Span {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)))
-    }
-}
-
-struct Cause<'a>(Option<&'a redis::RedisError>);
-
-impl fmt::Display for Cause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.map_or(Ok(()), |cause| write!(f, " ({cause})"))
     }
 }

@@ -89,7 +89,6 @@ impl LockGuard {
         let Some(end) = self.lease.end.filter(|end| end.has_passed(now)) else { return Ok(()) };
         Err(Error::Expired {
             key: self.key.clone(),
-            expiration: end.uptime.since(self.acquired.uptime),
             late: now.uptime.since(end.uptime).max(now.wall.since(end.wall)),
         })
     }

@@ -137,7 +137,7 @@ impl Settings {
     /// Opens at most this many connections: 10 unless given, at least one. One is enough for any number of threads to
     /// work, and about as many as threads that lock different keys at the same moment to work fast.
     pub fn pool_size(self, pool_size: u32) -> Self {
-        Self { pool_size: pool_size.max(1), ..self }
+        Self { pool_size, ..self }
     }
 
     /// Limits how long connecting may take: 2 s unless given.
@@ -159,8 +159,11 @@ impl Settings {
     ///
     /// # Errors
     ///
-    /// None today; kept for settings that can be wrong.
+    /// [`Error::Settings`] for a pool of no connections, or a time-out of zero.
     pub fn open(self) -> Result<Locker, Error> {
+        if let Some(problem) = self.problem() {
+            return Err(Error::Settings { problem });
+        }
         let pool = r2d2::Pool::builder()
             .max_size(self.pool_size)
             .min_idle(Some(0))
@@ -171,5 +174,15 @@ impl Settings {
             .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(self.manager.clone());
         Ok(Locker::through(Arc::new(Pooled::open(pool, &self.manager))))
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        if self.pool_size == 0 {
+            return Some("a pool of no connections can do nothing; give it at least one");
+        }
+        let limits = [self.manager.limits(), [self.patience; 2]].concat();
+        limits
+            .contains(&Duration::ZERO)
+            .then_some("a time-out of zero leaves no time for anything; give it some milliseconds at least")
     }
 }

@@ -77,7 +77,7 @@ where
     }
 
     fn checkout(&self, limits: &Limits) -> Result<r2d2::PooledConnection<M>, Failure> {
-        if let Some(connection) = self.pool.try_get().filter_usable() {
+        if let Some(connection) = self.pool.try_get().and_then(usable) {
             return Ok(connection);
         }
         let began = clock::now().uptime;
@@ -85,23 +85,27 @@ where
             let left = limits.connected_by.since(clock::now().uptime);
             let nap = if self.health.is_some() { left.min(LOOK_FOR_FAILURES) } else { left };
             let error = match self.pool.get_timeout(nap) {
-                Ok(connection) => match Some(connection).filter_usable() {
+                Ok(connection) => match usable(connection) {
                     Some(connection) => return Ok(connection),
                     None => continue,
                 },
                 Err(error) => error,
             };
             let now = clock::now().uptime;
-            let failure = self.health.as_ref().and_then(|health| health.connect_failure_since(began));
-            let cause = match failure {
-                Some(manager::ConnectError::Refused(refusal)) => return Err(Failure::Refused(refusal)),
-                Some(manager::ConnectError::Failed(error)) if now >= limits.reachable_by => {
-                    NoConnection::Failed(error)
-                }
-                _ if now < limits.connected_by => continue,
-                Some(manager::ConnectError::Failed(error)) => NoConnection::Failed(error),
-                None if self.health.is_some() => NoConnection::PoolExhausted,
-                None => NoConnection::Said(error.to_string()),
+            let over = now >= limits.connected_by;
+            let cause = match &self.health {
+                Some(health) => match health.last_connect_failure() {
+                    // One from before this call says little about the server now, until there is no time left.
+                    Some((when, _)) if when < began && !over => continue,
+                    Some((_, ConnectError::Refused(refusal))) => return Err(Failure::Refused(refusal)),
+                    Some((_, ConnectError::Failed(error))) if over || now >= limits.reachable_by => {
+                        NoConnection::Failed(error)
+                    }
+                    None if over => NoConnection::PoolExhausted,
+                    _ => continue,
+                },
+                None if over => NoConnection::Said(error.to_string()),
+                None => continue,
             };
             return Err(Failure::NoConnection { cause, waited: now.since(began) });
         }
@@ -111,28 +115,23 @@ where
 impl Pooled<Manager> {
     /// Looks through a pool of our own making.
     pub(crate) fn open(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
-        Self { pool, command_timeout: manager.timeout(), health: Some(manager.health()) }
+        Self { pool, command_timeout: manager.limits()[1], health: Some(manager.health()) }
     }
 }
 
-/// Leaves out connections that were opened before the server was seen to close others: they are likely dead, and a
-/// command sent on one would have an unknown outcome for nothing.
-trait FilterUsable {
-    fn filter_usable(self) -> Self;
-}
-
-impl<M: r2d2::ManageConnection> FilterUsable for Option<r2d2::PooledConnection<M>>
+/// Leaves out a connection that was opened before the server was seen to close others: it is likely dead, and a command sent
+/// on it would have an unknown outcome for nothing.
+fn usable<M: r2d2::ManageConnection>(
+    mut connection: r2d2::PooledConnection<M>,
+) -> Option<r2d2::PooledConnection<M>>
 where
     M::Connection: Carrier,
 {
-    fn filter_usable(self) -> Self {
-        let mut connection = self?;
-        if connection.is_doubtful() {
-            connection.retire();
-            return None;
-        }
-        Some(connection)
+    if connection.is_doubtful() {
+        connection.retire();
+        return None;
     }
+    Some(connection)
 }
 
 impl<M: r2d2::ManageConnection> Window for Pooled<M>

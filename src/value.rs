@@ -206,14 +206,15 @@ mod tests {
         }
 
         #[test]
-        fn ruby_reads_what_is_written_to_within_a_microsecond(
+        fn ruby_reads_what_is_written_to_within_two_microseconds(
             micros in 1_500_000_000_000_000_u64..4_000_000_000_000_000, random: u64
         ) {
             let Float { value, whole } = to_f(&write(Wall(micros), Nonce::from_random(random)));
             prop_assert!(whole);
             #[expect(clippy::cast_precision_loss)]
             let written = micros as f64 / 1e6;
-            prop_assert!((0.0..1.5e-6).contains(&(value - written + 2.5e-7)), "{value} {written}");
+            // Ten digits more add less than one, and a double is good to a half at the end of this century.
+            prop_assert!((value - written).abs() < 2e-6, "{value} {written}");
         }
 
         #[test]

@@ -43,6 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_pool_that_is_empty_for_the_whole_timeout,
             a_lock_that_is_granted_too_late,
             options_that_make_no_sense,
+            settings_that_make_no_sense,
             addresses_that_make_no_sense,
         ],
     )
@@ -555,6 +556,25 @@ fn options_that_make_no_sense() -> Outcome {
     assert!(problem("k", LockOptions::expiring_after(century)).contains("over ten years"));
     assert!(problem("k", expiring().poll_interval(Duration::ZERO)).contains("poll interval"));
     assert!(Lock::new(&locker, "k", expiring().timeout(Duration::MAX)).is_ok());
+    Ok(())
+}
+
+fn settings_that_make_no_sense() -> Outcome {
+    let settings = Locker::at("redis://127.0.0.1:1/")?;
+    let zero = Duration::ZERO;
+    for (settings, words) in [
+        (settings.clone().pool_size(0), "at least one"),
+        (settings.clone().connect_timeout(zero), "time-out of zero"),
+        (settings.clone().command_timeout(zero), "time-out of zero"),
+        (settings.patience(zero), "time-out of zero"),
+    ] {
+        let error = settings.open().expect_err("refused at once");
+        assert!(
+            error.to_string().starts_with("cannot open a locker: ") && error.to_string().contains(words),
+            "{error}"
+        );
+        assert_eq!(error.key(), None);
+    }
     Ok(())
 }
 

@@ -39,6 +39,7 @@ pub(crate) enum Step {
 /// | | else | DEL → `Deleting` |
 /// | `Deleting` | 1 | done: released |
 /// | | 0 | done: lost |
+/// | | not sent until the lease had passed | done: overran |
 /// | | no answer, expiring | GET → `Checking`; DEL is never sent again (I6) |
 /// | | no answer, unexpiring | unknown: `1` names nobody |
 /// | `Checking` | our bytes | unknown: the DEL may still come |
@@ -71,6 +72,7 @@ impl<'a> Releasing<'a> {
             (State::Deleting, Reply::Integer(_)) => Step::Done(Release::Released),
             (State::Deleting, Reply::TooLate) => Step::Done(Release::Overran),
             (State::Deleting, Reply::Refused) => Step::GiveUp(GiveUp::Refused),
+            (State::Deleting, Reply::Unsent) if self.lease.has_passed(now) => Step::Done(Release::Overran),
             (State::Deleting, Reply::Unsent) => Step::GiveUp(GiveUp::Unsent),
             (State::Deleting, Reply::Lost | Reply::Bulk(_)) if self.lease.end.is_some() => {
                 self.state = State::Checking;

@@ -25,10 +25,9 @@ impl Health {
         *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
-    /// Returns how connecting failed, unless that was before `since` or a later try went well.
-    pub(crate) fn connect_failure_since(&self, since: Uptime) -> Option<ConnectError> {
-        let last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        last.as_ref().filter(|(when, _)| *when >= since).map(|(_, error)| error.clone())
+    /// Returns how connecting failed and when, unless a later try went well.
+    pub(crate) fn last_connect_failure(&self) -> Option<(Uptime, ConnectError)> {
+        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     pub(crate) fn found_closed(&self) {

@@ -70,8 +70,9 @@ impl Manager {
         Self { command_timeout, ..self }
     }
 
-    pub(crate) fn timeout(&self) -> Duration {
-        self.command_timeout
+    /// The time-outs: for connecting, and for a command.
+    pub(crate) fn limits(&self) -> [Duration; 2] {
+        [self.connect_timeout, self.command_timeout]
     }
 
     pub(crate) fn health(&self) -> Arc<Health> {
