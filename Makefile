@@ -10,7 +10,8 @@ help: ## say what there is
 setup: ## install what demo and tests need (redis-server), where it is missing
 	@scripts/setup redis-server
 
-demo: setup ## several processes contend for one lock, one is killed: a table and a picture
+demo: ## several processes contend for one lock, one is killed: a table and a picture
+	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --quiet --release --example demo -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests

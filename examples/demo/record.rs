@@ -1,0 +1,104 @@
+//! A worker's log: one line for each thing that happened, in the file as soon as it is written, so that a kill loses
+//! nothing. The worker writes it while the conductor reads it.
+
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::Path;
+use std::str::FromStr;
+
+use crate::Failure;
+use crate::moment::Moment;
+
+/// One line of a log: what a thread did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Line {
+    pub(crate) thread: u16,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// It has the lock, after it asked for it. Written before anything is done under the lock.
+    Entered { asked: Moment, at: Moment },
+    /// It keeps the lock, which is promised to it until then, and waits to be killed.
+    Keeps { until: Moment },
+    /// It is about to release the lock. Written before it is released.
+    Leaves { at: Moment, counted: bool },
+    /// Something that should not have happened, in words.
+    Trouble(String),
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let thread = self.thread;
+        match &self.what {
+            What::Entered { asked, at } => write!(f, "entered {thread} {asked} {at}"),
+            What::Keeps { until } => write!(f, "keeps {thread} {until}"),
+            What::Leaves { at, counted } => write!(f, "leaves {thread} {at} {counted}"),
+            What::Trouble(words) => write!(f, "trouble {thread} {words}"),
+        }
+    }
+}
+
+impl FromStr for Line {
+    type Err = Failure;
+
+    fn from_str(text: &str) -> Result<Self, Failure> {
+        let unreadable = || format!("a worker's log has a line that nobody writes: {text}");
+        let mut words = text.splitn(3, ' ');
+        let (Some(verb), Some(thread), Some(rest)) = (words.next(), words.next(), words.next()) else {
+            return Err(unreadable().into());
+        };
+        let what = match (verb, rest.split_once(' ')) {
+            ("entered", Some((asked, at))) => What::Entered { asked: asked.parse()?, at: at.parse()? },
+            ("keeps", None) => What::Keeps { until: rest.parse()? },
+            ("leaves", Some((at, counted))) => What::Leaves { at: at.parse()?, counted: counted.parse()? },
+            ("trouble", _) => What::Trouble(rest.to_owned()),
+            _ => return Err(unreadable().into()),
+        };
+        Ok(Line { thread: thread.parse()?, what })
+    }
+}
+
+/// The writing end, shared by the threads of a worker.
+#[derive(Debug)]
+pub(crate) struct Log(File);
+
+impl Log {
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        File::options().append(true).open(path).map(Self)
+    }
+
+    pub(crate) fn write(&self, thread: u16, what: What) -> io::Result<()> {
+        // One write for the whole line: appended lines of two threads do not mix.
+        (&self.0).write_all(format!("{}\n", Line { thread, what }).as_bytes())
+    }
+}
+
+/// The reading end: each line once, when it is complete.
+#[derive(Debug)]
+pub(crate) struct Tail {
+    file: BufReader<File>,
+    begun: String,
+}
+
+impl Tail {
+    /// Makes an empty log at `path`.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        File::create(path)?;
+        Ok(Self { file: BufReader::new(File::open(path)?), begun: String::new() })
+    }
+
+    /// Returns the lines that came since the last time.
+    pub(crate) fn read(&mut self) -> Result<Vec<Line>, Failure> {
+        let mut lines = Vec::new();
+        while self.file.read_line(&mut self.begun)? > 0 {
+            if let Some(line) = self.begun.strip_suffix('\n') {
+                lines.push(line.parse()?);
+                self.begun.clear();
+            }
+        }
+        Ok(lines)
+    }
+}
