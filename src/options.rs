@@ -140,6 +140,7 @@ mod tests {
         assert!(problem(LockOptions::expiring_after(Duration::MAX)).contains("ten years"));
         let options = LockOptions::expiring_after(LONGEST_EXPIRATION);
         assert_eq!(options.problem(), None);
-        assert!(problem(options.poll_interval(Duration::ZERO)).contains("poll interval"));
+        assert!(problem(options.poll_interval(Duration::from_micros(999))).contains("poll interval"));
+        assert_eq!(options.poll_interval(Duration::from_millis(1)).problem(), None);
     }
 }

@@ -160,7 +160,7 @@ impl Acquiring {
 
     /// Rule 2: what to make of the value in the key.
     fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Action {
-        self.doubt = self.ambiguous.is_some() && self.ambiguous.as_deref() == found;
+        self.doubt = found.is_some() && self.ambiguous.as_deref() == found;
         if let Some(n) = self.unanswered.iter().position(|lease| Some(lease.value.as_slice()) == found) {
             let lease = self.unanswered.swap_remove(n);
             return self.enter(lease, None, now);

@@ -14,11 +14,11 @@
 //! | `ann is refused` | the server says no |
 //! | `ann's request is lost`, `ann's answer is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
-//! | `ann's request arrives late` | what was lost on the way is carried out after all, with nobody to answer |
+//! | `ann's request arrives late` | the first that was lost on the way is carried out after all, with nobody to answer |
 //! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
 //! | `the key` | shows what it holds |
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -84,7 +84,7 @@ struct Client {
     asked_to_check: bool,
     sent: Option<Command>,
     answer: Option<Reply>,
-    lost: Option<Command>,
+    lost: VecDeque<Command>,
     asleep: bool,
 }
 
@@ -158,11 +158,11 @@ impl Stage {
             [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
-                client.lost = client.sent.clone();
+                client.lost.extend(client.sent.clone());
                 self.failed(owner(name)?, Reply::Lost).map(Some)
             }
             [name, "request", "arrives", "late"] => {
-                let command = self.client(owner(name)?)?.lost.take().ok_or("nothing of it was lost")?;
+                let command = self.client(owner(name)?)?.lost.pop_front().ok_or("nothing of it was lost")?;
                 self.carry_out(&command);
                 Ok(None)
             }
@@ -303,7 +303,7 @@ impl Client {
             asked_to_check: false,
             sent: None,
             answer: None,
-            lost: None,
+            lost: VecDeque::new(),
             asleep: false,
         };
         let mut options = options.iter();
