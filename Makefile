@@ -12,7 +12,7 @@ setup: ## install what demo and tests need (redis-server), where it is missing
 
 demo: ## several processes contend for one lock, one is killed: a table and a picture
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
-	@$(CARGO) run --quiet --release --example demo -- $(ARGS)
+	@$(CARGO) run --release --example demo -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
 	$(CARGO) test --features tls-rustls

@@ -82,6 +82,7 @@ impl Engine {
                         tries: attempt.tries,
                         waited: now.uptime.since(began.uptime),
                         seen: attempt.seen.take(),
+                        expiring: options.expiration.is_some(),
                         taken_by_this_thread: false,
                     });
                     let timeout = options.timeout.unwrap_or(Duration::MAX);

@@ -9,7 +9,7 @@ use crate::value::Content;
 
 /// Why a call on a lock failed. Contention is not among the reasons where it is an expected answer:
 /// [`Lock::try_lock`](crate::Lock::try_lock) says `None`.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// Somebody else held the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
@@ -117,6 +117,26 @@ pub enum Error {
     },
 }
 
+impl fmt::Debug for Error {
+    /// The same words as for people, after the name of the variant: this is what a `main` that returns an error, and an
+    /// `unwrap`, show to one.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let variant = match self {
+            Error::Timeout { .. } => "Timeout",
+            Error::Nested { .. } => "Nested",
+            Error::Expired { .. } => "Expired",
+            Error::Unknown { .. } => "Unknown",
+            Error::Pool { .. } => "Pool",
+            Error::Refused { .. } => "Refused",
+            Error::Io { .. } => "Io",
+            Error::Options { .. } => "Options",
+            Error::Settings { .. } => "Settings",
+            Error::Address { .. } => "Address",
+        };
+        write!(f, "{variant}(\"{self}\")")
+    }
+}
+
 impl Error {
     /// Returns the key that the error is about; `None` where it is about a locker.
     #[must_use]
@@ -145,6 +165,8 @@ pub struct Contention {
     pub waited: Duration,
     /// What the key was last seen to hold; `None` if it was not read, as for a lock without an expiration.
     pub seen: Option<Content>,
+    /// Whether the lock that was waited for has an expiration, and so takes over from the dead.
+    pub expiring: bool,
     /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
@@ -155,16 +177,20 @@ impl fmt::Display for Contention {
         let plural = if self.tries == 1 { "try" } else { "tries" };
         write!(f, " after {} {plural}", self.tries)?;
         match &self.seen {
+            _ if !self.expiring => f.write_str(
+                "; a lock without an expiration is never taken over: if its holder is dead, clear it by hand",
+            )?,
             Some(content @ (Content::Unexpiring | Content::Empty | Content::Unreadable(_))) => write!(
                 f,
-                "; the key holds {content}, which is not taken over: if its holder is dead, clear it by hand"
+                "; last seen: {content}, which is not taken over: if its holder is dead, clear it by hand"
             )?,
             Some(content) => write!(f, "; last seen: {content}")?,
             None => {}
         }
         if self.taken_by_this_thread {
             f.write_str(
-                "; this very thread took the lock and has not released it: a nested lock waits for itself",
+                "; this very thread took the lock and has not released it: a nested lock waits for itself, unless its guard was moved to \
+                 another thread",
             )?;
         }
         Ok(())
@@ -179,6 +205,8 @@ pub enum NoConnection {
     PoolExhausted,
     /// Connecting failed.
     Failed(redis::RedisError),
+    /// Whatever was to open the connection panicked: for TLS, a library that the program has not set up.
+    Panicked(String),
     /// Connecting failed in a pool that is not this library's, which keeps only the words.
     Said(String),
 }
@@ -190,6 +218,11 @@ impl fmt::Display for NoConnection {
                 "none was free and none could be opened in that time; make the pool larger, or hold its connections for less long",
             ),
             NoConnection::Failed(error) => write!(f, "{error}; check that the server is up and the address is right"),
+            NoConnection::Panicked(text) => write!(
+                f,
+                "connecting panicked ({text}); with the feature tls-rustls a program must choose its cryptography: let it depend \
+                 on rustls with the feature ring or aws_lc_rs"
+            ),
             NoConnection::Said(text) => write!(f, "{text}; check that the server is up and the pool is large enough"),
         }
     }

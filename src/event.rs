@@ -120,10 +120,10 @@ impl Observe for LogObserver {
                 log::warn!(target: TARGET, "lock {key}: granted after its lease had passed, and refused; the server is slow or the expiration too short");
             }
             Event::Stuck { key, content } => {
-                log::warn!(target: TARGET, "lock {key}: the key holds {content}, which is not taken over; if its holder is dead, clear it by hand");
+                log::warn!(target: TARGET, "lock {key}: {content}, which is not taken over; if its holder is dead, clear it by hand");
             }
             Event::Trouble { key, command, error } => {
-                log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}; reading the key to find out");
+                log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
             }
             Event::Released { key, outcome: Release::Released, held } => {
                 log::debug!(target: TARGET, "lock {key}: released after {held:?}");
@@ -134,8 +134,8 @@ impl Observe for LogObserver {
             Event::Released { key, outcome: Release::Overran, held } => {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
             }
-            Event::Released { key, outcome, held } => {
-                log::warn!(target: TARGET, "lock {key}: {outcome:?} after {held:?}; others may have worked at the same time");
+            Event::Released { key, outcome: Release::Lost, held } => {
+                log::warn!(target: TARGET, "lock {key}: gone when it was to be released after {held:?}: cleared, evicted, or lost in a failover; others may have worked at the same time");
             }
             Event::ReleaseFailed { key: _, error } => log::warn!(target: TARGET, "not released: {error}"),
         }

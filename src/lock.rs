@@ -61,7 +61,7 @@ impl Lock {
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), made into the body's type of error; the body's own; and [`Error::Nested`] inside
-    /// another `with` on the same key by the same thread.
+    /// another `with` on the same key by the same thread, through the same locker or a clone of it.
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -96,7 +96,8 @@ impl Lock {
         self.acquire(&self.options, false)
     }
 
-    /// Tries once, without waiting for anybody. Returns `None` if somebody else holds the lock.
+    /// Tries once, without waiting for whoever holds the lock: returns `None` then. The server, and a connection where the
+    /// pool has none to spare, are waited for, up to the command time-out.
     ///
     /// The gem's lock with `timeout: 0`, where contention is an error.
     ///

@@ -72,7 +72,8 @@ impl Locker {
     }
 
     /// Returns a locker that takes its connections from `pool`: one of [`Manager`], of [`redis::Client`], of a sentinel
-    /// client, or of any connection that is a [`Carrier`].
+    /// client, or of any connection that is a [`Carrier`]. (For a pool of `redis::Client`, your program depends on the redis
+    /// crate in the version that this crate re-exports, with its feature `r2d2`.)
     ///
     /// Time-outs are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
     /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has

@@ -95,6 +95,7 @@ where
             let over = now >= limits.connected_by;
             let cause = match &self.health {
                 Some(health) => match health.last_connect_failure() {
+                    Some((_, ConnectError::Panicked(text))) => NoConnection::Panicked(text),
                     // One from before this call says little about the server now, until there is no time left.
                     Some((when, _)) if when < began && !over => continue,
                     Some((_, ConnectError::Refused(refusal))) => return Err(Failure::Refused(refusal)),

@@ -110,8 +110,12 @@ impl fmt::Display for Content {
             Content::Absent => f.write_str("free"),
             Content::Until(expiry) => write!(f, "held until {expiry}"),
             Content::Unexpiring => f.write_str("held without an expiration"),
-            Content::Empty => f.write_str("an empty value, as redis-objects from 1.4.2 on writes it"),
-            Content::Unreadable(bytes) => write!(f, "a value that is no lock's: \"{}\"", Text(bytes)),
+            Content::Empty => {
+                f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
+            }
+            Content::Unreadable(bytes) => {
+                write!(f, "held with a value that is no lock's: \"{}\"", Text(bytes))
+            }
         }
     }
 }
@@ -194,7 +198,7 @@ mod tests {
     #[test]
     fn contents_are_shown_in_words() {
         assert_eq!(until(1_795_157_376_492_303).to_string(), "held until 2026-11-20T06:49:36.492Z");
-        assert_eq!(read(b"\x00oops").to_string(), "a value that is no lock's: \"\\u{0}oops\"");
+        assert_eq!(read(b"\x00oops").to_string(), "held with a value that is no lock's: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
     }
 

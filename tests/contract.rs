@@ -107,6 +107,9 @@ fn a_waiter_times_out_with_the_gem_s_words(ground: &Ground) -> Outcome {
 
     let text = ground.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
     assert!(text.contains("exceeded 0 sec after 1 try;"), "{text}");
+    let unexpiring = LockOptions::held_until_released().timeout(Duration::ZERO);
+    let text = ground.lock(&key, unexpiring).lock().unwrap_err().to_string();
+    assert!(text.contains("is never taken over: if its holder is dead, clear it by hand"), "{text}");
     drop(held);
     Ok(())
 }
@@ -161,8 +164,8 @@ fn what_never_expires_is_left_alone_and_named(ground: &Ground) -> Outcome {
     let key = ground.key("stuck");
     for (value, words) in [
         ("1", "held without an expiration"),
-        ("", "an empty value, as redis-objects from 1.4.2 on writes it"),
-        ("rubbish", "a value that is no lock's: \"rubbish\""),
+        ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
+        ("rubbish", "held with a value that is no lock's: \"rubbish\""),
     ] {
         key.set(value);
         let lock = ground.lock(&key, expiring().timeout(millis(20)));

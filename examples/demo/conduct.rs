@@ -146,7 +146,7 @@ impl Run {
                 self.progress.tell(
                     at,
                     &format!(
-                        "worker {DOOMED} is killed while it holds the lock; its lease lasts {wait:.3} s more"
+                        "worker {DOOMED} is killed while it holds the lock, which expires in {wait:.3} s"
                     ),
                 );
             }
@@ -156,7 +156,7 @@ impl Run {
                     let late = turn.entered.since(death.expiry).as_secs_f64() * 1e3;
                     self.progress.tell(
                         turn.entered,
-                        &format!("worker {} takes over, {late:.1} ms after the lease ended", turn.worker),
+                        &format!("worker {} takes over, {late:.1} ms after the expiry", turn.worker),
                     );
                     self.story = Story::Over(death);
                 } else if now > death.expiry.after(LIMIT) {

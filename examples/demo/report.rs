@@ -65,8 +65,8 @@ impl Report {
             ("processes × threads", format!("{} × {}", self.processes, self.threads)),
             ("acquisitions", self.acquisitions.to_string()),
             ("overlaps (must be 0)", self.overlaps.to_string()),
-            ("lost updates (must be 0)", format!("{} of {}", self.lost_updates, self.counted)),
-            ("takeover after the lease's end", takeover),
+            ("lost updates (must be 0)", self.lost_updates.to_string()),
+            ("takeover after expiry", takeover),
             ("wait without the dead, median", format!("{} ms", millis(self.median_wait))),
             ("wait without the dead, p99", format!("{} ms", millis(self.p99_wait))),
             ("wait, longest", format!("{} ms", millis(self.longest_wait))),
@@ -89,7 +89,8 @@ impl Report {
             problems.push(format!("{} turns began while another lasted", self.overlaps));
         }
         if self.intrusions > 0 {
-            problems.push(format!("{} turns began while the dead worker's lease lasted", self.intrusions));
+            problems
+                .push(format!("{} turns began before the dead worker's lock had expired", self.intrusions));
         }
         if self.lost_updates > 0 {
             problems.push(format!("the counter is {} away from {} counts", self.lost_updates, self.counted));

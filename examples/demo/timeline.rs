@@ -73,11 +73,11 @@ fn header(account: &Account, report: &Report) -> Group {
     );
     let sentence = [
         "Each lane is a process, and a coloured bar is the time that one of its threads had the lock: no two bars may stand".to_owned(),
-        format!("at the same moment, and when worker {dead} was killed, the others had to wait until its lease had ended; then one took over."),
+        format!("at the same moment, and when worker {dead} was killed, the others had to wait until the lock had expired; then one took over."),
     ];
     let takeover = report.takeover.map_or_else(
         || "nobody took over".to_owned(),
-        |late| format!("taken over {} ms after the lease's end", millis(late)),
+        |late| format!("taken over {} ms after expiry", millis(late)),
     );
     let figures = format!(
         "{} turns, {} overlaps, {} lost updates, {takeover}",
@@ -105,7 +105,7 @@ fn legend() -> Group {
         .add(cross(330.0, y - 4.0))
         .add(text("is killed (SIGKILL)", 345.0, y, 14))
         .add(rect(515.0, y - 11.0, 30.0, 14.0, HATCH).set("stroke", RED))
-        .add(text("is dead, but its lease lasts, and nobody can have the lock", 552.0, y, 14))
+        .add(text("is dead, but the lock has not expired: nobody can have it", 552.0, y, 14))
 }
 
 /// The kill, the lease that outlives it, and its end.
@@ -113,10 +113,10 @@ fn gap_marks(strip: &Strip<'_>, account: &Account) -> Group {
     let death = account.death;
     let killed = format!("worker {} is killed", death.worker);
     let over = account.takeover().map_or_else(
-        || "its lease ends, and nobody takes over".to_owned(),
+        || "it expires, and nobody takes over".to_owned(),
         |turn| {
             format!(
-                "its lease ends; worker {} takes over {} ms later",
+                "it expires; worker {} takes over {} ms later",
                 turn.worker,
                 late(turn.entered, death.expiry)
             )
@@ -137,7 +137,7 @@ fn gap_marks(strip: &Strip<'_>, account: &Account) -> Group {
 
 fn takeover_mark(strip: &Strip<'_>, account: &Account) -> Group {
     let expiry = account.death.expiry;
-    let marks = strip.death_mark().add(strip.flag(expiry, INK, "the lease ends", "end"));
+    let marks = strip.death_mark().add(strip.flag(expiry, INK, "the lock expires", "end"));
     match account.takeover() {
         Some(turn) => {
             let words = format!("worker {} takes over {} ms later", turn.worker, late(turn.entered, expiry));

@@ -1,12 +1,14 @@
 //! Opening connections: with time-outs on everything, and with nothing sent that an old server does not know.
 
 use std::any::Any;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
-use redis::{ConnectionLike, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{
+    ConnectionAddr, ConnectionLike, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value,
+};
 
 use super::carrier::Carrier;
 use super::health::Health;
@@ -102,9 +104,15 @@ impl Manager {
                 ask(&mut inner, redis::cmd("SELECT").arg(settings.db()))?;
             }
         }
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+            // The handshake comes with the first command. Left to a lock's, a certificate that is refused would be an
+            // answer that got lost.
+            ask(&mut inner, &redis::cmd("PING"))?;
+        }
         inner.set_read_timeout(Some(self.command_timeout))?;
         Ok(Connection {
             inner,
+            address: info.addr().to_string(),
             broken: false,
             command_timeout: self.command_timeout,
             read_timeout: self.command_timeout,
@@ -129,9 +137,27 @@ fn authenticate(
     ask(connection, redis::cmd("AUTH").arg(password))
 }
 
-fn panicked(panic: &(dyn Any + Send)) -> RedisError {
-    let words = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    (redis::ErrorKind::Client, "connecting panicked", words.unwrap_or("without a word").to_owned()).into()
+/// The same error, of the same kind, in words that say who did not do what: the system's say "Resource temporarily
+/// unavailable" when time was up, and the parser's go over several lines.
+fn told(error: &RedisError, address: &str, limit: Duration) -> RedisError {
+    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    let (kind, text) = if error.is_timeout() {
+        (io::ErrorKind::TimedOut, format!("{address} gave no answer within {limit:?}"))
+    } else if error.is_connection_refusal() {
+        (io::ErrorKind::ConnectionRefused, format!("{address}: {text}"))
+    } else if error.is_connection_dropped() {
+        (io::ErrorKind::ConnectionReset, format!("{address} closed the connection: {text}"))
+    } else if error.kind() == redis::ErrorKind::Parse {
+        (io::ErrorKind::InvalidData, format!("{address} does not answer as a Redis server does: {text}"))
+    } else {
+        (io::ErrorKind::Other, format!("{address}: {text}"))
+    };
+    io::Error::new(kind, text).into()
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 fn ask(connection: &mut redis::Connection, command: &redis::Cmd) -> Result<(), ConnectError> {
@@ -155,9 +181,20 @@ impl r2d2::ManageConnection for Manager {
     type Error = ConnectError;
 
     fn connect(&self) -> Result<Connection, ConnectError> {
-        // TLS libraries panic where the program has not set them up. On r2d2's thread nobody would hear of it.
+        // TLS libraries panic where the program has not set them up, and will each time: once is enough.
+        if let Some((_, error @ ConnectError::Panicked(_))) = self.health.last_connect_failure() {
+            return Err(error);
+        }
         let dialled = catch_unwind(AssertUnwindSafe(|| self.dial()));
-        let connection = dialled.unwrap_or_else(|panic| Err(ConnectError::Failed(panicked(panic.as_ref()))));
+        let connection =
+            dialled.unwrap_or_else(|panic| Err(ConnectError::Panicked(panic_text(panic.as_ref()))));
+        let connection = connection.map_err(|error| match error {
+            ConnectError::Failed(error) => {
+                let address = self.client.get_connection_info().addr().to_string();
+                ConnectError::Failed(told(&error, &address, self.connect_timeout))
+            }
+            other => other,
+        });
         match &connection {
             Ok(_) => self.health.connected(),
             Err(error) => self.health.connect_failed(error.clone()),
@@ -186,6 +223,9 @@ pub enum ConnectError {
     /// The server could not be reached, or could not be understood.
     #[error("{0}")]
     Failed(RedisError),
+    /// The library that was to open the connection panicked, and is not asked again.
+    #[error("connecting panicked: {0}")]
+    Panicked(String),
 }
 
 impl From<RedisError> for ConnectError {
@@ -201,6 +241,7 @@ impl From<RedisError> for ConnectError {
 /// protocol error (I8).
 pub struct Connection {
     inner: redis::Connection,
+    address: String,
     /// Set before a command and cleared by a clean reply, so that it also stays set if that is cut short by a panic.
     broken: bool,
     command_timeout: Duration,
@@ -223,14 +264,17 @@ impl Connection {
             return Err(std::io::Error::new(std::io::ErrorKind::NotConnected, text).into());
         }
         self.broken = true;
-        let result = work(&mut self.inner);
-        match &result {
-            Ok(_) => self.broken = false,
-            Err(error) if refusal_in(error).is_some() => self.broken = false,
-            Err(error) if error.is_connection_dropped() => self.health.found_closed(),
-            Err(_) => {}
+        let error = match work(&mut self.inner) {
+            Err(error) if refusal_in(&error).is_none() => error,
+            clean => {
+                self.broken = false;
+                return clean;
+            }
+        };
+        if error.is_connection_dropped() {
+            self.health.found_closed();
         }
-        result
+        Err(told(&error, &self.address, self.read_timeout))
     }
 }
 

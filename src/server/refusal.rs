@@ -33,6 +33,8 @@ pub enum RefusalKind {
     CannotSave,
     /// The server does not know the command.
     UnknownCommand,
+    /// The database number of the address is too high for this server.
+    NoSuchDatabase,
     /// Anything else.
     Other,
 }
@@ -55,6 +57,7 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("max number of clients", RefusalKind::TooManyClients),
     ("readonly", RefusalKind::ReadOnly),
     ("misconf", RefusalKind::CannotSave),
+    ("db index", RefusalKind::NoSuchDatabase), // "invalid DB index", from 4 on "DB index is out of range"
     ("unknown command", RefusalKind::UnknownCommand),
 ];
 
@@ -115,6 +118,9 @@ impl RefusalKind {
             Self::UnknownCommand => {
                 "the server does not know a command that Redis has had since 1.2, or has it renamed; allow it there"
             }
+            Self::NoSuchDatabase => {
+                "the server has no database of that number; check the address, or the server's `databases`"
+            }
             Self::Other => "the command was not carried out",
         }
     }
@@ -122,7 +128,7 @@ impl RefusalKind {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the server refused: {}: {}", self.text, self.kind.advice())
+        write!(f, "the server refused: {}: {}", self.text.trim_end_matches('.'), self.kind.advice())
     }
 }
 
@@ -158,11 +164,13 @@ mod tests {
             ),
             ("ERR unknown command 'SETNX'", Kind::UnknownCommand),
             ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
+            ("ERR invalid DB index", Kind::NoSuchDatabase),
+            ("ERR DB index is out of range", Kind::NoSuchDatabase),
             ("ERR something new", Kind::Other),
         ];
         for (text, kind) in table {
             assert_eq!(Refusal::new(text).kind(), kind, "{text}");
-            assert!(Refusal::new(text).to_string().contains(text));
+            assert!(Refusal::new(text).to_string().contains(text.trim_end_matches('.')));
         }
     }
 }
