@@ -6,8 +6,8 @@ mod health;
 mod manager;
 pub(crate) mod refusal;
 
-use std::fmt;
 use std::time::Duration;
+use std::{fmt, io};
 
 use redis::{ConnectionLike as _, Value};
 
@@ -164,7 +164,8 @@ where
             }
             None => {
                 connection.retire(); // I8
-                Err(Failure::Lost(error))
+                let understood = error.is_io_error();
+                Err(Failure::Lost(if understood { error } else { not_understood(&error, "the server") }))
             }
         }
     }
@@ -224,6 +225,16 @@ pub(crate) fn refusal_in(error: &redis::RedisError) -> Option<Refusal> {
         }
         _ => None,
     }
+}
+
+/// An answer that is none, on one line: the parser's words go over several.
+fn not_understood(error: &redis::RedisError, who: &str) -> redis::RedisError {
+    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
+    io::Error::new(
+        io::ErrorKind::InvalidData,
+        format!("{who} does not answer as a Redis server does: {text}"),
+    )
+    .into()
 }
 
 #[cfg(test)]

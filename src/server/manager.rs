@@ -13,7 +13,7 @@ use redis::{
 use super::carrier::Carrier;
 use super::health::Health;
 use super::refusal::Refusal;
-use super::refusal_in;
+use super::{not_understood, refusal_in};
 
 /// How long connecting may take when nothing else is said.
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -137,20 +137,19 @@ fn authenticate(
     ask(connection, redis::cmd("AUTH").arg(password))
 }
 
-/// The same error, of the same kind, in words that say who did not do what: the system's say "Resource temporarily
-/// unavailable" when time was up, and the parser's go over several lines.
+/// The same error in words that say who did not do what: the system's are "Resource temporarily unavailable" when time was
+/// up.
 fn told(error: &RedisError, address: &str, limit: Duration) -> RedisError {
-    let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
     let (kind, text) = if error.is_timeout() {
         (io::ErrorKind::TimedOut, format!("{address} gave no answer within {limit:?}"))
     } else if error.is_connection_refusal() {
-        (io::ErrorKind::ConnectionRefused, format!("{address}: {text}"))
+        (io::ErrorKind::ConnectionRefused, format!("{address}: {error}"))
     } else if error.is_connection_dropped() {
-        (io::ErrorKind::ConnectionReset, format!("{address} closed the connection: {text}"))
-    } else if error.kind() == redis::ErrorKind::Parse {
-        (io::ErrorKind::InvalidData, format!("{address} does not answer as a Redis server does: {text}"))
+        (io::ErrorKind::ConnectionReset, format!("{address} closed the connection: {error}"))
+    } else if error.is_io_error() {
+        (io::ErrorKind::Other, format!("{address}: {error}"))
     } else {
-        (io::ErrorKind::Other, format!("{address}: {text}"))
+        return not_understood(error, address);
     };
     io::Error::new(kind, text).into()
 }
