@@ -13,7 +13,7 @@ use crate::identity::Identity;
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
-use crate::protocol::lease::{End, Lease};
+use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::server::refusal::Refusal;
@@ -45,6 +45,7 @@ pub(crate) struct Acquired {
 impl Engine {
     /// Tries until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
     pub(crate) fn acquire(&self, key: &Key, options: &LockOptions) -> Result<Acquired, Error> {
+        self.refuse_after_a_fork(key)?;
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let terms = Terms {
@@ -62,7 +63,13 @@ impl Engine {
             self.report(key, &mut attempt.notes);
             action = match action {
                 Action::Send(command) => {
-                    let reply = call.send(&command, &self.limits(began.uptime, now.uptime, deadline));
+                    let reply = call.send(&command, &self.limits(now, deadline));
+                    now = clock::now();
+                    attempt.reply(reply, now)
+                }
+                Action::SendBefore(end, command) => {
+                    let limits = Limits { before: Some(end), ..self.limits(now, deadline) };
+                    let reply = call.send(&command, &limits);
                     now = clock::now();
                     attempt.reply(reply, now)
                 }
@@ -101,18 +108,17 @@ impl Engine {
         }
     }
 
-    /// Gives a lease back, with at most two commands and no sleep; says what became of it and when.
-    pub(crate) fn release(&self, key: &Key, lease: &Lease) -> Result<(Release, Now), Error> {
+    /// Gives a lease back, with at most two commands and no sleep.
+    pub(crate) fn release(&self, key: &Key, lease: &Lease) -> Result<Release, Error> {
         let began = clock::now();
         let mut call = Call::new(self, key);
-        let (mut releasing, mut step) = Releasing::start(lease, began);
-        let base = self.limits(began.uptime, began.uptime, Some(began.uptime));
         let mut now = began;
+        let (mut releasing, mut step) = Releasing::start(lease, now);
         loop {
             let (command, before) = match step {
                 Step::Send(command) => (command, None),
                 Step::SendBefore(end, command) => (command, Some(end)),
-                Step::Done(release) => return Ok((release, now)),
+                Step::Done(release) => return Ok(release),
                 Step::GiveUp(reason) => {
                     let advice = match lease.end {
                         Some(_) => "if it was not released, it frees itself when its lease has passed",
@@ -121,7 +127,8 @@ impl Engine {
                     return Err(call.error(reason, advice));
                 }
             };
-            let reply = call.send(&command, &within(base, now, before));
+            let limits = Limits { before, ..self.limits(now, Some(began.uptime)) };
+            let reply = call.send(&command, &limits);
             now = clock::now();
             step = releasing.reply(&reply, now);
         }
@@ -144,9 +151,10 @@ impl Engine {
     }
 
     fn once(&self, key: &Key, command: &Command) -> Result<Reply, Error> {
-        let began = clock::now().uptime;
+        self.refuse_after_a_fork(key)?;
+        let now = clock::now();
         let mut call = Call::new(self, key);
-        let reason = match call.send(command, &self.limits(began, began, Some(began))) {
+        let reason = match call.send(command, &self.limits(now, Some(now.uptime))) {
             reply @ (Reply::Integer(_) | Reply::Bulk(_)) => return Ok(reply),
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
@@ -156,27 +164,21 @@ impl Engine {
         Err(call.error(reason, "look at the key again"))
     }
 
-    /// A call ends within its timeout and the time of one command. A connection is waited for until the deadline, and
-    /// not less than a command's time, or a short timeout could never open one.
-    fn limits(&self, began: Uptime, now: Uptime, deadline: Option<Uptime>) -> Limits {
+    /// I10: a child has its parent's connections, and both would read each other's answers.
+    fn refuse_after_a_fork(&self, key: &Key) -> Result<(), Error> {
+        if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }
+    }
+
+    /// A call ends within its timeout and the time of one command, which is also how long a connection is waited for: the
+    /// last try comes at the deadline, and needs one. A server that cannot be reached is not waited for beyond the deadline.
+    fn limits(&self, now: Now, deadline: Option<Uptime>) -> Limits {
         let command = self.window.command_timeout();
-        match deadline {
-            Some(deadline) => Limits {
-                reachable_by: deadline,
-                connected_by: deadline.max(began.after(command)),
-                answered_by: deadline.after(command),
-                before: None,
-            },
-            None => {
-                let patience = now.after(self.window.patience());
-                Limits {
-                    reachable_by: patience,
-                    connected_by: patience,
-                    answered_by: Uptime::MAX,
-                    before: None,
-                }
-            }
-        }
+        let (reachable_by, answered_by) = match deadline {
+            Some(deadline) => (deadline, deadline.after(command)),
+            None => (now.uptime.after(self.window.patience()), Uptime::MAX),
+        };
+        let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
+        Limits { asked: now, reachable_by, connected_by, answered_by, before: None }
     }
 
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
@@ -189,13 +191,6 @@ impl Engine {
             });
         }
     }
-}
-
-/// Binds a command to the end of a lease: with that passed it is not sent, so nothing is waited for beyond it.
-fn within(limits: Limits, now: Now, before: Option<End>) -> Limits {
-    let Some(end) = before else { return limits };
-    let connected_by = limits.connected_by.min(now.uptime.after(end.remaining(now)));
-    Limits { connected_by, before, ..limits }
 }
 
 /// The commands of one call on one lock, and what went wrong last: the rules know only that something did.
@@ -253,6 +248,56 @@ impl<'a> Call<'a> {
             (_, Some(Trouble::Lost { command, error })) => Error::Io { key, command, source: error },
             (_, Some(Trouble::NoConnection { cause, waited })) => Error::Pool { key, waited, cause },
             (_, None) => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    use crate::protocol::lease::End;
+    use crate::{Lock, Locker};
+
+    /// Holds an expired value, grants everything, and keeps what it was asked.
+    #[derive(Debug, Default)]
+    struct Dead(Mutex<Vec<(&'static str, Now, Option<End>)>>);
+
+    impl Window for Dead {
+        fn call(&self, _: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
+            self.0.lock().unwrap().push((command.name(), limits.asked, limits.before));
+            Ok(match command {
+                Command::SetNx(_) => Reply::Integer(0),
+                Command::Del => Reply::Integer(1),
+                Command::Get | Command::GetSet(_) => Reply::Bulk(Some(b"1532000016.5".to_vec())),
+            })
+        }
+
+        fn command_timeout(&self) -> Duration {
+            Duration::from_secs(2)
+        }
+
+        fn patience(&self) -> Duration {
+            Duration::from_secs(5)
+        }
+    }
+
+    #[test]
+    fn what_may_overwrite_or_delete_another_s_key_is_bound_in_time() {
+        let window = Arc::new(Dead::default());
+        let options = LockOptions::expiring_after(Duration::from_secs(10));
+        drop(Lock::new(&Locker::through(window.clone()), "k", options).unwrap().lock().unwrap());
+        let asked = window.0.lock().unwrap();
+        let names: Vec<&str> = asked.iter().map(|(name, ..)| *name).collect();
+        assert_eq!(names, ["SETNX", "GET", "GETSET", "DEL"]);
+        for (name, at, before) in asked.iter() {
+            let remaining = before.map(|end| end.remaining(*at));
+            match *name {
+                "GETSET" => assert_eq!(remaining, Some(Duration::from_millis(250)), "well within the guard"),
+                "DEL" => assert!(remaining.is_some_and(|time| time <= Duration::from_secs(10)), "the lease"),
+                _ => assert_eq!(remaining, None),
+            }
         }
     }
 }

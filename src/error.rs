@@ -33,6 +33,13 @@ pub enum Error {
         key: Key,
     },
 
+    /// This process was forked from the one that opened the locker, whose connections it must not use.
+    #[error("lock {key}: this process was forked after its locker was opened; open a new one in the child")]
+    Forked {
+        /// The lock's key.
+        key: Key,
+    },
+
     /// The lease has passed while the lock was held: others may have it by now.
     #[error(
         "lock {key} is no longer ours: its lease ended {} ago; stop the protected work, and choose a longer expiration",
@@ -60,7 +67,7 @@ pub enum Error {
         cause: redis::RedisError,
     },
 
-    /// There was no connection to the server in time; nothing was sent for this lock.
+    /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
     #[error("lock {key}: no connection to the server within {}: {cause}", Span(*waited))]
     Pool {
         /// The lock's key.
@@ -71,7 +78,7 @@ pub enum Error {
         cause: NoConnection,
     },
 
-    /// The server said no; the key is as it was.
+    /// The server said no: the last command was not carried out. Nothing is in doubt.
     #[error("lock {key}: {refusal}")]
     Refused {
         /// The lock's key.
@@ -80,7 +87,7 @@ pub enum Error {
         refusal: Box<Refusal>,
     },
 
-    /// Talking to the server failed, and nothing is in doubt: the key was not changed by this call.
+    /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
     #[error("lock {key}: {command} failed: {source}; check the server and the network, then try again")]
     Io {
         /// The lock's key.
@@ -124,6 +131,7 @@ impl fmt::Debug for Error {
         let variant = match self {
             Error::Timeout { .. } => "Timeout",
             Error::Nested { .. } => "Nested",
+            Error::Forked { .. } => "Forked",
             Error::Expired { .. } => "Expired",
             Error::Unknown { .. } => "Unknown",
             Error::Pool { .. } => "Pool",
@@ -144,6 +152,7 @@ impl Error {
         match self {
             Error::Timeout { key, .. }
             | Error::Nested { key }
+            | Error::Forked { key }
             | Error::Expired { key, .. }
             | Error::Unknown { key, .. }
             | Error::Pool { key, .. }

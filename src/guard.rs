@@ -1,6 +1,7 @@
 //! A lock that is held. Knows its lease and how to give it back; does not know how it was declared.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use chrono::{DateTime, Utc};
@@ -9,7 +10,7 @@ use crate::clock::{self, Now};
 use crate::engine::{Acquired, Engine};
 use crate::error::Error;
 use crate::event::Event;
-use crate::held::Registration;
+use crate::held::Mark;
 use crate::key::Key;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::Release;
@@ -23,20 +24,20 @@ use crate::protocol::release::Release;
 /// A process that is forked while it holds a lock has two guards of it; the child's releases nothing.
 #[must_use = "if unused, the lock is released at once"]
 pub struct LockGuard {
-    engine: Engine,
+    engine: Arc<Engine>,
     key: Key,
     lease: Lease,
     acquired: Now,
     tries: u32,
     waited: Duration,
     released: bool,
-    _registration: Registration,
+    _mark: Mark,
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Engine, key: Key, acquired: Acquired, registration: Registration) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, key: Key, acquired: Acquired, mark: Mark) -> Self {
         let Acquired { lease, at, tries, waited } = acquired;
-        Self { engine, key, lease, acquired: at, tries, waited, released: false, _registration: registration }
+        Self { engine, key, lease, acquired: at, tries, waited, released: false, _mark: mark }
     }
 
     /// Returns the lock's key.
@@ -109,25 +110,26 @@ impl LockGuard {
     fn give_back(&mut self) -> Result<Release, Error> {
         self.released = true;
         // I10: the parent holds the lock, and its connections are not the child's to use.
-        let (outcome, now) = if self.engine.identity.is_this_process() {
-            self.engine.release(&self.key, &self.lease)?
+        let outcome = if self.engine.identity.is_this_process() {
+            self.engine.release(&self.key, &self.lease)
         } else {
-            (Release::Inherited, clock::now())
+            Ok(Release::Inherited)
         };
-        let held = now.uptime.since(self.acquired.uptime);
-        self.engine.observer.tell(&Event::Released { key: &self.key, outcome, held });
-        Ok(outcome)
+        let held = clock::now().uptime.since(self.acquired.uptime);
+        self.engine.observer.tell(&match &outcome {
+            Ok(outcome) => Event::Released { key: &self.key, outcome: *outcome, held },
+            Err(error) => Event::ReleaseFailed { key: &self.key, error },
+        });
+        outcome
     }
 }
 
 impl Drop for LockGuard {
     /// Releases, and reports trouble to the observer: dropping never fails and never panics (I10).
     fn drop(&mut self) {
-        if self.released {
-            return;
-        }
-        if let Err(error) = self.give_back() {
-            self.engine.observer.tell(&Event::ReleaseFailed { key: &self.key, error: &error });
+        if !self.released {
+            // What went wrong has been reported.
+            let _ = self.give_back();
         }
     }
 }
@@ -146,8 +148,8 @@ impl fmt::Debug for LockGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering};
-    use std::sync::{Arc, Mutex};
 
     use crate::event::Observe;
     use crate::identity::Identity;
@@ -188,7 +190,8 @@ mod tests {
             Lock::new(&Locker::through(window.clone()), "k", LockOptions::held_until_released()).unwrap();
         for by_dropping in [true, false] {
             let mut held = lock.lock().unwrap();
-            held.engine.identity = Arc::new(Identity::of_a_parent());
+            let parent = Identity::of_a_parent();
+            held.engine = Arc::new(Engine { identity: Arc::new(parent), ..(*held.engine).clone() });
             let asked = window.0.load(Ordering::Relaxed);
             if by_dropping {
                 drop(held);
@@ -197,6 +200,17 @@ mod tests {
             }
             assert_eq!(window.0.load(Ordering::Relaxed), asked, "nothing was sent");
         }
+    }
+
+    #[test]
+    fn a_forked_child_is_told_to_open_a_locker_of_its_own() {
+        let window = Arc::new(Generous::default());
+        let locker = Locker::through(window.clone()).of_a_parent();
+        let lock = Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap();
+        assert!(matches!(lock.lock(), Err(Error::Forked { .. })));
+        assert!(matches!(lock.peek(), Err(Error::Forked { .. })));
+        assert!(lock.clear().unwrap_err().to_string().contains("open a new one in the child"));
+        assert_eq!(window.0.load(Ordering::Relaxed), 0, "nothing was sent");
     }
 
     #[test]

@@ -1,90 +1,120 @@
-//! Which locks of a locker are held in this process, and by which thread: so that a thread that waits for itself is told so
-//! instead of waiting.
+//! Which locks a thread has taken and not given back: so that a thread that waits for itself is told so instead.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, ThreadId};
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
 
+use crate::identity::Identity;
 use crate::key::Key;
 
-/// The locks held through one locker.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Held(Arc<Mutex<HashMap<Key, Holder>>>);
-
-#[derive(Clone, Copy, Debug)]
-struct Holder {
-    thread: ThreadId,
-    /// In a `with`, whose guard cannot leave its thread. A guard of its own may be anywhere by now.
-    scoped: bool,
-    /// Tells a holder from the next, who may come while the first has not noticed that its lease has passed.
-    serial: u64,
+/// How a thread has taken a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// In a `with`, whose guard cannot leave the thread: it still has it.
+    Scoped,
+    /// As a guard, which may be with another thread by now.
+    Loose,
 }
 
-/// A holder's entry, removed when dropped.
+/// Kept by the guard. The entry counts for as long as this lives, on whatever thread that ends.
 #[derive(Debug)]
-pub(crate) struct Registration {
-    held: Held,
+pub(crate) struct Mark {
+    _alive: Arc<()>,
+}
+
+struct Entry {
+    /// Whose lock it is: the same key on two servers is two locks.
+    locker: Weak<Identity>,
     key: Key,
-    serial: u64,
+    taken: Taken,
+    alive: Weak<()>,
 }
 
-impl Held {
-    pub(crate) fn register(&self, key: &Key, scoped: bool) -> Registration {
-        let mut entries = self.entries();
-        let serial = entries.get(key).map_or(0, |earlier| earlier.serial + 1);
-        entries.insert(key.clone(), Holder { thread: thread::current().id(), scoped, serial });
-        Registration { held: self.clone(), key: key.clone(), serial }
-    }
-
-    /// Whether this thread is inside a `with` on the key.
-    pub(crate) fn encloses_this_thread(&self, key: &Key) -> bool {
-        self.entries().get(key).is_some_and(|holder| holder.scoped && holder.thread == thread::current().id())
-    }
-
-    /// Whether this thread took the lock on the key. Its guard may have been moved to another thread since.
-    pub(crate) fn taken_by_this_thread(&self, key: &Key) -> bool {
-        self.entries().get(key).is_some_and(|holder| holder.thread == thread::current().id())
-    }
-
-    fn entries(&self) -> MutexGuard<'_, HashMap<Key, Holder>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+thread_local! {
+    /// Of this thread alone, so that taking a lock costs no other lock. Entries that are over are swept out before the list
+    /// would grow.
+    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
 }
 
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let mut entries = self.held.entries();
-        if entries.get(&self.key).is_some_and(|holder| holder.serial == self.serial) {
-            entries.remove(&self.key);
+/// Notes that this thread has taken a lock.
+pub(crate) fn note(locker: &Arc<Identity>, key: &Key, taken: Taken) -> Mark {
+    let alive = Arc::new(());
+    let entry =
+        Entry { locker: Arc::downgrade(locker), key: key.clone(), taken, alive: Arc::downgrade(&alive) };
+    // A thread that is ending has no list any more, and will not wait for itself.
+    let _ = ENTRIES.try_with(|entries| {
+        let mut entries = entries.borrow_mut();
+        if entries.len() == entries.capacity() {
+            entries.retain(|entry| entry.alive.strong_count() > 0);
         }
-    }
+        entries.push(entry);
+    });
+    Mark { _alive: alive }
+}
+
+/// Returns how this thread has taken the lock, if it has and nobody has given it back.
+pub(crate) fn by_this_thread(locker: &Arc<Identity>, key: &Key) -> Option<Taken> {
+    let found = ENTRIES.try_with(|entries| {
+        let entries = entries.borrow();
+        let of_this_lock = |entry: &&Entry| {
+            std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
+                && entry.key == *key
+                && entry.alive.strong_count() > 0
+        };
+        let taken = entries.iter().filter(of_this_lock).map(|entry| entry.taken);
+        taken.min_by_key(|taken| *taken != Taken::Scoped)
+    });
+    found.ok().flatten()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::thread;
 
     #[test]
     fn a_thread_is_told_of_its_own_locks_only() {
-        let held = Held::default();
+        let (locker, other) = (Arc::new(Identity::new()), Arc::new(Identity::new()));
         let key = Key::from("k");
-        let registration = held.register(&key, true);
-        assert!(held.encloses_this_thread(&key) && held.taken_by_this_thread(&key));
-        assert!(!held.taken_by_this_thread(&Key::from("other")));
+        let mark = note(&locker, &key, Taken::Scoped);
+        assert_eq!(by_this_thread(&locker, &key), Some(Taken::Scoped));
+        assert_eq!(by_this_thread(&locker, &Key::from("other")), None);
+        assert_eq!(by_this_thread(&other, &key), None);
         thread::scope(|scope| {
-            scope.spawn(|| assert!(!held.encloses_this_thread(&key) && !held.taken_by_this_thread(&key)));
+            scope.spawn(|| assert_eq!(by_this_thread(&locker, &key), None));
         });
-        drop(registration);
-        assert!(!held.taken_by_this_thread(&key));
+        drop(mark);
+        assert_eq!(by_this_thread(&locker, &key), None);
     }
 
     #[test]
-    fn a_holder_that_overran_does_not_remove_the_next() {
-        let held = Held::default();
-        let key = Key::from("k");
-        let overran = held.register(&key, false);
-        let _next = held.register(&key, false);
+    fn a_holder_that_overran_does_not_end_the_next_one_s_entry() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let overran = note(&locker, &key, Taken::Loose);
+        let next = note(&locker, &key, Taken::Scoped);
+        assert_eq!(by_this_thread(&locker, &key), Some(Taken::Scoped));
         drop(overran);
-        assert!(held.taken_by_this_thread(&key) && !held.encloses_this_thread(&key));
+        assert_eq!(by_this_thread(&locker, &key), Some(Taken::Scoped));
+        drop(next);
+        assert_eq!(by_this_thread(&locker, &key), None);
+    }
+
+    #[test]
+    fn a_guard_that_ends_on_another_thread_ends_the_entry() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let mark = note(&locker, &key, Taken::Loose);
+        thread::spawn(move || drop(mark)).join().unwrap();
+        assert_eq!(by_this_thread(&locker, &key), None);
+    }
+
+    #[test]
+    fn entries_that_are_over_do_not_pile_up() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let kept = note(&locker, &Key::from("kept"), Taken::Loose);
+        for _ in 0..10_000 {
+            drop(note(&locker, &key, Taken::Loose));
+        }
+        ENTRIES.with_borrow(|entries| assert!(entries.len() < 16, "{}", entries.len()));
+        assert!(by_this_thread(&locker, &Key::from("kept")).is_some());
+        drop(kept);
     }
 }

@@ -1,9 +1,11 @@
 //! A lock as its user names it: a key, options, and the ways to get it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
 use crate::guard::LockGuard;
+use crate::held::{self, Taken};
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
@@ -77,7 +79,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
-        let guard = self.acquire(&self.options, true)?;
+        let guard = self.acquire(&self.options, Taken::Scoped)?;
         body(&guard)
     }
 
@@ -90,10 +92,11 @@ impl Lock {
     ///
     /// [`Error::Timeout`] if somebody else held it all that time, with what was seen. [`Error::Nested`] inside a
     /// [`with`](Self::with) on the same key by the same thread. [`Error::Pool`], [`Error::Refused`] and [`Error::Io`] if
-    /// the server cannot be reached, says no, or is not understood: the key is as it was. [`Error::Unknown`] if the server
+    /// the server cannot be reached, says no, or is not understood: the lock is not ours. [`Error::Forked`] in a child of the
+    /// process that opened the locker. [`Error::Unknown`] if the server
     /// may have granted the lock and its answer got lost.
     pub fn lock(&self) -> Result<LockGuard, Error> {
-        self.acquire(&self.options, false)
+        self.acquire(&self.options, Taken::Loose)
     }
 
     /// Tries once, without waiting for whoever holds the lock: returns `None` then. The server, and a connection where the
@@ -115,7 +118,7 @@ impl Lock {
     ///
     /// Those of [`lock`](Self::lock) but for the timeout.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
-        match self.acquire(&self.options.timeout(timeout), false) {
+        match self.acquire(&self.options.timeout(timeout), Taken::Loose) {
             Ok(guard) => Ok(Some(guard)),
             Err(Error::Timeout { .. }) => Ok(None),
             Err(error) => Err(error),
@@ -153,18 +156,19 @@ impl Lock {
         self.locker.engine().clear(&self.key)
     }
 
-    fn acquire(&self, options: &LockOptions, scoped: bool) -> Result<LockGuard, Error> {
-        let held = self.locker.held();
-        if held.encloses_this_thread(&self.key) {
+    fn acquire(&self, options: &LockOptions, taken: Taken) -> Result<LockGuard, Error> {
+        let engine = self.locker.engine();
+        let by_this_thread = || held::by_this_thread(&engine.identity, &self.key);
+        if by_this_thread() == Some(Taken::Scoped) {
             return Err(Error::Nested { key: self.key.clone() });
         }
-        match self.locker.engine().acquire(&self.key, options) {
+        match engine.acquire(&self.key, options) {
             Ok(acquired) => {
-                let registration = held.register(&self.key, scoped);
-                Ok(LockGuard::new(self.locker.engine().clone(), self.key.clone(), acquired, registration))
+                let mark = held::note(&engine.identity, &self.key, taken);
+                Ok(LockGuard::new(Arc::clone(engine), self.key.clone(), acquired, mark))
             }
             Err(Error::Timeout { key, timeout, mut details }) => {
-                details.taken_by_this_thread = held.taken_by_this_thread(&key);
+                details.taken_by_this_thread = by_this_thread().is_some();
                 Err(Error::Timeout { key, timeout, details })
             }
             Err(error) => Err(error),

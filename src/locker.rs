@@ -7,7 +7,6 @@ use std::time::Duration;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::{LogObserver, Observe, Observer};
-use crate::held::Held;
 use crate::identity::Identity;
 use crate::server::{Carrier, Manager, Pooled, Window};
 
@@ -16,6 +15,9 @@ use crate::server::{Carrier, Manager, Pooled, Window};
 const DEFAULT_POOL_SIZE: u32 = 10;
 /// How long a wait without a timeout puts up with a server that cannot be reached.
 const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long after a server is up again it may take until that is noticed: r2d2 waits longer and longer between two tries to
+/// connect, up to half of what it calls its connection timeout.
+const RECONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// Well before old servers' `timeout 300` closes them.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
@@ -39,8 +41,7 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 /// ```
 #[derive(Clone)]
 pub struct Locker {
-    engine: Engine,
-    held: Held,
+    engine: Arc<Engine>,
 }
 
 impl Locker {
@@ -87,27 +88,45 @@ impl Locker {
         Self::through(Arc::new(Pooled::new(pool)))
     }
 
+    /// Returns a locker that takes its connections from a pool of `manager`, which was built with a clone of it: for a pool
+    /// that is set up in a way of your own, or shared with other work. Unlike [`with_pool`](Self::with_pool) it keeps to the
+    /// manager's time-outs, and tells at once and in full why a connection could not be opened.
+    ///
+    /// ```no_run
+    /// use setnx_lock::{Locker, Manager};
+    ///
+    /// let manager = Manager::new(redis::Client::open("redis://127.0.0.1/")?);
+    /// let builder = r2d2::Pool::builder().max_size(32).min_idle(Some(0)).test_on_check_out(false);
+    /// let pool = builder.build_unchecked(manager.clone());
+    /// let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    /// # Ok::<(), redis::RedisError>(())
+    /// ```
+    #[must_use]
+    pub fn with_managed_pool(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
+        let patience = pool.connection_timeout();
+        Self::through(Arc::new(Pooled::managed(pool, manager, patience)))
+    }
+
     /// Returns the locker with another observer than [`LogObserver`]. Locks made from it report there.
     #[must_use]
-    pub fn observed_by(mut self, observer: impl Observe) -> Self {
-        self.engine.observer = Observer(Arc::new(observer));
-        self
+    pub fn observed_by(self, observer: impl Observe) -> Self {
+        let observer = Observer(Arc::new(observer));
+        Self { engine: Arc::new(Engine { observer, ..(*self.engine).clone() }) }
     }
 
     pub(crate) fn through(window: Arc<dyn Window>) -> Self {
         let observer = Observer(Arc::new(LogObserver));
-        Self {
-            engine: Engine { window, observer, identity: Arc::new(Identity::new()) },
-            held: Held::default(),
-        }
+        Self { engine: Arc::new(Engine { window, observer, identity: Arc::new(Identity::new()) }) }
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
     }
 
-    pub(crate) fn held(&self) -> &Held {
-        &self.held
+    #[cfg(test)]
+    pub(crate) fn of_a_parent(&self) -> Self {
+        let identity = Arc::new(Identity::of_a_parent());
+        Self { engine: Arc::new(Engine { identity, ..(*self.engine).clone() }) }
     }
 }
 
@@ -170,11 +189,11 @@ impl Settings {
             .min_idle(Some(0))
             .test_on_check_out(false)
             .idle_timeout(Some(IDLE_TIMEOUT))
-            .connection_timeout(self.patience)
+            .connection_timeout(RECONNECT_WITHIN * 2)
             // What goes wrong is told to whoever waits for a connection, with its cause.
             .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(self.manager.clone());
-        Ok(Locker::through(Arc::new(Pooled::open(pool, &self.manager))))
+        Ok(Locker::through(Arc::new(Pooled::managed(pool, &self.manager, self.patience))))
     }
 
     fn problem(&self) -> Option<&'static str> {

@@ -51,7 +51,7 @@ impl LockOptions {
     /// Returns options for a lock that is the holder's for `expiration` and may be taken over by others once that and
     /// a second more have passed. Choose it well above the longest time the protected work can take.
     ///
-    /// The gem's `expiration:`. Accepted are durations above zero and up to [`LONGEST_EXPIRATION`].
+    /// The gem's `expiration:`. Accepted are a millisecond to [`LONGEST_EXPIRATION`].
     pub const fn expiring_after(expiration: Duration) -> Self {
         Self { expiration: Some(expiration), ..Self::held_until_released() }
     }
@@ -110,6 +110,9 @@ impl LockOptions {
             Some(Duration::ZERO) => Some(
                 "the expiration is zero, so the lock would be over before it began; give the longest time the work can take",
             ),
+            Some(brief) if brief < Duration::from_millis(1) => Some(
+                "the expiration is below a millisecond, so the lock would be over before it came; give the longest time the work can take",
+            ),
             Some(long) if long > LONGEST_EXPIRATION => Some(
                 "the expiration is over ten years; for a lock that never expires, say `held_until_released`",
             ),
@@ -138,6 +141,10 @@ mod tests {
     fn what_makes_no_sense_is_named() {
         let problem = |options: LockOptions| options.problem().unwrap_or_default();
         assert!(problem(LockOptions::expiring_after(Duration::ZERO)).contains("zero"));
+        assert!(
+            problem(LockOptions::expiring_after(Duration::from_micros(999))).contains("below a millisecond")
+        );
+        assert_eq!(LockOptions::expiring_after(Duration::from_millis(1)).problem(), None);
         assert!(problem(LockOptions::expiring_after(Duration::MAX)).contains("ten years"));
         let options = LockOptions::expiring_after(LONGEST_EXPIRATION);
         assert_eq!(options.problem(), None);

@@ -8,7 +8,7 @@
 //! - **I1** Only an absent key or a timestamp in the past is acquired.
 //! - **I2** A value we write names us and nobody else (not `1`).
 //! - **I3** Nothing is granted later than its own lease.
-//! - **I4** GETSET's answer is judged by the clock read before it was sent.
+//! - **I4** GETSET's answer is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed.
 //! - **I6** No command is ever sent twice; an unknown outcome is resolved by reading, or reported as unknown.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.

@@ -4,37 +4,36 @@
 mod carrier;
 mod health;
 mod manager;
+mod pooled;
 pub(crate) mod refusal;
 
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{ConnectionLike as _, Value};
+use redis::Value;
 
-use crate::clock::{self, Uptime};
+use crate::clock::{Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
 use crate::protocol::lease::End;
 use crate::protocol::{Command, Reply};
 pub use carrier::Carrier;
-use health::Health;
 pub use manager::{ConnectError, Connection, Manager};
+pub(crate) use pooled::Pooled;
 use refusal::Refusal;
-use std::sync::Arc;
-
-/// How long a checkout sleeps before it looks whether connecting has failed meanwhile, which r2d2 does not tell.
-const LOOK_FOR_FAILURES: Duration = Duration::from_millis(20);
 
 /// Until when a command may take what.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// When the command was decided on.
+    pub(crate) asked: Now,
     /// A connection that cannot be opened is waited for until here.
     pub(crate) reachable_by: Uptime,
     /// A connection that is in use, or is being opened, is waited for until here.
     pub(crate) connected_by: Uptime,
     /// The answer is waited for until here, where the connection knows time-outs.
     pub(crate) answered_by: Uptime,
-    /// With this end passed, nothing is sent (I5).
+    /// With this end passed, nothing is sent (I4, I5).
     pub(crate) before: Option<End>,
 }
 
@@ -57,136 +56,6 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
 
     /// How long a connection is waited for when the caller sets no limit.
     fn patience(&self) -> Duration;
-}
-
-/// A window through a pool.
-pub(crate) struct Pooled<M: r2d2::ManageConnection> {
-    pool: r2d2::Pool<M>,
-    command_timeout: Duration,
-    /// What the manager knows about the server, where it is ours.
-    health: Option<Arc<Health>>,
-}
-
-impl<M: r2d2::ManageConnection> Pooled<M>
-where
-    M::Connection: Carrier,
-{
-    /// Looks through a pool of somebody else's.
-    pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
-        Self { pool, command_timeout: manager::DEFAULT_COMMAND_TIMEOUT, health: None }
-    }
-
-    fn checkout(&self, limits: &Limits) -> Result<r2d2::PooledConnection<M>, Failure> {
-        if let Some(connection) = self.pool.try_get().and_then(usable) {
-            return Ok(connection);
-        }
-        let began = clock::now().uptime;
-        loop {
-            let left = limits.connected_by.since(clock::now().uptime);
-            let nap = if self.health.is_some() { left.min(LOOK_FOR_FAILURES) } else { left };
-            let error = match self.pool.get_timeout(nap) {
-                Ok(connection) => match usable(connection) {
-                    Some(connection) => return Ok(connection),
-                    None => continue,
-                },
-                Err(error) => error,
-            };
-            let now = clock::now().uptime;
-            let over = now >= limits.connected_by;
-            let cause = match &self.health {
-                Some(health) => match health.last_connect_failure() {
-                    Some((_, ConnectError::Panicked(text))) => NoConnection::Panicked(text),
-                    // One from before this call says little about the server now, until there is no time left.
-                    Some((when, _)) if when < began && !over => continue,
-                    Some((_, ConnectError::Refused(refusal))) => return Err(Failure::Refused(refusal)),
-                    Some((_, ConnectError::Failed(error))) if over || now >= limits.reachable_by => {
-                        NoConnection::Failed(error)
-                    }
-                    None if over => NoConnection::PoolExhausted,
-                    _ => continue,
-                },
-                None if over => NoConnection::Said(error.to_string()),
-                None => continue,
-            };
-            return Err(Failure::NoConnection { cause, waited: now.since(began) });
-        }
-    }
-}
-
-impl Pooled<Manager> {
-    /// Looks through a pool of our own making.
-    pub(crate) fn open(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
-        Self { pool, command_timeout: manager.limits()[1], health: Some(manager.health()) }
-    }
-}
-
-/// Leaves out a connection that was opened before the server was seen to close others: it is likely dead, and a command sent
-/// on it would have an unknown outcome for nothing.
-fn usable<M: r2d2::ManageConnection>(
-    mut connection: r2d2::PooledConnection<M>,
-) -> Option<r2d2::PooledConnection<M>>
-where
-    M::Connection: Carrier,
-{
-    if connection.is_doubtful() {
-        connection.retire();
-        return None;
-    }
-    Some(connection)
-}
-
-impl<M: r2d2::ManageConnection> Window for Pooled<M>
-where
-    M::Connection: Carrier,
-{
-    fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
-        let packed = packed(key, command);
-        let mut connection = self.checkout(limits)?;
-        let now = clock::now();
-        if limits.before.is_some_and(|end| end.has_passed(now)) {
-            return Err(Failure::TooLate);
-        }
-        connection.answer_within(limits.answered_by.since(now.uptime));
-        let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
-        let error = match answer {
-            Ok(value) => match shaped(command, value) {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
-            },
-            Err(error) => error,
-        };
-        match refusal_in(&error) {
-            Some(refusal) => {
-                if refusal.ends_the_connection() {
-                    connection.retire();
-                }
-                Err(Failure::Refused(refusal))
-            }
-            None => {
-                connection.retire(); // I8
-                let understood = error.is_io_error();
-                Err(Failure::Lost(if understood { error } else { not_understood(&error, "the server") }))
-            }
-        }
-    }
-
-    fn command_timeout(&self) -> Duration {
-        self.command_timeout
-    }
-
-    fn patience(&self) -> Duration {
-        self.pool.connection_timeout()
-    }
-}
-
-impl<M: r2d2::ManageConnection> fmt::Debug for Pooled<M> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pooled")
-            .field("pool", &self.pool.state())
-            .field("max_size", &self.pool.max_size())
-            .field("command_timeout", &self.command_timeout)
-            .finish_non_exhaustive()
-    }
 }
 
 fn packed(key: &Key, command: &Command) -> Vec<u8> {

@@ -33,6 +33,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             garbage_on_the_wire,
             garbage_on_a_plain_pool_s_wire,
             an_answer_of_another_kind,
+            a_server_that_takes_longer_over_each_answer_than_there_is_time,
+            a_release_that_waits_for_a_connection_beyond_its_lease,
+            more_waiters_than_connections,
+            more_threads_than_the_server_takes_clients,
+            a_slow_connection_is_opened_once,
             a_restarted_server_is_met_with_fresh_connections,
             a_key_of_another_type,
             a_password_that_is_missing_or_wrong,
@@ -359,25 +364,125 @@ fn an_answer_of_another_kind() -> Outcome {
     Ok(())
 }
 
-fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
-    let mut server = RedisServer::start()?;
-    let locker = Locker::at(&server.url())?.pool_size(4).open()?;
-    let options = expiring().timeout(Duration::ZERO);
-    // Four at once, so that the pool holds four connections.
-    let busy: Vec<_> = (0..4)
-        .map(|n| {
-            let lock = Lock::new(&locker, format!("restart:{n}"), options).unwrap();
-            thread::spawn(move || (0..50).try_for_each(|_| lock.lock().map(drop)))
+fn a_server_that_takes_longer_over_each_answer_than_there_is_time() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("slow");
+    key.set("1895000000.5");
+    let locker = Locker::at(&scene.faulty.url())?.command_timeout(millis(1000)).open()?;
+    let lock = Lock::new(&locker, &key.key, expiring())?;
+    // Each answer would come in time, but both together would not: what the first took is missing for the second.
+    scene.faulty.next("SETNX", Fault::AnswerLate(millis(700)));
+    scene.faulty.next("GET", Fault::AnswerLate(millis(700)));
+    let error = lock.try_lock().expect_err("the second answer was waited for beyond the call's time");
+    assert!(matches!(error, Error::Io { .. } | Error::Unknown { .. }), "{error:?}");
+    Ok(())
+}
+
+/// A locker on a pool of one, and the pool.
+fn pool_of_one(
+    server: &RedisServer,
+    timeout: Duration,
+) -> Result<(Locker, r2d2::Pool<Manager>), redis::RedisError> {
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
+    let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.build_unchecked(manager.clone());
+    Ok((Locker::with_managed_pool(pool.clone(), &manager), pool))
+}
+
+fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Ground::of(&server).key("release");
+    let (locker, pool) = pool_of_one(&server, LONG)?;
+    let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)))?.lock()?;
+    let taken = pool.get()?;
+    let releasing = thread::spawn(move || held.release());
+    thread::sleep(millis(400));
+    key.set("1895000000.5"); // by now it can be another's
+    drop(taken);
+    assert_eq!(releasing.join().unwrap()?, Release::Overran);
+    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    Ok(())
+}
+
+fn more_waiters_than_connections() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Ground::of(&server).key("waiters");
+    key.set("1895000000.5");
+    let locker = Locker::at(&server.url())?.pool_size(1).open()?;
+    let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
+    let waiters: Vec<_> = vec![lock; 32]
+        .into_iter()
+        .map(|lock| {
+            thread::spawn(move || {
+                (0..3).try_for_each(|_| lock.try_lock_for(millis(100)).map(|got| assert!(got.is_none())))
+            })
         })
         .collect();
-    busy.into_iter().try_for_each(|thread| thread.join().unwrap())?;
+    // All of them make their last try at about the same time, with one connection: they wait for it, and get their answer.
+    waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
+    Ok(())
+}
+
+fn more_threads_than_the_server_takes_clients() -> Outcome {
+    let server = RedisServer::start_with("maxclients 2\nrequirepass secret")?;
+    let url = format!("redis://:secret@{}/", server.address());
+    let locker = Locker::at(&url)?.pool_size(8).open()?;
+    let threads: Vec<_> = (0..8)
+        .map(|n| {
+            let lock = Lock::new(&locker, format!("clients:{n}"), expiring().timeout(LONG)).unwrap();
+            thread::spawn(move || {
+                (0..30).try_for_each(|_| {
+                    let outcome = lock.lock()?.release()?;
+                    assert_eq!(outcome, Release::Released);
+                    Ok::<_, Error>(())
+                })
+            })
+        })
+        .collect();
+    // That the pool cannot grow is no reason for those to fail who have two connections to share.
+    threads.into_iter().try_for_each(|thread| thread.join().unwrap())?;
+    Ok(())
+}
+
+fn a_slow_connection_is_opened_once() -> Outcome {
+    let scene = Scene::set()?;
+    let url = scene.faulty.url().replace("redis://", "redis://:secret@");
+    scene.ground.connection().set_read_timeout(None)?;
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("secret")
+        .query(&mut scene.ground.connection())?;
+    scene.faulty.next("AUTH", Fault::AnswerLate(millis(400)));
+    drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
+    let connections: std::collections::BTreeSet<usize> =
+        scene.faulty.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections.len(), 1, "{:?}", scene.faulty.asked());
+    Ok(())
+}
+
+fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let manager = Manager::new(redis::Client::open(server.url())?);
+    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
+    assert_eq!(pool.state().idle_connections, 4);
+    let locker = Locker::with_managed_pool(pool, &manager);
+    let options = expiring().timeout(Duration::ZERO);
     server.restart()?;
     let lock = Lock::new(&locker, "restart:0", options)?;
     let held = lock.lock()?;
     assert_eq!(held.release()?, Release::Released);
     // Without an expiration a lost answer is an error: once per restart at most, not once per dead connection.
-    let lock = Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
-    drop(lock.lock()?);
+    let unexpiring =
+        Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
+    drop(unexpiring.lock()?);
+    // A server that was away for some time is found again.
+    server.stop();
+    assert!(lock.lock().is_err());
+    thread::sleep(millis(700));
+    assert!(matches!(lock.lock(), Err(Error::Pool { .. })));
+    server.restart()?;
+    drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);
     Ok(())
 }
 
@@ -522,24 +627,28 @@ fn a_refusal_on_release() -> Outcome {
 
 fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("pool");
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(millis(300));
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
-    let lock = Lock::new(&Locker::with_pool(pool.clone()), &key.key, expiring().timeout(millis(100)))?;
-    let mut taken = pool.get()?;
-    let error = lock.lock().expect_err("the pool is empty");
-    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
-    assert_says(&error, &key, &["no connection to the server within", "the pool is large enough"]);
-    let () = redis::cmd("PING").query(&mut *taken).map(|_: String| ())?;
-    assert_eq!(key.value(), None);
-    drop(taken);
-    // What is held is not lost by it: the lock frees itself.
-    let held = lock.lock()?;
-    let taken = pool.get()?;
-    assert!(matches!(held.release(), Err(Error::Pool { .. })));
-    assert!(key.value().is_some());
-    drop(taken);
+    let key = Ground::of(&server).key("pool");
+    let (managed, pool) = pool_of_one(&server, millis(300))?;
+    let options = expiring().timeout(millis(100));
+    for (locker, words) in
+        [(managed, "make the pool larger"), (Locker::with_pool(pool.clone()), "the pool is large enough")]
+    {
+        let lock = Lock::new(&locker, &key.key, options)?;
+        let mut taken = pool.get()?;
+        let error = lock.lock().expect_err("the pool is empty");
+        assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+        assert_says(&error, &key, &["no connection to the server within", words]);
+        let _: String = redis::cmd("PING").query(&mut *taken)?;
+        assert_eq!(key.value(), None);
+        drop(taken);
+        // What is held is not lost by it: the lock frees itself.
+        let held = lock.lock()?;
+        let taken = pool.get()?;
+        assert!(matches!(held.release(), Err(Error::Pool { .. })));
+        assert!(key.value().is_some());
+        drop(taken);
+        key.delete();
+    }
     Ok(())
 }
 

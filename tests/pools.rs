@@ -55,8 +55,7 @@ fn a_password_and_a_database_number() -> Outcome {
 }
 
 fn a_user_and_a_password() -> Outcome {
-    let server =
-        RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists +ping +client")?;
+    let server = RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists")?;
     works(
         &Locker::open(&format!("redis://worker:secret@{}/", server.address()))?,
         &server,
@@ -122,7 +121,12 @@ fn a_plain_pool_of_the_redis_crate() -> Outcome {
         .max_size(2)
         .test_on_check_out(false)
         .build(redis::Client::open(server.url())?)?;
-    works(&Locker::with_pool(pool), &server, "", 0)
+    works(&Locker::with_pool(pool), &server, "", 0)?;
+    // One that has to open a connection first, for a wait that is as long as there can be.
+    let cold = r2d2::Pool::builder().min_idle(Some(0)).build_unchecked(redis::Client::open(server.url())?);
+    let lock = Lock::new(&Locker::with_pool(cold), "cold", expiring())?;
+    assert!(lock.try_lock_for(std::time::Duration::MAX)?.is_some());
+    Ok(())
 }
 
 fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::lease::Lease;
+use super::lease::{End, Lease};
 use super::{Command, GiveUp, Reply};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::Takeover;
@@ -11,6 +11,10 @@ use crate::value::{Content, Expiry, Nonce};
 /// How often in a row an absent value sends us back to SETNX without a sleep: a key that comes and goes that fast is
 /// one that others are busy with.
 const ABSENT_RETRIES: u32 = 3;
+
+/// How long after the value was read GETSET may still be sent. Much less than the guard: a GETSET that waits for a connection
+/// while another takes over and works would put our older time over his.
+const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(250);
 
 /// What an attempt to get a lock is to keep to.
 #[derive(Clone, Copy, Debug)]
@@ -29,6 +33,8 @@ pub(crate) struct Terms {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     Send(Command),
+    /// To be sent only if this end has not passed by the clocks as read with a connection in hand (I4).
+    SendBefore(End, Command),
     /// Sleep, then call [`Acquiring::woken`]. No connection is held meanwhile (I9).
     Sleep(Duration),
     Held(Lease),
@@ -63,6 +69,7 @@ pub(crate) enum Note {
 /// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), absent | held |
 /// | | anything else | we lost, and have overwritten the winner's value; wait |
 /// | | no answer | GET → `Reading`; our bytes there do not prove that we won |
+/// | | not sent in time | wait: what was read may no longer be true |
 /// | `Sleeping` | woken | `Trying` |
 #[derive(Debug)]
 pub(crate) struct Acquiring {
@@ -137,6 +144,7 @@ impl Acquiring {
             (State::TakingOver { lease, asked }, Reply::Bulk(found)) => {
                 self.taken(lease, asked, found.as_deref(), now)
             }
+            (State::TakingOver { .. }, Reply::TooLate) => self.wait(now),
             (_, Reply::Refused) => self.give_up(GiveUp::Refused),
             (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),
             // What is no answer to the command is as good as none.
@@ -177,7 +185,7 @@ impl Acquiring {
             let lease = Lease::beginning(now, self.terms.expiration, self.terms.nonce);
             let command = Command::GetSet(lease.value.clone());
             self.state = State::TakingOver { lease, asked: now.wall };
-            return Action::Send(command);
+            return Action::SendBefore(End::of(now, TAKEOVER_STILL_TRUE), command);
         }
         self.wait(now)
     }

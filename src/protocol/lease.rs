@@ -17,7 +17,7 @@ pub(crate) struct Lease {
     pub(crate) end: Option<End>,
 }
 
-/// The end of the promised time, by both clocks.
+/// The end of a time that can be relied on, by both clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct End {
     pub(crate) wall: Wall,
@@ -30,7 +30,7 @@ impl Lease {
         match expiration {
             Some(expiration) => Lease {
                 value: value::write(now.wall.after(expiration).after(GUARD), nonce),
-                end: Some(End { wall: now.wall.after(expiration), uptime: now.uptime.after(expiration) }),
+                end: Some(End::of(now, expiration)),
             },
             None => Lease { value: value::UNEXPIRING.to_vec(), end: None },
         }
@@ -42,6 +42,11 @@ impl Lease {
 }
 
 impl End {
+    /// The end of a time that begins now.
+    pub(crate) fn of(now: Now, time: Duration) -> Self {
+        End { wall: now.wall.after(time), uptime: now.uptime.after(time) }
+    }
+
     /// Over when either clock says so (I7).
     pub(crate) fn has_passed(self, now: Now) -> bool {
         now.wall >= self.wall || now.uptime >= self.uptime

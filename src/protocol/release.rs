@@ -42,8 +42,9 @@ pub(crate) enum Step {
 /// | | not sent until the lease had passed | done: overran |
 /// | | no answer, expiring | GET → `Checking`; DEL is never sent again (I6) |
 /// | | no answer, unexpiring | unknown: `1` names nobody |
-/// | `Checking` | our bytes | unknown: the DEL may still come |
-/// | | anything else | done: it is not ours any more |
+/// | `Checking` | lease passed | done: overran |
+/// | | absent | done: released |
+/// | | anything else | unknown: the DEL may still come, and others' bytes may stand for our lock (a loser's of a takeover) |
 #[derive(Debug)]
 pub(crate) struct Releasing<'a> {
     lease: &'a Lease,
@@ -78,9 +79,8 @@ impl<'a> Releasing<'a> {
                 self.state = State::Checking;
                 Step::Send(Command::Get)
             }
-            (State::Checking, Reply::Bulk(found)) if found.as_ref() != Some(&self.lease.value) => {
-                Step::Done(if self.lease.has_passed(now) { Release::Overran } else { Release::Released })
-            }
+            (State::Checking, Reply::Bulk(_)) if self.lease.has_passed(now) => Step::Done(Release::Overran),
+            (State::Checking, Reply::Bulk(None)) => Step::Done(Release::Released),
             (State::Deleting | State::Checking, _) => Step::GiveUp(GiveUp::Unknown),
         }
     }

@@ -14,6 +14,7 @@
 //! | `ann is refused` | the server says no |
 //! | `ann's request is lost`, `ann's answer is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
+//! | `ann has a connection too late` | nothing was sent, since its time had passed by then |
 //! | `ann's request arrives late` | the first that was lost on the way is carried out after all, with nobody to answer |
 //! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
 //! | `the key` | shows what it holds |
@@ -155,6 +156,7 @@ impl Stage {
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.answered(name).map(Some),
             [name, "is", "refused"] => self.failed(name, Reply::Refused).map(Some),
+            [name, "has", "a", "connection", "too", "late"] => self.failed(name, Reply::TooLate).map(Some),
             [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
@@ -330,7 +332,7 @@ impl Client {
             }));
         }
         shown.push(match action {
-            Action::Send(command) => {
+            Action::Send(command) | Action::SendBefore(_, command) => {
                 let name = command.name().to_owned();
                 self.sent = Some(command);
                 name

@@ -15,8 +15,9 @@ use redis::{ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnec
 /// this library's own [`Connection`](crate::Connection). For another type, wrap it and implement this: keep a flag, set
 /// it in `retire`, and answer it in your manager's [`has_broken`](r2d2::ManageConnection::has_broken).
 pub trait Carrier: redis::ConnectionLike + Send + 'static {
-    /// Takes the connection out of use: from now on its pool's manager must find it broken.
-    fn retire(&mut self);
+    /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that could be
+    /// done; if not, the library keeps the connection from its pool for good, which has one less then.
+    fn retire(&mut self) -> bool;
 
     /// Whether the connection is likely dead and should be retired rather than used.
     fn is_doubtful(&self) -> bool {
@@ -28,22 +29,19 @@ pub trait Carrier: redis::ConnectionLike + Send + 'static {
 }
 
 impl Carrier for redis::Connection {
-    fn retire(&mut self) {
+    fn retire(&mut self) -> bool {
         if !self.is_open() {
-            return;
+            return true;
         }
-        // The old one is closed by being dropped; what takes its place says that it is closed. Only a machine without a
-        // loopback address or out of file handles gets no such replacement, and there waiting is better than going on.
-        loop {
-            match closed_connection() {
-                Ok(closed) => {
-                    *self = closed;
-                    return;
-                }
-                Err(error) => {
-                    log::error!(target: "setnx_lock", "cannot take a broken connection out of use: {error}; trying again");
-                    std::thread::sleep(Duration::from_millis(100));
-                }
+        // The old one is closed by being dropped; what takes its place says that it is closed.
+        match closed_connection() {
+            Ok(closed) => {
+                *self = closed;
+                true
+            }
+            Err(error) => {
+                log::error!(target: "setnx_lock", "cannot take a broken connection out of use, so its pool has one less: {error}");
+                false
             }
         }
     }
@@ -71,7 +69,7 @@ mod tests {
     fn a_retired_connection_says_that_it_is_closed() {
         let mut connection = closed_connection().unwrap();
         assert!(!connection.is_open());
-        connection.retire();
+        assert!(connection.retire());
         assert!(!connection.is_open());
     }
 }

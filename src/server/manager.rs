@@ -6,40 +6,30 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{
-    ConnectionAddr, ConnectionLike, IntoConnectionInfo, ProtocolVersion, RedisError, RedisResult, Value,
-};
+use redis::{ConnectionAddr, ConnectionLike, ProtocolVersion, RedisError, RedisResult, Value};
 
 use super::carrier::Carrier;
 use super::health::Health;
 use super::refusal::Refusal;
 use super::{not_understood, refusal_in};
+use crate::clock::{self, Uptime};
 
 /// How long connecting may take when nothing else is said.
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one command may take when nothing else is said.
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// How long after a panic connecting is not tried again.
+const PANIC_PAUSE: Duration = Duration::from_secs(5);
+
 /// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
-/// use it yourself to share a pool between locks and other work, or to set the pool up in your own way.
+/// use it yourself to share a pool between locks and other work, or to set the pool up in your own way:
+/// [`Locker::with_managed_pool`](crate::Locker::with_managed_pool).
 ///
 /// Unlike the redis crate's own manager it sets time-outs for connecting and for each answer (2 s unless changed),
 /// never uses a connection again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers answer
 /// with an error. Turn r2d2's `test_on_check_out` off: it costs a round trip for every command and proves nothing about
 /// the next.
-///
-/// ```no_run
-/// use setnx_lock::{Locker, Manager};
-///
-/// let client = redis::Client::open("redis://127.0.0.1/")?;
-/// let pool = r2d2::Pool::builder()
-///     .max_size(32)
-///     .min_idle(Some(0))
-///     .test_on_check_out(false)
-///     .build_unchecked(Manager::new(client));
-/// let locker = Locker::with_pool(pool);
-/// # Ok::<(), redis::RedisError>(())
-/// ```
 #[derive(Clone)]
 pub struct Manager {
     client: redis::Client,
@@ -82,37 +72,43 @@ impl Manager {
     }
 
     fn dial(&self) -> Result<Connection, ConnectError> {
+        let give_up = clock::now().uptime.after(self.connect_timeout);
         let info = self.client.get_connection_info();
         let settings = info.redis_settings();
         let resp3 = settings.protocol() != ProtocolVersion::RESP2;
         // The greeting of RESP3 carries user and password. Otherwise they are sent here, because the crate keeps the
         // server's words to itself, and "too many clients" must not be taken for a wrong password.
-        let bare = if resp3 {
-            settings.clone().set_skip_set_lib_name()
-        } else {
-            redis::RedisConnectionInfo::default().set_skip_set_lib_name()
-        };
-        let client = redis::Client::open(info.clone().set_redis_settings(bare).into_connection_info()?)?;
-        let mut inner = client.get_connection_with_timeout(self.connect_timeout)?;
-        inner.set_read_timeout(Some(self.connect_timeout))?;
+        let bare = if resp3 { settings.clone() } else { redis::RedisConnectionInfo::default() };
+        // A connection that is given up takes with it what it has not sent yet: a command that arrives later than its
+        // caller waits for it does nobody good.
+        let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);
+        let info = info.clone().set_redis_settings(bare.set_skip_set_lib_name()).set_tcp_settings(tcp);
+        let address = info.addr().to_string();
+        let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
+        let mut inner = redis::Client::open(info)?.get_connection_with_timeout(self.connect_timeout)?;
         inner.set_write_timeout(Some(self.command_timeout))?;
+
+        let mut greetings = Greetings { connection: &mut inner, give_up };
         if !resp3 {
             if let Some(password) = settings.password() {
-                authenticate(&mut inner, settings.username(), password)?;
+                greetings.authenticate(settings.username(), password)?;
             }
             if settings.db() != 0 {
-                ask(&mut inner, redis::cmd("SELECT").arg(settings.db()))?;
+                greetings.say(redis::cmd("SELECT").arg(settings.db()))?;
             }
         }
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        if tls {
             // The handshake comes with the first command. Left to a lock's, a certificate that is refused would be an
-            // answer that got lost.
-            ask(&mut inner, &redis::cmd("PING"))?;
+            // answer that got lost. What the server says to it is all the same.
+            match greetings.say(&redis::cmd("PING")) {
+                Ok(()) | Err(ConnectError::Refused(_)) => {}
+                Err(error) => return Err(error),
+            }
         }
         inner.set_read_timeout(Some(self.command_timeout))?;
         Ok(Connection {
             inner,
-            address: info.addr().to_string(),
+            address,
             broken: false,
             command_timeout: self.command_timeout,
             read_timeout: self.command_timeout,
@@ -122,19 +118,32 @@ impl Manager {
     }
 }
 
-/// Servers before 6 know no users: there, as in the redis crate, the password alone is tried.
-fn authenticate(
-    connection: &mut redis::Connection,
-    user: Option<&str>,
-    password: &str,
-) -> Result<(), ConnectError> {
-    if let Some(user) = user {
-        match ask(connection, redis::cmd("AUTH").arg(user).arg(password)) {
-            Err(ConnectError::Refused(refusal)) if refusal.text().contains("wrong number of arguments") => {}
-            answer => return answer,
-        }
+/// What is said on a new connection, within the time for connecting.
+struct Greetings<'a> {
+    connection: &'a mut redis::Connection,
+    give_up: Uptime,
+}
+
+impl Greetings<'_> {
+    fn say(&mut self, command: &redis::Cmd) -> Result<(), ConnectError> {
+        // A time-out of zero would be none at all.
+        let left = self.give_up.since(clock::now().uptime).max(Duration::from_millis(1));
+        self.connection.set_read_timeout(Some(left))?;
+        self.connection.req_command(command).and_then(Value::extract_error)?;
+        Ok(())
     }
-    ask(connection, redis::cmd("AUTH").arg(password))
+
+    /// Servers before 6 know no users: there, as in the redis crate, the password alone is tried.
+    fn authenticate(&mut self, user: Option<&str>, password: &str) -> Result<(), ConnectError> {
+        if let Some(user) = user {
+            match self.say(redis::cmd("AUTH").arg(user).arg(password)) {
+                Err(ConnectError::Refused(refusal))
+                    if refusal.text().contains("wrong number of arguments") => {}
+                answer => return answer,
+            }
+        }
+        self.say(redis::cmd("AUTH").arg(password))
+    }
 }
 
 /// The same error in words that say who did not do what: the system's are "Resource temporarily unavailable" when time was
@@ -159,11 +168,6 @@ fn panic_text(panic: &(dyn Any + Send)) -> String {
     text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn ask(connection: &mut redis::Connection, command: &redis::Cmd) -> Result<(), ConnectError> {
-    connection.req_command(command).and_then(Value::extract_error)?;
-    Ok(())
-}
-
 impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The address only: what else a client knows includes the password.
@@ -180,8 +184,10 @@ impl r2d2::ManageConnection for Manager {
     type Error = ConnectError;
 
     fn connect(&self) -> Result<Connection, ConnectError> {
-        // TLS libraries panic where the program has not set them up, and will each time: once is enough.
-        if let Some((_, error @ ConnectError::Panicked(_))) = self.health.last_connect_failure() {
+        // TLS libraries panic where the program has not set them up: not again and again.
+        if let Some((when, error @ ConnectError::Panicked(_))) = self.health.last_connect_failure()
+            && clock::now().uptime.since(when) < PANIC_PAUSE
+        {
             return Err(error);
         }
         let dialled = catch_unwind(AssertUnwindSafe(|| self.dial()));
@@ -202,7 +208,8 @@ impl r2d2::ManageConnection for Manager {
     }
 
     fn is_valid(&self, connection: &mut Connection) -> Result<(), ConnectError> {
-        ask(&mut connection.inner, &redis::cmd("PING"))
+        connection.req_command(&redis::cmd("PING")).and_then(Value::extract_error)?;
+        Ok(())
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
@@ -222,7 +229,7 @@ pub enum ConnectError {
     /// The server could not be reached, or could not be understood.
     #[error("{0}")]
     Failed(RedisError),
-    /// The library that was to open the connection panicked, and is not asked again.
+    /// The library that was to open the connection panicked. It is asked again after some seconds.
     #[error("connecting panicked: {0}")]
     Panicked(String),
 }
@@ -278,8 +285,9 @@ impl Connection {
 }
 
 impl Carrier for Connection {
-    fn retire(&mut self) {
+    fn retire(&mut self) -> bool {
         self.broken = true;
+        true
     }
 
     fn is_doubtful(&self) -> bool {

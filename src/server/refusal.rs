@@ -39,26 +39,27 @@ pub enum RefusalKind {
     Other,
 }
 
-/// What a refusal is known by: a text that the server's words begin with or contain, in lower case. The first that
-/// fits counts. Versions up to 2.4 begin nearly everything with `ERR` and say it in a sentence of their own.
+/// What a refusal is known by: how the server's words begin, in lower case. Versions up to 2.4 begin nearly everything with
+/// `ERR` and say it in a sentence of their own. Not by what they contain, since they quote keys and arguments.
 const WORDS: &[(&str, RefusalKind)] = &[
     ("wrongtype", RefusalKind::WrongType),
-    ("holding the wrong kind of value", RefusalKind::WrongType), // up to 2.4
+    ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.4
     ("noauth", RefusalKind::NoPassword),
     ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
     ("wrongpass", RefusalKind::WrongPassword),
-    ("invalid password", RefusalKind::WrongPassword), // up to 5
-    ("no password is set", RefusalKind::WrongPassword), // a password where none is wanted, up to 5
-    ("without any password configured", RefusalKind::WrongPassword), // the same, from 6
+    ("err invalid password", RefusalKind::WrongPassword), // up to 5
+    ("err client sent auth, but no password is set", RefusalKind::WrongPassword), // up to 5
+    ("err auth <password> called without any password", RefusalKind::WrongPassword), // from 6
     ("noperm", RefusalKind::NotPermitted),
     ("oom ", RefusalKind::OverMemory),
-    ("command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
+    ("err command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
     ("loading", RefusalKind::Loading),
-    ("max number of clients", RefusalKind::TooManyClients),
+    ("err max number of clients", RefusalKind::TooManyClients),
     ("readonly", RefusalKind::ReadOnly),
     ("misconf", RefusalKind::CannotSave),
-    ("db index", RefusalKind::NoSuchDatabase), // "invalid DB index", from 4 on "DB index is out of range"
-    ("unknown command", RefusalKind::UnknownCommand),
+    ("err invalid db index", RefusalKind::NoSuchDatabase),
+    ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
+    ("err unknown command", RefusalKind::UnknownCommand),
 ];
 
 impl Refusal {
@@ -68,7 +69,7 @@ impl Refusal {
         let lower = text.to_lowercase();
         let kind = WORDS
             .iter()
-            .find(|(words, _)| lower.contains(words))
+            .find(|(words, _)| lower.starts_with(words))
             .map_or(RefusalKind::Other, |(_, kind)| *kind);
         Self { kind, text }
     }
@@ -83,6 +84,11 @@ impl Refusal {
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
+    }
+
+    /// Whether the server may say otherwise a moment later, without anybody changing anything.
+    pub(crate) fn may_pass(&self) -> bool {
+        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
     }
 
     /// Whether the server closes the connection after saying this.
@@ -166,6 +172,7 @@ mod tests {
             ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
             ("ERR invalid DB index", Kind::NoSuchDatabase),
             ("ERR DB index is out of range", Kind::NoSuchDatabase),
+            ("ERR unknown command `SETNX`, with args beginning with: `uploading:7`", Kind::UnknownCommand),
             ("ERR something new", Kind::Other),
         ];
         for (text, kind) in table {

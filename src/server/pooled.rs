@@ -1,0 +1,192 @@
+//! One command through a pool: waits for a connection, sends, and gives the connection back.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, mem, thread};
+
+use redis::{ConnectionLike as _, Value};
+
+use super::carrier::Carrier;
+use super::health::Health;
+use super::manager::{self, ConnectError, Manager};
+use super::{Failure, Limits, Window, not_understood, packed, refusal_in, shaped};
+use crate::clock::{self, Now, Uptime};
+use crate::error::NoConnection;
+use crate::key::Key;
+use crate::protocol::{Command, Reply};
+
+/// How long r2d2 is left to open the first connection before we look whether that has failed, which it does not tell.
+const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// How often we look then. r2d2 is not asked again so soon, since it opens one more connection each time it is asked.
+const LOOK: Duration = Duration::from_millis(5);
+/// How long r2d2 is left to itself while there are connections, and how often it is asked to open one while there are none.
+const TURN: Duration = Duration::from_secs(1);
+/// For how long a failure to connect says something about the server. r2d2 tries again sooner.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// A window through a pool.
+pub(crate) struct Pooled<M: r2d2::ManageConnection> {
+    pool: r2d2::Pool<M>,
+    command_timeout: Duration,
+    patience: Duration,
+    /// What the manager knows about the server, where it is ours.
+    health: Option<Arc<Health>>,
+}
+
+impl Pooled<Manager> {
+    /// Looks through a pool of this manager.
+    pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager, patience: Duration) -> Self {
+        let [_, command_timeout] = manager.limits();
+        Self { pool, command_timeout, patience, health: Some(manager.health()) }
+    }
+}
+
+impl<M: r2d2::ManageConnection> Pooled<M>
+where
+    M::Connection: Carrier,
+{
+    /// Looks through a pool of somebody else's.
+    pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
+        let patience = pool.connection_timeout();
+        Self { pool, command_timeout: manager::DEFAULT_COMMAND_TIMEOUT, patience, health: None }
+    }
+
+    /// Returns a connection, and the time when it was there.
+    fn checkout(&self, limits: &Limits) -> Result<(r2d2::PooledConnection<M>, Now), Failure> {
+        if let Some(connection) = self.pool.try_get().and_then(usable) {
+            return Ok((connection, limits.asked));
+        }
+        let began = clock::now().uptime;
+        let mut opening_since = None;
+        loop {
+            let left = limits.connected_by.since(clock::now().uptime);
+            let missing = match self.wait_for_one(left, &mut opening_since) {
+                Ok(connection) => match usable(connection) {
+                    Some(connection) => return Ok((connection, clock::now())),
+                    None => continue,
+                },
+                Err(missing) => missing,
+            };
+            let now = clock::now().uptime;
+            let over = now >= limits.connected_by;
+            let cause = match self.connect_failure(began, over) {
+                Some(ConnectError::Refused(refusal))
+                    if over || now >= limits.reachable_by || !refusal.may_pass() =>
+                {
+                    return Err(Failure::Refused(refusal));
+                }
+                Some(ConnectError::Panicked(text)) => NoConnection::Panicked(text),
+                Some(ConnectError::Failed(error)) if over || now >= limits.reachable_by => {
+                    NoConnection::Failed(error)
+                }
+                None if over => missing,
+                _ => continue,
+            };
+            return Err(Failure::NoConnection { cause, waited: now.since(began) });
+        }
+    }
+
+    /// Waits for a connection for some time, at most `left`. Short while there is none at all, to look for failures.
+    fn wait_for_one(
+        &self,
+        left: Duration,
+        opening_since: &mut Option<Uptime>,
+    ) -> Result<r2d2::PooledConnection<M>, NoConnection> {
+        let now = clock::now().uptime;
+        let none_at_all = self.health.is_some() && self.pool.state().connections == 0;
+        if none_at_all && opening_since.is_some_and(|since| now.since(since) < TURN) {
+            thread::sleep(left.min(LOOK));
+            return self.pool.try_get().ok_or(NoConnection::PoolExhausted);
+        }
+        *opening_since = Some(now);
+        let got = self.pool.get_timeout(left.min(if none_at_all { FIRST_LOOK } else { TURN }));
+        got.map_err(|error| match self.health {
+            Some(_) => NoConnection::PoolExhausted,
+            None => NoConnection::Said(error.to_string()),
+        })
+    }
+
+    /// Returns how connecting has failed, if it counts. While there are connections, one more that could not be opened says
+    /// nothing about the server; and an old failure says little, unless there is no time to wait for another.
+    fn connect_failure(&self, began: Uptime, over: bool) -> Option<ConnectError> {
+        let (when, error) = self.health.as_ref()?.last_connect_failure()?;
+        let counts = (over || when.after(FRESH) >= began) && self.pool.state().connections == 0;
+        counts.then_some(error)
+    }
+}
+
+/// Leaves out a connection that was opened before the server was seen to close others: it is likely dead, and a command sent
+/// on it would have an unknown outcome for nothing.
+fn usable<M: r2d2::ManageConnection>(
+    connection: r2d2::PooledConnection<M>,
+) -> Option<r2d2::PooledConnection<M>>
+where
+    M::Connection: Carrier,
+{
+    if connection.is_doubtful() {
+        retire(connection);
+        return None;
+    }
+    Some(connection)
+}
+
+/// Gives a connection back that its pool will not use again (I8).
+fn retire<M: r2d2::ManageConnection>(mut connection: r2d2::PooledConnection<M>)
+where
+    M::Connection: Carrier,
+{
+    if !connection.retire() {
+        mem::forget(connection);
+    }
+}
+
+impl<M: r2d2::ManageConnection> Window for Pooled<M>
+where
+    M::Connection: Carrier,
+{
+    fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
+        let packed = packed(key, command);
+        let (mut connection, now) = self.checkout(limits)?;
+        if limits.before.is_some_and(|end| end.has_passed(now)) {
+            return Err(Failure::TooLate);
+        }
+        connection.answer_within(limits.answered_by.since(now.uptime));
+        let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
+        let error = match answer.and_then(|value| shaped(command, value)) {
+            Ok(reply) => return Ok(reply),
+            Err(error) => error,
+        };
+        match refusal_in(&error) {
+            Some(refusal) => {
+                if refusal.ends_the_connection() {
+                    retire(connection);
+                }
+                Err(Failure::Refused(refusal))
+            }
+            None => {
+                retire(connection);
+                let understood = error.is_io_error();
+                Err(Failure::Lost(if understood { error } else { not_understood(&error, "the server") }))
+            }
+        }
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    fn patience(&self) -> Duration {
+        self.patience
+    }
+}
+
+impl<M: r2d2::ManageConnection> fmt::Debug for Pooled<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pooled")
+            .field("pool", &self.pool.state())
+            .field("max_size", &self.pool.max_size())
+            .field("command_timeout", &self.command_timeout)
+            .field("patience", &self.patience)
+            .finish_non_exhaustive()
+    }
+}
