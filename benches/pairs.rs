@@ -1,6 +1,6 @@
 //! Acquire and release, uncontended, against a raw loop of SETNX and DEL through the same crate.
 //!
-//! Both run on one private server, in turns of a fraction of a second, so that whatever else the machine is doing meets
+//! Both run on one private server, in turns of a few milliseconds, so that whatever else the machine is doing meets
 //! both; what counts is the median of the ratios of neighbouring turns. The commands of a pair are counted by the server.
 
 #[allow(unreachable_pub, dead_code, reason = "shared with the tests, which use other parts of it")]
@@ -25,10 +25,10 @@ type Outcome<T> = Result<T, Box<dyn Error + Send + Sync>>;
 #[derive(Debug, Parser)]
 struct Arguments {
     /// How many turns each side gets
-    #[arg(long, default_value_t = 25, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     rounds: u32,
     /// How long a turn lasts
-    #[arg(long, default_value = "200ms", value_parser = humantime::parse_duration)]
+    #[arg(long, default_value = "20ms", value_parser = humantime::parse_duration)]
     turn: Duration,
     /// How many threads, each on a key of its own
     #[arg(long, value_delimiter = ',', default_value = "1,2,8", value_parser = clap::value_parser!(u32).range(1..=256))]

@@ -109,8 +109,7 @@ impl Engine {
     }
 
     /// Gives a lease back, with at most two commands and no sleep.
-    pub(crate) fn release(&self, key: &Key, lease: &Lease) -> Result<Release, Error> {
-        let began = clock::now();
+    pub(crate) fn release(&self, key: &Key, lease: &Lease, began: Now) -> Result<Release, Error> {
         let mut call = Call::new(self, key);
         let mut now = began;
         let (mut releasing, mut step) = Releasing::start(lease, now);

@@ -14,6 +14,7 @@ use crate::value::Content;
 pub enum Error {
     /// Somebody else held the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
     #[error("Timeout on lock {key} exceeded {} sec{details}", Seconds(*timeout))]
+    #[non_exhaustive]
     Timeout {
         /// The lock's key.
         key: Key,
@@ -28,6 +29,7 @@ pub enum Error {
         "lock {key} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
          guard down, or use another key for the inner work"
     )]
+    #[non_exhaustive]
     Nested {
         /// The lock's key.
         key: Key,
@@ -35,6 +37,7 @@ pub enum Error {
 
     /// This process was forked from the one that opened the locker, whose connections it must not use.
     #[error("lock {key}: this process was forked after its locker was opened; open a new one in the child")]
+    #[non_exhaustive]
     Forked {
         /// The lock's key.
         key: Key,
@@ -45,6 +48,7 @@ pub enum Error {
         "lock {key} is no longer ours: its lease ended {} ago; stop the protected work, and choose a longer expiration",
         Span(*late)
     )]
+    #[non_exhaustive]
     Expired {
         /// The lock's key.
         key: Key,
@@ -56,6 +60,7 @@ pub enum Error {
     #[error(
         "lock {key}: the answer to {command} was lost ({cause}), so the server may or may not have carried it out; {advice}"
     )]
+    #[non_exhaustive]
     Unknown {
         /// The lock's key.
         key: Key,
@@ -64,11 +69,13 @@ pub enum Error {
         /// What it means for the key and what to do.
         advice: &'static str,
         /// The error that the answer was lost by.
+        #[source]
         cause: redis::RedisError,
     },
 
     /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
     #[error("lock {key}: no connection to the server within {}: {cause}", Span(*waited))]
+    #[non_exhaustive]
     Pool {
         /// The lock's key.
         key: Key,
@@ -80,6 +87,7 @@ pub enum Error {
 
     /// The server said no: the last command was not carried out. Nothing is in doubt.
     #[error("lock {key}: {refusal}")]
+    #[non_exhaustive]
     Refused {
         /// The lock's key.
         key: Key,
@@ -89,6 +97,7 @@ pub enum Error {
 
     /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
     #[error("lock {key}: {command} failed: {source}; check the server and the network, then try again")]
+    #[non_exhaustive]
     Io {
         /// The lock's key.
         key: Key,
@@ -100,6 +109,7 @@ pub enum Error {
 
     /// The lock was declared with options that make no sense.
     #[error("lock \"{key}\": {problem}")]
+    #[non_exhaustive]
     Options {
         /// The lock's key.
         key: Key,
@@ -109,6 +119,7 @@ pub enum Error {
 
     /// A locker was to be opened with settings that make no sense.
     #[error("cannot open a locker: {problem}")]
+    #[non_exhaustive]
     Settings {
         /// What is wrong, and what to say instead.
         problem: &'static str,
@@ -118,6 +129,7 @@ pub enum Error {
     #[error(
         "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database] or unix:///path"
     )]
+    #[non_exhaustive]
     Address {
         /// The error of the redis crate.
         source: redis::RedisError,

@@ -37,6 +37,7 @@ pub trait Observe: Send + Sync + std::fmt::Debug + 'static {
 #[non_exhaustive]
 pub enum Event<'a> {
     /// The lock is ours.
+    #[non_exhaustive]
     Acquired {
         /// The lock's key.
         key: &'a Key,
@@ -46,6 +47,7 @@ pub enum Event<'a> {
         waited: Duration,
     },
     /// The lock is about to be ours, taken over from a holder whose time had passed: he died, or took too long.
+    #[non_exhaustive]
     TookOver {
         /// The lock's key.
         key: &'a Key,
@@ -54,6 +56,7 @@ pub enum Event<'a> {
     },
     /// A takeover was lost, and the winner's value overwritten, as the gem's protocol has it. Harmless while all use the same
     /// expiration.
+    #[non_exhaustive]
     Overwrote {
         /// The lock's key.
         key: &'a Key,
@@ -61,18 +64,22 @@ pub enum Event<'a> {
         winner: &'a Content,
     },
     /// The server granted the lock so late that its lease had passed. It was not used, and frees itself.
+    #[non_exhaustive]
     LateGrant {
         /// The lock's key.
         key: &'a Key,
     },
     /// The key holds what never expires and is not taken over: somebody has to clear it if its holder is dead.
+    #[non_exhaustive]
     Stuck {
         /// The lock's key.
         key: &'a Key,
         /// What it holds.
         content: &'a Content,
     },
-    /// A command got no answer, or could not be sent. The wait goes on.
+    /// A command got no answer: carried out or not, nobody knows. What that means is found out by reading the key, where the
+    /// value names its holder.
+    #[non_exhaustive]
     Trouble {
         /// The lock's key.
         key: &'a Key,
@@ -82,6 +89,7 @@ pub enum Event<'a> {
         error: &'a redis::RedisError,
     },
     /// A lock was given back, well or not: see [`Release`].
+    #[non_exhaustive]
     Released {
         /// The lock's key.
         key: &'a Key,
@@ -90,7 +98,16 @@ pub enum Event<'a> {
         /// How long it was held.
         held: Duration,
     },
-    /// A guard was dropped and its release failed.
+    /// A lock was not got: somebody else held it until the timeout, or something went wrong.
+    #[non_exhaustive]
+    NotAcquired {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+    /// A lock could not be given back, by a call or by dropping its guard.
+    #[non_exhaustive]
     ReleaseFailed {
         /// The lock's key.
         key: &'a Key,
@@ -137,6 +154,7 @@ impl Observe for LogObserver {
             Event::Released { key, outcome: Release::Lost, held } => {
                 log::warn!(target: TARGET, "lock {key}: gone when it was to be released after {held:?}: cleared, evicted, or lost in a failover; others may have worked at the same time");
             }
+            Event::NotAcquired { key: _, error } => log::debug!(target: TARGET, "not acquired: {error}"),
             Event::ReleaseFailed { key: _, error } => log::warn!(target: TARGET, "not released: {error}"),
         }
     }

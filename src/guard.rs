@@ -109,13 +109,14 @@ impl LockGuard {
 
     fn give_back(&mut self) -> Result<Release, Error> {
         self.released = true;
+        let now = clock::now();
+        let held = now.uptime.since(self.acquired.uptime);
         // I10: the parent holds the lock, and its connections are not the child's to use.
         let outcome = if self.engine.identity.is_this_process() {
-            self.engine.release(&self.key, &self.lease)
+            self.engine.release(&self.key, &self.lease, now)
         } else {
             Ok(Release::Inherited)
         };
-        let held = clock::now().uptime.since(self.acquired.uptime);
         self.engine.observer.tell(&match &outcome {
             Ok(outcome) => Event::Released { key: &self.key, outcome: *outcome, held },
             Err(error) => Event::ReleaseFailed { key: &self.key, error },

@@ -63,4 +63,4 @@ pub use server::{Carrier, ConnectError, Connection, Manager};
 pub use value::{Content, Expiry};
 
 /// The crates whose types appear in this one's, in the versions that it uses.
-pub use ::{r2d2, redis};
+pub use ::{chrono, r2d2, redis};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::error::Error;
+use crate::event::Event;
 use crate::guard::LockGuard;
 use crate::held::{self, Taken};
 use crate::key::Key;
@@ -167,11 +168,13 @@ impl Lock {
                 let mark = held::note(&engine.identity, &self.key, taken);
                 Ok(LockGuard::new(Arc::clone(engine), self.key.clone(), acquired, mark))
             }
-            Err(Error::Timeout { key, timeout, mut details }) => {
-                details.taken_by_this_thread = by_this_thread().is_some();
-                Err(Error::Timeout { key, timeout, details })
+            Err(mut error) => {
+                if let Error::Timeout { details, .. } = &mut error {
+                    details.taken_by_this_thread = by_this_thread().is_some();
+                }
+                engine.observer.tell(&Event::NotAcquired { key: &self.key, error: &error });
+                Err(error)
             }
-            Err(error) => Err(error),
         }
     }
 }

@@ -360,7 +360,7 @@ fn a_nested_with_is_refused(ground: &Ground) -> Outcome {
     let other = ground.lock(&ground.key("nested-other"), expiring());
     lock.with(|_| {
         let error = lock.lock().expect_err("it would wait for itself");
-        assert!(matches!(&error, Error::Nested { key: named } if *named == key.key), "{error}");
+        assert!(matches!(&error, Error::Nested { key: named, .. } if *named == key.key), "{error}");
         assert!(matches!(lock.clone().with(|_| Ok(())), Err(Error::Nested { .. })));
         thread::scope(|scope| scope.spawn(|| assert!(lock.try_lock().unwrap().is_none())).join()).unwrap();
         other.with(|_| Ok::<_, Error>(()))
