@@ -127,7 +127,8 @@ pub enum Error {
 
     /// The server's address cannot be used.
     #[error(
-        "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database] or unix:///path"
+        "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database], \
+         unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…"
     )]
     #[non_exhaustive]
     Address {

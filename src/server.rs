@@ -2,6 +2,7 @@
 //! Takes a connection for one command and gives it back before the reply is looked at (I9).
 
 mod carrier;
+mod connection;
 mod health;
 mod manager;
 mod pooled;
@@ -18,7 +19,8 @@ use crate::key::Key;
 use crate::protocol::lease::End;
 use crate::protocol::{Command, Reply};
 pub use carrier::Carrier;
-pub use manager::{ConnectError, Connection, Manager};
+pub use connection::Connection;
+pub use manager::{ConnectError, Manager};
 pub(crate) use pooled::Pooled;
 use refusal::Refusal;
 

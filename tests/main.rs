@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `faults` | what a lock does when the server or the network does not |
-//! | `pools` | addresses, passwords, databases, sockets, and pools of somebody else's |
+//! | `refusals` | what the server, or the library itself, says no to |
+//! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
@@ -14,6 +15,7 @@ mod faults;
 mod package;
 mod pools;
 mod processes;
+mod refusals;
 mod support;
 mod wire;
 
@@ -34,7 +36,14 @@ fn main() -> ExitCode {
         }
     };
     let mut trials: Vec<Trial> = grounds.iter().flat_map(contract::trials).collect();
-    for part in [faults::trials(), package::trials(), pools::trials(), processes::trials(), wire::trials()] {
+    for part in [
+        faults::trials(),
+        package::trials(),
+        pools::trials(),
+        processes::trials(),
+        refusals::trials(),
+        wire::trials(),
+    ] {
         trials.extend(part);
     }
     libtest_mimic::run(&arguments, trials).exit_code()

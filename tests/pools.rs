@@ -1,18 +1,22 @@
-//! Addresses, passwords, databases, sockets, and pools of somebody else's.
+//! Addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections.
 
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, Locker, Manager};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
-use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
+use crate::support::faulty::Fault;
+use crate::support::scene::Scene;
+use crate::support::{Ground, LONG, Outcome, RedisServer, Test, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]
-    let tls: &[(&str, crate::support::Test)] = tests![tls_with_a_certificate_of_one_s_own];
+    let tls: &[(&str, Test)] = tests![tls_with_a_certificate_of_one_s_own];
     #[cfg(not(feature = "tls-rustls"))]
-    let tls: &[(&str, crate::support::Test)] = tests![tls_without_the_feature_is_refused];
+    let tls: &[(&str, Test)] = tests![tls_without_the_feature_is_refused];
     let mut trials = crate::support::trials("pools", tls);
     trials.extend(crate::support::trials(
         "pools",
@@ -25,6 +29,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_pool_of_the_manager_is_shared_with_other_work,
             connections_are_opened_on_demand_and_used_again,
             nothing_public_tells_a_password,
+            a_release_that_waits_for_a_connection_beyond_its_lease,
+            more_waiters_than_connections,
+            more_threads_than_the_server_takes_clients,
+            a_slow_connection_is_opened_once,
+            a_restarted_server_is_met_with_fresh_connections,
+            a_pool_that_is_empty_for_the_whole_timeout,
         ],
     ));
     trials
@@ -88,7 +98,7 @@ fn tls_with_a_certificate_of_one_s_own() -> Outcome {
     let url = format!("rediss://localhost:{port}/");
     let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
-    let brief = expiring().timeout(crate::support::millis(200));
+    let brief = expiring().timeout(millis(200));
 
     works(&Locker::with_client(client).open()?, &server, "", 0)?;
 
@@ -125,7 +135,7 @@ fn a_plain_pool_of_the_redis_crate() -> Outcome {
     // One that has to open a connection first, for a wait that is as long as there can be.
     let cold = r2d2::Pool::builder().min_idle(Some(0)).build_unchecked(redis::Client::open(server.url())?);
     let lock = Lock::new(&Locker::with_pool(cold), "cold", expiring())?;
-    assert!(lock.try_lock_for(std::time::Duration::MAX)?.is_some());
+    assert!(lock.try_lock_for(Duration::MAX)?.is_some());
     Ok(())
 }
 
@@ -163,7 +173,7 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
     let held = lock.lock()?;
     let waiters: Vec<_> =
         vec![lock; 8].into_iter().map(|lock| thread::spawn(move || lock.lock().map(drop))).collect();
-    thread::sleep(crate::support::millis(30));
+    thread::sleep(millis(30));
     assert!(clients()? <= 3);
     drop(held);
     waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
@@ -180,5 +190,136 @@ fn nothing_public_tells_a_password() -> Outcome {
         assert!(!shown.contains("secret"), "{shown}");
     }
     assert!(format!("{settings:?}").contains("127.0.0.1:1"));
+    Ok(())
+}
+
+/// A locker on a pool of one, and the pool.
+fn pool_of_one(
+    server: &RedisServer,
+    timeout: Duration,
+) -> Result<(Locker, r2d2::Pool<Manager>), redis::RedisError> {
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
+    let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.build_unchecked(manager.clone());
+    Ok((Locker::with_managed_pool(pool.clone(), &manager), pool))
+}
+
+fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Ground::of(&server).key("release");
+    let (locker, pool) = pool_of_one(&server, LONG)?;
+    let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)))?.lock()?;
+    let taken = pool.get()?;
+    let releasing = thread::spawn(move || held.release());
+    thread::sleep(millis(400));
+    key.set("1895000000.5"); // by now it can be another's
+    drop(taken);
+    assert_eq!(releasing.join().unwrap()?, Release::Overran);
+    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    Ok(())
+}
+
+fn more_waiters_than_connections() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Ground::of(&server).key("waiters");
+    key.set("1895000000.5");
+    let locker = Locker::at(&server.url())?.pool_size(1).open()?;
+    let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
+    let waiters: Vec<_> = vec![lock; 32]
+        .into_iter()
+        .map(|lock| {
+            thread::spawn(move || {
+                (0..3).try_for_each(|_| lock.try_lock_for(millis(100)).map(|got| assert!(got.is_none())))
+            })
+        })
+        .collect();
+    // All of them make their last try at about the same time, with one connection: they wait for it, and get their answer.
+    waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
+    Ok(())
+}
+
+fn more_threads_than_the_server_takes_clients() -> Outcome {
+    let server = RedisServer::start_with("maxclients 1\nrequirepass secret")?;
+    let manager = Manager::new(redis::Client::open(format!("redis://:secret@{}/", server.address()))?);
+    let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.build_unchecked(manager.clone());
+    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    // That the pool cannot grow is no reason to fail for those who have a connection to share.
+    let held = Lock::new(&locker, "clients", expiring().timeout(LONG))?.lock()?;
+    let taken = pool.get()?;
+    let releasing = thread::spawn(move || held.release());
+    thread::sleep(millis(1300)); // r2d2 is asked again after a second
+    assert!(!releasing.is_finished(), "{:?}", releasing.join());
+    drop(taken);
+    assert_eq!(releasing.join().unwrap()?, Release::Released);
+    Ok(())
+}
+
+fn a_slow_connection_is_opened_once() -> Outcome {
+    let scene = Scene::set()?;
+    let url = scene.faulty.url().replace("redis://", "redis://:secret@");
+    scene.ground.connection().set_read_timeout(None)?;
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("secret")
+        .query(&mut scene.ground.connection())?;
+    scene.faulty.next("AUTH", Fault::AnswerLate(millis(400)));
+    drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
+    let connections: std::collections::BTreeSet<usize> =
+        scene.faulty.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections.len(), 1, "{:?}", scene.faulty.asked());
+    Ok(())
+}
+
+fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let manager = Manager::new(redis::Client::open(server.url())?);
+    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
+    assert_eq!(pool.state().idle_connections, 4);
+    let locker = Locker::with_managed_pool(pool, &manager);
+    let options = expiring().timeout(Duration::ZERO);
+    server.restart()?;
+    let lock = Lock::new(&locker, "restart:0", options)?;
+    let held = lock.lock()?;
+    assert_eq!(held.release()?, Release::Released);
+    // Without an expiration a lost answer is an error: once per restart at most, not once per dead connection.
+    let unexpiring =
+        Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
+    drop(unexpiring.lock()?);
+    // A server that was away for some time is found again.
+    server.stop();
+    assert!(lock.lock().is_err());
+    thread::sleep(millis(700));
+    assert!(matches!(lock.lock(), Err(Error::Pool { .. })));
+    server.restart()?;
+    drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);
+    Ok(())
+}
+
+fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Ground::of(&server).key("pool");
+    let (managed, pool) = pool_of_one(&server, millis(300))?;
+    let options = expiring().timeout(millis(100));
+    for (locker, words) in
+        [(managed, "make the pool larger"), (Locker::with_pool(pool.clone()), "the pool is large enough")]
+    {
+        let lock = Lock::new(&locker, &key.key, options)?;
+        let mut taken = pool.get()?;
+        let error = lock.lock().expect_err("the pool is empty");
+        assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+        assert_says(&error, &key, &["no connection to the server within", words]);
+        let _: String = redis::cmd("PING").query(&mut *taken)?;
+        assert_eq!(key.value(), None);
+        drop(taken);
+        // What is held is not lost by it: the lock frees itself.
+        let held = lock.lock()?;
+        let taken = pool.get()?;
+        assert!(matches!(held.release(), Err(Error::Pool { .. })));
+        assert!(key.value().is_some());
+        drop(taken);
+        key.delete();
+    }
     Ok(())
 }

@@ -1,17 +1,18 @@
 //! Opening connections: with time-outs on everything, and with nothing sent that an old server does not know.
 
 use std::any::Any;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io};
 
-use redis::{ConnectionAddr, ConnectionLike, ProtocolVersion, RedisError, RedisResult, Value};
+use redis::{ConnectionAddr, ConnectionLike as _, ProtocolVersion, RedisError, Value};
 
-use super::carrier::Carrier;
+use super::carrier::Carrier as _;
+use super::connection::{Connection, told};
 use super::health::Health;
 use super::refusal::Refusal;
-use super::{not_understood, refusal_in};
+use super::refusal_in;
 use crate::clock::{self, Uptime};
 
 /// How long connecting may take when nothing else is said.
@@ -106,15 +107,7 @@ impl Manager {
             }
         }
         inner.set_read_timeout(Some(self.command_timeout))?;
-        Ok(Connection {
-            inner,
-            address,
-            broken: false,
-            command_timeout: self.command_timeout,
-            read_timeout: self.command_timeout,
-            opened_at: self.health.closures(),
-            health: self.health(),
-        })
+        Ok(Connection::opened(inner, address, self.command_timeout, self.health()))
     }
 }
 
@@ -144,23 +137,6 @@ impl Greetings<'_> {
         }
         self.say(redis::cmd("AUTH").arg(password))
     }
-}
-
-/// The same error in words that say who did not do what: the system's are "Resource temporarily unavailable" when time was
-/// up.
-fn told(error: &RedisError, address: &str, limit: Duration) -> RedisError {
-    let (kind, text) = if error.is_timeout() {
-        (io::ErrorKind::TimedOut, format!("{address} gave no answer within {limit:?}"))
-    } else if error.is_connection_refusal() {
-        (io::ErrorKind::ConnectionRefused, format!("{address}: {error}"))
-    } else if error.is_connection_dropped() {
-        (io::ErrorKind::ConnectionReset, format!("{address} closed the connection: {error}"))
-    } else if error.is_io_error() {
-        (io::ErrorKind::Other, format!("{address}: {error}"))
-    } else {
-        return not_understood(error, address);
-    };
-    io::Error::new(kind, text).into()
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
@@ -214,8 +190,8 @@ impl r2d2::ManageConnection for Manager {
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
         // The pool's other users get the time-out that they set up.
-        connection.set_read_timeout(self.command_timeout);
-        connection.broken || !connection.inner.is_open()
+        connection.answer_within(Duration::MAX);
+        !connection.is_open()
     }
 }
 
@@ -240,98 +216,5 @@ impl From<RedisError> for ConnectError {
             Some(refusal) => ConnectError::Refused(refusal),
             None => ConnectError::Failed(error),
         }
-    }
-}
-
-/// A connection opened by a [`Manager`]. Carries any command of the redis crate; broken for good after the first I/O or
-/// protocol error (I8).
-pub struct Connection {
-    inner: redis::Connection,
-    address: String,
-    /// Set before a command and cleared by a clean reply, so that it also stays set if that is cut short by a panic.
-    broken: bool,
-    command_timeout: Duration,
-    read_timeout: Duration,
-    /// How many connections had been found closed when this one was opened.
-    opened_at: u64,
-    health: Arc<Health>,
-}
-
-impl Connection {
-    fn set_read_timeout(&mut self, wanted: Duration) {
-        if wanted != self.read_timeout && self.inner.set_read_timeout(Some(wanted)).is_ok() {
-            self.read_timeout = wanted;
-        }
-    }
-
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut redis::Connection) -> RedisResult<T>) -> RedisResult<T> {
-        if self.broken {
-            let text = "this connection saw an error and is not used again";
-            return Err(std::io::Error::new(std::io::ErrorKind::NotConnected, text).into());
-        }
-        self.broken = true;
-        let error = match work(&mut self.inner) {
-            Err(error) if refusal_in(&error).is_none() => error,
-            clean => {
-                self.broken = false;
-                return clean;
-            }
-        };
-        if error.is_connection_dropped() {
-            self.health.found_closed();
-        }
-        Err(told(&error, &self.address, self.read_timeout))
-    }
-}
-
-impl Carrier for Connection {
-    fn retire(&mut self) -> bool {
-        self.broken = true;
-        true
-    }
-
-    fn is_doubtful(&self) -> bool {
-        self.opened_at < self.health.closures()
-    }
-
-    fn answer_within(&mut self, limit: Duration) {
-        // In steps of 10 ms, so that the usual case, a limit that has just begun to run, costs no system call.
-        let steps = u64::try_from(limit.as_millis() / 10 + 1).unwrap_or(u64::MAX);
-        self.set_read_timeout(Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout));
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_packed_command(cmd))
-    }
-
-    fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        self.guarded(|inner| inner.req_packed_commands(cmd, offset, count))
-    }
-
-    fn req_command(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_command(cmd))
-    }
-
-    fn get_db(&self) -> i64 {
-        self.inner.get_db()
-    }
-
-    fn check_connection(&mut self) -> bool {
-        !self.broken && self.inner.check_connection()
-    }
-
-    fn is_open(&self) -> bool {
-        !self.broken && self.inner.is_open()
-    }
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("broken", &self.broken)
-            .field("command_timeout", &self.command_timeout)
-            .finish_non_exhaustive()
     }
 }

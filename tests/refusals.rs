@@ -1,0 +1,219 @@
+//! What the server says no to, in the words of old and new ones, and what the library itself refuses: always with the key,
+//! what happened and what to do, and with the key as it was.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
+
+use crate::support::faulty::Fault;
+use crate::support::scene::{Scene, impatient};
+use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "refusals",
+        tests![
+            a_key_of_another_type,
+            a_password_that_is_missing_or_wrong,
+            a_server_over_its_memory,
+            a_server_with_too_many_clients,
+            a_replica_that_takes_no_writes,
+            refusals_in_the_words_of_old_servers,
+            a_refusal_on_release,
+            options_that_make_no_sense,
+            settings_that_make_no_sense,
+            addresses_that_make_no_sense,
+        ],
+    )
+}
+
+fn refused(error: &Error) -> RefusalKind {
+    let Error::Refused { refusal, .. } = error else { panic!("{error:?}") };
+    refusal.kind()
+}
+
+fn a_key_of_another_type() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server);
+    let key = ground.key("list");
+    let _: i32 = ground.connection().rpush(key.key.as_bytes(), &["a", "b"])?;
+    let lock = ground.lock(&key, expiring());
+    let error = lock.lock().expect_err("it is a list");
+    assert_eq!(refused(&error), RefusalKind::WrongType);
+    assert_says(&error, &key, &["WRONGTYPE", "choose another key"]);
+    assert_eq!(refused(&lock.peek().unwrap_err()), RefusalKind::WrongType);
+    // Without an expiration nothing but SETNX is sent, and the list is as good as a holder.
+    assert!(ground.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
+    let left: Vec<String> = ground.connection().lrange(key.key.as_bytes(), 0, -1)?;
+    assert_eq!(left, ["a", "b"]);
+    Ok(())
+}
+
+fn a_password_that_is_missing_or_wrong() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let address = server.address();
+    let lock = |url: String| Lock::new(&impatient(&url, 1), "report", expiring());
+    let error = lock(format!("redis://{address}/"))?.lock().unwrap_err();
+    assert_eq!(refused(&error), RefusalKind::NoPassword);
+    assert!(
+        error.to_string().contains("lock report: ") && error.to_string().contains("redis://:password@host"),
+        "{error}"
+    );
+    for url in [format!("redis://:wrong@{address}/"), format!("redis://somebody:secret@{address}/")] {
+        let error = lock(url)?.lock().unwrap_err();
+        assert_eq!(refused(&error), RefusalKind::WrongPassword, "{error}");
+        assert!(error.to_string().contains("check the address"), "{error}");
+        assert!(!error.to_string().contains("secret"), "{error}");
+    }
+    drop(lock(format!("redis://:secret@{address}/"))?.lock()?);
+    // The other way about: a password where none is wanted.
+    let open = RedisServer::start()?;
+    let error = lock(format!("redis://:secret@{}/", open.address()))?.lock().unwrap_err();
+    assert_eq!(refused(&error), RefusalKind::WrongPassword, "{error}");
+    Ok(())
+}
+
+fn a_server_over_its_memory() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server);
+    let key = ground.key("memory");
+    let lock = ground.lock(&key, expiring());
+    let held = lock.lock()?;
+    server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+    assert_eq!(refused(&lock.lock().unwrap_err()), RefusalKind::OverMemory);
+    assert_eq!(held.release()?, Release::Released, "DEL is let through");
+    let error = lock.lock().unwrap_err();
+    assert_says(&error, &key, &["OOM", "free memory or raise the limit"]);
+    server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
+    drop(lock.lock()?);
+    Ok(())
+}
+
+fn a_server_with_too_many_clients() -> Outcome {
+    let server = Arc::new(RedisServer::start_with("maxclients 2")?);
+    let ground = Ground::of(&server);
+    let first = redis::Client::open(server.url())?;
+    let mut taken = [first.get_connection()?, first.get_connection()?];
+    let _: String = redis::cmd("PING").query(&mut taken[0])?;
+    let _: String = redis::cmd("PING").query(&mut taken[1])?;
+    for url in [server.url(), format!("redis://:secret@{}/", server.address())] {
+        let lock = Lock::new(&impatient(&url, 1), "report", expiring().timeout(millis(100)))?;
+        let error = lock.lock().expect_err("there is no room");
+        // The server says so and hangs up, and whether its words are still read is a matter of who was first.
+        match &error {
+            Error::Refused { refusal, .. } => assert_eq!(refusal.kind(), RefusalKind::TooManyClients),
+            Error::Unknown { .. } | Error::Pool { .. } => {}
+            other => panic!("{other:?}"),
+        }
+    }
+    drop(taken);
+    let held = Lock::new(&Locker::open(&ground.url)?, "report", expiring())?.lock();
+    drop(held?);
+    Ok(())
+}
+
+fn a_replica_that_takes_no_writes() -> Outcome {
+    let master = RedisServer::start()?;
+    let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", master.port()))?;
+    // Until it has its data from the master it may say that it is loading.
+    let error = loop {
+        let error = Lock::new(&Locker::open(&replica.url())?, "report", expiring())?.lock().unwrap_err();
+        if refused(&error) != RefusalKind::Loading {
+            break error;
+        }
+        thread::sleep(millis(50));
+    };
+    assert_eq!(refused(&error), RefusalKind::ReadOnly);
+    assert!(error.to_string().contains("lock on its master"), "{error}");
+    Ok(())
+}
+
+fn refusals_in_the_words_of_old_servers() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("words");
+    let lock = scene.lock(&key, expiring());
+    for (words, kind) in [
+        ("-ERR operation not permitted\r\n", RefusalKind::NoPassword),
+        ("-ERR command not allowed when used memory > 'maxmemory'\r\n", RefusalKind::OverMemory),
+        ("-LOADING Redis is loading the dataset in memory\r\n", RefusalKind::Loading),
+        ("-ERR Operation against a key holding the wrong kind of value\r\n", RefusalKind::WrongType),
+        ("-ERR unknown command 'SETNX'\r\n", RefusalKind::UnknownCommand),
+        ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
+        ("-ERR max number of clients reached\r\n", RefusalKind::TooManyClients),
+    ] {
+        scene.faulty.next("SETNX", Fault::Say(words));
+        let error = lock.lock().unwrap_err();
+        assert_eq!(refused(&error), kind, "{error}");
+        assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
+        assert_eq!(key.value(), None);
+    }
+    // A server that has no room for us closes the connection; the others are good to use again.
+    let connections: Vec<usize> = scene.faulty.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections, [0; 7]);
+    drop(lock.lock()?);
+    assert_eq!(scene.faulty.asked().last().map(|asked| asked.connection), Some(1));
+    Ok(())
+}
+
+fn a_refusal_on_release() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("refused");
+    let lock = scene.lock(&key, expiring());
+    let held = lock.lock()?;
+    scene.faulty.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
+    assert_eq!(refused(&held.release().unwrap_err()), RefusalKind::NotPermitted);
+    assert!(key.value().is_some());
+    Ok(())
+}
+
+fn options_that_make_no_sense() -> Outcome {
+    let locker = Locker::open("redis://127.0.0.1:1/")?;
+    let problem =
+        |key: &str, options| Lock::new(&locker, key, options).expect_err("refused at once").to_string();
+    assert_eq!(
+        problem("", expiring()),
+        "lock \"\": a lock's key must not be empty; give it the name of what it protects"
+    );
+    assert!(
+        problem("k", LockOptions::expiring_after(Duration::ZERO))
+            .starts_with("lock \"k\": the expiration is zero")
+    );
+    let century = Duration::from_secs(100 * 365 * 24 * 3600);
+    assert!(problem("k", LockOptions::expiring_after(century)).contains("over ten years"));
+    assert!(problem("k", expiring().poll_interval(Duration::ZERO)).contains("poll interval"));
+    assert!(Lock::new(&locker, "k", expiring().timeout(Duration::MAX)).is_ok());
+    Ok(())
+}
+
+fn settings_that_make_no_sense() -> Outcome {
+    let settings = Locker::at("redis://127.0.0.1:1/")?;
+    let zero = Duration::ZERO;
+    for (settings, words) in [
+        (settings.clone().pool_size(0), "at least one"),
+        (settings.clone().connect_timeout(zero), "time-out of zero"),
+        (settings.clone().command_timeout(zero), "time-out of zero"),
+        (settings.patience(zero), "time-out of zero"),
+    ] {
+        let error = settings.open().expect_err("refused at once");
+        assert!(
+            error.to_string().starts_with("cannot open a locker: ") && error.to_string().contains(words),
+            "{error}"
+        );
+        assert_eq!(error.key(), None);
+    }
+    Ok(())
+}
+
+fn addresses_that_make_no_sense() -> Outcome {
+    for address in ["", "localhost", "http://localhost/", "redis://localhost/first", "redis://"] {
+        let error = Locker::open(address).expect_err(address);
+        assert!(matches!(error, Error::Address { .. }), "{error:?}");
+        assert!(error.to_string().contains("redis://[:password@]host[:port]"), "{error}");
+        assert_eq!(error.key(), None);
+    }
+    Ok(())
+}
