@@ -21,6 +21,8 @@ pub(crate) mod lease;
 pub(crate) mod release;
 #[cfg(test)]
 mod scripts;
+#[cfg(test)]
+mod simulation;
 
 /// A command on the lock's key. These four are all that locking ever sends.
 #[derive(Clone, Debug, PartialEq, Eq)]

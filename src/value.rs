@@ -21,6 +21,12 @@ impl Nonce {
     pub(crate) fn from_random(random: u64) -> Self {
         Self(random % NONCES)
     }
+
+    /// Returns the next one. Each value gets one of its own: two that are written in the same microsecond, or by a clock
+    /// that was set back, differ as well.
+    pub(crate) fn next(self) -> Self {
+        Self((self.0 + 1) % NONCES)
+    }
 }
 
 /// The value a lock without an expiration holds, the gem's. It names nobody.

@@ -26,6 +26,7 @@ pub(crate) struct Terms {
     pub(crate) takeover: Takeover,
     /// How long an attempt without a deadline puts up with lost answers in a row.
     pub(crate) patience: Duration,
+    /// The one before the first that is used.
     pub(crate) nonce: Nonce,
 }
 
@@ -155,10 +156,16 @@ impl Acquiring {
     /// Rule 1: asks for a free lock.
     fn ask(&mut self, now: Now) -> Action {
         self.tries = self.tries.saturating_add(1);
-        let lease = Lease::beginning(now, self.terms.expiration, self.terms.nonce);
+        let lease = self.new_lease(now);
         let command = Command::SetNx(lease.value.clone());
         self.state = State::Trying(lease);
         Action::Send(command)
+    }
+
+    /// A lease that begins now, with a value that no other command of ours has carried (I2).
+    fn new_lease(&mut self, now: Now) -> Lease {
+        self.terms.nonce = self.terms.nonce.next();
+        Lease::beginning(now, self.terms.expiration, self.terms.nonce)
     }
 
     fn read(&mut self) -> Action {
@@ -182,7 +189,7 @@ impl Acquiring {
             return if self.absent_in_a_row <= ABSENT_RETRIES { self.ask(now) } else { self.wait(now) };
         }
         if ours_to_take {
-            let lease = Lease::beginning(now, self.terms.expiration, self.terms.nonce);
+            let lease = self.new_lease(now);
             let command = Command::GetSet(lease.value.clone());
             self.state = State::TakingOver { lease, asked: now.wall };
             return Action::SendBefore(End::of(now, TAKEOVER_STILL_TRUE), command);

@@ -75,7 +75,7 @@ struct Client {
     expiration: Option<Duration>,
     timeout: Option<Duration>,
     takeover: Takeover,
-    nonce: Nonce,
+    number: u64,
     /// How far its wall clock is ahead, in microseconds.
     skew: i64,
     attempt: Option<Acquiring>,
@@ -88,6 +88,9 @@ struct Client {
     lost: VecDeque<Command>,
     asleep: bool,
 }
+
+/// More values than one client writes.
+const MANY: u64 = 1_000_000;
 
 type Told<T> = Result<T, String>;
 
@@ -206,7 +209,7 @@ impl Stage {
             poll_interval: Duration::from_millis(100),
             takeover: client.takeover,
             patience: Duration::from_secs(5),
-            nonce: client.nonce,
+            nonce: Nonce::from_random(client.number * MANY),
         };
         let (attempt, action) = Acquiring::start(terms, now);
         client.attempt = Some(attempt);
@@ -275,11 +278,13 @@ impl Stage {
     /// The key's value, by the name of whoever wrote it.
     fn described(&self) -> String {
         let Some(value) = &self.key else { return "absent".into() };
-        let author = self.clients.iter().find(|(_, client)| {
-            let digits =
-                format!("{:?}", client.nonce).chars().filter(char::is_ascii_digit).collect::<String>();
-            client.expiration.is_some() && value.ends_with(format!("{digits:0>10}").as_bytes())
-        });
+        // The last ten digits are the client's own number, and a little more for each value it has written.
+        let digits = |text: &[u8]| str::from_utf8(text.split_at_checked(17)?.1).ok()?.parse::<u64>().ok();
+        let number = digits(value).map(|digits| digits / MANY);
+        let author = self
+            .clients
+            .iter()
+            .find(|(_, client)| client.expiration.is_some() && Some(client.number) == number);
         let content = match Content::read(Some(value)) {
             Content::Until(expiry) => {
                 let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
@@ -297,7 +302,7 @@ impl Client {
             expiration: None,
             timeout: Some(Duration::from_secs(5)),
             takeover: Takeover::Expired,
-            nonce: Nonce::from_random(1_111_111_111 * n),
+            number: n,
             skew: 0,
             attempt: None,
             lease: None,

@@ -1,0 +1,274 @@
+//! Three clients at random on one key: any interleaving, crashes, lost requests and answers, clocks that differ. Looks for two
+//! that are inside at the same time, each within a lease that it may rely on. With equal expirations, and clocks and delays
+//! that together stay within the guard, there must be none; outside of that there must be some, or the search has no teeth.
+
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::acquire::{Acquiring, Action, Terms};
+use super::lease::Lease;
+use super::release::{Releasing, Step};
+use super::{Command, Reply};
+use crate::clock::{Now, Uptime, Wall};
+use crate::options::Takeover;
+use crate::value::Nonce;
+
+const START: u64 = 1_795_000_000_000_000;
+const MILLI: u64 = 1000;
+
+/// What a world allows, in milliseconds.
+#[derive(Clone, Copy, Debug)]
+struct Laws {
+    expirations: [u64; 3],
+    /// How far clocks are apart at most.
+    skew: u64,
+    /// How long a command may take from being decided to being carried out.
+    delay: u64,
+}
+
+const WITHIN_THE_GUARD: Laws = Laws { expirations: [1500; 3], skew: 400, delay: 400 };
+
+#[derive(Debug)]
+enum Doing {
+    Nothing,
+    /// A command is on its way since then.
+    Sent {
+        command: Command,
+        since: u64,
+    },
+    /// It was carried out, and this is on its way back.
+    Answered(Reply),
+    Asleep,
+    Inside(Lease),
+}
+
+#[derive(Debug)]
+struct Client {
+    expiration: Duration,
+    skew: u64,
+    nonce: Nonce,
+    doing: Doing,
+    attempt: Option<Acquiring>,
+    releasing: Option<(Lease, bool)>,
+}
+
+#[derive(Debug)]
+struct World {
+    laws: Laws,
+    /// True time, in microseconds.
+    time: u64,
+    key: Option<Vec<u8>>,
+    clients: Vec<Client>,
+    /// What happened, to be read when something went wrong.
+    log: Vec<String>,
+}
+
+impl World {
+    fn new(laws: Laws) -> Self {
+        let clients = (0..3).map(|n| Client {
+            expiration: Duration::from_millis(laws.expirations[n]),
+            skew: laws.skew * MILLI * n as u64 / 2,
+            nonce: Nonce::from_random(1_000_000 * (n as u64 + 1)),
+            doing: Doing::Nothing,
+            attempt: None,
+            releasing: None,
+        });
+        Self {
+            laws,
+            time: START,
+            key: Some(b"1532000016.5".to_vec()),
+            clients: clients.collect(),
+            log: Vec::new(),
+        }
+    }
+
+    fn now(&self, n: usize) -> Now {
+        let uptime = Duration::from_micros(self.time - START);
+        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(uptime) }
+    }
+
+    /// Lets client `n` do the next thing it can, one way or another, after some time. Returns whether two are inside.
+    fn step(&mut self, n: usize, way: u8, millis: u64) -> bool {
+        self.pass(millis * MILLI);
+        let now = self.now(n);
+        match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
+            Doing::Nothing => self.start(n, now),
+            Doing::Sent { command, .. } if way % 8 == 0 => {
+                drop(command); // lost on its way
+                self.answer(n, Reply::Lost);
+            }
+            Doing::Sent { command, .. } => {
+                let reply = self.carry_out(n, command);
+                self.clients[n].doing = Doing::Answered(reply);
+            }
+            Doing::Answered(_) if way % 8 == 0 => self.answer(n, Reply::Lost),
+            Doing::Answered(reply) => self.answer(n, reply),
+            Doing::Asleep => {
+                let action = self.clients[n].attempt.as_mut().map(|attempt| attempt.woken(now));
+                self.act(n, action);
+            }
+            // Crashes, and comes back as another.
+            Doing::Inside(_) if way % 4 == 0 => {}
+            Doing::Inside(lease) if way % 4 == 1 => self.clients[n].doing = Doing::Inside(lease),
+            Doing::Inside(lease) => {
+                let step = Releasing::start(&lease, now).1;
+                self.clients[n].releasing = Some((lease, false));
+                self.act_on(n, step);
+            }
+        }
+        self.inside().count() > 1
+    }
+
+    /// Time goes on, and what has been on its way for as long as the laws allow is carried out.
+    fn pass(&mut self, time: u64) {
+        let end = self.time + time;
+        let limit = self.laws.delay * MILLI;
+        loop {
+            let due = |client: &Client| match client.doing {
+                Doing::Sent { since, .. } => Some(since + limit),
+                _ => None,
+            };
+            let next = (0..3).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
+            let Some((at, n)) = next.filter(|(at, _)| *at <= end) else { break };
+            self.time = self.time.max(at);
+            if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
+            {
+                let reply = self.carry_out(n, command);
+                self.clients[n].doing = Doing::Answered(reply);
+            }
+        }
+        self.time = self.time.max(end);
+    }
+
+    fn inside(&self) -> impl Iterator<Item = usize> {
+        (0..3).filter(
+            |n| matches!(&self.clients[*n].doing, Doing::Inside(lease) if !lease.has_passed(self.now(*n))),
+        )
+    }
+
+    fn start(&mut self, n: usize, now: Now) {
+        let client = &mut self.clients[n];
+        let terms = Terms {
+            expiration: Some(client.expiration),
+            deadline: None,
+            poll_interval: Duration::from_millis(100),
+            takeover: Takeover::Expired,
+            patience: Duration::from_secs(5),
+            nonce: client.nonce,
+        };
+        let (attempt, action) = Acquiring::start(terms, now);
+        client.attempt = Some(attempt);
+        self.act(n, Some(action));
+    }
+
+    fn answer(&mut self, n: usize, reply: Reply) {
+        let now = self.now(n);
+        if let Some((lease, checking)) = self.clients[n].releasing.clone() {
+            let mut releasing = Releasing::start(&lease, now).0;
+            if checking {
+                let _ = releasing.reply(&Reply::Lost, now);
+            }
+            let step = releasing.reply(&reply, now);
+            self.act_on(n, step);
+        } else {
+            let action = self.clients[n].attempt.as_mut().map(|attempt| attempt.reply(reply, now));
+            self.act(n, action);
+        }
+    }
+
+    fn act(&mut self, n: usize, action: Option<Action>) {
+        let since = self.time;
+        self.note(n, &format!("{action:?}"));
+        self.clients[n].doing = match action {
+            Some(Action::Send(command) | Action::SendBefore(_, command)) => Doing::Sent { command, since },
+            Some(Action::Sleep(_)) => Doing::Asleep,
+            Some(Action::Held(lease)) => Doing::Inside(lease),
+            Some(Action::GiveUp(_)) | None => Doing::Nothing,
+        };
+    }
+
+    fn act_on(&mut self, n: usize, step: Step) {
+        self.note(n, &format!("{step:?}"));
+        let since = self.time;
+        let client = &mut self.clients[n];
+        match step {
+            Step::Send(command) | Step::SendBefore(_, command) => {
+                if let Some((_, checking)) = &mut client.releasing {
+                    *checking = command == Command::Get;
+                }
+                client.doing = Doing::Sent { command, since };
+            }
+            Step::Done(_) | Step::GiveUp(_) => client.releasing = None,
+        }
+    }
+
+    fn note(&mut self, n: usize, what: &str) {
+        let millis = (self.time - START) / MILLI;
+        self.log.push(format!("{millis:>6} ms  client {n} {what}"));
+    }
+
+    fn carry_out(&mut self, n: usize, command: Command) -> Reply {
+        let text = format!("{command:?}");
+        let reply = self.reply_to(command);
+        self.note(n, &format!("has {text} carried out: {reply:?}"));
+        reply
+    }
+
+    fn reply_to(&mut self, command: Command) -> Reply {
+        match command {
+            Command::SetNx(value) => {
+                let free = self.key.is_none();
+                self.key.get_or_insert(value);
+                Reply::Integer(i64::from(free))
+            }
+            Command::Get => Reply::Bulk(self.key.clone()),
+            Command::GetSet(value) => Reply::Bulk(self.key.replace(value)),
+            Command::Del => Reply::Integer(i64::from(self.key.take().is_some())),
+        }
+    }
+}
+
+/// Plays `worlds` worlds. Returns how often somebody was inside, or an error with the shortest way to two being inside.
+fn search(laws: Laws, worlds: u32) -> Result<u64, String> {
+    let entries = std::cell::Cell::new(0);
+    let config =
+        Config { cases: worlds, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    // Mostly no time at all between two steps, sometimes a little, sometimes a lease.
+    let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
+    let steps = prop::collection::vec((0..3_usize, any::<u8>(), pause), 1..200);
+    TestRunner::new(config)
+        .run(&steps, |steps| {
+            let mut world = World::new(laws);
+            for (n, way, millis) in steps {
+                let before = world.inside().count();
+                prop_assert!(!world.step(n, way, millis), "two are inside:\n{}", world.log.join("\n"));
+                entries.set(entries.get() + u64::from(world.inside().count() > before));
+            }
+            Ok(())
+        })
+        .map(|()| entries.get())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn two_are_never_inside_within_the_guard() {
+    let entries = search(WITHIN_THE_GUARD, 3000).unwrap_or_else(|way| panic!("{way}"));
+    assert!(entries > 10_000, "hardly anybody got in: {entries}");
+}
+
+#[test]
+fn two_get_inside_when_commands_take_longer_than_the_guard() {
+    assert!(search(Laws { delay: 3000, ..WITHIN_THE_GUARD }, 20_000).is_err());
+}
+
+#[test]
+fn two_get_inside_when_expirations_differ() {
+    assert!(search(Laws { expirations: [6000, 200, 6000], ..WITHIN_THE_GUARD }, 20_000).is_err());
+}
+
+#[test]
+fn two_get_inside_when_clocks_are_further_apart_than_the_guard() {
+    assert!(search(Laws { skew: 2000, ..WITHIN_THE_GUARD }, 20_000).is_err());
+}
