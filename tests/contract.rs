@@ -58,6 +58,7 @@ fn a_free_lock_is_acquired_and_released(ground: &Ground) -> Outcome {
     let earliest = before.duration_since(SystemTime::UNIX_EPOCH)? + LONG + millis(1000);
     assert!(until + millis(1) >= earliest && until <= earliest + LONG, "{value}");
     assert_eq!(held.attempts(), 1);
+    assert!(held.waited() > Duration::ZERO);
     assert_eq!(held.release()?, Release::Released);
     assert_eq!(key.value(), None);
     Ok(())

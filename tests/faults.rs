@@ -28,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_answer_to_setnx_is_lost_without_an_expiration,
             the_answer_to_getset_is_lost,
             the_answer_to_del_is_lost,
+            the_answer_to_peek_or_clear_is_lost,
             a_late_answer_is_nobody_s,
             a_late_answer_on_a_plain_pool_is_nobody_s,
             a_late_answer_to_other_work_is_nobody_s,
@@ -116,6 +117,12 @@ fn a_connection_reset_before_the_request_was_read() -> Outcome {
     assert_eq!(held.attempts(), 2);
     assert_nothing_sent_twice(&scene.faulty);
     assert_eq!(held.release()?, Release::Released);
+
+    // What was lost and then found out is no longer in doubt, and not what is told when something else goes wrong.
+    scene.faulty.next("SETNX", Fault::LoseRequest);
+    scene.faulty.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
+    let error = scene.lock(&key, expiring()).lock().expect_err("over its memory");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
 }
 
@@ -186,6 +193,22 @@ fn the_answer_to_del_is_lost() -> Outcome {
     let held = lock.lock()?;
     scene.faulty.next("DEL", Fault::LoseAnswer);
     assert_says(&held.release().unwrap_err(), &key, &["clear it if it is still there"]);
+    Ok(())
+}
+
+fn the_answer_to_peek_or_clear_is_lost() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("lost");
+    let lock = scene.lock(&key, expiring());
+    key.set("1");
+    scene.faulty.next("GET", Fault::LoseAnswer);
+    let error = lock.peek().expect_err("no answer");
+    assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
+    scene.faulty.next("DEL", Fault::LoseAnswer);
+    let error = lock.clear().expect_err("no answer");
+    assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
+    assert_says(&error, &key, &["look at the key again"]);
+    assert_eq!(key.value(), None);
     Ok(())
 }
 

@@ -3,6 +3,7 @@
 //! | part | what it proves |
 //! |---|---|
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
+//! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
 //! | `refusals` | what the server, or the library itself, says no to |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
@@ -11,6 +12,7 @@
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
 mod contract;
+mod events;
 mod faults;
 mod package;
 mod pools;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     };
     let mut trials: Vec<Trial> = grounds.iter().flat_map(contract::trials).collect();
     for part in [
+        events::trials(),
         faults::trials(),
         package::trials(),
         pools::trials(),

@@ -95,7 +95,7 @@ impl World {
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing => self.start(n, now),
-            Doing::Sent { command, .. } if way % 8 == 0 => {
+            Doing::Sent { command, .. } if one_in(8, way) => {
                 drop(command); // lost on its way
                 self.answer(n, Reply::Lost);
             }
@@ -103,15 +103,15 @@ impl World {
                 let reply = self.carry_out(n, command);
                 self.clients[n].doing = Doing::Answered(reply);
             }
-            Doing::Answered(_) if way % 8 == 0 => self.answer(n, Reply::Lost),
+            Doing::Answered(_) if one_in(8, way) => self.answer(n, Reply::Lost),
             Doing::Answered(reply) => self.answer(n, reply),
             Doing::Asleep => {
                 let action = self.clients[n].attempt.as_mut().map(|attempt| attempt.woken(now));
                 self.act(n, action);
             }
             // Crashes, and comes back as another.
-            Doing::Inside(_) if way % 4 == 0 => {}
-            Doing::Inside(lease) if way % 4 == 1 => self.clients[n].doing = Doing::Inside(lease),
+            Doing::Inside(_) if one_in(4, way) => {}
+            Doing::Inside(lease) if one_in(3, way) => self.clients[n].doing = Doing::Inside(lease),
             Doing::Inside(lease) => {
                 let step = Releasing::start(&lease, now).1;
                 self.clients[n].releasing = Some((lease, false));
@@ -228,6 +228,10 @@ impl World {
             Command::Del => Reply::Integer(i64::from(self.key.take().is_some())),
         }
     }
+}
+
+fn one_in(n: u8, way: u8) -> bool {
+    way.is_multiple_of(n)
 }
 
 /// Plays `worlds` worlds. Returns how often somebody was inside, or an error with the shortest way to two being inside.

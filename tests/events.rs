@@ -1,0 +1,121 @@
+//! What an observer gets to know.
+
+use std::mem;
+use std::sync::{Arc, Mutex};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Event, Lock, LockOptions, Locker, Observe};
+
+use crate::support::faulty::Fault;
+use crate::support::scene::Scene;
+use crate::support::{Outcome, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "events",
+        tests![
+            a_lock_that_is_got_and_given_back,
+            a_lock_that_is_taken_over,
+            a_lock_that_is_not_got,
+            what_never_expires_is_told_once,
+            answers_that_get_lost_and_releases_that_fail,
+            a_grant_that_comes_too_late,
+        ],
+    )
+}
+
+/// Writes down each event's name, and the outcome of a release.
+#[derive(Clone, Debug, Default)]
+struct Diary(Arc<Mutex<Vec<String>>>);
+
+impl Observe for Diary {
+    fn event(&self, event: &Event<'_>) {
+        let shown = format!("{event:?}");
+        let name = shown.split([' ', '{']).next().unwrap_or_default();
+        let line = match event {
+            Event::Released { outcome, .. } => format!("{name} {outcome:?}"),
+            Event::Trouble { command, .. } => format!("{name} {command}"),
+            _ => name.to_owned(),
+        };
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+impl Diary {
+    /// Returns what was written since the last time.
+    fn lines(&self) -> Vec<String> {
+        mem::take(&mut self.0.lock().unwrap())
+    }
+}
+
+/// A lock through the faulty server, and the diary of what happens to it.
+fn observed(scene: &Scene, options: LockOptions) -> Result<(Lock, Diary), setnx_lock::Error> {
+    let diary = Diary::default();
+    let locker = Locker::open(&scene.faulty.url())?.observed_by(diary.clone());
+    Ok((Lock::new(&locker, "observed", options)?, diary))
+}
+
+fn a_lock_that_is_got_and_given_back() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, expiring())?;
+    drop(lock.lock()?);
+    assert_eq!(diary.lines(), ["Acquired", "Released Released"]);
+    let held = lock.lock()?;
+    lock.clear()?;
+    let _ = held.release()?;
+    assert_eq!(diary.lines(), ["Acquired", "Released Lost"]);
+    Ok(())
+}
+
+fn a_lock_that_is_taken_over() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, expiring())?;
+    let () = redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scene.ground.connection())?;
+    drop(lock.lock()?);
+    assert_eq!(diary.lines(), ["TookOver", "Acquired", "Released Released"]);
+    Ok(())
+}
+
+fn a_lock_that_is_not_got() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, expiring().timeout(millis(10)))?;
+    let () = redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scene.ground.connection())?;
+    assert!(lock.lock().is_err() && lock.try_lock()?.is_none());
+    assert_eq!(diary.lines(), ["NotAcquired", "NotAcquired"]);
+    Ok(())
+}
+
+fn what_never_expires_is_told_once() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
+    let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scene.ground.connection())?;
+    assert!(lock.lock().is_err());
+    assert_eq!(diary.lines(), ["Stuck", "NotAcquired"]);
+    Ok(())
+}
+
+fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, expiring())?;
+    scene.faulty.next("SETNX", Fault::LoseAnswer);
+    let held = lock.lock()?;
+    assert_eq!(diary.lines(), ["Trouble SETNX", "Acquired"]);
+    scene.faulty.next("DEL", Fault::LoseRequest);
+    drop(held);
+    assert_eq!(diary.lines(), ["Trouble DEL", "ReleaseFailed"]);
+    lock.clear()?;
+    let held = lock.lock()?;
+    scene.faulty.next("DEL", Fault::LoseRequest);
+    assert!(held.release().is_err());
+    assert_eq!(diary.lines(), ["Acquired", "Trouble DEL", "ReleaseFailed"]);
+    Ok(())
+}
+
+fn a_grant_that_comes_too_late() -> Outcome {
+    let scene = Scene::set()?;
+    let (lock, diary) = observed(&scene, LockOptions::expiring_after(millis(200)))?;
+    scene.faulty.next("SETNX", Fault::AnswerLate(millis(300)));
+    assert!(lock.try_lock()?.is_none());
+    assert_eq!(diary.lines(), ["LateGrant", "NotAcquired"]);
+    Ok(())
+}
