@@ -54,7 +54,7 @@ impl Engine {
             poll_interval: options.poll_interval,
             takeover: options.takeover,
             patience: self.window.patience(),
-            nonce: self.identity.next_nonce(began.wall),
+            nonce: self.identity.next_nonce(),
         };
         let mut call = Call::new(self, key);
         let mut now = began;

@@ -225,6 +225,8 @@ impl fmt::Display for Contention {
 pub enum NoConnection {
     /// All connections of the pool were in use all the time.
     PoolExhausted,
+    /// The pool has no connection yet, and the server has not answered the attempt to open one.
+    StillConnecting,
     /// Connecting failed.
     Failed(redis::RedisError),
     /// Whatever was to open the connection panicked: for TLS, a library that the program has not set up.
@@ -233,11 +235,25 @@ pub enum NoConnection {
     Said(String),
 }
 
+impl NoConnection {
+    pub(crate) fn has_a_cause(&self) -> bool {
+        match self {
+            NoConnection::PoolExhausted | NoConnection::StillConnecting => false,
+            NoConnection::Failed(_) | NoConnection::Panicked(_) => true,
+            // r2d2's own words, and a colon before whatever was the matter.
+            NoConnection::Said(text) => text.contains(": "),
+        }
+    }
+}
+
 impl fmt::Display for NoConnection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             NoConnection::PoolExhausted => f.write_str(
                 "none was free and none could be opened in that time; make the pool larger, or hold its connections for less long",
+            ),
+            NoConnection::StillConnecting => f.write_str(
+                "still connecting; check that the server is up, that it answers, and that the address is right",
             ),
             NoConnection::Failed(error) => write!(f, "{error}; check that the server is up and the address is right"),
             NoConnection::Panicked(text) => write!(

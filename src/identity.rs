@@ -4,7 +4,6 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::clock::Wall;
 use crate::value::Nonce;
 
 /// A process as its locks name it. Made with each locker.
@@ -24,11 +23,10 @@ impl Identity {
         Self { process, state: AtomicU64::new(hasher.finish()) }
     }
 
-    /// Returns digits for the next holder: one of a sequence that repeats after 2^64 (`SplitMix64`). The time is mixed in
-    /// for the child that goes on with its parent's locker against all advice.
-    pub(crate) fn next_nonce(&self, now: Wall) -> Nonce {
+    /// Returns digits for the next holder: one of a sequence that repeats after 2^64 (`SplitMix64`).
+    pub(crate) fn next_nonce(&self) -> Nonce {
         const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed) ^ now.0.wrapping_mul(STEP);
+        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed);
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         Nonce::from_random(z ^ (z >> 31))
@@ -52,10 +50,9 @@ mod tests {
 
     #[test]
     fn nonces_differ_within_a_process_and_among_processes() {
-        let now = Wall(1_795_157_376_492_303);
         let (one, other) = (Identity::new(), Identity::new());
         let nonces: HashSet<String> = (0..1000)
-            .flat_map(|_| [one.next_nonce(now), other.next_nonce(now)])
+            .flat_map(|_| [one.next_nonce(), other.next_nonce()])
             .map(|nonce| format!("{nonce:?}"))
             .collect();
         assert_eq!(nonces.len(), 2000);

@@ -78,7 +78,8 @@ impl Locker {
     ///
     /// Time-outs are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
     /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has
-    /// them. Turn `test_on_check_out` off: it costs a round trip for each command.
+    /// them. Turn `test_on_check_out` off: it costs a round trip for each command, and what it takes comes on top of a call's
+    /// time.
     #[must_use]
     pub fn with_pool<M>(pool: r2d2::Pool<M>) -> Self
     where
@@ -90,13 +91,15 @@ impl Locker {
 
     /// Returns a locker that takes its connections from a pool of `manager`, which was built with a clone of it: for a pool
     /// that is set up in a way of your own, or shared with other work. Unlike [`with_pool`](Self::with_pool) it keeps to the
-    /// manager's time-outs, and tells at once and in full why a connection could not be opened.
+    /// manager's time-outs, and tells at once and in full why a connection could not be opened. A wait without a timeout gives up
+    /// after the pool's `connection_timeout`, half of which is also what r2d2 waits at most between two tries to connect.
     ///
     /// ```no_run
     /// use setnx_lock::{Locker, Manager};
     ///
     /// let manager = Manager::new(redis::Client::open("redis://127.0.0.1/")?);
     /// let builder = r2d2::Pool::builder().max_size(32).min_idle(Some(0)).test_on_check_out(false);
+    /// let builder = builder.connection_timeout(std::time::Duration::from_secs(5));
     /// let pool = builder.build_unchecked(manager.clone());
     /// let locker = Locker::with_managed_pool(pool.clone(), &manager);
     /// # Ok::<(), redis::RedisError>(())

@@ -80,8 +80,9 @@ impl LockOptions {
     }
 
     /// Returns the options without a timeout: a wait ends when the lock is ours, or with an error that is not about
-    /// waiting. While the server cannot be reached, a wait without a timeout gives up after a while
-    /// ([`Settings::patience`](crate::Settings::patience); in a pool of one's own, its `connection_timeout`). The gem has no
+    /// waiting. While the server cannot be reached, or the pool has no connection to spare, a wait
+    /// without a timeout gives up after a while ([`Settings::patience`](crate::Settings::patience); in a pool of one's own, its
+    /// `connection_timeout`). The gem has no
     /// such option.
     pub const fn wait_forever(self) -> Self {
         Self { timeout: None, ..self }

@@ -57,7 +57,7 @@ pub(crate) enum Reply {
     Lost,
     /// There was no connection in time: nothing was sent.
     Unsent,
-    /// The lease that the command was bound to passed before it could be sent: nothing was sent.
+    /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
     TooLate,
 }
 

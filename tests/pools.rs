@@ -32,6 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_that_waits_for_a_connection_beyond_its_lease,
             more_waiters_than_connections,
             more_threads_than_the_server_takes_clients,
+            a_pool_that_tests_its_connections_releases_nothing_too_late,
+            a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits,
             a_slow_connection_is_opened_once,
             a_restarted_server_is_met_with_fresh_connections,
             a_pool_that_is_empty_for_the_whole_timeout,
@@ -239,19 +241,50 @@ fn more_waiters_than_connections() -> Outcome {
 }
 
 fn more_threads_than_the_server_takes_clients() -> Outcome {
-    let server = RedisServer::start_with("maxclients 1\nrequirepass secret")?;
-    let manager = Manager::new(redis::Client::open(format!("redis://:secret@{}/", server.address()))?);
-    let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
-    let pool = builder.build_unchecked(manager.clone());
-    let locker = Locker::with_managed_pool(pool.clone(), &manager);
-    // That the pool cannot grow is no reason to fail for those who have a connection to share.
-    let held = Lock::new(&locker, "clients", expiring().timeout(LONG))?.lock()?;
-    let taken = pool.get()?;
-    let releasing = thread::spawn(move || held.release());
-    thread::sleep(millis(1300)); // r2d2 is asked again after a second
-    assert!(!releasing.is_finished(), "{:?}", releasing.join());
+    // With a password it is the connecting that is refused, and without one the first command.
+    for (config, password) in [("requirepass secret", ":secret@"), ("", "")] {
+        let server = RedisServer::start_with(&format!("maxclients 1\n{config}"))?;
+        let manager = Manager::new(redis::Client::open(format!("redis://{password}{}/", server.address()))?);
+        let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
+        let pool = builder.build_unchecked(manager.clone());
+        let locker = Locker::with_managed_pool(pool.clone(), &manager);
+        // That the pool cannot grow is no reason to fail for those who have a connection to share.
+        let held = Lock::new(&locker, "clients", expiring().timeout(LONG))?.lock()?;
+        let taken = pool.get()?;
+        let releasing = thread::spawn(move || held.release());
+        thread::sleep(millis(1300)); // r2d2 is asked again after a second
+        assert!(!releasing.is_finished(), "{:?}", releasing.join());
+        drop(taken);
+        assert_eq!(releasing.join().unwrap()?, Release::Released);
+    }
+    Ok(())
+}
+
+fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("tested");
+    let manager = Manager::new(redis::Client::open(scene.faulty.url())?).command_timeout(LONG);
+    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
+    let locker = Locker::with_managed_pool(pool, &manager);
+    let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)))?.lock()?;
+    key.set("1895000000.5");
+    scene.faulty.next("PING", Fault::AnswerLate(millis(700)));
+    assert_eq!(held.release()?, Release::Overran, "the test of the connection took longer than the lease");
+    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    Ok(())
+}
+
+fn a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let (locker, pool) = pool_of_one(&server, millis(3000))?;
+    let lock = Lock::new(&locker, "waits", expiring())?;
+    let mut taken = pool.get()?;
+    let waiting = thread::spawn(move || lock.try_lock());
+    thread::sleep(millis(100));
+    server.say(&["CLIENT", "KILL", "TYPE", "normal"])?;
+    assert!(redis::cmd("PING").query::<String>(&mut *taken).is_err());
     drop(taken);
-    assert_eq!(releasing.join().unwrap()?, Release::Released);
+    assert!(waiting.join().unwrap()?.is_some());
     Ok(())
 }
 
@@ -274,8 +307,11 @@ fn a_slow_connection_is_opened_once() -> Outcome {
 
 fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
     let mut server = RedisServer::start()?;
-    let manager = Manager::new(redis::Client::open(server.url())?);
-    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(millis(900));
+    let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.connection_timeout(millis(1000)).build_unchecked(manager.clone());
+    let four: Vec<_> = (0..4).map(|_| pool.get()).collect::<Result<_, _>>()?;
+    drop(four);
     assert_eq!(pool.state().idle_connections, 4);
     let locker = Locker::with_managed_pool(pool, &manager);
     let options = expiring().timeout(Duration::ZERO);

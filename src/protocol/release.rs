@@ -42,8 +42,7 @@ pub(crate) enum Step {
 /// | | not sent until the lease had passed | done: overran |
 /// | | no answer, expiring | GET → `Checking`; DEL is never sent again (I6) |
 /// | | no answer, unexpiring | unknown: `1` names nobody |
-/// | `Checking` | lease passed | done: overran |
-/// | | absent | done: released |
+/// | `Checking` | absent, lease not passed | done: released |
 /// | | anything else | unknown: the DEL may still come, and others' bytes may stand for our lock (a loser's of a takeover) |
 #[derive(Debug)]
 pub(crate) struct Releasing<'a> {
@@ -79,8 +78,9 @@ impl<'a> Releasing<'a> {
                 self.state = State::Checking;
                 Step::Send(Command::Get)
             }
-            (State::Checking, Reply::Bulk(_)) if self.lease.has_passed(now) => Step::Done(Release::Overran),
-            (State::Checking, Reply::Bulk(None)) => Step::Done(Release::Released),
+            (State::Checking, Reply::Bulk(None)) if !self.lease.has_passed(now) => {
+                Step::Done(Release::Released)
+            }
             (State::Deleting | State::Checking, _) => Step::GiveUp(GiveUp::Unknown),
         }
     }

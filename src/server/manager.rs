@@ -21,7 +21,7 @@ pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How long after a panic connecting is not tried again.
-const PANIC_PAUSE: Duration = Duration::from_secs(5);
+pub(super) const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
 /// use it yourself to share a pool between locks and other work, or to set the pool up in your own way:
@@ -100,10 +100,10 @@ impl Manager {
         }
         if tls {
             // The handshake comes with the first command. Left to a lock's, a certificate that is refused would be an
-            // answer that got lost. What the server says to it is all the same.
+            // answer that got lost. That this user may not say PING is all the same.
             match greetings.say(&redis::cmd("PING")) {
-                Ok(()) | Err(ConnectError::Refused(_)) => {}
-                Err(error) => return Err(error),
+                Err(ConnectError::Refused(refusal)) if !refusal.ends_the_connection() => {}
+                answer => answer?,
             }
         }
         inner.set_read_timeout(Some(self.command_timeout))?;

@@ -21,6 +21,10 @@ const FIRST_LOOK: Duration = Duration::from_millis(20);
 const LOOK: Duration = Duration::from_millis(5);
 /// How long r2d2 is left to itself while there are connections, and how often it is asked to open one while there are none.
 const TURN: Duration = Duration::from_secs(1);
+/// How often we look whether the connections of a pool that is full are still there. Asking r2d2 is free then.
+const FULL_LOOK: Duration = Duration::from_millis(50);
+/// How long we leave a server alone that takes no more clients.
+const CROWDED_PAUSE: Duration = Duration::from_millis(50);
 /// For how long a failure to connect says something about the server. r2d2 tries again sooner.
 const FRESH: Duration = Duration::from_secs(1);
 
@@ -54,10 +58,13 @@ where
     /// Returns a connection, and the time when it was there.
     fn checkout(&self, limits: &Limits) -> Result<(r2d2::PooledConnection<M>, Now), Failure> {
         if let Some(connection) = self.pool.try_get().and_then(usable) {
-            return Ok((connection, limits.asked));
+            // At hand, so it is still the time at which the command was decided on; unless r2d2 has tested it first.
+            let now = if self.pool.test_on_check_out() { clock::now() } else { limits.asked };
+            return Ok((connection, now));
         }
         let began = clock::now().uptime;
         let mut opening_since = None;
+        let mut said = None;
         loop {
             let left = limits.connected_by.since(clock::now().uptime);
             let missing = match self.wait_for_one(left, &mut opening_since) {
@@ -79,28 +86,42 @@ where
                 Some(ConnectError::Failed(error)) if over || now >= limits.reachable_by => {
                     NoConnection::Failed(error)
                 }
-                None if over => missing,
-                _ => continue,
+                None if over => said.unwrap_or(missing),
+                _ => {
+                    // r2d2 tells a cause once, and forgets it.
+                    said = said.or(Some(missing).filter(NoConnection::has_a_cause));
+                    continue;
+                }
             };
             return Err(Failure::NoConnection { cause, waited: now.since(began) });
         }
     }
 
-    /// Waits for a connection for some time, at most `left`. Short while there is none at all, to look for failures.
+    /// Waits for a connection for some time, at most `left`.
     fn wait_for_one(
         &self,
         left: Duration,
         opening_since: &mut Option<Uptime>,
     ) -> Result<r2d2::PooledConnection<M>, NoConnection> {
         let now = clock::now().uptime;
-        let none_at_all = self.health.is_some() && self.pool.state().connections == 0;
-        if none_at_all && opening_since.is_some_and(|since| now.since(since) < TURN) {
-            thread::sleep(left.min(LOOK));
-            return self.pool.try_get().ok_or(NoConnection::PoolExhausted);
-        }
-        *opening_since = Some(now);
-        let got = self.pool.get_timeout(left.min(if none_at_all { FIRST_LOOK } else { TURN }));
-        got.map_err(|error| match self.health {
+        let open = self.pool.state().connections;
+        let turn = if self.health.is_none() {
+            TURN
+        } else if open == 0 {
+            if opening_since.is_some_and(|since| now.since(since) < TURN) {
+                thread::sleep(left.min(LOOK));
+                return self.pool.try_get().ok_or(NoConnection::StillConnecting);
+            }
+            *opening_since = Some(now);
+            FIRST_LOOK
+        } else if open == self.pool.max_size() {
+            // r2d2 wakes nobody when the last connection turns out to be dead.
+            FULL_LOOK
+        } else {
+            TURN
+        };
+        self.pool.get_timeout(left.min(turn)).map_err(|error| match self.health {
+            Some(_) if open == 0 => NoConnection::StillConnecting,
             Some(_) => NoConnection::PoolExhausted,
             None => NoConnection::Said(error.to_string()),
         })
@@ -110,7 +131,8 @@ where
     /// nothing about the server; and an old failure says little, unless there is no time to wait for another.
     fn connect_failure(&self, began: Uptime, over: bool) -> Option<ConnectError> {
         let (when, error) = self.health.as_ref()?.last_connect_failure()?;
-        let counts = (over || when.after(FRESH) >= began) && self.pool.state().connections == 0;
+        let fresh = if matches!(error, ConnectError::Panicked(_)) { manager::PANIC_PAUSE } else { FRESH };
+        let counts = (over || when.after(fresh) >= began) && self.pool.state().connections == 0;
         counts.then_some(error)
     }
 }
@@ -146,28 +168,36 @@ where
 {
     fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
         let packed = packed(key, command);
-        let (mut connection, now) = self.checkout(limits)?;
-        if limits.before.is_some_and(|end| end.has_passed(now)) {
-            return Err(Failure::TooLate);
-        }
-        connection.answer_within(limits.answered_by.since(now.uptime));
-        let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
-        let error = match answer.and_then(|value| shaped(command, value)) {
-            Ok(reply) => return Ok(reply),
-            Err(error) => error,
-        };
-        match refusal_in(&error) {
-            Some(refusal) => {
-                if refusal.ends_the_connection() {
-                    retire(connection);
-                }
-                Err(Failure::Refused(refusal))
+        loop {
+            let (mut connection, now) = self.checkout(limits)?;
+            if limits.before.is_some_and(|end| end.has_passed(now)) {
+                return Err(Failure::TooLate);
             }
-            None => {
+            connection.answer_within(limits.answered_by.since(now.uptime));
+            let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
+            let error = match answer.and_then(|value| shaped(command, value)) {
+                Ok(reply) => return Ok(reply),
+                Err(error) => error,
+            };
+            let Some(refusal) = refusal_in(&error) else {
                 retire(connection);
                 let understood = error.is_io_error();
-                Err(Failure::Lost(if understood { error } else { not_understood(&error, "the server") }))
+                return Err(Failure::Lost(if understood {
+                    error
+                } else {
+                    not_understood(&error, "the server")
+                }));
+            };
+            if !refusal.ends_the_connection() {
+                return Err(Failure::Refused(refusal));
             }
+            // The server has no room for this connection, and has not read the command. One of the others will do.
+            retire(connection);
+            let others = self.health.is_some() && self.pool.state().connections > 0;
+            if !others || clock::now().uptime.after(CROWDED_PAUSE) >= limits.connected_by {
+                return Err(Failure::Refused(refusal));
+            }
+            thread::sleep(CROWDED_PAUSE);
         }
     }
 
