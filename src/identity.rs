@@ -1,6 +1,6 @@
 //! Who is asking: the random digits that name a holder, and the process it lives in.
 
-use std::hash::{BuildHasher, Hasher, RandomState};
+use std::hash::{BuildHasher, RandomState};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,26 +10,21 @@ use crate::value::Nonce;
 #[derive(Debug)]
 pub(crate) struct Identity {
     process: u32,
-    state: AtomicU64,
+    /// The standard library's randomness, seeded by the system.
+    keys: RandomState,
+    count: AtomicU64,
 }
 
 impl Identity {
-    /// Seeds from the standard library's randomness, whose hash keys come from the system. The process number is mixed in
-    /// because a forked child inherits those keys.
     pub(crate) fn new() -> Self {
-        let process = process::id();
-        let mut hasher = RandomState::new().build_hasher();
-        hasher.write_u32(process);
-        Self { process, state: AtomicU64::new(hasher.finish()) }
+        Self { process: process::id(), keys: RandomState::new(), count: AtomicU64::new(0) }
     }
 
-    /// Returns digits for the next holder: one of a sequence that repeats after 2^64 (`SplitMix64`).
+    /// Returns random digits for the next holder. The process number is mixed in because a forked child inherits the state
+    /// that keys are made from, and makes the same for a locker of its own as its parent for its next.
     pub(crate) fn next_nonce(&self) -> Nonce {
-        const STEP: u64 = 0x9e37_79b9_7f4a_7c15;
-        let mut z = self.state.fetch_add(STEP, Ordering::Relaxed);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        Nonce::from_random(z ^ (z >> 31))
+        let count = self.count.fetch_add(1, Ordering::Relaxed);
+        Nonce::from_random(self.keys.hash_one((self.process, count)))
     }
 
     /// Whether this is the process that made it, and not a forked child of that (I10).

@@ -276,7 +276,7 @@ fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
 
 fn a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits() -> Outcome {
     let server = RedisServer::start()?;
-    let (locker, pool) = pool_of_one(&server, millis(3000))?;
+    let (locker, pool) = pool_of_one(&server, millis(900))?; // less than r2d2 is left to itself
     let lock = Lock::new(&locker, "waits", expiring())?;
     let mut taken = pool.get()?;
     let waiting = thread::spawn(move || lock.try_lock());
