@@ -19,19 +19,20 @@
 //! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
 //! | `the key` | shows what it holds |
 
-use std::collections::{BTreeMap, VecDeque};
+mod client;
+
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{Acquiring, Action, Note, Terms};
-use super::lease::Lease;
-use super::release::{Release, Releasing, Step};
+use super::acquire::{Acquiring, Action, Terms};
+use super::release::Releasing;
 use super::{Command, Reply};
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::Takeover;
 use crate::value::{Content, Nonce};
+use client::Client;
 
 /// Where all stories begin: 2026-11-20, a second that is easy to see in values.
 const BEGINNING: Wall = Wall(1_795_000_000_000_000);
@@ -63,30 +64,26 @@ fn every_story_goes_as_told() {
     assert!(differences.is_empty(), "stories went differently:\n{differences}");
 }
 
+/// The server: what a command does to the key.
+pub(super) fn carry_out(key: &mut Option<Vec<u8>>, command: &Command) -> Reply {
+    match command {
+        Command::SetNx(value) => {
+            let free = key.is_none();
+            key.get_or_insert_with(|| value.clone());
+            Reply::Integer(i64::from(free))
+        }
+        Command::Get => Reply::Bulk(key.clone()),
+        Command::GetSet(value) => Reply::Bulk(key.replace(value.clone())),
+        Command::Del => Reply::Integer(i64::from(key.take().is_some())),
+    }
+}
+
 /// The key, the clients and the time.
 struct Stage {
     key: Option<Vec<u8>>,
     elapsed: Duration,
     clients: BTreeMap<String, Client>,
     declared: u64,
-}
-
-struct Client {
-    expiration: Option<Duration>,
-    timeout: Option<Duration>,
-    takeover: Takeover,
-    number: u64,
-    /// How far its wall clock is ahead, in microseconds.
-    skew: i64,
-    attempt: Option<Acquiring>,
-    lease: Option<Lease>,
-    /// Whether the lease is being given back.
-    releasing: Option<Lease>,
-    asked_to_check: bool,
-    sent: Option<Command>,
-    answer: Option<Reply>,
-    lost: VecDeque<Command>,
-    asleep: bool,
 }
 
 /// More values than one client writes.
@@ -168,7 +165,7 @@ impl Stage {
             }
             [name, "request", "arrives", "late"] => {
                 let command = self.client(owner(name)?)?.lost.pop_front().ok_or("nothing of it was lost")?;
-                self.carry_out(&command);
+                carry_out(&mut self.key, &command);
                 Ok(None)
             }
             [name, "answer", "is", "lost"] => {
@@ -235,7 +232,7 @@ impl Stage {
 
     fn execute(&mut self, name: &str) -> Told<()> {
         let command = self.client(name)?.sent.clone().ok_or("it has sent nothing")?;
-        let reply = self.carry_out(&command);
+        let reply = carry_out(&mut self.key, &command);
         self.client(name)?.answer = Some(reply);
         Ok(())
     }
@@ -262,19 +259,6 @@ impl Stage {
         self.go_on(name, |attempt, now| attempt.reply(reply, now))
     }
 
-    fn carry_out(&mut self, command: &Command) -> Reply {
-        match command {
-            Command::SetNx(value) => {
-                let free = self.key.is_none();
-                self.key.get_or_insert_with(|| value.clone());
-                Reply::Integer(i64::from(free))
-            }
-            Command::Get => Reply::Bulk(self.key.clone()),
-            Command::GetSet(value) => Reply::Bulk(self.key.replace(value.clone())),
-            Command::Del => Reply::Integer(i64::from(self.key.take().is_some())),
-        }
-    }
-
     /// The key's value, by the name of whoever wrote it.
     fn described(&self) -> String {
         let Some(value) = &self.key else { return "absent".into() };
@@ -293,91 +277,6 @@ impl Stage {
             content => format!("{content:?}"),
         };
         author.map_or(content.clone(), |(name, _)| format!("{name}'s, {content}"))
-    }
-}
-
-impl Client {
-    fn declared(n: u64, options: &[&str]) -> Told<Self> {
-        let mut client = Client {
-            expiration: None,
-            timeout: Some(Duration::from_secs(5)),
-            takeover: Takeover::Expired,
-            number: n,
-            skew: 0,
-            attempt: None,
-            lease: None,
-            releasing: None,
-            asked_to_check: false,
-            sent: None,
-            answer: None,
-            lost: VecDeque::new(),
-            asleep: false,
-        };
-        let mut options = options.iter();
-        while let Some(option) = options.next() {
-            match *option {
-                "unexpiring" => client.expiration = None,
-                "stealing" => client.takeover = Takeover::AsTheGem,
-                "forever" => client.timeout = None,
-                "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
-                expiration => client.expiration = Some(time(expiration)?),
-            }
-        }
-        Ok(client)
-    }
-
-    fn shown(&mut self, action: Action) -> String {
-        let mut shown: Vec<String> = Vec::new();
-        if let Some(attempt) = &mut self.attempt {
-            shown.extend(attempt.notes.drain(..).map(|note| match note {
-                Note::TookOver(_) => "took over".into(),
-                Note::Overwrote(_) => "overwrote the winner".into(),
-                Note::LateGrant => "granted too late".into(),
-                Note::Stuck(content) => format!("stuck on {content:?}"),
-            }));
-        }
-        shown.push(match action {
-            Action::Send(command) | Action::SendBefore(_, command) => {
-                let name = command.name().to_owned();
-                self.sent = Some(command);
-                name
-            }
-            Action::Sleep(time) => {
-                self.asleep = true;
-                format!("sleeps {time:?}")
-            }
-            Action::Held(lease) => {
-                self.lease = Some(lease);
-                "holds".into()
-            }
-            Action::GiveUp(reason) => {
-                self.attempt = None;
-                format!("gives up: {reason:?}")
-            }
-        });
-        shown.join(", ")
-    }
-
-    fn shown_release(&mut self, step: Step) -> String {
-        match step {
-            Step::Send(command) | Step::SendBefore(_, command) => {
-                self.asked_to_check = command == Command::Get;
-                let name = command.name().to_owned();
-                self.sent = Some(command);
-                name
-            }
-            Step::Done(release) => {
-                self.releasing = None;
-                match release {
-                    Release::Released => "released".into(),
-                    other => format!("released: {other:?}"),
-                }
-            }
-            Step::GiveUp(reason) => {
-                self.releasing = None;
-                format!("gives up: {reason:?}")
-            }
-        }
     }
 }
 

@@ -10,6 +10,7 @@ use proptest::test_runner::{Config, TestRunner};
 use super::acquire::{Acquiring, Action, Terms};
 use super::lease::Lease;
 use super::release::{Releasing, Step};
+use super::scripts::carry_out;
 use super::{Command, Reply};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::Takeover;
@@ -100,7 +101,7 @@ impl World {
                 self.answer(n, Reply::Lost);
             }
             Doing::Sent { command, .. } => {
-                let reply = self.carry_out(n, command);
+                let reply = self.carry_out(n, &command);
                 self.clients[n].doing = Doing::Answered(reply);
             }
             Doing::Answered(_) if one_in(8, way) => self.answer(n, Reply::Lost),
@@ -135,7 +136,7 @@ impl World {
             self.time = self.time.max(at);
             if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
             {
-                let reply = self.carry_out(n, command);
+                let reply = self.carry_out(n, &command);
                 self.clients[n].doing = Doing::Answered(reply);
             }
         }
@@ -209,24 +210,10 @@ impl World {
         self.log.push(format!("{millis:>6} ms  client {n} {what}"));
     }
 
-    fn carry_out(&mut self, n: usize, command: Command) -> Reply {
-        let text = format!("{command:?}");
-        let reply = self.reply_to(command);
-        self.note(n, &format!("has {text} carried out: {reply:?}"));
+    fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
+        let reply = carry_out(&mut self.key, command);
+        self.note(n, &format!("has {command:?} carried out: {reply:?}"));
         reply
-    }
-
-    fn reply_to(&mut self, command: Command) -> Reply {
-        match command {
-            Command::SetNx(value) => {
-                let free = self.key.is_none();
-                self.key.get_or_insert(value);
-                Reply::Integer(i64::from(free))
-            }
-            Command::Get => Reply::Bulk(self.key.clone()),
-            Command::GetSet(value) => Reply::Bulk(self.key.replace(value)),
-            Command::Del => Reply::Integer(i64::from(self.key.take().is_some())),
-        }
     }
 }
 

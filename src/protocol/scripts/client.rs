@@ -1,0 +1,114 @@
+//! A client in a story: what it was declared with, what it is in the middle of, and how what it does next is told.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::{Told, time};
+use crate::options::Takeover;
+use crate::protocol::acquire::{Acquiring, Action, Note};
+use crate::protocol::lease::Lease;
+use crate::protocol::release::{Release, Step};
+use crate::protocol::{Command, Reply};
+
+pub(super) struct Client {
+    pub(super) expiration: Option<Duration>,
+    pub(super) timeout: Option<Duration>,
+    pub(super) takeover: Takeover,
+    pub(super) number: u64,
+    /// How far its wall clock is ahead, in microseconds.
+    pub(super) skew: i64,
+    pub(super) attempt: Option<Acquiring>,
+    pub(super) lease: Option<Lease>,
+    /// Whether the lease is being given back.
+    pub(super) releasing: Option<Lease>,
+    pub(super) asked_to_check: bool,
+    pub(super) sent: Option<Command>,
+    pub(super) answer: Option<Reply>,
+    pub(super) lost: VecDeque<Command>,
+    pub(super) asleep: bool,
+}
+
+impl Client {
+    pub(super) fn declared(n: u64, options: &[&str]) -> Told<Self> {
+        let mut client = Client {
+            expiration: None,
+            timeout: Some(Duration::from_secs(5)),
+            takeover: Takeover::Expired,
+            number: n,
+            skew: 0,
+            attempt: None,
+            lease: None,
+            releasing: None,
+            asked_to_check: false,
+            sent: None,
+            answer: None,
+            lost: VecDeque::new(),
+            asleep: false,
+        };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match *option {
+                "unexpiring" => client.expiration = None,
+                "stealing" => client.takeover = Takeover::AsTheGem,
+                "forever" => client.timeout = None,
+                "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
+                expiration => client.expiration = Some(time(expiration)?),
+            }
+        }
+        Ok(client)
+    }
+
+    pub(super) fn shown(&mut self, action: Action) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        if let Some(attempt) = &mut self.attempt {
+            shown.extend(attempt.notes.drain(..).map(|note| match note {
+                Note::TookOver(_) => "took over".into(),
+                Note::Overwrote(_) => "overwrote the winner".into(),
+                Note::LateGrant => "granted too late".into(),
+                Note::Stuck(content) => format!("stuck on {content:?}"),
+            }));
+        }
+        shown.push(match action {
+            Action::Send(command) | Action::SendBefore(_, command) => {
+                let name = command.name().to_owned();
+                self.sent = Some(command);
+                name
+            }
+            Action::Sleep(time) => {
+                self.asleep = true;
+                format!("sleeps {time:?}")
+            }
+            Action::Held(lease) => {
+                self.lease = Some(lease);
+                "holds".into()
+            }
+            Action::GiveUp(reason) => {
+                self.attempt = None;
+                format!("gives up: {reason:?}")
+            }
+        });
+        shown.join(", ")
+    }
+
+    pub(super) fn shown_release(&mut self, step: Step) -> String {
+        match step {
+            Step::Send(command) | Step::SendBefore(_, command) => {
+                self.asked_to_check = command == Command::Get;
+                let name = command.name().to_owned();
+                self.sent = Some(command);
+                name
+            }
+            Step::Done(release) => {
+                self.releasing = None;
+                match release {
+                    Release::Released => "released".into(),
+                    other => format!("released: {other:?}"),
+                }
+            }
+            Step::GiveUp(reason) => {
+                self.releasing = None;
+                format!("gives up: {reason:?}")
+            }
+        }
+    }
+}
