@@ -15,7 +15,7 @@ use crate::options::LockOptions;
 use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
-use crate::protocol::{Command, GiveUp, Reply};
+use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::server::refusal::Refusal;
 use crate::server::{Failure, Limits, Window};
 use crate::value::Content;
@@ -62,14 +62,8 @@ impl Engine {
         loop {
             self.report(key, &mut attempt.notes);
             action = match action {
-                Action::Send(command) => {
-                    let reply = call.send(&command, &self.limits(now, deadline));
-                    now = clock::now();
-                    attempt.reply(reply, now)
-                }
-                Action::SendBefore(end, command) => {
-                    let limits = Limits { before: Some(end), ..self.limits(now, deadline) };
-                    let reply = call.send(&command, &limits);
+                Action::Send(request) => {
+                    let reply = call.send(&request, &self.limits(now, deadline));
                     now = clock::now();
                     attempt.reply(reply, now)
                 }
@@ -114,9 +108,8 @@ impl Engine {
         let mut now = began;
         let (mut releasing, mut step) = Releasing::start(lease, now);
         loop {
-            let (command, before) = match step {
-                Step::Send(command) => (command, None),
-                Step::SendBefore(end, command) => (command, Some(end)),
+            let request = match step {
+                Step::Send(request) => request,
                 Step::Done(release) => return Ok(release),
                 Step::GiveUp(reason) => {
                     let advice = match lease.end {
@@ -126,8 +119,7 @@ impl Engine {
                     return Err(call.error(reason, advice));
                 }
             };
-            let limits = Limits { before, ..self.limits(now, Some(began.uptime)) };
-            let reply = call.send(&command, &limits);
+            let reply = call.send(&request, &self.limits(now, Some(began.uptime)));
             now = clock::now();
             step = releasing.reply(&reply, now);
         }
@@ -135,7 +127,7 @@ impl Engine {
 
     /// Reads what the key holds, with one GET.
     pub(crate) fn peek(&self, key: &Key) -> Result<Content, Error> {
-        match self.once(key, &Command::Get)? {
+        match self.once(key, Command::Get)? {
             Reply::Bulk(found) => Ok(Content::read(found.as_deref())),
             _ => unreachable!("a window answers GET with a bulk"),
         }
@@ -143,21 +135,22 @@ impl Engine {
 
     /// Deletes the key, whoever holds it, with one DEL.
     pub(crate) fn clear(&self, key: &Key) -> Result<bool, Error> {
-        match self.once(key, &Command::Del)? {
+        match self.once(key, Command::Del)? {
             Reply::Integer(deleted) => Ok(deleted > 0),
             _ => unreachable!("a window answers DEL with an integer"),
         }
     }
 
-    fn once(&self, key: &Key, command: &Command) -> Result<Reply, Error> {
+    fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
         self.refuse_after_a_fork(key)?;
         let now = clock::now();
         let mut call = Call::new(self, key);
-        let reason = match call.send(command, &self.limits(now, Some(now.uptime))) {
+        let request = Request::at_any_time(command);
+        let reason = match call.send(&request, &self.limits(now, Some(now.uptime))) {
             reply @ (Reply::Integer(_) | Reply::Bulk(_)) => return Ok(reply),
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
-            Reply::Lost if *command == Command::Del => GiveUp::Unknown,
+            Reply::Lost if request.command == Command::Del => GiveUp::Unknown,
             Reply::Lost => GiveUp::Io,
         };
         Err(call.error(reason, "look at the key again"))
@@ -177,7 +170,7 @@ impl Engine {
             None => (now.uptime.after(self.window.patience()), Uptime::MAX),
         };
         let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
-        Limits { asked: now, reachable_by, connected_by, answered_by, before: None }
+        Limits { asked: now, reachable_by, connected_by, answered_by }
     }
 
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
@@ -212,11 +205,11 @@ impl<'a> Call<'a> {
         Self { engine, key, trouble: None, unanswered: None }
     }
 
-    fn send(&mut self, command: &Command, limits: &Limits) -> Reply {
+    fn send(&mut self, request: &Request, limits: &Limits) -> Reply {
         if self.trouble.is_some() && clock::now().uptime >= limits.answered_by {
             return Reply::Unsent;
         }
-        let (reply, trouble) = match self.engine.window.call(self.key, command, limits) {
+        let (reply, trouble) = match self.engine.window.call(self.key, request, limits) {
             Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::Refused(refusal)) => (Reply::Refused, Trouble::Refused(refusal)),
@@ -224,7 +217,7 @@ impl<'a> Call<'a> {
                 (Reply::Unsent, Trouble::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                let (key, command) = (self.key, command.name());
+                let (key, command) = (self.key, request.command.name());
                 self.engine.observer.tell(&Event::Trouble { key, command, error: &error });
                 if command != Command::Get.name() {
                     self.unanswered = Some((command, error.clone()));
@@ -264,9 +257,9 @@ mod tests {
     struct Dead(Mutex<Vec<(&'static str, Now, Option<End>)>>);
 
     impl Window for Dead {
-        fn call(&self, _: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
-            self.0.lock().unwrap().push((command.name(), limits.asked, limits.before));
-            Ok(match command {
+        fn call(&self, _: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+            self.0.lock().unwrap().push((request.command.name(), limits.asked, request.before));
+            Ok(match &request.command {
                 Command::SetNx(_) => Reply::Integer(0),
                 Command::Del => Reply::Integer(1),
                 Command::Get | Command::GetSet(_) => Reply::Bulk(Some(b"1532000016.5".to_vec())),

@@ -154,7 +154,7 @@ mod tests {
 
     use crate::event::Observe;
     use crate::identity::Identity;
-    use crate::protocol::{Command, Reply};
+    use crate::protocol::{Reply, Request};
     use crate::server::{Failure, Limits, Window};
     use crate::{Lock, LockOptions, Locker};
 
@@ -170,7 +170,7 @@ mod tests {
     struct Generous(AtomicU32);
 
     impl Window for Generous {
-        fn call(&self, _: &Key, _: &Command, _: &Limits) -> Result<Reply, Failure> {
+        fn call(&self, _: &Key, _: &Request, _: &Limits) -> Result<Reply, Failure> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Reply::Integer(1))
         }

@@ -30,8 +30,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for an empty key, an expiration of zero or of more than ten years, or a poll interval below a
-    /// millisecond.
+    /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, or an expiration of more than
+    /// ten years.
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         let problem = if key.is_empty() {
@@ -131,7 +131,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`], [`Error::Refused`] (the key may hold something that is no lock) or [`Error::Io`].
+    /// [`Error::Pool`], [`Error::Refused`] (the key may hold something that is no lock), [`Error::Io`], or [`Error::Forked`].
     pub fn peek(&self) -> Result<Content, Error> {
         self.locker.engine().peek(&self.key)
     }
@@ -152,7 +152,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Pool`], [`Error::Refused`], or [`Error::Unknown`] if the answer got lost.
+    /// [`Error::Pool`], [`Error::Refused`], [`Error::Forked`], or [`Error::Unknown`] if the answer got lost.
     pub fn clear(&self) -> Result<bool, Error> {
         self.locker.engine().clear(&self.key)
     }

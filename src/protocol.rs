@@ -10,7 +10,7 @@
 //! - **I3** Nothing is granted later than its own lease.
 //! - **I4** GETSET's answer is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed.
-//! - **I6** No command is ever sent twice; an unknown outcome is resolved by reading, or reported as unknown.
+//! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
 //! - **I8** A connection that saw an I/O or protocol error is never used again.
 //! - **I9** A waiting thread and a thread in its critical section hold no connection.
@@ -23,6 +23,8 @@ pub(crate) mod release;
 mod scripts;
 #[cfg(test)]
 mod simulation;
+
+use lease::End;
 
 /// A command on the lock's key. These four are all that locking ever sends.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +43,24 @@ impl Command {
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
         }
+    }
+}
+
+/// A command as the rules ask for it to be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    pub(crate) command: Command,
+    /// With this end passed by the clocks as read with a connection in hand, it is not sent (I4, I5).
+    pub(crate) before: Option<End>,
+}
+
+impl Request {
+    pub(crate) fn at_any_time(command: Command) -> Self {
+        Self { command, before: None }
+    }
+
+    pub(crate) fn before(end: End, command: Command) -> Self {
+        Self { command, before: Some(end) }
     }
 }
 

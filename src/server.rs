@@ -16,15 +16,14 @@ use redis::Value;
 use crate::clock::{Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
-use crate::protocol::lease::End;
-use crate::protocol::{Command, Reply};
+use crate::protocol::{Command, Reply, Request};
 pub use carrier::Carrier;
 pub use connection::Connection;
 pub use manager::{ConnectError, Manager};
 pub(crate) use pooled::Pooled;
 use refusal::Refusal;
 
-/// Until when a command may take what.
+/// Until when what is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// When the command was decided on.
@@ -35,8 +34,6 @@ pub(crate) struct Limits {
     pub(crate) connected_by: Uptime,
     /// The answer is waited for until here, where the connection knows time-outs.
     pub(crate) answered_by: Uptime,
-    /// With this end passed, nothing is sent (I4, I5).
-    pub(crate) before: Option<End>,
 }
 
 /// Why a command has no reply for the rules to judge.
@@ -50,8 +47,9 @@ pub(crate) enum Failure {
 
 /// What the engine needs of a server.
 pub(crate) trait Window: Send + Sync + fmt::Debug {
-    /// Sends one command, once, and returns its reply: an integer or a bulk, as the command has it.
-    fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure>;
+    /// Sends one command and returns its reply: an integer or a bulk, as the command has it. Once, but for a command that the
+    /// server refused unread because it has no room for the connection.
+    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure>;
 
     /// The longest that one command takes.
     fn command_timeout(&self) -> Duration;

@@ -1,6 +1,7 @@
 //! What a lock does when the server or the network does not do what it should: the call ends in time, with the right answer
 //! or the right error, nothing is sent twice, and the key is as it was unless it is ours.
 
+use std::io::Read as _;
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::thread;
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_server_that_is_down,
             a_server_that_accepts_and_never_answers,
+            a_connection_that_is_given_up_sends_nothing_more,
             a_server_that_freezes_and_thaws,
             a_connection_reset_before_the_request_was_read,
             the_answer_to_setnx_is_lost,
@@ -88,6 +90,26 @@ fn a_server_that_accepts_and_never_answers() -> Outcome {
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
     assert!(matches!(error, Error::Pool { .. }), "{error:?}");
     assert!(!error.to_string().contains("make the pool larger"), "{error}");
+    Ok(())
+}
+
+/// A connection that is given up is reset, so that nothing it has not sent yet goes out after all.
+fn a_connection_that_is_given_up_sends_nothing_more() -> Outcome {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let lock =
+        Lock::new(&impatient(&format!("redis://{}/", listener.local_addr()?), 1), "report", expiring())?;
+    let giving_up = thread::spawn(move || lock.try_lock().map(drop));
+    let (mut stream, _) = listener.accept()?;
+    stream.set_read_timeout(Some(LONG))?;
+    assert!(giving_up.join().unwrap().is_err());
+    let mut read = [0; 1024];
+    let end = loop {
+        match stream.read(&mut read) {
+            Ok(1..) => {}
+            end => break end,
+        }
+    };
+    assert_eq!(end.map_err(|error| error.kind()), Err(std::io::ErrorKind::ConnectionReset));
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::lease::{End, Lease};
-use super::{Command, GiveUp, Reply};
+use super::{Command, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::Takeover;
 use crate::value::{Content, Expiry, Nonce};
@@ -33,9 +33,7 @@ pub(crate) struct Terms {
 /// What to do next to get a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
-    Send(Command),
-    /// To be sent only if this end has not passed by the clocks as read with a connection in hand (I4).
-    SendBefore(End, Command),
+    Send(Request),
     /// Sleep, then call [`Acquiring::woken`]. No connection is held meanwhile (I9).
     Sleep(Duration),
     Held(Lease),
@@ -159,7 +157,7 @@ impl Acquiring {
         let lease = self.new_lease(now);
         let command = Command::SetNx(lease.value.clone());
         self.state = State::Trying(lease);
-        Action::Send(command)
+        Action::Send(Request::at_any_time(command))
     }
 
     /// A lease that begins now, with a value that no other command of ours has carried (I2).
@@ -170,7 +168,7 @@ impl Acquiring {
 
     fn read(&mut self) -> Action {
         self.state = State::Reading;
-        Action::Send(Command::Get)
+        Action::Send(Request::at_any_time(Command::Get))
     }
 
     /// Rule 2: what to make of the value in the key.
@@ -192,7 +190,7 @@ impl Acquiring {
             let lease = self.new_lease(now);
             let command = Command::GetSet(lease.value.clone());
             self.state = State::TakingOver { lease, asked: now.wall };
-            return Action::SendBefore(End::of(now, TAKEOVER_STILL_TRUE), command);
+            return Action::Send(Request::before(End::of(now, TAKEOVER_STILL_TRUE), command));
         }
         self.wait(now)
     }

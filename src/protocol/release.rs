@@ -1,7 +1,7 @@
 //! The rules of giving a lock back.
 
-use super::lease::{End, Lease};
-use super::{Command, GiveUp, Reply};
+use super::lease::Lease;
+use super::{Command, GiveUp, Reply, Request};
 use crate::clock::Now;
 
 /// What became of a lock that was given back.
@@ -24,9 +24,7 @@ pub enum Release {
 /// What to do next to give a lock back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    Send(Command),
-    /// To be sent only if this end has not passed by the clocks as read with a connection in hand (I5).
-    SendBefore(End, Command),
+    Send(Request),
     Done(Release),
     GiveUp(GiveUp),
 }
@@ -60,8 +58,8 @@ impl<'a> Releasing<'a> {
     pub(crate) fn start(lease: &'a Lease, now: Now) -> (Self, Step) {
         let step = match lease.end {
             Some(end) if end.has_passed(now) => Step::Done(Release::Overran), // I5
-            Some(end) => Step::SendBefore(end, Command::Del),
-            None => Step::Send(Command::Del),
+            Some(end) => Step::Send(Request::before(end, Command::Del)),
+            None => Step::Send(Request::at_any_time(Command::Del)),
         };
         (Self { lease, state: State::Deleting }, step)
     }
@@ -76,7 +74,7 @@ impl<'a> Releasing<'a> {
             (State::Deleting, Reply::Unsent) => Step::GiveUp(GiveUp::Unsent),
             (State::Deleting, Reply::Lost | Reply::Bulk(_)) if self.lease.end.is_some() => {
                 self.state = State::Checking;
-                Step::Send(Command::Get)
+                Step::Send(Request::at_any_time(Command::Get))
             }
             (State::Checking, Reply::Bulk(None)) if !self.lease.has_passed(now) => {
                 Step::Done(Release::Released)

@@ -11,7 +11,7 @@ use super::acquire::{Acquiring, Action, Terms};
 use super::lease::Lease;
 use super::release::{Releasing, Step};
 use super::scripts::carry_out;
-use super::{Command, Reply};
+use super::{Command, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::Takeover;
 use crate::value::Nonce;
@@ -183,7 +183,7 @@ impl World {
         let since = self.time;
         self.note(n, &format!("{action:?}"));
         self.clients[n].doing = match action {
-            Some(Action::Send(command) | Action::SendBefore(_, command)) => Doing::Sent { command, since },
+            Some(Action::Send(Request { command, .. })) => Doing::Sent { command, since },
             Some(Action::Sleep(_)) => Doing::Asleep,
             Some(Action::Held(lease)) => Doing::Inside(lease),
             Some(Action::GiveUp(_)) | None => Doing::Nothing,
@@ -195,7 +195,7 @@ impl World {
         let since = self.time;
         let client = &mut self.clients[n];
         match step {
-            Step::Send(command) | Step::SendBefore(_, command) => {
+            Step::Send(Request { command, .. }) => {
                 if let Some((_, checking)) = &mut client.releasing {
                     *checking = command == Command::Get;
                 }

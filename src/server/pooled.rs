@@ -13,7 +13,7 @@ use super::{Failure, Limits, Window, not_understood, packed, refusal_in, shaped}
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
-use crate::protocol::{Command, Reply};
+use crate::protocol::{Reply, Request};
 
 /// How long r2d2 is left to open the first connection before we look whether that has failed, which it does not tell.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -166,11 +166,12 @@ impl<M: r2d2::ManageConnection> Window for Pooled<M>
 where
     M::Connection: Carrier,
 {
-    fn call(&self, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
+    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+        let Request { command, before } = request;
         let packed = packed(key, command);
         loop {
             let (mut connection, now) = self.checkout(limits)?;
-            if limits.before.is_some_and(|end| end.has_passed(now)) {
+            if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
             connection.answer_within(limits.answered_by.since(now.uptime));
@@ -191,7 +192,8 @@ where
             if !refusal.ends_the_connection() {
                 return Err(Failure::Refused(refusal));
             }
-            // The server has no room for this connection, and has not read the command. One of the others will do.
+            // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
+            // on one of the others is no breach of I6.
             retire(connection);
             let others = self.health.is_some() && self.pool.state().connections > 0;
             if !others || clock::now().uptime.after(CROWDED_PAUSE) >= limits.connected_by {

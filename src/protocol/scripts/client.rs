@@ -8,7 +8,7 @@ use crate::options::Takeover;
 use crate::protocol::acquire::{Acquiring, Action, Note};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Step};
-use crate::protocol::{Command, Reply};
+use crate::protocol::{Command, Reply, Request};
 
 pub(super) struct Client {
     pub(super) expiration: Option<Duration>,
@@ -69,7 +69,7 @@ impl Client {
             }));
         }
         shown.push(match action {
-            Action::Send(command) | Action::SendBefore(_, command) => {
+            Action::Send(Request { command, .. }) => {
                 let name = command.name().to_owned();
                 self.sent = Some(command);
                 name
@@ -92,7 +92,7 @@ impl Client {
 
     pub(super) fn shown_release(&mut self, step: Step) -> String {
         match step {
-            Step::Send(command) | Step::SendBefore(_, command) => {
+            Step::Send(Request { command, .. }) => {
                 self.asked_to_check = command == Command::Get;
                 let name = command.name().to_owned();
                 self.sent = Some(command);
