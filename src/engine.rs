@@ -11,13 +11,13 @@ use crate::error::{Contention, Error, NoConnection};
 use crate::event::{Event, Observer};
 use crate::identity::Identity;
 use crate::key::Key;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::server::refusal::Refusal;
-use crate::server::{Failure, Limits, Window};
+use crate::server::{Burst, Failure, Limits, Window};
 use crate::value::Content;
 
 /// The windows that an attempt is made through.
@@ -36,6 +36,7 @@ impl RefUnwindSafe for Engine {}
 /// A lock that was got, and what it took.
 #[derive(Debug)]
 pub(crate) struct Acquired {
+    pub(crate) protocol: Protocol,
     pub(crate) lease: Lease,
     pub(crate) at: Now,
     pub(crate) tries: u32,
@@ -49,6 +50,7 @@ impl Engine {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let terms = Terms {
+            protocol: options.protocol,
             expiration: options.expiration,
             deadline,
             poll_interval: options.poll_interval,
@@ -61,6 +63,9 @@ impl Engine {
         let (mut attempt, mut action) = Acquiring::start(terms, now);
         loop {
             self.report(key, &mut attempt.notes);
+            if !matches!(action, Action::Send(_)) {
+                call.leave_the_burst();
+            }
             action = match action {
                 Action::Send(request) => {
                     let reply = call.send(&request, &self.limits(now, deadline));
@@ -76,7 +81,13 @@ impl Engine {
                     let at = now;
                     let waited = at.uptime.since(began.uptime);
                     self.observer.tell(&Event::Acquired { key, tries: attempt.tries, waited });
-                    return Ok(Acquired { lease, at, tries: attempt.tries, waited });
+                    return Ok(Acquired {
+                        protocol: options.protocol,
+                        lease,
+                        at,
+                        tries: attempt.tries,
+                        waited,
+                    });
                 }
                 Action::GiveUp(reason) => {
                     let details = Box::new(Contention {
@@ -102,12 +113,21 @@ impl Engine {
         }
     }
 
-    /// Gives a lease back, with at most two commands and no sleep.
-    pub(crate) fn release(&self, key: &Key, lease: &Lease, began: Now) -> Result<Release, Error> {
+    /// Gives a lease back by the rules that it was got by, with a few commands and no sleep.
+    pub(crate) fn release(
+        &self,
+        key: &Key,
+        protocol: Protocol,
+        lease: &Lease,
+        began: Now,
+    ) -> Result<Release, Error> {
         let mut call = Call::new(self, key);
         let mut now = began;
-        let (mut releasing, mut step) = Releasing::start(lease, now);
+        let (mut releasing, mut step) = Releasing::start(protocol, lease, now);
         loop {
+            if !matches!(step, Step::Send(_)) {
+                call.leave_the_burst();
+            }
             let request = match step {
                 Step::Send(request) => request,
                 Step::Done(release) => return Ok(release),
@@ -147,7 +167,7 @@ impl Engine {
         let mut call = Call::new(self, key);
         let request = Request::at_any_time(command);
         let reason = match call.send(&request, &self.limits(now, Some(now.uptime))) {
-            reply @ (Reply::Integer(_) | Reply::Bulk(_)) => return Ok(reply),
+            reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) => return Ok(reply),
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if request.command == Command::Del => GiveUp::Unknown,
@@ -190,36 +210,40 @@ struct Call<'a> {
     engine: &'a Engine,
     key: &'a Key,
     trouble: Option<Trouble>,
+    /// The connection that watches the key, and until when it may take to leave it.
+    burst: Option<(Box<dyn Burst>, Limits)>,
     /// The last command that got no answer and may have changed the key, and why it got none.
     unanswered: Option<(&'static str, redis::RedisError)>,
 }
 
 enum Trouble {
-    Refused(Refusal),
+    Refused { command: &'static str, refusal: Refusal },
     NoConnection { cause: NoConnection, waited: Duration },
     Lost { command: &'static str, error: redis::RedisError },
 }
 
 impl<'a> Call<'a> {
     fn new(engine: &'a Engine, key: &'a Key) -> Self {
-        Self { engine, key, trouble: None, unanswered: None }
+        Self { engine, key, trouble: None, burst: None, unanswered: None }
     }
 
     fn send(&mut self, request: &Request, limits: &Limits) -> Reply {
         if self.trouble.is_some() && clock::now().uptime >= limits.answered_by {
             return Reply::Unsent;
         }
-        let (reply, trouble) = match self.engine.window.call(self.key, request, limits) {
+        let (reply, trouble) = match self.carry(request, limits) {
             Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
-            Err(Failure::Refused(refusal)) => (Reply::Refused, Trouble::Refused(refusal)),
+            Err(Failure::Refused(refusal)) => {
+                (Reply::Refused, Trouble::Refused { command: request.command.name(), refusal })
+            }
             Err(Failure::NoConnection { cause, waited }) => {
                 (Reply::Unsent, Trouble::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
                 let (key, command) = (self.key, request.command.name());
                 self.engine.observer.tell(&Event::Trouble { key, command, error: &error });
-                if command != Command::Get.name() {
+                if !request.command.only_reads() {
                     self.unanswered = Some((command, error.clone()));
                 }
                 (Reply::Lost, Trouble::Lost { command, error })
@@ -229,6 +253,35 @@ impl<'a> Call<'a> {
         reply
     }
 
+    /// A transaction goes to the connection that watches; everything else ends the watching, so that a call never needs two
+    /// connections at a time.
+    fn carry(&mut self, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+        let window = &self.engine.window;
+        match &request.command {
+            Command::Exec(_) => match self.burst.take() {
+                Some((burst, _)) => burst.exec(self.key, request, limits),
+                None => unreachable!("the rules watch a key before they change it"),
+            },
+            Command::WatchGet => {
+                self.leave_the_burst();
+                let (reply, burst) = window.watch(self.key, limits)?;
+                self.burst = Some((burst, *limits));
+                Ok(reply)
+            }
+            _ => {
+                self.leave_the_burst();
+                window.call(self.key, request, limits)
+            }
+        }
+    }
+
+    /// Gives the connection that watches back, if there is one (I9).
+    fn leave_the_burst(&mut self) {
+        if let Some((burst, limits)) = self.burst.take() {
+            burst.leave(&limits);
+        }
+    }
+
     /// Makes the user's error: a doubt about the key comes first, then what went wrong last.
     fn error(self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
@@ -236,7 +289,10 @@ impl<'a> Call<'a> {
             (Some((command, cause)), _) if reason == GiveUp::Unknown => {
                 Error::Unknown { key, command, advice, cause }
             }
-            (_, Some(Trouble::Refused(refusal))) => Error::Refused { key, refusal: Box::new(refusal) },
+            (_, Some(Trouble::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
+                Some(protocol) => Error::Unsupported { key, protocol, refusal: Box::new(refusal) },
+                None => Error::Refused { key, refusal: Box::new(refusal) },
+            },
             (_, Some(Trouble::Lost { command, error })) => Error::Io { key, command, source: error },
             (_, Some(Trouble::NoConnection { cause, waited })) => Error::Pool { key, waited, cause },
             (_, None) => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
@@ -262,8 +318,12 @@ mod tests {
             Ok(match &request.command {
                 Command::SetNx(_) => Reply::Integer(0),
                 Command::Del => Reply::Integer(1),
-                Command::Get | Command::GetSet(_) => Reply::Bulk(Some(b"1532000016.5".to_vec())),
+                _ => Reply::Bulk(Some(b"1532000016.5".to_vec())),
             })
+        }
+
+        fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+            unreachable!("Classic watches nothing")
         }
 
         fn command_timeout(&self) -> Duration {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::options::Protocol;
 use crate::server::refusal::Refusal;
 use crate::value::Content;
 
@@ -95,6 +96,21 @@ pub enum Error {
         refusal: Box<Refusal>,
     },
 
+    /// The server is too old for the protocol of the options. Nothing is in doubt.
+    #[error(
+        "lock {key}: the server is too old for the protocol {protocol:?}, which needs Redis {} (it said: {}); {}",
+        protocol.needs(), refusal.text(), protocol.instead()
+    )]
+    #[non_exhaustive]
+    Unsupported {
+        /// The lock's key.
+        key: Key,
+        /// The protocol that the server is too old for.
+        protocol: Protocol,
+        /// What the server said.
+        refusal: Box<Refusal>,
+    },
+
     /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
     #[error("lock {key}: {command} failed: {source}; check the server and the network, then try again")]
     #[non_exhaustive]
@@ -149,6 +165,7 @@ impl fmt::Debug for Error {
             Error::Unknown { .. } => "Unknown",
             Error::Pool { .. } => "Pool",
             Error::Refused { .. } => "Refused",
+            Error::Unsupported { .. } => "Unsupported",
             Error::Io { .. } => "Io",
             Error::Options { .. } => "Options",
             Error::Settings { .. } => "Settings",
@@ -170,6 +187,7 @@ impl Error {
             | Error::Unknown { key, .. }
             | Error::Pool { key, .. }
             | Error::Refused { key, .. }
+            | Error::Unsupported { key, .. }
             | Error::Io { key, .. }
             | Error::Options { key, .. } => Some(key),
             Error::Settings { .. } | Error::Address { .. } => None,
@@ -202,11 +220,12 @@ impl fmt::Display for Contention {
             _ if !self.expiring => f.write_str(
                 "; a lock without an expiration is never taken over: if its holder is dead, clear it by hand",
             )?,
-            Some(content @ (Content::Unexpiring | Content::Empty | Content::Unreadable(_))) => write!(
-                f,
-                "; last seen: {content}, which is not taken over: if its holder is dead, clear it by hand"
-            )?,
-            Some(content) => write!(f, "; last seen: {content}")?,
+            Some(content) => {
+                write!(f, "; last seen: {content}")?;
+                if let Some(advice) = content.advice() {
+                    write!(f, ", {advice}")?;
+                }
+            }
             None => {}
         }
         if self.taken_by_this_thread {

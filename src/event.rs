@@ -69,7 +69,8 @@ pub enum Event<'a> {
         /// The lock's key.
         key: &'a Key,
     },
-    /// The key holds what never expires and is not taken over: somebody has to clear it if its holder is dead.
+    /// The key holds what no wait sees expire and nobody takes over: the server may free it by a time to live, or somebody has
+    /// to clear it if its holder is dead.
     #[non_exhaustive]
     Stuck {
         /// The lock's key.
@@ -137,12 +138,13 @@ impl Observe for LogObserver {
                 log::warn!(target: TARGET, "lock {key}: granted after its lease had passed, and refused; the server is slow or the expiration too short");
             }
             Event::Stuck { key, content } => {
-                log::warn!(target: TARGET, "lock {key}: {content}, which is not taken over; if its holder is dead, clear it by hand");
+                let advice = content.advice().unwrap_or("which is waited for");
+                log::warn!(target: TARGET, "lock {key}: {content}, {advice}");
             }
             Event::Trouble { key, command, error } => {
                 log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
             }
-            Event::Released { key, outcome: Release::Released, held } => {
+            Event::Released { key, outcome: Release::Released { .. }, held } => {
                 log::debug!(target: TARGET, "lock {key}: released after {held:?}");
             }
             Event::Released { key, outcome: Release::Inherited, held: _ } => {
@@ -152,7 +154,7 @@ impl Observe for LogObserver {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
             }
             Event::Released { key, outcome: Release::Lost, held } => {
-                log::warn!(target: TARGET, "lock {key}: gone when it was to be released after {held:?}: cleared, evicted, or lost in a failover; others may have worked at the same time");
+                log::warn!(target: TARGET, "lock {key}: gone, or another's, when it was to be released after {held:?}: cleared, stolen, evicted, or lost in a failover; others may have worked at the same time");
             }
             Event::NotAcquired { key: _, error } => log::debug!(target: TARGET, "not acquired: {error}"),
             Event::ReleaseFailed { key: _, error } => log::warn!(target: TARGET, "not released: {error}"),

@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::held::Mark;
 use crate::key::Key;
+use crate::options::Protocol;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::Release;
 
@@ -26,6 +27,7 @@ use crate::protocol::release::Release;
 pub struct LockGuard {
     engine: Arc<Engine>,
     key: Key,
+    protocol: Protocol,
     lease: Lease,
     acquired: Now,
     tries: u32,
@@ -36,8 +38,8 @@ pub struct LockGuard {
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, key: Key, acquired: Acquired, mark: Mark) -> Self {
-        let Acquired { lease, at, tries, waited } = acquired;
-        Self { engine, key, lease, acquired: at, tries, waited, released: false, _mark: mark }
+        let Acquired { protocol, lease, at, tries, waited } = acquired;
+        Self { engine, key, protocol, lease, acquired: at, tries, waited, released: false, _mark: mark }
     }
 
     /// Returns the lock's key.
@@ -113,7 +115,7 @@ impl LockGuard {
         let held = now.uptime.since(self.acquired.uptime);
         // I10: the parent holds the lock, and its connections are not the child's to use.
         let outcome = if self.engine.identity.is_this_process() {
-            self.engine.release(&self.key, &self.lease, now)
+            self.engine.release(&self.key, self.protocol, &self.lease, now)
         } else {
             Ok(Release::Inherited)
         };
@@ -155,7 +157,7 @@ mod tests {
     use crate::event::Observe;
     use crate::identity::Identity;
     use crate::protocol::{Reply, Request};
-    use crate::server::{Failure, Limits, Window};
+    use crate::server::{Burst, Failure, Limits, Window};
     use crate::{Lock, LockOptions, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
@@ -173,6 +175,10 @@ mod tests {
         fn call(&self, _: &Key, _: &Request, _: &Limits) -> Result<Reply, Failure> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Reply::Integer(1))
+        }
+
+        fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+            unreachable!("Classic watches nothing")
         }
 
         fn command_timeout(&self) -> Duration {

@@ -36,6 +36,47 @@ pub struct LockOptions {
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
+    pub(crate) protocol: Protocol,
+}
+
+/// By which commands a lock is taken over and given back. All three write the same values and honour each other's, and the
+/// gem's, on one key; [`docs/algorithm.md`](crate::documentation::algorithm) has the rules.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default.
+    ///
+    /// It rests on clocks: all clients of a key should use the same expiration, and a release that comes while somebody else
+    /// has the key deletes his.
+    #[default]
+    Classic,
+    /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender who loses never overwrites the
+    /// winner's value, and a release never deletes another's key, and can prove that nobody had the lock meanwhile. For servers
+    /// from Redis 2.2 on.
+    Watched,
+    /// As [`Watched`](Self::Watched), and the key has a time to live, one second longer than the expiration, so that the server
+    /// itself frees the lock of a dead holder. For servers from Redis 2.6.12 on, beside gems from 1.4.2 on. Needs an expiration.
+    Ttl,
+}
+
+impl Protocol {
+    /// Returns the first version of Redis that has all of its commands.
+    pub(crate) fn needs(self) -> &'static str {
+        match self {
+            Protocol::Classic => "1.2",
+            Protocol::Watched => "2.2",
+            Protocol::Ttl => "2.6.12",
+        }
+    }
+
+    /// Returns what to do on a server that is older.
+    pub(crate) fn instead(self) -> &'static str {
+        match self {
+            Protocol::Classic => "use a newer server",
+            Protocol::Watched => "use Protocol::Classic",
+            Protocol::Ttl => "use Protocol::Watched from 2.2 on, or Protocol::Classic",
+        }
+    }
 }
 
 /// Whose lock an expiring lock may take over.
@@ -67,7 +108,16 @@ impl LockOptions {
             timeout: Some(DEFAULT_TIMEOUT),
             poll_interval: DEFAULT_POLL_INTERVAL,
             takeover: Takeover::Expired,
+            protocol: Protocol::Classic,
         }
+    }
+
+    /// Returns the options with another protocol than [`Protocol::Classic`].
+    ///
+    /// Gems up to 1.4.1 have the classic one, gems from 1.4.2 on use a time to live; each honours what we write by any of the
+    /// three. See `docs/from-ruby.md` for which to choose when.
+    pub const fn protocol(self, protocol: Protocol) -> Self {
+        Self { protocol, ..self }
     }
 
     /// Returns the options with another timeout: how long [`Lock::lock`](crate::Lock::lock) and
@@ -120,6 +170,9 @@ impl LockOptions {
             _ if self.poll_interval < Duration::from_millis(1) => Some(
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
             ),
+            None if self.protocol == Protocol::Ttl => Some(
+                "the protocol Ttl needs an expiration, since the server is to free the lock; say `expiring_after`, with 1 s for what                  a gem from 1.4.2 on does without one, or use another protocol",
+            ),
             _ => None,
         }
     }
@@ -151,5 +204,9 @@ mod tests {
         assert_eq!(options.problem(), None);
         assert!(problem(options.poll_interval(Duration::from_micros(999))).contains("poll interval"));
         assert_eq!(options.poll_interval(Duration::from_millis(1)).problem(), None);
+        let endless = LockOptions::held_until_released();
+        assert!(problem(endless.protocol(Protocol::Ttl)).contains("needs an expiration"));
+        assert_eq!(endless.protocol(Protocol::Watched).problem(), None);
+        assert_eq!(options.protocol(Protocol::Ttl).problem(), None);
     }
 }

@@ -9,7 +9,7 @@
 //! - **I2** A value we write names us and nobody else (not `1`).
 //! - **I3** Nothing is granted later than its own lease.
 //! - **I4** GETSET's answer is judged by the clock read before it was sent, and it is sent soon after that or not at all.
-//! - **I5** We delete only while our own lease has not passed.
+//! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes (Watched and Ttl).
 //! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
 //! - **I8** A connection that saw an I/O or protocol error is never used again.
@@ -22,27 +22,60 @@ pub(crate) mod release;
 #[cfg(test)]
 mod scripts;
 #[cfg(test)]
+mod simulated;
+#[cfg(test)]
 mod simulation;
+
+use std::time::Duration;
 
 use lease::End;
 
-/// A command on the lock's key. These four are all that locking ever sends.
+/// A command on the lock's key. These are all that locking ever sends; Classic sends the first four.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
-    SetNx(Vec<u8>),
+    /// SETNX, or SET with NX and PX where the entry has a time to live.
+    SetNx(Entry),
     Get,
     GetSet(Vec<u8>),
+    Del,
+    /// WATCH and GET. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
+    WatchGet,
+    /// MULTI, the change, EXEC, on the connection that watches: carried out only if nobody has written the key since.
+    Exec(Change),
+}
+
+/// What is written into the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    pub(crate) value: Vec<u8>,
+    /// After how long the server removes the key by itself; only in Ttl.
+    pub(crate) ttl: Option<Duration>,
+}
+
+/// What a transaction does to the key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Change {
+    Set(Entry),
     Del,
 }
 
 impl Command {
+    /// The command by which the key may be changed, or the one that reads it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
-            Command::SetNx(_) => "SETNX",
+            Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
+            Command::SetNx(Entry { ttl: Some(_), .. }) => "SET",
             Command::Get => "GET",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
+            Command::WatchGet => "WATCH",
+            Command::Exec(_) => "EXEC",
         }
+    }
+
+    /// Whether it leaves the key as it is.
+    pub(crate) fn only_reads(&self) -> bool {
+        matches!(self, Command::Get | Command::WatchGet)
     }
 }
 
@@ -67,10 +100,13 @@ impl Request {
 /// What came of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX and DEL.
+    /// To SETNX and DEL. SET with NX answers the same in other words.
     Integer(i64),
-    /// To GET and GETSET.
+    /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),
+    /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
+    /// written since it was watched.
+    Executed(Option<i64>),
     /// The server said no: the command was not carried out.
     Refused,
     /// An I/O error after sending began: carried out or not, nobody knows.

@@ -1,8 +1,11 @@
 //! The window to the server: a command goes in, a reply comes out, and nobody above knows which connection carried it.
-//! Takes a connection for one command and gives it back before the reply is looked at (I9).
+//! Takes a connection for one command and gives it back before the reply is looked at (I9); only a watched key keeps its
+//! connection for the transaction that may follow.
 
+mod burst;
 mod carrier;
 mod connection;
+mod form;
 mod health;
 mod manager;
 mod pooled;
@@ -11,12 +14,10 @@ pub(crate) mod refusal;
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::Value;
-
 use crate::clock::{Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Reply, Request};
 pub use carrier::Carrier;
 pub use connection::Connection;
 pub use manager::{ConnectError, Manager};
@@ -47,9 +48,12 @@ pub(crate) enum Failure {
 
 /// What the engine needs of a server.
 pub(crate) trait Window: Send + Sync + fmt::Debug {
-    /// Sends one command and returns its reply: an integer or a bulk, as the command has it. Once, but for a command that the
+    /// Sends one command and returns its reply in the form that the command has. Once, but for a command that the
     /// server refused unread because it has no room for the connection.
     fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure>;
+
+    /// Sends WATCH and GET and returns GET's reply, with the connection that watches.
+    fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure>;
 
     /// The longest that one command takes.
     fn command_timeout(&self) -> Duration;
@@ -58,28 +62,13 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
     fn patience(&self) -> Duration;
 }
 
-fn packed(key: &Key, command: &Command) -> Vec<u8> {
-    let mut cmd = redis::cmd(command.name());
-    cmd.arg(key.as_bytes());
-    if let Command::SetNx(value) | Command::GetSet(value) = command {
-        cmd.arg(value.as_slice());
-    }
-    cmd.get_packed_command()
-}
+/// A connection that watches a key: for one transaction, or to be left. When it is dropped it is not used again.
+pub(crate) trait Burst: fmt::Debug {
+    /// Sends the transaction and returns what came of it.
+    fn exec(self: Box<Self>, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure>;
 
-/// Holds a reply against the form that the command has. Another form means that it is no answer to this command.
-fn shaped(command: &Command, value: Value) -> Result<Reply, redis::RedisError> {
-    match (command, value) {
-        (Command::SetNx(_) | Command::Del, Value::Int(n)) => Ok(Reply::Integer(n)),
-        (Command::Get | Command::GetSet(_), Value::BulkString(bytes)) => Ok(Reply::Bulk(Some(bytes))),
-        (Command::Get | Command::GetSet(_), Value::Nil) => Ok(Reply::Bulk(None)),
-        (command, other) => Err((
-            redis::ErrorKind::UnexpectedReturnType,
-            "the reply does not have the form of this command's replies",
-            format!("{}: {other:?}", command.name()),
-        )
-            .into()),
-    }
+    /// Stops watching, and gives the connection back.
+    fn leave(self: Box<Self>, limits: &Limits);
 }
 
 /// Returns the refusal in an error, if it is the server's own word and not a failure to understand it.
@@ -96,6 +85,17 @@ pub(crate) fn refusal_in(error: &redis::RedisError) -> Option<Refusal> {
     }
 }
 
+/// What an error of the server's own making comes to.
+fn refused(error: &redis::RedisError) -> Failure {
+    Failure::Refused(refusal_in(error).unwrap_or_else(|| Refusal::new(error.to_string())))
+}
+
+/// What an error comes to that is no refusal.
+fn failure_of(error: redis::RedisError) -> Failure {
+    let understood = error.is_io_error();
+    Failure::Lost(if understood { error } else { not_understood(&error, "the server") })
+}
+
 /// An answer that is none, on one line: the parser's words go over several.
 fn not_understood(error: &redis::RedisError, who: &str) -> redis::RedisError {
     let text = error.to_string().split_whitespace().collect::<Vec<_>>().join(" ");
@@ -104,32 +104,4 @@ fn not_understood(error: &redis::RedisError, who: &str) -> redis::RedisError {
         format!("{who} does not answer as a Redis server does: {text}"),
     )
     .into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn commands_are_packed_as_the_gem_s_client_packs_them() {
-        let key = Key::from("k");
-        assert_eq!(
-            packed(&key, &Command::SetNx(b"1".to_vec())),
-            b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n1\r\n"
-        );
-        assert_eq!(packed(&key, &Command::Get), b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n");
-        assert_eq!(
-            packed(&key, &Command::GetSet(b"2".to_vec())),
-            b"*3\r\n$6\r\nGETSET\r\n$1\r\nk\r\n$1\r\n2\r\n"
-        );
-        assert_eq!(packed(&key, &Command::Del), b"*2\r\n$3\r\nDEL\r\n$1\r\nk\r\n");
-    }
-
-    #[test]
-    fn a_reply_of_another_form_is_none() {
-        assert!(shaped(&Command::Get, Value::Int(1)).is_err());
-        assert!(shaped(&Command::SetNx(vec![]), Value::BulkString(b"1".to_vec())).is_err());
-        assert!(shaped(&Command::Del, Value::Okay).is_err());
-        assert_eq!(shaped(&Command::GetSet(vec![]), Value::Nil).unwrap(), Reply::Bulk(None));
-    }
 }

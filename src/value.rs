@@ -110,6 +110,21 @@ impl Content {
     }
 }
 
+impl Content {
+    /// Returns what to do about a value that a wait will not see expire; `None` where waiting helps.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        match self {
+            Content::Absent | Content::Until(_) => None,
+            Content::Empty => Some(
+                "which is not taken over: the server frees it when its time to live is over; if it has none, clear it by hand",
+            ),
+            Content::Unexpiring | Content::Unreadable(_) => {
+                Some("which is not taken over: if its holder is dead, clear it by hand")
+            }
+        }
+    }
+}
+
 impl fmt::Display for Content {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -161,6 +176,13 @@ fn plain_decimal(bytes: &[u8]) -> Option<Wall> {
     seconds.checked_mul(1_000_000)?.checked_add(micros).map(Wall)
 }
 
+/// Returns the time in a value that looks as a gem's does, a plain decimal of at most seven decimals; `None` for every other,
+/// ours among them.
+pub(crate) fn classic_time(bytes: &[u8]) -> Option<Wall> {
+    let decimals = bytes.split(|byte| *byte == b'.').nth(1)?;
+    (1..=7).contains(&decimals.len()).then(|| plain_decimal(bytes)).flatten()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,6 +220,17 @@ mod tests {
         assert_eq!(read(b""), Content::Empty);
         for odd in ["abc", "nan", "2018-07-10 12:00", "-1795157376.5", "1x", "0x1A", " ", "1\0"] {
             assert_eq!(read(odd.as_bytes()), Content::Unreadable(odd.into()), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_gem_s_time_is_told_from_ours() {
+        assert_eq!(classic_time(b"1795153464.2949657"), Some(Wall(1_795_153_464_294_965)));
+        assert_eq!(classic_time(b"1532000016.0"), Some(Wall(1_532_000_016_000_000)));
+        for other in
+            ["1795157376.4923038374650192", "1795153464", "1795153464.", "1", "", "1.2.3", "17951.25:host"]
+        {
+            assert_eq!(classic_time(other.as_bytes()), None, "{other}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! What a lock does, on every server there is.
+//! What a lock does, on every server there is, by every protocol.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, mpsc};
@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use std::{panic, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Release};
+use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::{Ground, LONG, Outcome, expiring, millis, tests};
 
@@ -37,11 +37,15 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         a_nested_guard_times_out_with_a_hint,
         any_bytes_are_a_key,
     ];
-    tests
-        .iter()
-        .map(|(name, test)| {
-            let (ground, test) = (ground.clone(), *test);
-            Trial::test(format!("contract::{}::{name}", ground.name), move || test(&ground))
+    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl].into_iter();
+    protocols
+        .map(|protocol| ground.with(protocol))
+        .flat_map(|ground| {
+            tests.iter().map(move |(name, test)| {
+                let (ground, test) = (ground.clone(), *test);
+                let name = format!("contract::{}::{}::{name}", ground.name, ground.protocol_name());
+                Trial::test(name, move || test(&ground))
+            })
         })
         .collect()
 }
@@ -59,7 +63,7 @@ fn a_free_lock_is_acquired_and_released(ground: &Ground) -> Outcome {
     assert!(until + millis(1) >= earliest && until <= earliest + LONG, "{value}");
     assert_eq!(held.attempts(), 1);
     assert!(held.waited() > Duration::ZERO);
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, ground.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -72,7 +76,7 @@ fn a_lock_without_expiration_holds_1(ground: &Ground) -> Outcome {
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
     held.ensure_held()?;
     assert_eq!(lock.try_lock()?.map(|held| held.attempts()), None);
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -290,7 +294,11 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
 fn eight_threads_on_a_pool_of_one_lose_no_update(ground: &Ground) -> Outcome {
     let key = ground.key("pool-of-one");
     let locker = Locker::at(&ground.url)?.pool_size(1).open()?;
-    let lock = Lock::new(&locker, &key.key, expiring().timeout(LONG).poll_interval(millis(2)))?;
+    let lock = Lock::new(
+        &locker,
+        &key.key,
+        expiring().protocol(ground.protocol).timeout(LONG).poll_interval(millis(2)),
+    )?;
     let (counted, expected) = count(vec![lock; 8], 20)?;
     assert_eq!(counted, expected);
     assert_eq!(key.value(), None);
@@ -388,11 +396,11 @@ fn any_bytes_are_a_key(ground: &Ground) -> Outcome {
     let locker = ground.locker();
     let mut bytes = ground.key("bytes").key.as_bytes().to_vec();
     bytes.extend_from_slice(b" \xff\0\r\n*3\r\n");
-    let lock = Lock::new(&locker, bytes, expiring())?;
+    let lock = Lock::new(&locker, bytes, expiring().protocol(ground.protocol))?;
     let held = lock.lock()?;
     assert!(lock.exists()?);
     assert!(format!("{held:?}").contains("\\xff\\u{0}\\r\\n"), "{held:?}");
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, ground.released());
     assert!(!lock.exists()?);
     Ok(())
 }

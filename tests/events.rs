@@ -59,7 +59,7 @@ fn a_lock_that_is_got_and_given_back() -> Outcome {
     let scene = Scene::set()?;
     let (lock, diary) = observed(&scene, expiring())?;
     drop(lock.lock()?);
-    assert_eq!(diary.lines(), ["Acquired", "Released Released"]);
+    assert_eq!(diary.lines(), ["Acquired", "Released Released { certified: false }"]);
     let held = lock.lock()?;
     lock.clear()?;
     let _ = held.release()?;
@@ -72,7 +72,7 @@ fn a_lock_that_is_taken_over() -> Outcome {
     let (lock, diary) = observed(&scene, expiring())?;
     let () = redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scene.ground.connection())?;
     drop(lock.lock()?);
-    assert_eq!(diary.lines(), ["TookOver", "Acquired", "Released Released"]);
+    assert_eq!(diary.lines(), ["TookOver", "Acquired", "Released Released { certified: false }"]);
     Ok(())
 }
 

@@ -139,7 +139,7 @@ fn a_connection_reset_before_the_request_was_read() -> Outcome {
     assert_eq!(scene.faulty.names(), ["SETNX", "GET", "SETNX"]);
     assert_eq!(held.attempts(), 2);
     assert_nothing_sent_twice(&scene.faulty);
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, Release::Released { certified: false });
 
     // What was lost and then found out is no longer in doubt, and not what is told when something else goes wrong.
     scene.faulty.next("SETNX", Fault::LoseRequest);
@@ -158,7 +158,7 @@ fn the_answer_to_setnx_is_lost() -> Outcome {
     assert_eq!(scene.faulty.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
     assert_ne!(asked[0].connection, asked[1].connection);
     assert_eq!(key.value().as_ref(), asked[0].arguments.get(1));
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -202,7 +202,7 @@ fn the_answer_to_del_is_lost() -> Outcome {
     let lock = scene.lock(&key, expiring());
     let held = lock.lock()?;
     scene.faulty.next("DEL", Fault::LoseAnswer);
-    assert_eq!(held.release()?, Release::Released, "found out by reading");
+    assert_eq!(held.release()?, Release::Released { certified: false }, "found out by reading");
     assert_eq!(scene.faulty.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;

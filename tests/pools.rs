@@ -255,7 +255,7 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
         thread::sleep(millis(1300)); // r2d2 is asked again after a second
         assert!(!releasing.is_finished(), "{:?}", releasing.join());
         drop(taken);
-        assert_eq!(releasing.join().unwrap()?, Release::Released);
+        assert_eq!(releasing.join().unwrap()?, Release::Released { certified: false });
     }
     Ok(())
 }
@@ -318,7 +318,7 @@ fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
     server.restart()?;
     let lock = Lock::new(&locker, "restart:0", options)?;
     let held = lock.lock()?;
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, Release::Released { certified: false });
     // Without an expiration a lost answer is an error: once per restart at most, not once per dead connection.
     let unexpiring =
         Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;

@@ -124,6 +124,6 @@ fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
         expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now()),
         "taken over too early"
     );
-    assert_eq!(held.release()?, Release::Released);
+    assert_eq!(held.release()?, Release::Released { certified: false });
     Ok(())
 }

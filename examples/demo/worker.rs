@@ -97,7 +97,7 @@ impl Worker<'_> {
         // Before the release: a moment after it, somebody else is inside.
         self.log.write(thread, What::Leaves { at: Moment::now(), counted })?;
         match guard.release()? {
-            Release::Released => {}
+            Release::Released { .. } => {}
             outcome => self.log.write(thread, What::Trouble(format!("the release said {outcome:?}")))?,
         }
         Ok(())

@@ -1,16 +1,17 @@
-//! The rules of getting a lock: Classic, which is the gem's protocol with its gaps closed.
+//! The rules of getting a lock. Classic is the gem's protocol with its gaps closed; Watched and Ttl differ in how they take
+//! over, by a transaction that fails if anybody else was faster, and Ttl in that the server removes the key of the dead.
 
 use std::time::Duration;
 
-use super::lease::{End, Lease};
-use super::{Command, GiveUp, Reply, Request};
+use super::lease::{End, GUARD, Lease};
+use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::Takeover;
+use crate::options::{Protocol, Takeover};
 use crate::value::{Content, Expiry, Nonce};
 
-/// How often in a row an absent value sends us back to SETNX without a sleep: a key that comes and goes that fast is
-/// one that others are busy with.
-const ABSENT_RETRIES: u32 = 3;
+/// How often in a row we go on without a sleep because the key changed while we looked at it: one that comes and goes that
+/// fast is one that others are busy with.
+const RETRIES_AT_ONCE: u32 = 3;
 
 /// How long after the value was read GETSET may still be sent. Much less than the guard: a GETSET that waits for a connection
 /// while another takes over and works would put our older time over his.
@@ -19,6 +20,7 @@ const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(250);
 /// What an attempt to get a lock is to keep to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
+    pub(crate) protocol: Protocol,
     pub(crate) expiration: Option<Duration>,
     /// Monotonic (I7); `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
@@ -57,24 +59,29 @@ pub(crate) enum Note {
 ///
 /// | state | reply | next |
 /// |---|---|---|
-/// | `Trying` (SETNX sent) | 1 | held, if the lease has not passed (I3) |
+/// | `Trying` (SETNX sent, in Ttl SET NX PX) | 1 | held, if the lease has not passed (I3) |
 /// | | 0 | expiring: GET → `Reading`; else wait |
 /// | | no answer | expiring: remember the value, GET → `Reading`; else unknown (I6) |
 /// | `Reading` (GET sent) | a value of ours that got no answer | held |
 /// | | absent | `Trying` at once, three times in a row at most; then wait |
-/// | | a time in the past | GETSET → `TakingOver` |
+/// | | a time in the past | Classic: GETSET → `TakingOver`; else WATCH, GET → `Confirming` |
 /// | | anything else | wait |
 /// | | no answer | wait, then GET or SETNX |
 /// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), absent | held |
 /// | | anything else | we lost, and have overwritten the winner's value; wait |
 /// | | no answer | GET → `Reading`; our bytes there do not prove that we won |
 /// | | not sent in time | wait: what was read may no longer be true |
+/// | `Confirming` (WATCH, GET sent) | a time in the past | MULTI, SET, EXEC → `Replacing` |
+/// | | anything else, or no answer | as in `Reading` |
+/// | `Replacing` (EXEC sent) | carried out | held |
+/// | | not carried out | somebody was faster, and nothing was overwritten: GET → `Reading`, three times in a row at most |
+/// | | no answer | remember the value, GET → `Reading`: our bytes there prove that we won |
 /// | `Sleeping` | woken | `Trying` |
 #[derive(Debug)]
 pub(crate) struct Acquiring {
     terms: Terms,
     state: State,
-    /// Leases whose SETNX got no answer and that may still be granted. Only what names us can be recognised (I2).
+    /// Leases whose SETNX or EXEC got no answer and that may still be granted. Only what names us can be recognised (I2).
     unanswered: Vec<Lease>,
     /// The value of the last GETSET that got no answer: found in the key, it may stand where a winner's stood.
     ambiguous: Option<Vec<u8>>,
@@ -82,7 +89,7 @@ pub(crate) struct Acquiring {
     doubt: bool,
     /// Since when answers were lost in a row.
     trouble_since: Option<Uptime>,
-    absent_in_a_row: u32,
+    at_once_in_a_row: u32,
     stuck_noted: bool,
     /// How often we asked for the lock.
     pub(crate) tries: u32,
@@ -97,6 +104,8 @@ enum State {
     Trying(Lease),
     Reading,
     TakingOver { lease: Lease, asked: Wall },
+    Confirming,
+    Replacing { lease: Lease, from: Content },
     Sleeping,
 }
 
@@ -109,7 +118,7 @@ impl Acquiring {
             ambiguous: None,
             doubt: false,
             trouble_since: None,
-            absent_in_a_row: 0,
+            at_once_in_a_row: 0,
             stuck_noted: false,
             tries: 0,
             seen: None,
@@ -121,13 +130,13 @@ impl Acquiring {
 
     /// Goes on after a sleep.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
-        self.absent_in_a_row = 0;
+        self.at_once_in_a_row = 0;
         if self.doubt && self.trouble_since.is_some() { self.read() } else { self.ask(now) }
     }
 
     /// Goes on after a command.
     pub(crate) fn reply(&mut self, reply: Reply, now: Now) -> Action {
-        if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+        if matches!(reply, Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) {
             self.trouble_since = None;
         }
         match (std::mem::replace(&mut self.state, State::Sleeping), reply) {
@@ -139,15 +148,28 @@ impl Acquiring {
                 }
             }
             (State::Trying(lease), Reply::Integer(_)) => self.enter(lease, None, now),
-            (State::Reading, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
+            (State::Reading, Reply::Bulk(found)) => self.judge(found.as_deref(), false, now),
+            (State::Confirming, Reply::Bulk(found)) => self.judge(found.as_deref(), true, now),
             (State::TakingOver { lease, asked }, Reply::Bulk(found)) => {
                 self.taken(lease, asked, found.as_deref(), now)
             }
             (State::TakingOver { .. }, Reply::TooLate) => self.wait(now),
+            (State::Replacing { lease, from }, Reply::Executed(Some(_))) => {
+                self.enter(lease, Some(from), now)
+            }
+            (State::Replacing { .. }, Reply::Executed(None)) => {
+                if self.at_once_again() {
+                    self.read()
+                } else {
+                    self.wait(now)
+                }
+            }
             (_, Reply::Refused) => self.give_up(GiveUp::Refused),
             (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),
             // What is no answer to the command is as good as none.
-            (state, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_)) => self.lost(state, now),
+            (state, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) => {
+                self.lost(state, now)
+            }
         }
     }
 
@@ -155,7 +177,7 @@ impl Acquiring {
     fn ask(&mut self, now: Now) -> Action {
         self.tries = self.tries.saturating_add(1);
         let lease = self.new_lease(now);
-        let command = Command::SetNx(lease.value.clone());
+        let command = Command::SetNx(self.entry(&lease));
         self.state = State::Trying(lease);
         Action::Send(Request::at_any_time(command))
     }
@@ -166,13 +188,21 @@ impl Acquiring {
         Lease::beginning(now, self.terms.expiration, self.terms.nonce)
     }
 
+    fn entry(&self, lease: &Lease) -> Entry {
+        let ttl = match self.terms.protocol {
+            Protocol::Ttl => self.terms.expiration.map(|expiration| expiration.saturating_add(GUARD)),
+            Protocol::Classic | Protocol::Watched => None,
+        };
+        Entry { value: lease.value.clone(), ttl }
+    }
+
     fn read(&mut self) -> Action {
         self.state = State::Reading;
         Action::Send(Request::at_any_time(Command::Get))
     }
 
-    /// Rule 2: what to make of the value in the key.
-    fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Action {
+    /// Rule 2: what to make of the value in the key, which is `watched` or not.
+    fn judge(&mut self, found: Option<&[u8]>, watched: bool, now: Now) -> Action {
         self.doubt = found.is_some() && self.ambiguous.as_deref() == found;
         if let Some(n) = self.unanswered.iter().position(|lease| Some(lease.value.as_slice()) == found) {
             let lease = self.unanswered.swap_remove(n);
@@ -181,18 +211,38 @@ impl Acquiring {
         let content = Content::read(found);
         let free = matches!(content, Content::Absent);
         let ours_to_take = self.may_take_over(&content, now.wall);
-        self.seen = Some(content);
+        self.seen = Some(content.clone());
         if free {
-            self.absent_in_a_row += 1;
-            return if self.absent_in_a_row <= ABSENT_RETRIES { self.ask(now) } else { self.wait(now) };
+            return if self.at_once_again() { self.ask(now) } else { self.wait(now) };
         }
-        if ours_to_take {
-            let lease = self.new_lease(now);
-            let command = Command::GetSet(lease.value.clone());
-            self.state = State::TakingOver { lease, asked: now.wall };
-            return Action::Send(Request::before(End::of(now, TAKEOVER_STILL_TRUE), command));
+        if !ours_to_take {
+            return self.wait(now);
         }
-        self.wait(now)
+        match self.terms.protocol {
+            Protocol::Classic => {
+                let lease = self.new_lease(now);
+                let command = Command::GetSet(lease.value.clone());
+                self.state = State::TakingOver { lease, asked: now.wall };
+                Action::Send(Request::before(End::of(now, TAKEOVER_STILL_TRUE), command))
+            }
+            Protocol::Watched | Protocol::Ttl if watched => {
+                let lease = self.new_lease(now);
+                let command = Command::Exec(Change::Set(self.entry(&lease)));
+                self.state = State::Replacing { lease, from: content };
+                // However late it comes, it changes only what was watched.
+                Action::Send(Request::at_any_time(command))
+            }
+            Protocol::Watched | Protocol::Ttl => {
+                self.state = State::Confirming;
+                Action::Send(Request::at_any_time(Command::WatchGet))
+            }
+        }
+    }
+
+    /// Whether to go on without a sleep, since the key changed while we looked at it.
+    fn at_once_again(&mut self) -> bool {
+        self.at_once_in_a_row += 1;
+        self.at_once_in_a_row <= RETRIES_AT_ONCE
     }
 
     /// I1, and the one option that departs from it.
@@ -254,7 +304,7 @@ impl Acquiring {
     fn lost(&mut self, state: State, now: Now) -> Action {
         match state {
             State::Trying(_) if self.terms.expiration.is_none() => return Action::GiveUp(GiveUp::Unknown),
-            State::Trying(lease) => {
+            State::Trying(lease) | State::Replacing { lease, .. } => {
                 self.doubt = true;
                 self.unanswered.retain(|lease| !lease.has_passed(now));
                 self.unanswered.push(lease);
@@ -263,7 +313,7 @@ impl Acquiring {
                 self.doubt = true;
                 self.ambiguous = Some(lease.value);
             }
-            State::Reading | State::Sleeping => {}
+            State::Reading | State::Confirming | State::Sleeping => {}
         }
         let Some(since) = self.trouble_since else {
             // The first in a row, often no more than a connection that the server had closed.
@@ -296,7 +346,8 @@ impl Acquiring {
     }
 
     fn note_what_never_expires(&mut self) {
-        if let Some(content @ (Content::Unexpiring | Content::Empty | Content::Unreadable(_))) = &self.seen
+        if let Some(content) = &self.seen
+            && content.advice().is_some()
             && !self.stuck_noted
         {
             self.stuck_noted = true;

@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, gives the lock back |
 //! | `ann is served` | the server carries out its command and the answer arrives |
@@ -27,9 +27,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
+use super::Reply;
 use super::acquire::{Acquiring, Action, Terms};
 use super::release::Releasing;
-use super::{Command, Reply};
+use super::simulated::Server;
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{Content, Nonce};
 use client::Client;
@@ -64,23 +65,9 @@ fn every_story_goes_as_told() {
     assert!(differences.is_empty(), "stories went differently:\n{differences}");
 }
 
-/// The server: what a command does to the key.
-pub(super) fn carry_out(key: &mut Option<Vec<u8>>, command: &Command) -> Reply {
-    match command {
-        Command::SetNx(value) => {
-            let free = key.is_none();
-            key.get_or_insert_with(|| value.clone());
-            Reply::Integer(i64::from(free))
-        }
-        Command::Get => Reply::Bulk(key.clone()),
-        Command::GetSet(value) => Reply::Bulk(key.replace(value.clone())),
-        Command::Del => Reply::Integer(i64::from(key.take().is_some())),
-    }
-}
-
 /// The key, the clients and the time.
 struct Stage {
-    key: Option<Vec<u8>>,
+    server: Server,
     elapsed: Duration,
     clients: BTreeMap<String, Client>,
     declared: u64,
@@ -93,7 +80,8 @@ type Told<T> = Result<T, String>;
 
 impl Stage {
     fn play(told: &str) -> Told<String> {
-        let mut stage = Stage { key: None, elapsed: START, clients: BTreeMap::new(), declared: 0 };
+        let mut stage =
+            Stage { server: Server::default(), elapsed: START, clients: BTreeMap::new(), declared: 0 };
         let mut played = String::new();
         for (n, line) in told.lines().enumerate() {
             let event = line.split("=>").next().unwrap_or_default().trim();
@@ -160,12 +148,15 @@ impl Stage {
             [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
-                client.lost.extend(client.sent.clone());
+                let watching = client.watching;
+                client.lost.extend(client.sent.clone().map(|command| (command, watching)));
                 self.failed(owner(name)?, Reply::Lost).map(Some)
             }
             [name, "request", "arrives", "late"] => {
-                let command = self.client(owner(name)?)?.lost.pop_front().ok_or("nothing of it was lost")?;
-                carry_out(&mut self.key, &command);
+                let (command, mut watching) =
+                    self.client(owner(name)?)?.lost.pop_front().ok_or("nothing of it was lost")?;
+                let elapsed = self.elapsed;
+                self.server.carry_out(elapsed, &mut watching, &command);
                 Ok(None)
             }
             [name, "answer", "is", "lost"] => {
@@ -180,7 +171,7 @@ impl Stage {
     }
 
     fn set_key(&mut self, value: Option<Vec<u8>>) -> Told<Option<String>> {
-        self.key = value;
+        self.server.set(value);
         Ok(None)
     }
 
@@ -201,6 +192,7 @@ impl Stage {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let terms = Terms {
+            protocol: client.protocol,
             expiration: client.expiration,
             deadline: client.timeout.map(|timeout| now.uptime.after(timeout)),
             poll_interval: Duration::from_millis(100),
@@ -225,15 +217,17 @@ impl Stage {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let lease = client.lease.take().ok_or("it holds nothing")?;
-        let step = Releasing::start(&lease, now).1;
-        client.releasing = Some(lease);
+        let (releasing, step) = Releasing::start(client.protocol, &lease, now);
+        client.releasing = Some(releasing);
         Ok(client.shown_release(step))
     }
 
     fn execute(&mut self, name: &str) -> Told<()> {
         let command = self.client(name)?.sent.clone().ok_or("it has sent nothing")?;
-        let reply = carry_out(&mut self.key, &command);
-        self.client(name)?.answer = Some(reply);
+        let mut watching = self.client(name)?.watching;
+        let reply = self.server.carry_out(self.elapsed, &mut watching, &command);
+        let client = self.client(name)?;
+        (client.answer, client.watching) = (Some(reply), watching);
         Ok(())
     }
 
@@ -247,12 +241,7 @@ impl Stage {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
-        if let Some(lease) = client.releasing.clone() {
-            let mut releasing = Releasing::start(&lease, now).0;
-            if client.asked_to_check {
-                // Releasing is rebuilt for each step, since it borrows the lease.
-                let _ = releasing.reply(&Reply::Lost, now);
-            }
+        if let Some(releasing) = &mut client.releasing {
             let step = releasing.reply(&reply, now);
             return Ok(client.shown_release(step));
         }
@@ -260,23 +249,26 @@ impl Stage {
     }
 
     /// The key's value, by the name of whoever wrote it.
-    fn described(&self) -> String {
-        let Some(value) = &self.key else { return "absent".into() };
+    fn described(&mut self) -> String {
+        let elapsed = self.elapsed;
+        let Some(value) = self.server.value(elapsed).map(<[u8]>::to_vec) else { return "absent".into() };
         // The last ten digits are the client's own number, and a little more for each value it has written.
         let digits = |text: &[u8]| str::from_utf8(text.split_at_checked(17)?.1).ok()?.parse::<u64>().ok();
-        let number = digits(value).map(|digits| digits / MANY);
+        let number = digits(&value).map(|digits| digits / MANY);
         let author = self
             .clients
             .iter()
             .find(|(_, client)| client.expiration.is_some() && Some(client.number) == number);
-        let content = match Content::read(Some(value)) {
+        let content = match Content::read(Some(&value)) {
             Content::Until(expiry) => {
                 let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
                 format!("until {}", relative(left))
             }
             content => format!("{content:?}"),
         };
-        author.map_or(content.clone(), |(name, _)| format!("{name}'s, {content}"))
+        let ttl =
+            self.server.time_to_live(elapsed).map(|ttl| format!(", for {ttl:?} more")).unwrap_or_default();
+        author.map_or(content.clone(), |(name, _)| format!("{name}'s, {content}")) + &ttl
     }
 }
 

@@ -10,10 +10,10 @@ use proptest::test_runner::{Config, TestRunner};
 use super::acquire::{Acquiring, Action, Terms};
 use super::lease::Lease;
 use super::release::{Releasing, Step};
-use super::scripts::carry_out;
+use super::simulated::{Server, Watching};
 use super::{Command, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::Takeover;
+use crate::options::{Protocol, Takeover};
 use crate::value::Nonce;
 
 const START: u64 = 1_795_000_000_000_000;
@@ -22,6 +22,7 @@ const MILLI: u64 = 1000;
 /// What a world allows, in milliseconds.
 #[derive(Clone, Copy, Debug)]
 struct Laws {
+    protocols: [Protocol; 3],
     expirations: [u64; 3],
     /// How far clocks are apart at most.
     skew: u64,
@@ -29,7 +30,8 @@ struct Laws {
     delay: u64,
 }
 
-const WITHIN_THE_GUARD: Laws = Laws { expirations: [1500; 3], skew: 400, delay: 400 };
+const WITHIN_THE_GUARD: Laws =
+    Laws { protocols: [Protocol::Classic; 3], expirations: [1500; 3], skew: 400, delay: 400 };
 
 #[derive(Debug)]
 enum Doing {
@@ -47,12 +49,14 @@ enum Doing {
 
 #[derive(Debug)]
 struct Client {
+    protocol: Protocol,
     expiration: Duration,
     skew: u64,
     nonce: Nonce,
     doing: Doing,
     attempt: Option<Acquiring>,
-    releasing: Option<(Lease, bool)>,
+    releasing: Option<Releasing>,
+    watching: Watching,
 }
 
 #[derive(Debug)]
@@ -60,7 +64,7 @@ struct World {
     laws: Laws,
     /// True time, in microseconds.
     time: u64,
-    key: Option<Vec<u8>>,
+    server: Server,
     clients: Vec<Client>,
     /// What happened, to be read when something went wrong.
     log: Vec<String>,
@@ -69,17 +73,19 @@ struct World {
 impl World {
     fn new(laws: Laws) -> Self {
         let clients = (0..3).map(|n| Client {
+            protocol: laws.protocols[n],
             expiration: Duration::from_millis(laws.expirations[n]),
             skew: laws.skew * MILLI * n as u64 / 2,
             nonce: Nonce::from_random(1_000_000 * (n as u64 + 1)),
             doing: Doing::Nothing,
             attempt: None,
             releasing: None,
+            watching: Watching::default(),
         });
         Self {
             laws,
             time: START,
-            key: Some(b"1532000016.5".to_vec()),
+            server: Server::holding(Some(b"1532000016.5".to_vec())),
             clients: clients.collect(),
             log: Vec::new(),
         }
@@ -114,8 +120,8 @@ impl World {
             Doing::Inside(_) if one_in(4, way) => {}
             Doing::Inside(lease) if one_in(3, way) => self.clients[n].doing = Doing::Inside(lease),
             Doing::Inside(lease) => {
-                let step = Releasing::start(&lease, now).1;
-                self.clients[n].releasing = Some((lease, false));
+                let (releasing, step) = Releasing::start(self.clients[n].protocol, &lease, now);
+                self.clients[n].releasing = Some(releasing);
                 self.act_on(n, step);
             }
         }
@@ -152,6 +158,7 @@ impl World {
     fn start(&mut self, n: usize, now: Now) {
         let client = &mut self.clients[n];
         let terms = Terms {
+            protocol: client.protocol,
             expiration: Some(client.expiration),
             deadline: None,
             poll_interval: Duration::from_millis(100),
@@ -166,11 +173,7 @@ impl World {
 
     fn answer(&mut self, n: usize, reply: Reply) {
         let now = self.now(n);
-        if let Some((lease, checking)) = self.clients[n].releasing.clone() {
-            let mut releasing = Releasing::start(&lease, now).0;
-            if checking {
-                let _ = releasing.reply(&Reply::Lost, now);
-            }
+        if let Some(releasing) = &mut self.clients[n].releasing {
             let step = releasing.reply(&reply, now);
             self.act_on(n, step);
         } else {
@@ -196,9 +199,6 @@ impl World {
         let client = &mut self.clients[n];
         match step {
             Step::Send(Request { command, .. }) => {
-                if let Some((_, checking)) = &mut client.releasing {
-                    *checking = command == Command::Get;
-                }
                 client.doing = Doing::Sent { command, since };
             }
             Step::Done(_) | Step::GiveUp(_) => client.releasing = None,
@@ -211,7 +211,10 @@ impl World {
     }
 
     fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
-        let reply = carry_out(&mut self.key, command);
+        let now = Duration::from_micros(self.time - START);
+        let mut watching = self.clients[n].watching;
+        let reply = self.server.carry_out(now, &mut watching, command);
+        self.clients[n].watching = watching;
         self.note(n, &format!("has {command:?} carried out: {reply:?}"));
         reply
     }
@@ -247,6 +250,31 @@ fn search(laws: Laws, worlds: u32) -> Result<u64, String> {
 fn two_are_never_inside_within_the_guard() {
     let entries = search(WITHIN_THE_GUARD, 3000).unwrap_or_else(|way| panic!("{way}"));
     assert!(entries > 10_000, "hardly anybody got in: {entries}");
+}
+
+#[test]
+fn watched_needs_neither_equal_expirations_nor_quick_commands() {
+    let laws = Laws { expirations: [6000, 200, 1500], skew: 900, delay: 3000, ..WITHIN_THE_GUARD };
+    for protocols in
+        [[Protocol::Watched; 3], [Protocol::Ttl; 3], [Protocol::Watched, Protocol::Ttl, Protocol::Watched]]
+    {
+        let entries =
+            search(Laws { protocols, ..laws }, 2000).unwrap_or_else(|way| panic!("{protocols:?}: {way}"));
+        assert!(entries > 3_000, "hardly anybody got in: {entries}");
+    }
+}
+
+#[test]
+fn all_protocols_mix_within_the_guard() {
+    for protocols in [
+        [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
+        [Protocol::Classic, Protocol::Classic, Protocol::Watched],
+        [Protocol::Classic, Protocol::Ttl, Protocol::Ttl],
+    ] {
+        let laws = Laws { protocols, ..WITHIN_THE_GUARD };
+        let entries = search(laws, 2000).unwrap_or_else(|way| panic!("{protocols:?}: {way}"));
+        assert!(entries > 3_000, "hardly anybody got in: {entries}");
+    }
 }
 
 #[test]

@@ -3,7 +3,9 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
-use redis::{ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult};
+use redis::{
+    ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
+};
 
 /// A connection of a pool that a [`Locker`](crate::Locker) can work with.
 ///
@@ -26,6 +28,20 @@ pub trait Carrier: redis::ConnectionLike + Send + 'static {
 
     /// Lets the next answer take at most `limit`, if the connection knows a shorter limit than its own.
     fn answer_within(&mut self, _limit: Duration) {}
+
+    /// Sends commands that were packed one behind the other, and returns their replies; those that the server refused are
+    /// among them, as [`Value::ServerError`]. All the answers together may take `limit`, where the connection knows limits.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept an answer from coming; the connection is retired then.
+    fn exchange(&mut self, packed: &[u8], replies: usize, limit: Duration) -> RedisResult<Vec<Value>> {
+        self.answer_within(limit);
+        if replies == 1 {
+            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        }
+        self.req_packed_commands(packed, 0, replies)
+    }
 }
 
 impl Carrier for redis::Connection {
@@ -43,6 +59,25 @@ impl Carrier for redis::Connection {
                 log::error!(target: "setnx_lock", "cannot take a broken connection out of use, so its pool has one less: {error}");
                 false
             }
+        }
+    }
+
+    fn exchange(&mut self, packed: &[u8], replies: usize, _limit: Duration) -> RedisResult<Vec<Value>> {
+        // The redis crate's own way of doing it waits for each of the answers, also when the first has not come in time.
+        if replies == 1 {
+            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        }
+        self.send_packed_command(packed)?;
+        (0..replies).map(|_| next_reply(self)).collect()
+    }
+}
+
+/// Receives a reply, and leaves out what a server pushes in between.
+pub(super) fn next_reply(connection: &mut redis::Connection) -> RedisResult<Value> {
+    loop {
+        match connection.recv_response()? {
+            Value::Push { .. } => {}
+            reply => return Ok(reply),
         }
     }
 }

@@ -6,9 +6,10 @@ use std::{fmt, io};
 
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, next_reply};
 use super::health::Health;
 use super::{not_understood, refusal_in};
+use crate::clock;
 
 /// A connection opened by a [`Manager`](crate::Manager). Carries any command of the redis crate; broken for good after the first I/O or
 /// protocol error (I8).
@@ -42,13 +43,13 @@ impl Connection {
         }
     }
 
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut redis::Connection) -> RedisResult<T>) -> RedisResult<T> {
+    fn guarded<T>(&mut self, work: impl FnOnce(&mut Self) -> RedisResult<T>) -> RedisResult<T> {
         if self.broken {
             let text = "this connection saw an error and is not used again";
             return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
         }
         self.broken = true;
-        let error = match work(&mut self.inner) {
+        let error = match work(self) {
             Err(error) if refusal_in(&error).is_none() => error,
             clean => {
                 self.broken = false;
@@ -77,19 +78,37 @@ impl Carrier for Connection {
         let steps = u64::try_from(limit.as_millis() / 10 + 1).unwrap_or(u64::MAX);
         self.set_read_timeout(Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout));
     }
+
+    fn exchange(&mut self, packed: &[u8], replies: usize, limit: Duration) -> RedisResult<Vec<Value>> {
+        self.answer_within(limit);
+        if replies == 1 {
+            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        }
+        let began = clock::now().uptime;
+        self.guarded(|this| {
+            this.inner.send_packed_command(packed)?;
+            (0..replies)
+                .map(|_| {
+                    // All of them together are to be there by then.
+                    this.answer_within(limit.saturating_sub(clock::now().uptime.since(began)));
+                    next_reply(&mut this.inner)
+                })
+                .collect()
+        })
+    }
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_packed_command(cmd))
+        self.guarded(|this| this.inner.req_packed_command(cmd))
     }
 
     fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        self.guarded(|inner| inner.req_packed_commands(cmd, offset, count))
+        self.guarded(|this| this.inner.req_packed_commands(cmd, offset, count))
     }
 
     fn req_command(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_command(cmd))
+        self.guarded(|this| this.inner.req_command(cmd))
     }
 
     fn get_db(&self) -> i64 {

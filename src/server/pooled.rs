@@ -4,16 +4,16 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use redis::{ConnectionLike as _, Value};
-
+use super::burst::Watching;
 use super::carrier::Carrier;
+use super::form::{self, Answer};
 use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
-use super::{Failure, Limits, Window, not_understood, packed, refusal_in, shaped};
+use super::{Burst, Failure, Limits, Window, failure_of, refusal_in, refused};
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Command, Reply, Request};
 
 /// How long r2d2 is left to open the first connection before we look whether that has failed, which it does not tell.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -153,7 +153,7 @@ where
 }
 
 /// Gives a connection back that its pool will not use again (I8).
-fn retire<M: r2d2::ManageConnection>(mut connection: r2d2::PooledConnection<M>)
+pub(super) fn retire<M: r2d2::ManageConnection>(mut connection: r2d2::PooledConnection<M>)
 where
     M::Connection: Carrier,
 {
@@ -162,33 +162,42 @@ where
     }
 }
 
-impl<M: r2d2::ManageConnection> Window for Pooled<M>
+impl<M: r2d2::ManageConnection> Pooled<M>
 where
     M::Connection: Carrier,
 {
-    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+    /// Sends one command on a connection of the pool, and returns that with its reply, in good order.
+    fn send(
+        &self,
+        key: &Key,
+        request: &Request,
+        limits: &Limits,
+    ) -> Result<(Reply, r2d2::PooledConnection<M>), Failure> {
         let Request { command, before } = request;
-        let packed = packed(key, command);
+        let (packed, replies) = form::packed(key, command);
         loop {
             let (mut connection, now) = self.checkout(limits)?;
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
-            connection.answer_within(limits.answered_by.since(now.uptime));
-            let answer = connection.req_packed_command(&packed).and_then(Value::extract_error);
-            let error = match answer.and_then(|value| shaped(command, value)) {
-                Ok(reply) => return Ok(reply),
-                Err(error) => error,
+            let limit = limits.answered_by.since(now.uptime);
+            let answer =
+                connection.exchange(&packed, replies, limit).and_then(|replies| form::read(command, replies));
+            let error = match answer {
+                Ok(Answer::Reply(reply)) => return Ok((reply, connection)),
+                Ok(Answer::Error(error)) => error,
+                Err(error) if refusal_in(&error).is_some() => error,
+                Err(error) => {
+                    retire(connection);
+                    return Err(failure_of(error));
+                }
             };
-            let Some(refusal) = refusal_in(&error) else {
+            let Failure::Refused(refusal) = refused(&error) else { unreachable!("it was just made") };
+            if replies > 1 {
+                // It may be watching.
                 retire(connection);
-                let understood = error.is_io_error();
-                return Err(Failure::Lost(if understood {
-                    error
-                } else {
-                    not_understood(&error, "the server")
-                }));
-            };
+                return Err(Failure::Refused(refusal));
+            }
             if !refusal.ends_the_connection() {
                 return Err(Failure::Refused(refusal));
             }
@@ -201,6 +210,20 @@ where
             }
             thread::sleep(CROWDED_PAUSE);
         }
+    }
+}
+
+impl<M: r2d2::ManageConnection> Window for Pooled<M>
+where
+    M::Connection: Carrier,
+{
+    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+        self.send(key, request, limits).map(|(reply, _)| reply)
+    }
+
+    fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+        let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits)?;
+        Ok((reply, Box::new(Watching::on(connection))))
     }
 
     fn command_timeout(&self) -> Duration {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::options::Protocol;
+
 /// A server's refusal: what kind it is, and what it said. The command was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
@@ -91,6 +93,18 @@ impl Refusal {
         matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
     }
 
+    /// Returns the protocol that the server is too old for, if that is why it refused this command.
+    pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
+        let text = self.text.to_lowercase();
+        // Before 2.6.12 SET had no options.
+        let no_options = text.starts_with("err syntax error") || text.starts_with("err wrong number of arg");
+        match command {
+            "WATCH" | "EXEC" if self.kind == RefusalKind::UnknownCommand => Some(Protocol::Watched),
+            "SET" if no_options => Some(Protocol::Ttl),
+            _ => None,
+        }
+    }
+
     /// Whether the server closes the connection after saying this.
     pub(crate) fn ends_the_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients
@@ -107,7 +121,10 @@ impl RefusalKind {
                 "the server wants a password; put it into the address, redis://:password@host"
             }
             Self::WrongPassword => "the server did not accept the password or the user; check the address",
-            Self::NotPermitted => "the user needs SETNX, GET, GETSET and DEL on the lock's key",
+            Self::NotPermitted => {
+                "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, UNWATCH, MULTI, \
+                 EXEC and DISCARD"
+            }
             Self::OverMemory => {
                 "the server is over its maxmemory; free memory or raise the limit, then try again"
             }
@@ -141,6 +158,22 @@ impl fmt::Display for Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_for_a_protocol_is_known_by_what_it_refuses() {
+        let table = [
+            ("WATCH", "ERR unknown command 'WATCH'", Some(Protocol::Watched)),
+            ("WATCH", "ERR unknown command", Some(Protocol::Watched)),
+            ("SET", "ERR wrong number of arguments for 'set' command", Some(Protocol::Ttl)),
+            ("SET", "ERR syntax error", Some(Protocol::Ttl)),
+            ("SETNX", "ERR unknown command 'SETNX'", None),
+            ("SET", "OOM command not allowed when used memory > 'maxmemory'.", None),
+            ("WATCH", "NOAUTH Authentication required.", None),
+        ];
+        for (command, text, protocol) in table {
+            assert_eq!(Refusal::new(text).protocol_too_new(command), protocol, "{command}: {text}");
+        }
+    }
 
     #[test]
     fn words_of_all_versions_are_understood() {

@@ -4,27 +4,31 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Told, time};
-use crate::options::Takeover;
+use crate::options::{Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note};
 use crate::protocol::lease::Lease;
-use crate::protocol::release::{Release, Step};
+use crate::protocol::release::{Release, Releasing, Step};
+use crate::protocol::simulated::Watching;
 use crate::protocol::{Command, Reply, Request};
 
 pub(super) struct Client {
     pub(super) expiration: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) takeover: Takeover,
+    pub(super) protocol: Protocol,
     pub(super) number: u64,
     /// How far its wall clock is ahead, in microseconds.
     pub(super) skew: i64,
     pub(super) attempt: Option<Acquiring>,
     pub(super) lease: Option<Lease>,
     /// Whether the lease is being given back.
-    pub(super) releasing: Option<Lease>,
-    pub(super) asked_to_check: bool,
+    pub(super) releasing: Option<Releasing>,
+    /// What its connection watches.
+    pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
     pub(super) answer: Option<Reply>,
-    pub(super) lost: VecDeque<Command>,
+    /// Requests that were lost, with what their connections watched.
+    pub(super) lost: VecDeque<(Command, Watching)>,
     pub(super) asleep: bool,
 }
 
@@ -34,12 +38,13 @@ impl Client {
             expiration: None,
             timeout: Some(Duration::from_secs(5)),
             takeover: Takeover::Expired,
+            protocol: Protocol::Classic,
             number: n,
             skew: 0,
             attempt: None,
             lease: None,
             releasing: None,
-            asked_to_check: false,
+            watching: Watching::default(),
             sent: None,
             answer: None,
             lost: VecDeque::new(),
@@ -50,6 +55,8 @@ impl Client {
             match *option {
                 "unexpiring" => client.expiration = None,
                 "stealing" => client.takeover = Takeover::AsTheGem,
+                "watched" => client.protocol = Protocol::Watched,
+                "ttl" => client.protocol = Protocol::Ttl,
                 "forever" => client.timeout = None,
                 "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
                 expiration => client.expiration = Some(time(expiration)?),
@@ -93,7 +100,6 @@ impl Client {
     pub(super) fn shown_release(&mut self, step: Step) -> String {
         match step {
             Step::Send(Request { command, .. }) => {
-                self.asked_to_check = command == Command::Get;
                 let name = command.name().to_owned();
                 self.sent = Some(command);
                 name
@@ -101,7 +107,8 @@ impl Client {
             Step::Done(release) => {
                 self.releasing = None;
                 match release {
-                    Release::Released => "released".into(),
+                    Release::Released { certified: false } => "released".into(),
+                    Release::Released { certified: true } => "released, certified".into(),
                     other => format!("released: {other:?}"),
                 }
             }

@@ -1,0 +1,93 @@
+//! The server of the stories and of the search: one key, what commands do to it, and which connections are watching it.
+
+use std::time::Duration;
+
+use super::{Change, Command, Entry, Reply};
+
+/// One key, as every server since 2.2 has it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Server {
+    value: Option<Vec<u8>>,
+    /// When the server removes the key by itself, by its own clock.
+    expires: Option<Duration>,
+    /// Counts the writes.
+    version: u64,
+}
+
+/// What a connection remembers of the key since WATCH.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Watching(Option<u64>);
+
+impl Server {
+    pub(super) fn holding(value: Option<Vec<u8>>) -> Self {
+        Self { value, ..Self::default() }
+    }
+
+    /// Puts something into the key, as any client may.
+    pub(super) fn set(&mut self, value: Option<Vec<u8>>) {
+        self.write(value, None);
+    }
+
+    /// Returns what the key holds.
+    pub(super) fn value(&mut self, now: Duration) -> Option<&[u8]> {
+        // Up to 6.0 a key that expires is not written, so whoever watches it does not notice.
+        if self.expires.is_some_and(|expires| expires <= now) {
+            (self.value, self.expires) = (None, None);
+        }
+        self.value.as_deref()
+    }
+
+    /// Returns how long the server still keeps the key, if it removes it by itself.
+    pub(super) fn time_to_live(&self, now: Duration) -> Option<Duration> {
+        Some(self.expires?.saturating_sub(now))
+    }
+
+    pub(super) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
+        let found = self.value(now).map(<[u8]>::to_vec);
+        let watched = std::mem::take(watching).0;
+        match command {
+            Command::SetNx(entry) => {
+                if found.is_none() {
+                    self.put(entry, now);
+                }
+                Reply::Integer(i64::from(found.is_none()))
+            }
+            Command::Get => Reply::Bulk(found),
+            Command::GetSet(value) => {
+                self.write(Some(value.clone()), None);
+                Reply::Bulk(found)
+            }
+            Command::Del => self.delete(),
+            Command::WatchGet => {
+                *watching = Watching(Some(self.version));
+                Reply::Bulk(found)
+            }
+            Command::Exec(_) if watched != Some(self.version) => Reply::Executed(None),
+            Command::Exec(Change::Set(entry)) => {
+                self.put(entry, now);
+                Reply::Executed(Some(1))
+            }
+            Command::Exec(Change::Del) => match self.delete() {
+                Reply::Integer(n) => Reply::Executed(Some(n)),
+                _ => unreachable!("DEL answers with a count"),
+            },
+        }
+    }
+
+    fn put(&mut self, entry: &Entry, now: Duration) {
+        self.write(Some(entry.value.clone()), entry.ttl.map(|ttl| now + ttl));
+    }
+
+    fn delete(&mut self) -> Reply {
+        let found = self.value.is_some();
+        if found {
+            self.write(None, None);
+        }
+        Reply::Integer(i64::from(found))
+    }
+
+    fn write(&mut self, value: Option<Vec<u8>>, expires: Option<Duration>) {
+        (self.value, self.expires) = (value, expires);
+        self.version += 1;
+    }
+}

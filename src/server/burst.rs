@@ -1,0 +1,97 @@
+//! A connection that watches a key. It goes back to its pool only when nothing is watched and no transaction is open: whoever
+//! got it then would have a transaction fail for reasons that are not his.
+
+use std::fmt;
+
+use redis::{ConnectionLike as _, Value};
+
+use super::carrier::Carrier;
+use super::form::{self, Answer};
+use super::pooled::retire;
+use super::{Burst, Failure, Limits, failure_of, refused};
+use crate::clock;
+use crate::key::Key;
+use crate::protocol::{Reply, Request};
+
+/// A pool's connection after WATCH.
+pub(super) struct Watching<M: r2d2::ManageConnection>
+where
+    M::Connection: Carrier,
+{
+    /// Taken out when it goes back to the pool whole.
+    connection: Option<r2d2::PooledConnection<M>>,
+}
+
+impl<M: r2d2::ManageConnection> Watching<M>
+where
+    M::Connection: Carrier,
+{
+    pub(super) fn on(connection: r2d2::PooledConnection<M>) -> Self {
+        Self { connection: Some(connection) }
+    }
+
+    /// Sends one command that ends a state of the connection, and gives it back if that is what the server did.
+    fn end_with(mut self, name: &str, limits: &Limits) {
+        let Some(mut connection) = self.connection.take() else { return };
+        connection.answer_within(limits.answered_by.since(clock::now().uptime));
+        if !matches!(connection.req_packed_command(&redis::cmd(name).get_packed_command()), Ok(Value::Okay)) {
+            retire(connection);
+        }
+    }
+}
+
+impl<M: r2d2::ManageConnection> Burst for Watching<M>
+where
+    M::Connection: Carrier,
+{
+    fn exec(mut self: Box<Self>, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+        let now = clock::now();
+        if request.before.is_some_and(|end| end.has_passed(now)) {
+            self.leave(limits);
+            return Err(Failure::TooLate);
+        }
+        let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
+        let (packed, replies) = form::packed(key, &request.command);
+        let limit = limits.answered_by.since(now.uptime);
+        let answer = connection
+            .exchange(&packed, replies, limit)
+            .and_then(|replies| form::read(&request.command, replies));
+        match answer {
+            Ok(Answer::Reply(reply)) => {
+                // Carried out or not, EXEC ends both the transaction and the watching.
+                drop(self.connection.take());
+                Ok(reply)
+            }
+            // Up to 2.4 a server that is over its memory refuses EXEC itself, and MULTI stays open.
+            Ok(Answer::Error(error)) => {
+                self.end_with("DISCARD", limits);
+                Err(refused(&error))
+            }
+            Err(error) => Err(failure_of(error)),
+        }
+    }
+
+    fn leave(self: Box<Self>, limits: &Limits) {
+        self.end_with("UNWATCH", limits);
+    }
+}
+
+impl<M: r2d2::ManageConnection> Drop for Watching<M>
+where
+    M::Connection: Carrier,
+{
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection.take() {
+            retire(connection);
+        }
+    }
+}
+
+impl<M: r2d2::ManageConnection> fmt::Debug for Watching<M>
+where
+    M::Connection: Carrier,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Watching").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,212 @@
+//! The form that commands have on the wire, and that their replies must have. A reply of another form is no answer to the
+//! command.
+
+use redis::Value;
+
+use crate::key::Key;
+use crate::protocol::{Change, Command, Entry, Reply};
+
+/// Packs a command, with all that belongs to it, and returns how many replies there will be.
+pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
+    let key = key.as_bytes();
+    let cmd = |name: &str| {
+        let mut cmd = redis::cmd(name);
+        cmd.arg(key);
+        cmd
+    };
+    let parts: &[redis::Cmd] = match command {
+        Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
+        Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
+        Command::Get => &[cmd("GET")],
+        Command::GetSet(value) => &[with(cmd("GETSET"), value)],
+        Command::Del => &[cmd("DEL")],
+        Command::WatchGet => &[cmd("WATCH"), cmd("GET")],
+        Command::Exec(change) => {
+            let change = match change {
+                Change::Set(entry) => set(cmd("SET"), entry),
+                Change::Del => cmd("DEL"),
+            };
+            &[redis::cmd("MULTI"), change, redis::cmd("EXEC")]
+        }
+    };
+    let mut packed = Vec::new();
+    for part in parts {
+        part.write_packed_command(&mut packed);
+    }
+    (packed, parts.len())
+}
+
+fn with(mut cmd: redis::Cmd, argument: impl redis::ToRedisArgs) -> redis::Cmd {
+    cmd.arg(argument);
+    cmd
+}
+
+fn set(mut cmd: redis::Cmd, entry: &Entry) -> redis::Cmd {
+    cmd.arg(entry.value.as_slice());
+    if let Some(ttl) = entry.ttl {
+        // Rounded up: the server is not to be faster than the value says.
+        cmd.arg("PX").arg(ttl.as_micros().div_ceil(1000).to_string());
+    }
+    cmd
+}
+
+/// What a packed command was answered with.
+#[derive(Debug, PartialEq)]
+pub(super) enum Answer {
+    Reply(Reply),
+    /// The server's own words: the command changed nothing.
+    Error(redis::RedisError),
+}
+
+/// Reads the replies to a packed command. The error is of what is no answer to it.
+pub(super) fn read(command: &Command, replies: Vec<Value>) -> Result<Answer, redis::RedisError> {
+    if let Command::Exec(change) = command {
+        return executed(command, change, replies);
+    }
+    let mut replies: Vec<Value> = replies;
+    for reply in &replies {
+        if let Value::ServerError(error) = reply {
+            return Ok(Answer::Error(error.clone().into()));
+        }
+    }
+    let last = replies.pop();
+    if *command == Command::WatchGet && replies != [Value::Okay] {
+        return Err(no_answer(command, replies.first()));
+    }
+    Ok(Answer::Reply(match (command, last) {
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, Some(Value::Int(n))) => Reply::Integer(n),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
+        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::BulkString(bytes))) => {
+            Reply::Bulk(Some(bytes))
+        }
+        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::Nil)) => Reply::Bulk(None),
+        (command, other) => return Err(no_answer(command, other.as_ref())),
+    }))
+}
+
+/// MULTI says OK, the change is queued, and EXEC says what came of it: nothing if the key was written, or a list of exactly as
+/// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not even be queued, and
+/// answer with a list that is shorter.
+fn executed(command: &Command, change: &Change, replies: Vec<Value>) -> Result<Answer, redis::RedisError> {
+    let Ok([multi, queued, exec]) = <[Value; 3]>::try_from(replies) else {
+        return Err(no_answer(command, None));
+    };
+    // The first to say no says why; what EXEC says after that is only that something was wrong.
+    for reply in [&multi, &queued] {
+        if let Value::ServerError(error) = reply {
+            return Ok(Answer::Error(error.clone().into()));
+        }
+    }
+    let count = match exec {
+        Value::ServerError(error) => return Ok(Answer::Error(error.into())),
+        Value::Nil => None,
+        Value::Array(results) => match (change, results.as_slice()) {
+            (Change::Set(_), [Value::Okay]) => Some(1),
+            (Change::Del, [Value::Int(n)]) => Some(*n),
+            (_, [Value::ServerError(error)]) => return Ok(Answer::Error(error.clone().into())),
+            _ => return Err(no_answer(command, Some(&Value::Array(results)))),
+        },
+        other => return Err(no_answer(command, Some(&other))),
+    };
+    Ok(Answer::Reply(Reply::Executed(count)))
+}
+
+fn no_answer(command: &Command, reply: Option<&Value>) -> redis::RedisError {
+    (
+        redis::ErrorKind::UnexpectedReturnType,
+        "the reply does not have the form of this command's replies",
+        format!("{}: {reply:?}", command.name()),
+    )
+        .into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn entry(ttl: Option<Duration>) -> Entry {
+        Entry { value: b"2".to_vec(), ttl }
+    }
+
+    fn words(command: &Command) -> (String, usize) {
+        let (packed, replies) = packed(&Key::from("k"), command);
+        let text = String::from_utf8(packed).unwrap();
+        (
+            text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
+            replies,
+        )
+    }
+
+    #[test]
+    fn commands_are_packed_as_the_gem_s_client_packs_them() {
+        let (packed, _) = packed(&Key::from("k"), &Command::SetNx(entry(None)));
+        assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
+        let ttl = Some(Duration::from_micros(2_000_001));
+        let table = [
+            (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
+            (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
+            (Command::Get, "GET k ", 1),
+            (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
+            (Command::Del, "DEL k ", 1),
+            (Command::WatchGet, "WATCH k GET k ", 2),
+            (Command::Exec(Change::Set(entry(None))), "MULTI SET k 2 EXEC ", 3),
+            (Command::Exec(Change::Set(entry(ttl))), "MULTI SET k 2 PX 2001 EXEC ", 3),
+            (Command::Exec(Change::Del), "MULTI DEL k EXEC ", 3),
+        ];
+        for (command, text, replies) in table {
+            assert_eq!(words(&command), (text.to_owned(), replies));
+        }
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_none() {
+        let ttl = Some(Duration::from_secs(2));
+        assert!(read(&Command::Get, vec![Value::Int(1)]).is_err());
+        assert!(read(&Command::SetNx(entry(None)), vec![Value::BulkString(b"1".to_vec())]).is_err());
+        assert!(read(&Command::SetNx(entry(None)), vec![Value::Okay]).is_err());
+        assert!(read(&Command::SetNx(entry(ttl)), vec![Value::Int(1)]).is_err());
+        assert!(read(&Command::Del, vec![Value::Okay]).is_err());
+        assert!(read(&Command::Get, vec![]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil]).is_err());
+    }
+
+    #[test]
+    fn replies_are_read_as_the_rules_want_them() {
+        let ttl = Some(Duration::from_secs(2));
+        let table = [
+            (Command::GetSet(vec![]), vec![Value::Nil], Reply::Bulk(None)),
+            (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
+            (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
+            (
+                Command::WatchGet,
+                vec![Value::Okay, Value::BulkString(b"x".to_vec())],
+                Reply::Bulk(Some(b"x".to_vec())),
+            ),
+        ];
+        for (command, replies, reply) in table {
+            assert_eq!(read(&command, replies).unwrap(), Answer::Reply(reply));
+        }
+    }
+
+    #[test]
+    fn exec_is_judged_by_the_length_of_its_reply() {
+        let queued = || Value::SimpleString("QUEUED".into());
+        let exec =
+            |change: Change, reply: Value| read(&Command::Exec(change), vec![Value::Okay, queued(), reply]);
+        let done = |count| Ok(Answer::Reply(Reply::Executed(count)));
+        let set = || Change::Set(entry(None));
+        assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
+        assert_eq!(exec(Change::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
+        assert_eq!(exec(set(), Value::Nil), done(None));
+        for other in [Value::Okay, Value::Array(vec![]), Value::Array(vec![Value::Okay, Value::Okay])] {
+            assert!(exec(set(), other.clone()).is_err(), "{other:?}");
+            assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
+        }
+        let short = read(&Command::Exec(set()), vec![Value::Okay, queued()]);
+        assert!(short.is_err());
+    }
+}
