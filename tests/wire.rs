@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Locker};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -18,6 +18,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing,
             contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
             whatever_is_done_with_a_lock_only_four_commands_are_sent,
+            watched_and_ttl_send_their_transactions,
         ],
     )
 }
@@ -140,5 +141,35 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     sent.sort();
     sent.dedup();
     assert_eq!(sent, ["DEL", "GET", "GETSET", "SETNX"]);
+    Ok(())
+}
+
+fn watched_and_ttl_send_their_transactions() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server);
+    for (protocol, ask) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
+        let ground = ground.with(protocol);
+        let key = ground.key("transactions");
+        let lock = ground.lock(&key, expiring().timeout(Duration::ZERO));
+        let monitor = Monitor::on(&server)?;
+        lock.lock()?.release().map(|_| ())?;
+        let commands = monitor.recorded(&server)?;
+        assert_eq!(names(&commands), [ask, "WATCH", "GET", "MULTI", "DEL", "EXEC"]);
+        let arguments: Vec<&str> = commands[0][3..].iter().map(String::as_str).collect();
+        assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000", "NX"][..] } else { &[] });
+
+        key.set("1895000000.5");
+        let monitor = Monitor::on(&server)?;
+        assert!(lock.lock().is_err());
+        assert_eq!(names(&monitor.recorded(&server)?), [ask, "GET"], "waiting watches nothing");
+
+        key.set("1532000016.5");
+        let monitor = Monitor::on(&server)?;
+        std::mem::forget(lock.lock()?);
+        let commands = monitor.recorded(&server)?;
+        assert_eq!(names(&commands), [ask, "GET", "WATCH", "GET", "MULTI", "SET", "EXEC"]);
+        let arguments: Vec<&str> = commands[5][3..].iter().map(String::as_str).collect();
+        assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000"][..] } else { &[] });
+    }
     Ok(())
 }

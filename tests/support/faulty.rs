@@ -163,13 +163,20 @@ fn read_request(stream: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, Vec<St
     Ok((!words.is_empty()).then_some((raw, words)))
 }
 
-/// Reads a reply of one line, or a bulk: all that the commands used here answer with.
+/// Reads a reply: a line, a bulk, or an array of replies.
 fn read_reply(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut raw = Vec::new();
-    if let Some(length) = read_number(stream, &mut raw)?
-        && raw[0] == b'$'
-    {
-        read_bulk(stream, length, &mut raw)?;
+    let number = read_number(stream, &mut raw)?;
+    match (raw.first(), number) {
+        (Some(b'$'), Some(length)) => {
+            read_bulk(stream, length, &mut raw)?;
+        }
+        (Some(b'*'), Some(count)) => {
+            for _ in 0..count {
+                raw.extend(read_reply(stream)?);
+            }
+        }
+        _ => {}
     }
     Ok(raw)
 }

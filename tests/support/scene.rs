@@ -40,7 +40,7 @@ pub(crate) fn assert_nothing_sent_twice(faulty: &FaultyServer) {
     let mut values: Vec<String> = faulty
         .asked()
         .into_iter()
-        .filter(|asked| asked.name == "SETNX" || asked.name == "GETSET")
+        .filter(|asked| ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()))
         .map(|asked| asked.arguments[1].clone())
         .collect();
     values.sort();

@@ -1,0 +1,337 @@
+//! What Watched and Ttl do that Classic cannot: their transactions on a real server, and what happens when those come to harm.
+
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{mem, thread};
+
+use libtest_mimic::Trial;
+use redis::ConnectionLike as _;
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, Release};
+
+use crate::support::faulty::Fault;
+use crate::support::scene::{Scene, assert_nothing_sent_twice};
+use crate::support::{Ground, LONG, Outcome, RedisServer, assert_says, expiring, millis, tests};
+
+const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
+const CERTIFIED: Release = Release::Released { certified: true };
+const UNCERTIFIED: Release = Release::Released { certified: false };
+const PAST: &str = "1532000016.5";
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "transactions",
+        tests![
+            only_ttl_puts_a_time_to_live_on_the_key,
+            the_server_frees_the_lock_of_a_dead_holder,
+            another_s_key_is_never_deleted,
+            a_classic_loser_s_overwrite_is_deleted_without_a_certificate,
+            a_lock_that_overran_with_nobody_waiting_is_released_and_certified,
+            a_takeover_that_others_are_faster_at_overwrites_nothing,
+            a_key_that_is_written_after_the_look_is_not_deleted,
+            a_connection_goes_back_to_its_pool_with_nothing_watched,
+            a_transaction_that_is_refused_is_discarded,
+            a_server_that_is_too_old_is_named,
+            the_answer_to_exec_is_lost_in_a_takeover,
+            the_answer_to_exec_is_lost_in_a_release,
+            a_look_that_gets_no_answer_is_done_once_more,
+            a_server_that_stops_in_a_transaction_takes_one_time_out,
+        ],
+    )
+}
+
+fn scene_and_key(
+    protocol: Protocol,
+) -> Result<(Scene, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("transaction");
+    let lock = scene.lock(&key, expiring().protocol(protocol));
+    Ok((scene, key, lock))
+}
+
+fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let ground = Ground::of(&server).with(protocol);
+        let key = ground.key("time-to-live");
+        let lock = ground.lock(&key, expiring());
+        for before in [None, Some(PAST)] {
+            if let Some(past) = before {
+                key.set(past);
+            }
+            let held = lock.lock()?;
+            let left = key.time_to_live();
+            if protocol == Protocol::Ttl {
+                // A second more than the expiration, as the value says.
+                assert!((60_001..=61_000).contains(&left), "{protocol:?} after {before:?}: {left}");
+            } else {
+                assert_eq!(left, -1, "{protocol:?} after {before:?}");
+            }
+            assert_eq!(held.release()?, ground.released());
+        }
+    }
+    Ok(())
+}
+
+fn the_server_frees_the_lock_of_a_dead_holder() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server).with(Protocol::Ttl);
+    let key = ground.key("dead");
+    mem::forget(ground.lock(&key, LockOptions::expiring_after(millis(100))).lock()?);
+    let until: f64 = key.value().expect("held").parse()?;
+    // Nobody asks for the lock: it goes by itself.
+    let end = SystemTime::now() + LONG;
+    while key.value().is_some() {
+        assert!(SystemTime::now() < end, "the server does not free it");
+        thread::sleep(millis(10));
+    }
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    assert!(now >= until, "freed at {now}, before {until}");
+    // Without an expiration there would be nothing for the server to go by.
+    let error = Lock::new(&ground.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
+    assert!(matches!(&error, Err(Error::Options { .. })), "{error:?}");
+    assert!(error.unwrap_err().to_string().contains("the protocol Ttl needs an expiration"));
+    Ok(())
+}
+
+fn another_s_key_is_never_deleted() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    for protocol in BOTH {
+        let ground = Ground::of(&server).with(protocol);
+        let key = ground.key("another");
+        // A gem's from 1.4.2 on, one without an expiration, a gem's far from ours, one of this library's close to ours.
+        let ours = ground.lock(&key, expiring()).lock()?;
+        let close = format!("{}1234567", key.value().expect("held").split_at(18).0);
+        assert_eq!(ours.release()?, CERTIFIED);
+        for other in ["", "1", "1895000000.5", &close] {
+            let held = ground.lock(&key, expiring()).lock()?;
+            key.set(other);
+            assert_eq!(held.release()?, Release::Lost, "{other:?}");
+            assert_eq!(key.value().as_deref(), Some(other));
+            key.delete();
+        }
+    }
+    Ok(())
+}
+
+fn a_classic_loser_s_overwrite_is_deleted_without_a_certificate() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    for protocol in BOTH {
+        let ground = Ground::of(&server).with(protocol);
+        let key = ground.key("loser");
+        let held = ground.lock(&key, expiring()).lock()?;
+        // As a gem writes it that asked 0.2 s later.
+        let until = held.expires_at().expect("it expires").timestamp_micros() + 1_200_000;
+        key.set(&format!("{}.{:06}", until / 1_000_000, until % 1_000_000));
+        assert_eq!(held.release()?, UNCERTIFIED);
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server).with(Protocol::Watched);
+    let key = ground.key("overran");
+    let held = ground.lock(&key, LockOptions::expiring_after(millis(20))).lock()?;
+    thread::sleep(millis(30));
+    assert!(held.ensure_held().is_err(), "the lease has passed");
+    assert_eq!(held.release()?, CERTIFIED, "but nobody took the lock");
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+/// Lets the answer to the GET after WATCH come late, and writes the key meanwhile.
+fn written_after_the_look(scene: &Scene, key: &crate::support::TestKey, value: &str, nth_get: usize) {
+    let seen = || scene.faulty.names().iter().filter(|name| *name == "GET").count() >= nth_get;
+    while !seen() {
+        thread::sleep(millis(1));
+    }
+    // The proxy has the command; the server has it a moment later.
+    thread::sleep(millis(50));
+    key.set(value);
+}
+
+fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
+    for protocol in BOTH {
+        let scene = Scene::set()?;
+        let key = scene.ground.key("faster");
+        key.set(PAST);
+        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
+        scene.faulty.next("GET", Fault::AnswerLate(Duration::ZERO));
+        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        let contending = thread::spawn(move || lock.lock());
+        written_after_the_look(&scene, &key, "1895000000.5", 2);
+        let error = contending.join().unwrap().expect_err("another was faster");
+        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        assert!(error.to_string().contains("last seen: held until 2030"), "{error}");
+        assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+        assert_eq!(
+            scene.faulty.names().join(" "),
+            match protocol {
+                Protocol::Ttl => "SET GET WATCH GET MULTI SET EXEC GET",
+                _ => "SETNX GET WATCH GET MULTI SET EXEC GET",
+            }
+        );
+    }
+    Ok(())
+}
+
+fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
+    for protocol in BOTH {
+        let scene = Scene::set()?;
+        let key = scene.ground.key("written");
+        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
+        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        let releasing = thread::spawn(move || held.release());
+        written_after_the_look(&scene, &key, "1895000000.5", 1);
+        assert_eq!(releasing.join().unwrap()?, Release::Lost);
+        assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+        // Looked at again after the transaction had failed, and left.
+        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
+    }
+    Ok(())
+}
+
+fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ground = Ground::of(&server);
+    let key = ground.key("watched");
+    let manager = Manager::new(redis::Client::open(server.url())?);
+    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
+    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    let id = || redis::cmd("CLIENT").arg("ID").query::<i64>(&mut pool.get().unwrap()).unwrap();
+    let before = id();
+    let held = lock.lock()?;
+    key.set("1895000000.5");
+    assert_eq!(held.release()?, Release::Lost);
+    assert!(lock.try_lock()?.is_none());
+    // If the key were watched still, this would come to nothing.
+    key.set("1895000000.6");
+    let mut connection = pool.get()?;
+    let mut transaction = redis::pipe();
+    transaction.atomic().set(key.key.as_bytes(), "mine");
+    let done = connection.req_packed_commands(&transaction.get_packed_pipeline(), 2, 1)?;
+    assert_eq!(done, [redis::Value::Array(vec![redis::Value::Okay])]);
+    drop(connection);
+    assert_eq!(id(), before, "and no connection was thrown away for it");
+    Ok(())
+}
+
+fn a_transaction_that_is_refused_is_discarded() -> Outcome {
+    let over = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
+    for protocol in BOTH {
+        let (scene, key, lock) = scene_and_key(protocol)?;
+        let held = lock.lock()?;
+        scene.faulty.next("EXEC", over.clone());
+        assert_eq!(held.release()?, UNCERTIFIED, "by a plain DEL");
+        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC DISCARD DEL");
+        assert_eq!(key.value(), None);
+        let connections = scene.faulty.asked().iter().map(|asked| asked.connection).max();
+        assert_eq!(connections, Some(0), "the connection is in order again");
+
+        key.set(PAST);
+        scene.faulty.next("EXEC", over.clone());
+        let error = lock.lock().expect_err("over its memory");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(key.value().as_deref(), Some(PAST));
+        drop(lock.lock()?);
+    }
+    Ok(())
+}
+
+fn a_server_that_is_too_old_is_named() -> Outcome {
+    let (scene, key, lock) = scene_and_key(Protocol::Ttl)?;
+    scene.faulty.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
+    let error = lock.lock().expect_err("no options of SET");
+    assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
+    assert_says(
+        &error,
+        &key,
+        &["too old for the protocol Ttl", "2.6.12", "use Protocol::Watched from 2.2 on"],
+    );
+
+    let (scene, key, lock) = scene_and_key(Protocol::Watched)?;
+    scene.faulty.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
+    key.set(PAST);
+    let error = lock.lock().expect_err("no WATCH");
+    assert!(matches!(error, Error::Unsupported { protocol: Protocol::Watched, .. }), "{error:?}");
+    assert_says(&error, &key, &["needs Redis 2.2", "use Protocol::Classic"]);
+    assert_eq!(key.value().as_deref(), Some(PAST));
+    Ok(())
+}
+
+fn the_answer_to_exec_is_lost_in_a_takeover() -> Outcome {
+    for protocol in BOTH {
+        for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+            let (scene, key, lock) = scene_and_key(protocol)?;
+            key.set(PAST);
+            scene.faulty.next("EXEC", fault.clone());
+            let held = lock.lock()?;
+            let names = scene.faulty.names()[1..].join(" ");
+            match fault {
+                // Our bytes are there: proof enough.
+                Fault::LoseAnswer => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET"),
+                // They are not: made anew, with another value.
+                _ => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET WATCH GET MULTI SET EXEC"),
+            }
+            assert_nothing_sent_twice(&scene.faulty);
+            assert_eq!(held.release()?, CERTIFIED);
+        }
+    }
+    Ok(())
+}
+
+fn the_answer_to_exec_is_lost_in_a_release() -> Outcome {
+    for protocol in BOTH {
+        let (scene, key, lock) = scene_and_key(protocol)?;
+        let held = lock.lock()?;
+        scene.faulty.next("EXEC", Fault::LoseAnswer);
+        assert_eq!(held.release()?, UNCERTIFIED, "found out by reading");
+        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
+        assert_eq!(key.value(), None);
+
+        let held = lock.lock()?;
+        scene.faulty.next("EXEC", Fault::LoseRequest);
+        let error = held.release().expect_err("it may still come");
+        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
+        assert_says(&error, &key, &["it frees itself when its lease has passed"]);
+        assert_eq!(scene.faulty.names().iter().filter(|name| *name == "EXEC").count(), 2);
+    }
+    Ok(())
+}
+
+fn a_look_that_gets_no_answer_is_done_once_more() -> Outcome {
+    for protocol in BOTH {
+        let (scene, key, lock) = scene_and_key(protocol)?;
+        let held = lock.lock()?;
+        scene.faulty.next("WATCH", Fault::LoseAnswer);
+        assert_eq!(held.release()?, CERTIFIED);
+
+        let held = lock.lock()?;
+        scene.faulty.next("WATCH", Fault::LoseRequest);
+        scene.faulty.next("GET", Fault::LoseAnswer);
+        let error = held.release().expect_err("twice");
+        assert!(matches!(error, Error::Io { .. }), "nothing is in doubt: {error:?}");
+        assert!(key.value().is_some(), "nothing was deleted");
+    }
+    Ok(())
+}
+
+fn a_server_that_stops_in_a_transaction_takes_one_time_out() -> Outcome {
+    // The three answers to a transaction are waited for together, not one time-out of 2 s for each. The first comes after two of
+    // them, and only then is the server asked for the rest. The order of events is asserted, since load can stretch any time.
+    let scene = Scene::set()?;
+    let key = scene.ground.key("stops");
+    let options = expiring().protocol(Protocol::Watched);
+    let held = Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, options)?.lock()?;
+    scene.faulty.next("MULTI", Fault::AnswerLate(millis(4000)));
+    let error = held.release().expect_err("no answer");
+    assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
+    let names = scene.faulty.names();
+    assert!(!names.contains(&"EXEC".to_owned()), "the time-out came before the first answer did: {names:?}");
+    assert!(key.value().is_some());
+    Ok(())
+}
