@@ -133,6 +133,17 @@ pub enum Error {
         problem: &'static str,
     },
 
+    /// A declared lock was asked for without an id: the gem's `NilObjectId`.
+    #[error(
+        "lock {key} has no id in its key: the id is empty, of a record that was not saved perhaps; give the record's id, or say \
+         `global` if the whole class is to share one lock"
+    )]
+    #[non_exhaustive]
+    NoId {
+        /// The key as it would have been: that of the global lock, or of another id.
+        key: Key,
+    },
+
     /// A locker was to be opened with settings that make no sense.
     #[error("cannot open a locker: {problem}")]
     #[non_exhaustive]
@@ -168,6 +179,7 @@ impl fmt::Debug for Error {
             Error::Unsupported { .. } => "Unsupported",
             Error::Io { .. } => "Io",
             Error::Options { .. } => "Options",
+            Error::NoId { .. } => "NoId",
             Error::Settings { .. } => "Settings",
             Error::Address { .. } => "Address",
         };
@@ -189,7 +201,8 @@ impl Error {
             | Error::Refused { key, .. }
             | Error::Unsupported { key, .. }
             | Error::Io { key, .. }
-            | Error::Options { key, .. } => Some(key),
+            | Error::Options { key, .. }
+            | Error::NoId { key } => Some(key),
             Error::Settings { .. } | Error::Address { .. } => None,
         }
     }

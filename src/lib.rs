@@ -35,6 +35,7 @@
 //! What goes wrong is an [`Error`]; what happens on the way is an [`Event`], written to the log unless an [`Observe`]r wants it.
 
 mod clock;
+mod declared;
 pub mod documentation;
 mod engine;
 mod error;
@@ -50,6 +51,7 @@ mod protocol;
 mod server;
 mod value;
 
+pub use declared::DeclaredLock;
 pub use error::{Contention, Error, NoConnection};
 pub use event::{Event, LogObserver, Observe};
 pub use guard::LockGuard;

@@ -1,0 +1,94 @@
+#!/usr/bin/env ruby
+# frozen_string_literal: true
+
+# Writes what Ruby makes of numbers, and the gem of keys, into files that the Rust tests read: golden.rb FOLDER.
+# Every run writes the same.
+
+require_relative 'loading'
+
+# Bits of a float, so that nothing is lost on the way.
+def bits(float)
+  [float].pack('G').unpack1('H*')
+end
+
+# Text on one line in which every odd byte can be seen.
+def plain(text)
+  text.b.gsub(/[^!-\[\]-~]/n) { |byte| format('\\x%02x', byte.ord) }
+end
+
+def write(name, heading, rows)
+  lines = ["# #{heading}", *rows.map { |row| row.join("\t") }]
+  File.write(File.join(ARGV.fetch(0), name), "#{lines.join("\n")}\n")
+end
+
+# Points in time as a lock writes them, with everything from no decimals to as many as there are.
+def moments
+  random = Random.new(20_261_120)
+  whole = [1_000_000_000, 1_234_567_890, 1_532_000_016, 1_795_153_464, 2_147_483_648, 4_102_444_800]
+  parts = [0.0, 0.5, 0.25, 0.1, 0.2949657, 0.000001, 0.999999, 0.9999999, 1.0 / 3]
+  fixed = whole.product(parts).map { |second, part| second + part }
+  fixed + Array.new(200) { random.rand(1_000_000_000.0..4_102_444_800.0) } + [1e15, 123_456_789_012_345.67]
+end
+
+TEXTS = [
+  '', ' ', 'abc', 'nan', 'NaN', 'inf', 'Infinity', '-', '+', '.', '_', '1', '0', '-0', '-0.0', '15', '15.0', '1.0',
+  '1_000.5', '1__000.5', '_1', '1_', '1._5', '1_.5', '1.5_0', '.5', '-.5', '+7', '+ 7', '--1', ' 12.5abc', "\t\n 12.5", "12.5\n",
+  '0x1A', '0b1', '0o7', '1e400', '-1e400', '1e-400', '1e5', '1E5', '1e+5', '1e-5', '1e', '1e+', '1e5.5', '1 e5',
+  '2018-07-10 12:00', '1795154048.25:host:pid', '1795157376.4923038374650192', '1532000016.0', '1795153464.2949657',
+  '1795153464,5', '00012.5', '1.7976931348623157e308', '4.9e-324', '2.2250738585072014e-308', '123456789012345678901234567890',
+  '0.1', '0.30000000000000004', '9007199254740993', '1.00000000000000011102230246251565', "1\0", "\0001", "1\u00e9", "\u00e9",
+  '1795157376.4923038374650192 ', '  1795157376.5  ', '1d5', '1f', '1,000', "\v\f\r1.5", '1.5.5', '1-1', '1/2',
+  '1.', '+-7', '1E+2', '1e-2x', '1__0', '1.5_5', '1e1_0', '1e_5', '1_e5', '00012', "1\0002", '1x', '1,5', '١', "1\u00a02", '1e308',
+  '1e309', '-1795157376.5', '1.e', '9' * 40, "0.#{'0' * 40}1", '1_000_000_000.000_001', '1.0e9', '1795157376.49230383746501921'
+].freeze
+
+write('to_f.tsv', 'what String#to_f reads: bits of the float, text', TEXTS.map { |text| [bits(text.to_f), plain(text)] })
+write('floats.tsv', 'how Float#to_s writes points in time: bits of the float, text', moments.map { |f| [bits(f), f.to_s] })
+
+CLASSES = %w[
+  Team Nested::HTTPServerV2 HTTP A AB ABc ABC1 aB A1B2 Team2 V2Team OAuth2Token Some_Class UPPER_Case X::Y::ZebraCrossing
+  HTTPServer::API Player3D IOStream Foo::BarBaz::QUX
+].freeze
+NAMES = %w[trade_players x reorder_lock].freeze
+IDS = [7, '7', 'a:b', 'Ünï', 'with space', 0].freeze
+TEMPLATES = ['draft:#{id}', '#{id}', 'fixed', 'a:#{id}:b:#{id}'].freeze
+
+# A class of that name, with modules around it where it needs them.
+def class_named(name)
+  *modules, last = name.split('::')
+  home = modules.inject(Module.new) { |outer, part| outer.const_set(part, Module.new) }
+  Class.new do
+    include Redis::Objects
+    attr_reader :id
+
+    define_singleton_method(:name) { name }
+    define_method(:initialize) { |id| @id = id }
+  end.tap { |klass| home.const_set(last, klass) if last.match?(/\A[A-Z]/) }
+end
+
+def key(klass, id, name, **options)
+  klass.lock(name.to_sym, options)
+  klass.new(id).public_send("#{name}_lock").key
+end
+
+Redis::Objects.redis = :none # no key is looked at
+
+rows = [%w[1.4.1 legacy], %w[2.0.0 modern]].flat_map do |version, rule|
+  ENV['REDIS_OBJECTS_VERSION'] = version
+  CLASSES.flat_map do |name|
+    NAMES.map { |lock| [rule, name, '-', lock, '7', '-', key(class_named(name), 7, lock)] } +
+      [[rule, name, '-', 'reorder', '-', '-', key(class_named(name), 7, 'reorder', global: true)]]
+  end
+end
+rows += IDS.map { |id| ['legacy', 'Team', '-', 'x', id, '-', key(class_named('Team'), id, 'x')] }
+rows += TEMPLATES.map { |key| ['legacy', 'Team', '-', 'x', '7', key, key(class_named('Team'), 7, 'x', key: key)] }
+rows += ['club', 'Club:First', ''].map do |prefix|
+  klass = class_named('Team')
+  klass.redis_prefix = prefix
+  ['legacy', 'Team', plain(prefix).then { |text| text.empty? ? 'EMPTY' : text }, 'x', '7', '-', key(klass, 7, 'x')]
+end
+parts = [[:a, [1, nil, :b]], %w[team 7 trade_players_lock], ['alone'], ['', '']]
+joined = parts.map { |array| [array.flatten.map { |part| plain(part.to_s) }.join(' '), Redis::Lock.new(array, :none, {}).key] }
+
+write('keys.tsv', 'rule, class, prefix by hand, lock, id (- is global), template, key', rows)
+write('joined.tsv', 'parts of an array, flattened, with a space between them; key', joined)

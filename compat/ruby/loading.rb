@@ -1,0 +1,17 @@
+# frozen_string_literal: true
+
+# Loads the locks: the real gem's with REDIS_OBJECTS_LIB=/path/to/its/lib, otherwise the port in this folder.
+
+$LOAD_PATH.unshift(ENV.fetch('REDIS_OBJECTS_LIB', File.join(__dir__, 'port')))
+
+begin
+  require 'redis'
+rescue LoadError
+  abort 'the Ruby client for Redis is missing; `make setup` installs it, or install ruby-redis (Debian) or the gem redis'
+end
+require 'redis/objects'
+
+# Connects to the server that is meant.
+def connection
+  Redis.new(url: ENV.fetch('REDIS_URL', 'redis://127.0.0.1:6379/'))
+end

@@ -1,0 +1,78 @@
+#!/usr/bin/env ruby
+# frozen_string_literal: true
+
+# A contender in Ruby for the tests and the benches. REDIS_URL names the server; see loading.rb for which gem it locks with.
+#
+#   peer.rb serve                               does as it is told on its input, line by line:
+#       take NAME KEY EXPIRATION TIMEOUT        -> held NAME, or after the timeout: timeout NAME TEXT
+#       give NAME                               -> given NAME, once the lock has been released
+#   peer.rb churn KEY FILE TOTAL EXPIRATION     counts in a file under the lock until TOTAL is reached -> counted N
+#
+# An expiration of - is none. Killed while it holds, it is the holder that crashed.
+
+require_relative 'loading'
+
+$stdout.sync = true
+
+def lock(key, expiration, timeout)
+  options = { timeout: timeout }
+  options[:expiration] = Float(expiration) unless expiration == '-'
+  Redis::Lock.new(key, connection, options)
+end
+
+# Each lock is held by a thread with a connection of its own, until it is told to give it back.
+def take(name, key, expiration, timeout)
+  told = Queue.new
+  Thread.new do
+    lock(key, expiration, Float(timeout)).lock do
+      puts "held #{name}"
+      told.pop
+    end
+    puts "given #{name}"
+  rescue Redis::Lock::LockTimeout => e
+    puts "timeout #{name} #{e.message}"
+  rescue StandardError => e
+    puts "failed #{name} #{e.class}: #{e.message}"
+  end
+  told
+end
+
+def serve
+  told = {}
+  puts 'ready'
+  while (line = $stdin.gets)
+    verb, name, *rest = line.split
+    case verb
+    when 'take' then told[name] = take(name, *rest)
+    when 'give' then told.delete(name).push(:give)
+    else abort "no such command: #{line}"
+    end
+  end
+end
+
+# Reads the number, leaves it alone for a moment, and writes it back: without a lock that excludes, updates are lost.
+def churn(key, file, total, expiration)
+  counted = 0
+  shared = lock(key, expiration, 60)
+  loop do
+    number = shared.lock do
+      number = File.read(file).to_i
+      if number < Integer(total)
+        sleep 0.002
+        File.write(file, (number + 1).to_s)
+        counted += 1
+      end
+      number
+    end
+    break if number >= Integer(total)
+
+    sleep rand * 0.008
+  end
+  puts "counted #{counted}"
+end
+
+case ARGV
+in ['serve'] then serve
+in ['churn', key, file, total, expiration] then churn(key, file, total, expiration)
+else abort 'usage: peer.rb serve | churn KEY FILE TOTAL EXPIRATION'
+end

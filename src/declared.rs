@@ -1,0 +1,296 @@
+//! Locks that are declared by name, once, and then used for many ids: keys built as the gem redis-objects builds them.
+
+use std::fmt::Display;
+
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::lock::Lock;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+
+/// A lock as it is declared in a class of Ruby, `lock :trade_players, expiration: 15`: made once, as a `const`, and then used for
+/// any id. Its keys are the gem's, byte for byte.
+///
+/// | Ruby, in `class Team` | key | here |
+/// |---|---|---|
+/// | `lock :trade_players` | `team:7:trade_players_lock` | `DeclaredLock::in_class("Team", "trade_players", …)`, `.of(&locker, 7)` |
+/// | `lock :reorder, global: true` | `team::reorder_lock` | the same, `.global(&locker)` |
+/// | `lock :draft, key: 'draft:#{id}'` | `draft:7` | `.key_template("draft:#{id}")`, `.of(&locker, 7)` |
+/// | `self.redis_prefix = 'club'` | `club:7:trade_players_lock` | `DeclaredLock::with_prefix("club", "trade_players", …)` |
+///
+/// ```
+/// use setnx_lock::{DeclaredLock, Error, LockOptions, Locker};
+/// use std::time::Duration;
+///
+/// const TRADE_PLAYERS: DeclaredLock =
+///     DeclaredLock::in_class("Team", "trade_players", LockOptions::expiring_after(Duration::from_secs(15)));
+///
+/// fn trade(locker: &Locker, team: u64) -> Result<(), Error> {
+///     TRADE_PLAYERS.of(locker, team)?.with(|held| {
+///         println!("{} is ours", held.key());
+///         Ok(())
+///     })
+/// }
+/// assert_eq!(TRADE_PLAYERS.key(7)?.to_string(), "team:7:trade_players_lock");
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use]
+pub struct DeclaredLock {
+    prefix: Prefix,
+    name: &'static str,
+    options: LockOptions,
+    template: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Prefix {
+    /// Made of a class name.
+    Class { name: &'static str, modern: bool },
+    /// Said as it is.
+    Given(&'static str),
+}
+
+/// The one thing that is filled into a template.
+const ID: &str = "#{id}";
+
+impl DeclaredLock {
+    /// Returns the declaration of a lock in a class, whose name is given as Ruby has it, modules and all: `"Team"`,
+    /// `"Nested::HTTPServerV2"`. The prefix of its keys is made of it by the rule of gems before 2.0: what follows the last
+    /// `::`, in lower case with underscores, `team`, `http_server_v2`.
+    ///
+    /// The gem's `lock :name, …`, and `redis_lock` from 2.0 on.
+    ///
+    /// # Panics
+    ///
+    /// If the class or the lock has no name: while compiling, where the declaration is a `const`.
+    pub const fn in_class(class: &'static str, name: &'static str, options: LockOptions) -> Self {
+        assert!(!class.is_empty(), "a lock is declared in a class that has a name");
+        Self::declared(Prefix::Class { name: class, modern: false }, name, options)
+    }
+
+    /// Returns the declaration of a lock whose keys have this prefix. An empty one is kept as it is, as in the gem.
+    ///
+    /// The gem's `self.redis_prefix = …`.
+    ///
+    /// # Panics
+    ///
+    /// If the lock has no name: while compiling, where the declaration is a `const`.
+    pub const fn with_prefix(prefix: &'static str, name: &'static str, options: LockOptions) -> Self {
+        Self::declared(Prefix::Given(prefix), name, options)
+    }
+
+    const fn declared(prefix: Prefix, name: &'static str, options: LockOptions) -> Self {
+        assert!(!name.is_empty(), "a declared lock has a name");
+        Self { prefix, name, options, template: None }
+    }
+
+    /// Returns the declaration with its prefix made by the rule of gems from 2.0 on: of the whole class name, with `__` for
+    /// `::`, `nested__http_server_v2`. Changes nothing where the prefix was given as it is.
+    pub const fn modern_prefix(self) -> Self {
+        let prefix = match self.prefix {
+            Prefix::Class { name, .. } => Prefix::Class { name, modern: true },
+            given @ Prefix::Given(_) => given,
+        };
+        Self { prefix, ..self }
+    }
+
+    /// Returns the declaration with keys made of a template, in which `#{id}` stands for the id; prefix and name are not in
+    /// them then. Without `#{id}` all ids have the same lock.
+    ///
+    /// The gem's `key:`. There it is Ruby code that can say anything; for what is more than an id, build the key yourself and
+    /// use [`Lock::new`].
+    ///
+    /// # Panics
+    ///
+    /// If the template is empty or wants anything but `#{id}` filled in: while compiling, where the declaration is a `const`.
+    pub const fn key_template(self, template: &'static str) -> Self {
+        assert!(!template.is_empty(), "a template of a key is not empty");
+        assert!(only_wants_the_id(template), "only #{{id}} is filled into a template; build other keys with Lock::new");
+        Self { template: Some(template), ..self }
+    }
+
+    /// Returns the lock for an id. Sends nothing.
+    ///
+    /// The gem's `team.trade_players_lock`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoId`] for an empty id, and [`Error::Options`] as [`Lock::new`].
+    pub fn of(&self, locker: &Locker, id: impl Display) -> Result<Lock, Error> {
+        Lock::new(locker, self.key(id)?, self.options)
+    }
+
+    /// Returns the one lock that the whole class shares. Sends nothing.
+    ///
+    /// The gem's `global: true`, `Team.reorder_lock`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoId`] if the keys are made of a template that wants an id, and [`Error::Options`] as [`Lock::new`].
+    pub fn global(&self, locker: &Locker) -> Result<Lock, Error> {
+        Lock::new(locker, self.global_key()?, self.options)
+    }
+
+    /// Runs `body` under the lock for an id: [`of`](Self::of) and [`Lock::with`] in one, and waits and fails as that does.
+    ///
+    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of`](Self::of) and of [`Lock::with`].
+    pub fn obtain_lock<T, E: From<Error>>(
+        &self,
+        locker: &Locker,
+        id: impl Display,
+        body: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.of(locker, id)?.with(body)
+    }
+
+    /// Deletes the key of the lock for an id, **whoever holds it**; returns whether there was one. As [`Lock::clear`].
+    ///
+    /// The gem's `Team.clear_lock(:trade_players, 7)`.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`of`](Self::of) and of [`Lock::clear`].
+    pub fn clear_lock(&self, locker: &Locker, id: impl Display) -> Result<bool, Error> {
+        self.of(locker, id)?.clear()
+    }
+
+    /// Returns the key for an id, as the gem builds it: `prefix:id:name_lock`, or from the template.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoId`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`.
+    pub fn key(&self, id: impl Display) -> Result<Key, Error> {
+        let id = id.to_string();
+        let key = self.filled(&id);
+        if id.is_empty() { Err(Error::NoId { key }) } else { Ok(key) }
+    }
+
+    /// Returns the key that the whole class shares, as the gem builds it: `prefix::name_lock`, or the template.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoId`] if the template wants an id.
+    pub fn global_key(&self) -> Result<Key, Error> {
+        let key = self.filled("");
+        let wants_an_id = self.template.is_some_and(|template| template.contains(ID));
+        if wants_an_id { Err(Error::NoId { key }) } else { Ok(key) }
+    }
+
+    fn filled(&self, id: &str) -> Key {
+        match self.template {
+            Some(template) => template.replace(ID, id).into(),
+            None => Key::joined([self.prefix.text().as_str(), id, &format!("{}_lock", self.name)]),
+        }
+    }
+}
+
+impl Prefix {
+    fn text(self) -> String {
+        match self {
+            Prefix::Given(prefix) => prefix.to_owned(),
+            Prefix::Class { name, modern: true } => underscored(&name.replace("::", "__")),
+            Prefix::Class { name, modern: false } => {
+                underscored(name.rsplit_once("::").map_or(name, |(_, last)| last))
+            }
+        }
+    }
+}
+
+/// A class name in lower case, with an underscore before each capital that begins a word: one that follows a lower-case letter
+/// or a digit, and the last of several if a lower-case letter follows it. Only plain letters and digits count, as in the gem.
+fn underscored(name: &str) -> String {
+    let mut text = String::with_capacity(name.len() + 4);
+    let mut before = ' ';
+    let mut rest = name.chars().peekable();
+    while let Some(c) = rest.next() {
+        let begins_a_word = c.is_ascii_uppercase()
+            && (before.is_ascii_lowercase()
+                || before.is_ascii_digit()
+                || before.is_ascii_uppercase() && rest.peek().is_some_and(char::is_ascii_lowercase));
+        if begins_a_word {
+            text.push('_');
+        }
+        text.extend(c.to_lowercase());
+        before = c;
+    }
+    text
+}
+
+/// Whether every `#{` in a template begins a `#{id}`.
+const fn only_wants_the_id(template: &str) -> bool {
+    let (template, id) = (template.as_bytes(), ID.as_bytes());
+    let mut n = 0;
+    while n + 1 < template.len() {
+        if template[n] == b'#' && template[n + 1] == b'{' {
+            let mut m = 0;
+            while m < id.len() {
+                if n + m >= template.len() || template[n + m] != id[m] {
+                    return false;
+                }
+                m += 1;
+            }
+        }
+        n += 1;
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPTIONS: LockOptions = LockOptions::held_until_released();
+    const TRADE: DeclaredLock = DeclaredLock::in_class("Team", "trade_players", OPTIONS);
+
+    fn shown(key: Result<Key, Error>) -> String {
+        key.unwrap().to_string()
+    }
+
+    #[test]
+    fn keys_are_the_gem_s() {
+        assert_eq!(shown(TRADE.key(7)), "team:7:trade_players_lock");
+        assert_eq!(shown(TRADE.key("a:b")), "team:a:b:trade_players_lock");
+        assert_eq!(shown(TRADE.global_key()), "team::trade_players_lock");
+        let nested = DeclaredLock::in_class("Nested::HTTPServerV2", "x", OPTIONS);
+        assert_eq!(shown(nested.key(1)), "http_server_v2:1:x_lock");
+        assert_eq!(shown(nested.modern_prefix().key(1)), "nested__http_server_v2:1:x_lock");
+        let given = DeclaredLock::with_prefix("Club", "x", OPTIONS);
+        assert_eq!(shown(given.modern_prefix().key(1)), "Club:1:x_lock");
+        assert_eq!(shown(TRADE.key_template("draft:#{id}:#{id}").key(7)), "draft:7:7");
+        assert_eq!(shown(TRADE.key_template("fixed").key(7)), "fixed");
+        assert_eq!(shown(TRADE.key_template("fixed").global_key()), "fixed");
+    }
+
+    #[test]
+    fn an_empty_id_is_an_error_and_never_the_global_lock() {
+        for declared in [TRADE, TRADE.key_template("draft:#{id}"), TRADE.key_template("fixed")] {
+            let error = declared.key("").unwrap_err();
+            assert!(matches!(error, Error::NoId { .. }), "{error:?}");
+        }
+        let text = TRADE.key("").unwrap_err().to_string();
+        assert!(text.contains("team::trade_players_lock") && text.contains("global"), "{text}");
+        assert!(matches!(TRADE.key_template("draft:#{id}").global_key(), Err(Error::NoId { .. })));
+    }
+
+    #[test]
+    fn a_template_wants_nothing_but_the_id() {
+        for good in ["#{id}", "a#{id}b", "#id", "{id}", "#", "a#", "#{id}#{id}", "##{id}"] {
+            assert!(only_wants_the_id(good), "{good}");
+        }
+        for bad in ["#{name}", "#{id", "#{", "#{ id }", "#{id}#{x}", "#{}", "#{id.to_s}"] {
+            assert!(!only_wants_the_id(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "only #{id} is filled into a template")]
+    fn a_template_that_wants_more_is_refused() {
+        let _ = TRADE.key_template("draft:#{season}");
+    }
+}
