@@ -2,17 +2,22 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo test bench setup fmt clippy docs check deny msrv clean
+.PHONY: help demo demo-ruby test golden bench setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what demo and tests need (redis-server), where it is missing
-	@scripts/setup redis-server
+setup: ## install what demos and tests need (redis-server, ruby with its Redis client), where it is missing
+	@scripts/setup redis-server ruby ruby-redis
 
 demo: ## several processes contend for one lock, one is killed: a table and a picture
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --release --example demo -- $(ARGS)
+
+demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both contending for one lock
+	@scripts/setup ruby ruby-redis
+	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
+	@$(CARGO) run --release --example twin -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
 	$(CARGO) test --features tls-rustls
@@ -27,7 +32,13 @@ clippy:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
 
-bench: setup ## acquire and release against raw SETNX and DEL, interleaved
+golden: ## make the files in compat/golden anew, and show what changed
+	@scripts/setup ruby ruby-redis
+	@ruby compat/ruby/golden.rb compat/golden
+	@git diff --stat -p -- compat/golden
+
+bench: ## acquire and release against raw SETNX and DEL, interleaved
+	@scripts/setup redis-server
 	@$(CARGO) bench --bench pairs -- $(ARGS)
 
 deny: ## licences, duplicates and advisories of the dependencies (needs cargo-deny)

@@ -107,7 +107,10 @@ impl DeclaredLock {
     /// If the template is empty or wants anything but `#{id}` filled in: while compiling, where the declaration is a `const`.
     pub const fn key_template(self, template: &'static str) -> Self {
         assert!(!template.is_empty(), "a template of a key is not empty");
-        assert!(only_wants_the_id(template), "only #{{id}} is filled into a template; build other keys with Lock::new");
+        assert!(
+            only_wants_the_id(template),
+            "only #{{id}} is filled into a template; build other keys with Lock::new"
+        );
         Self { template: Some(template), ..self }
     }
 

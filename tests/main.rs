@@ -5,6 +5,9 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
+//! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
+//! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
+//! | `matrix` | who takes whose lock, of the gem's and ours |
 //! | `refusals` | what the server, or the library itself, says no to |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
@@ -15,6 +18,9 @@
 mod contract;
 mod events;
 mod faults;
+mod golden;
+mod interop;
+mod matrix;
 mod package;
 mod pools;
 mod processes;
@@ -43,6 +49,9 @@ fn main() -> ExitCode {
     for part in [
         events::trials(),
         faults::trials(),
+        golden::trials(),
+        interop::trials(),
+        matrix::trials(),
         package::trials(),
         pools::trials(),
         processes::trials(),

@@ -1,5 +1,6 @@
 //! Several processes on one key: no lost update, and takeover after a kill. The suite's own program plays the workers.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -7,7 +8,7 @@ use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -33,7 +34,10 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let words: Vec<&str> = part.split(',').collect();
     let played = match words.as_slice() {
         ["count", url, key, file] => count(url, key, Path::new(file)),
-        ["hold", url, key, expiration] => hold(url, key, expiration),
+        ["hold", url, key, expiration, protocol] => hold(url, key, expiration, protocol),
+        ["churn", url, key, file, total, expiration, protocol] => {
+            churn(url, key, Path::new(file), total, expiration, protocol)
+        }
         _ => Err(format!("no such part: {part}").into()),
     };
     Some(played.map_or_else(
@@ -45,10 +49,10 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     ))
 }
 
-fn worker(part: &[&str]) -> io::Result<Child> {
+pub(crate) fn worker(part: &[&str]) -> io::Result<Child> {
     Command::new(env::current_exe()?)
         .env(PART, part.join(","))
-        .stdin(Stdio::null())
+        .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
 }
@@ -78,13 +82,51 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
 }
 
 /// Takes the lock, says so, and keeps it until killed, or for a minute.
-fn hold(url: &str, key: &str, expiration: &str) -> Played {
+fn hold(url: &str, key: &str, expiration: &str, protocol: &str) -> Played {
     let expiration = humantime::parse_duration(expiration)?;
-    let held = Lock::new(&Locker::open(url)?, key, LockOptions::expiring_after(expiration))?.lock()?;
+    let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
+    let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
     println!("holding");
     thread::sleep(LONG);
     drop(held);
     Ok(())
+}
+
+/// Says ready, waits for a line, and counts in a file under the lock until `total` is reached, as the peer in Ruby does, and
+/// says how often it did.
+fn churn(url: &str, key: &str, file: &Path, total: &str, expiration: &str, protocol: &str) -> Played {
+    let total: u32 = total.parse()?;
+    let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
+    let options = options.protocol(protocol_named(protocol)?).timeout(LONG);
+    let lock = Lock::new(&Locker::open(url)?, key, options)?;
+    let mut counted = 0;
+    println!("ready");
+    io::stdin().read_line(&mut String::new())?;
+    loop {
+        let number = lock.with(|_| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+            let number: u32 = fs::read_to_string(file)?.trim().parse()?;
+            if number < total {
+                thread::sleep(millis(2));
+                fs::write(file, (number + 1).to_string())?;
+                counted += 1;
+            }
+            Ok(number)
+        })?;
+        if number >= total {
+            break;
+        }
+        // From 0 to 7 ms, by chance.
+        thread::sleep(millis(RandomState::new().hash_one(counted) % 8));
+    }
+    println!("counted {counted}");
+    Ok(())
+}
+
+fn protocol_named(name: &str) -> Result<Protocol, String> {
+    [Protocol::Classic, Protocol::Watched, Protocol::Ttl]
+        .into_iter()
+        .find(|protocol| format!("{protocol:?}").to_lowercase() == name)
+        .ok_or_else(|| format!("no such protocol: {name}"))
 }
 
 fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
@@ -104,7 +146,7 @@ fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
 
 fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
     let server = RedisServer::start()?;
-    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms"])?;
+    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms", "classic"])?;
     let mut said = String::new();
     BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut said)?;
     assert_eq!(said, "holding\n");

@@ -6,7 +6,9 @@
 #   peer.rb serve                               does as it is told on its input, line by line:
 #       take NAME KEY EXPIRATION TIMEOUT        -> held NAME, or after the timeout: timeout NAME TEXT
 #       give NAME                               -> given NAME, once the lock has been released
-#   peer.rb churn KEY FILE TOTAL EXPIRATION     counts in a file under the lock until TOTAL is reached -> counted N
+#   NAME is any word, so that one process can hold and contend.
+#   peer.rb churn KEY FILE TOTAL EXPIRATION     says ready, waits for a line, and counts in a file under the lock until TOTAL
+#                                               is reached -> counted N
 #
 # An expiration of - is none. Killed while it holds, it is the holder that crashed.
 
@@ -54,6 +56,8 @@ end
 def churn(key, file, total, expiration)
   counted = 0
   shared = lock(key, expiration, 60)
+  puts 'ready'
+  $stdin.gets
   loop do
     number = shared.lock do
       number = File.read(file).to_i

@@ -7,6 +7,7 @@ pub(crate) mod faulty;
     reason = "shared with the benches and the demo, which use other parts of it"
 )]
 pub(crate) mod redis_server;
+pub(crate) mod ruby;
 pub(crate) mod scene;
 
 use std::sync::Arc;

@@ -1,0 +1,80 @@
+//! The Ruby side, a process of its own: `compat/ruby/team.rb`.
+
+use std::io::{self, BufRead, BufReader, Lines, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+
+use crate::{Failure, Language, Trade};
+
+/// A Ruby process that is ready to trade. Killed if it is still there when this is dropped.
+pub(crate) struct Ruby {
+    process: Child,
+    input: Option<ChildStdin>,
+    output: Lines<BufReader<ChildStdout>>,
+}
+
+/// Returns the keys of the class's three locks, as Ruby says them.
+pub(crate) fn keys(url: &str, id: u32) -> Result<Vec<String>, Failure> {
+    let output = command(url).args(["keys", &id.to_string()]).output().map_err(explained)?;
+    if !output.status.success() {
+        return Err(String::from_utf8_lossy(&output.stderr).trim().into());
+    }
+    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+}
+
+impl Ruby {
+    pub(crate) fn ready(url: &str, id: u32, file: &Path) -> Result<Self, Failure> {
+        let mut command = command(url);
+        command.arg("trade").arg(id.to_string()).arg(file).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(explained)?;
+        let input = process.stdin.take();
+        let output = BufReader::new(process.stdout.take().ok_or("Ruby has no output")?).lines();
+        let mut ruby = Self { process, input, output };
+        match ruby.output.next() {
+            Some(Ok(said)) if said == "ready" => Ok(ruby),
+            said => Err(format!("Ruby did not start: {said:?}").into()),
+        }
+    }
+
+    /// Lets it trade, and tells of each trade, until `over`.
+    pub(crate) fn trade_until(mut self, over: &AtomicBool, trades: &Sender<Trade>) -> Result<(), Failure> {
+        writeln!(self.input.as_ref().ok_or("Ruby has no input")?, "go")?;
+        while let Some(said) = self.output.next().transpose()? {
+            let times = said.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+            let [asked, got, gave] = times[..] else { return Err(format!("Ruby said: {said}").into()) };
+            trades.send(Trade { language: Language::Ruby, asked, got, gave })?;
+            if over.load(Ordering::Relaxed) {
+                // The end of its input is the end of its work.
+                self.input = None;
+            }
+        }
+        let status = self.process.wait()?;
+        if status.success() { Ok(()) } else { Err(format!("Ruby ended with {status}").into()) }
+    }
+}
+
+impl Drop for Ruby {
+    fn drop(&mut self) {
+        // It has ended already, unless something went wrong.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn command(url: &str) -> Command {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/ruby/team.rb");
+    let mut ruby = Command::new("ruby");
+    ruby.arg(script).env("REDIS_URL", url);
+    ruby
+}
+
+fn explained(error: io::Error) -> io::Error {
+    match error.kind() {
+        io::ErrorKind::NotFound => {
+            io::Error::new(io::ErrorKind::NotFound, "ruby is not installed; `make setup` installs it")
+        }
+        _ => error,
+    }
+}

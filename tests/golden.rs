@@ -1,0 +1,75 @@
+//! The files in `compat/golden` are what Ruby makes today, and keys are built as Ruby builds them.
+
+use std::fs;
+use std::path::Path;
+
+use libtest_mimic::Trial;
+use setnx_lock::{DeclaredLock, Key, LockOptions};
+
+use crate::support::ruby::{CLASSIC, explained};
+use crate::support::{Outcome, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "golden",
+        tests![the_files_are_what_ruby_makes, declared_keys_are_the_gem_s, joined_keys_are_the_gem_s],
+    )
+}
+
+fn folder() -> std::path::PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/golden")
+}
+
+fn the_files_are_what_ruby_makes() -> Outcome {
+    let made = tempfile::tempdir()?;
+    let status = CLASSIC
+        .ruby("golden.rb", "redis://127.0.0.1:1/")
+        .env_remove("REDIS_OBJECTS_LIB")
+        .arg(made.path())
+        .status()
+        .map_err(explained)?;
+    assert!(status.success(), "{status}");
+    let names: Vec<_> = fs::read_dir(made.path())?.map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len(), fs::read_dir(folder())?.count());
+    for name in names {
+        let (made, kept) = (fs::read(made.path().join(&name))?, fs::read(folder().join(&name))?);
+        assert!(made == kept, "{} differs; `make golden` remakes it and shows how", name.display());
+    }
+    Ok(())
+}
+
+/// The rows of a golden file, each with its columns.
+fn rows(name: &str) -> Result<Vec<Vec<String>>, std::io::Error> {
+    let text = fs::read_to_string(folder().join(name))?;
+    let rows = text.lines().filter(|line| !line.starts_with('#'));
+    Ok(rows.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
+}
+
+fn declared_keys_are_the_gem_s() -> Outcome {
+    let options = LockOptions::held_until_released();
+    let rows = rows("keys.tsv")?;
+    assert!(rows.len() > 150);
+    for row in rows {
+        // A declaration is a constant of the program, and lives as long.
+        let [rule, class, prefix, lock, id, template, key] = &*row.leak() else {
+            panic!("seven columns are expected")
+        };
+        let declared = match prefix.as_str() {
+            "-" => DeclaredLock::in_class(class, lock, options),
+            "EMPTY" => DeclaredLock::with_prefix("", lock, options),
+            prefix => DeclaredLock::with_prefix(prefix, lock, options),
+        };
+        let declared = if rule == "modern" { declared.modern_prefix() } else { declared };
+        let declared = if template == "-" { declared } else { declared.key_template(template) };
+        let built = if id == "-" { declared.global_key()? } else { declared.key(id)? };
+        assert_eq!(built.to_string(), *key, "{rule} {class} {lock}");
+    }
+    Ok(())
+}
+
+fn joined_keys_are_the_gem_s() -> Outcome {
+    for row in rows("joined.tsv")? {
+        assert_eq!(Key::joined(row[0].split(' ')).to_string(), row[1]);
+    }
+    Ok(())
+}

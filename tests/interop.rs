@@ -1,0 +1,237 @@
+//! Ruby and Rust on the same keys: the two families of the gem, each with each of our protocols.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdout, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+use std::{fs, io, thread};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Content, DeclaredLock, LockOptions, Protocol};
+
+use crate::processes::worker;
+use crate::support::ruby::{CLASSIC, Gem, RubyPeer, TIME_TO_LIVE, Taken};
+use crate::support::{Ground, LONG, Outcome, RedisServer, TestKey, millis};
+
+/// What both sides lock with in the tests that nobody dies in.
+const EXPIRATION: Duration = Duration::from_secs(30);
+
+type Test = fn(&Pair) -> Outcome;
+
+/// A family of the gem, one of our protocols, and a server of their own.
+struct Pair {
+    gem: Gem,
+    ground: Ground,
+}
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let tests: &[(&str, Test)] = crate::support::tests![
+        ruby_holds_and_rust_waits,
+        rust_holds_and_ruby_waits,
+        ruby_is_killed_and_rust_takes_over,
+        rust_is_killed_and_ruby_takes_over,
+        a_declared_lock_is_the_same_in_both,
+        no_update_is_lost_among_four_processes_of_each,
+    ];
+    let gems = [CLASSIC, TIME_TO_LIVE].into_iter().filter(|gem| gem.is_there());
+    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
+    gems.flat_map(|gem| protocols.map(|protocol| (gem, protocol)))
+        .flat_map(|(gem, protocol)| {
+            tests.iter().map(move |(name, test)| {
+                let test = *test;
+                let name = format!("interop::gem_{gem}::{}::{name}", format!("{protocol:?}").to_lowercase());
+                Trial::test(name, move || {
+                    let ground = Ground::of(&Arc::new(RedisServer::start()?)).with(protocol);
+                    test(&Pair { gem, ground })
+                })
+            })
+        })
+        .collect()
+}
+
+impl Pair {
+    fn peer(&self) -> io::Result<RubyPeer> {
+        RubyPeer::start(self.gem, &self.ground.url)
+    }
+
+    fn key(&self) -> TestKey {
+        self.ground.key("shared")
+    }
+}
+
+fn options() -> LockOptions {
+    LockOptions::expiring_after(EXPIRATION)
+}
+
+fn seconds_now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+fn ruby_holds_and_rust_waits(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    assert_eq!(ruby.take(&name, Some(EXPIRATION), millis(0))?, Taken::Held);
+    let value = key.value();
+    let lock = pair.ground.lock(&key, options().timeout(millis(250)));
+    let text = lock.lock().expect_err("Ruby holds it").to_string();
+    assert!(text.starts_with(&format!("Timeout on lock {name} exceeded 0.25 sec")), "{text}");
+    let seen = if pair.gem == CLASSIC { "held until 2" } else { "held with an empty value" };
+    assert!(text.contains(seen), "{text}");
+    assert_eq!(key.value(), value, "a contender leaves the value alone");
+
+    let waiting = thread::spawn(move || lock.try_lock_for(LONG));
+    thread::sleep(millis(150));
+    assert!(!waiting.is_finished());
+    ruby.give(&name)?;
+    let held = waiting.join().unwrap()?.expect("Ruby has released it");
+    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn rust_holds_and_ruby_waits(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    let held = pair.ground.lock(&key, options()).lock()?;
+    let value = key.value();
+    for expiration in [Some(EXPIRATION), None] {
+        let taken = ruby.take(&name, expiration, millis(250))?;
+        assert_eq!(taken, Taken::Timeout(format!("Timeout on lock {name} exceeded 0.25 sec")));
+    }
+    assert_eq!(key.value(), value, "Ruby leaves the value alone");
+
+    ruby.begin_to_take(&name, Some(EXPIRATION), LONG)?;
+    thread::sleep(millis(150));
+    assert_eq!(key.value(), value);
+    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(ruby.taken(&name)?, Taken::Held);
+    ruby.give(&name)?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let before = seconds_now();
+    assert_eq!(ruby.take(&key.key.to_string(), Some(millis(500)), millis(0))?, Taken::Held);
+    // The gem's value says until when; a time to live was set after we had looked at the clock.
+    let free = match key.value().expect("held").parse::<f64>() {
+        Ok(until) => until,
+        Err(_) => before + 0.5,
+    };
+    ruby.kill()?;
+    let held = pair.ground.lock(&key, options().timeout(LONG)).lock()?;
+    assert!(seconds_now() >= free, "taken over before {free}");
+    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    let protocol = pair.ground.protocol_name();
+    let mut rust = worker(&["hold", &pair.ground.url, &name, "500ms", &protocol])?;
+    let mut said = String::new();
+    BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut said)?;
+    assert_eq!(said, "holding\n");
+    let Content::Until(expiry) = pair.ground.lock(&key, options()).peek()? else { panic!("it holds a time") };
+    rust.kill()?;
+    rust.wait()?;
+    assert_eq!(ruby.take(&name, Some(EXPIRATION), LONG)?, Taken::Held);
+    let free = expiry.system_time().expect("in this century");
+    assert!(SystemTime::now() >= free, "taken over too early");
+    ruby.give(&name)?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
+    const DECLARED: DeclaredLock = DeclaredLock::in_class(
+        "Roster::HockeyTeam",
+        "trade_players",
+        LockOptions::expiring_after(EXPIRATION),
+    );
+    let mut ruby = pair.peer()?;
+    let locker = pair.ground.locker();
+    let name = "hockey_team:7:trade_players_lock";
+    assert_eq!(ruby.take(name, Some(EXPIRATION), millis(0))?, Taken::Held);
+    assert!(DECLARED.of(&locker, 7)?.try_lock()?.is_none());
+    assert!(DECLARED.of(&locker, 8)?.try_lock()?.is_some());
+    assert!(DECLARED.global(&locker)?.try_lock()?.is_some());
+    assert!(DECLARED.clear_lock(&locker, 7)?);
+    let inside = DECLARED.obtain_lock(&locker, 7, |held| {
+        assert_eq!(held.key().to_string(), name);
+        Ok::<_, setnx_lock::Error>(ruby.take(name, Some(EXPIRATION), millis(0)))
+    })?;
+    assert!(matches!(inside?, Taken::Timeout(_)), "Ruby gets no lock that Rust holds");
+    Ok(())
+}
+
+/// A process that counts, in either language.
+struct Counting {
+    process: Child,
+    output: BufReader<ChildStdout>,
+}
+
+impl Counting {
+    /// Waits until the process is ready, so that a language that starts slowly has no disadvantage.
+    fn ready(mut process: Child) -> io::Result<Self> {
+        let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let mut said = String::new();
+        output.read_line(&mut said)?;
+        assert_eq!(said, "ready\n");
+        Ok(Self { process, output })
+    }
+
+    fn go(&mut self) -> io::Result<()> {
+        writeln!(self.process.stdin.as_ref().expect("it is piped"), "go")
+    }
+
+    fn counted(mut self) -> Result<u32, Box<dyn std::error::Error>> {
+        let mut said = String::new();
+        self.output.read_to_string(&mut said)?;
+        assert!(self.process.wait()?.success(), "{said}");
+        Ok(said.trim().strip_prefix("counted ").ok_or(format!("it said: {said}"))?.parse()?)
+    }
+}
+
+fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
+    const OF_EACH: usize = 4;
+    const TOTAL: u32 = 120;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("number");
+    fs::write(&file, "0")?;
+    let (key, file) = (pair.key(), file.display().to_string());
+    let (name, total, url) = (key.key.to_string(), TOTAL.to_string(), &pair.ground.url);
+    let protocol = pair.ground.protocol_name();
+    let expiration = EXPIRATION.as_secs().to_string();
+    let ruby = || {
+        let mut ruby = pair.gem.ruby("peer.rb", url);
+        ruby.args(["churn", &name, &file, &total, &expiration]);
+        ruby.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
+    };
+    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol]);
+    let mut all: Vec<Counting> = (0..OF_EACH)
+        .map(|_| ruby())
+        .chain((0..OF_EACH).map(|_| rust()))
+        .map(|child| Counting::ready(child?))
+        .collect::<io::Result<_>>()?;
+    for counting in &mut all {
+        counting.go()?;
+    }
+    let counted: Vec<u32> = all.into_iter().map(Counting::counted).collect::<Result<_, _>>()?;
+    let (ruby, rust) = counted.split_at(OF_EACH);
+    let sum = |of: &[u32]| of.iter().sum::<u32>();
+    println!(
+        "  gem {} and {protocol}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
+        pair.gem,
+        sum(ruby),
+        sum(rust)
+    );
+    assert_eq!(fs::read_to_string(&file)?, total, "no update is lost");
+    assert_eq!(sum(ruby) + sum(rust), TOTAL, "and each was made once");
+    assert!(sum(ruby) > 0 && sum(rust) > 0, "both languages are served");
+    assert_eq!(key.value(), None, "no key is left behind");
+    Ok(())
+}
