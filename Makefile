@@ -35,7 +35,7 @@ docs:
 golden: ## make the files in compat/golden anew, and show what changed
 	@scripts/setup ruby ruby-redis
 	@ruby compat/ruby/golden.rb compat/golden
-	@git diff --stat -p -- compat/golden
+	@git --no-pager diff --stat -p -- compat/golden
 
 bench: ## acquire and release against raw SETNX and DEL, interleaved
 	@scripts/setup redis-server
