@@ -6,6 +6,9 @@ pub mod algorithm {}
 #[doc = include_str!("../docs/wire.md")]
 pub mod wire {}
 
+#[doc = include_str!("../docs/from-ruby.md")]
+pub mod from_ruby {}
+
 #[doc = include_str!("../docs/limits.md")]
 pub mod limits {}
 

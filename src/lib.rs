@@ -1,6 +1,6 @@
 //! Distributed locks on the Redis servers that people actually have, back to Redis 1.2: SETNX with the expiry time as the
-//! value, GETSET to take over from the dead. Blocking and pooled, made for threads; compatible on the wire with the Ruby gem
-//! redis-objects up to 1.4.1.
+//! value, GETSET to take over from the dead. Blocking and pooled, made for threads; it shares keys with the Ruby gem
+//! redis-objects, any version of it.
 //!
 //! **What a lock of this kind cannot do:** it is a lease, a promise for a limited time. Work that takes longer runs on while
 //! another has the lock; all clients of a key must use the same expiration and clocks within a second of each other; and a
@@ -28,7 +28,8 @@
 //! ```
 //!
 //! The house, from the street down: a [`Locker`] is a server, a [`Lock`] one key on it with its [`LockOptions`], a [`LockGuard`]
-//! a lock that is held. Below them one loop asks the rules, which are pure code, what to do next, and does it through the
+//! a lock that is held. A [`DeclaredLock`] makes locks with the gem's keys ([`documentation::from_ruby`]); a [`Protocol`] says by
+//! which commands a lock is taken over and given back. Below them one loop asks the rules, which are pure code, what to do next, and does it through the
 //! windows: the server, and the clock. [`documentation::algorithm`] explains the rules, [`documentation::design`] the
 //! reasons.
 //!

@@ -1,8 +1,8 @@
 //! The rules of the lock: what to send next, given a reply and the time. Pure code: no I/O, no clock, no sleep, no
 //! randomness. The engine performs what the rules ask for and comes back with the answer and a fresh [`Now`].
 //!
-//! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, and the lock of the
-//! Ruby gem redis-objects 0.2.3 to 1.4.1. `docs/algorithm.md` tells the story; these invariants are cited by number at
+//! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
+//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` tells the story; these invariants are cited by number at
 //! the lines that rely on them:
 //!
 //! - **I1** Only an absent key or a timestamp in the past is acquired.
