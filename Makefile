@@ -14,7 +14,7 @@ demo: ## several processes contend for one lock, one is killed: a table and a pi
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --release --example demo -- $(ARGS)
 
-demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both contending for one lock
+demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both contending for one lock (ARGS="--for 10s")
 	@scripts/setup ruby ruby-redis
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --release --example twin -- $(ARGS)

@@ -65,8 +65,12 @@ impl DeclaredLock {
     /// # Panics
     ///
     /// If the class or the lock has no name: while compiling, where the declaration is a `const`.
+    #[track_caller]
     pub const fn in_class(class: &'static str, name: &'static str, options: LockOptions) -> Self {
-        assert!(!class.is_empty(), "a lock is declared in a class that has a name");
+        assert!(
+            !matches!(class.as_bytes(), [] | [.., b':']),
+            "DeclaredLock: the class has no name; give it as Ruby has it, \"Billing::Invoice\""
+        );
         Self::declared(Prefix::Class { name: class, modern: false }, name, options)
     }
 
@@ -77,12 +81,17 @@ impl DeclaredLock {
     /// # Panics
     ///
     /// If the lock has no name: while compiling, where the declaration is a `const`.
+    #[track_caller]
     pub const fn with_prefix(prefix: &'static str, name: &'static str, options: LockOptions) -> Self {
         Self::declared(Prefix::Given(prefix), name, options)
     }
 
+    #[track_caller]
     const fn declared(prefix: Prefix, name: &'static str, options: LockOptions) -> Self {
-        assert!(!name.is_empty(), "a declared lock has a name");
+        assert!(
+            !name.is_empty(),
+            "DeclaredLock: the lock has no name; give the one of `lock :name`, without its colon and without `_lock`"
+        );
         Self { prefix, name, options, template: None }
     }
 
@@ -104,19 +113,26 @@ impl DeclaredLock {
     ///
     /// # Panics
     ///
-    /// If the template is empty or wants anything but `#{id}` filled in: while compiling, where the declaration is a `const`.
+    /// If the template is empty, or Ruby would fill in more than `#{id}`: another `#{…}`, `#@…`, `#$…`, or anything with a
+    /// backslash. While compiling, where the declaration is a `const`.
+    #[track_caller]
     pub const fn key_template(self, template: &'static str) -> Self {
-        assert!(!template.is_empty(), "a template of a key is not empty");
+        assert!(
+            !template.is_empty(),
+            "DeclaredLock: the template of the key is empty; give the one of `key:`"
+        );
         assert!(
             only_wants_the_id(template),
-            "only #{{id}} is filled into a template; build other keys with Lock::new"
+            "DeclaredLock: a template is taken as it is, but for #{{id}}; Ruby would make something of a backslash, #@ or another \
+             #{{}} in this one, so build the key yourself and use Lock::new"
         );
         Self { template: Some(template), ..self }
     }
 
     /// Returns the lock for an id. Sends nothing.
     ///
-    /// The gem's `team.trade_players_lock`.
+    /// The gem's `team.trade_players_lock`. A lock that is `global: true` in Ruby is [`global`](Self::global) here, whatever object
+    /// it is asked of there.
     ///
     /// # Errors
     ///
@@ -138,7 +154,8 @@ impl DeclaredLock {
 
     /// Runs `body` under the lock for an id: [`of`](Self::of) and [`Lock::with`] in one, and waits and fails as that does.
     ///
-    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`.
+    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`. Not for a lock with a template, into which the gem fills no id there;
+    /// here it does what [`of`](Self::of) does.
     ///
     /// # Errors
     ///
@@ -170,8 +187,7 @@ impl DeclaredLock {
     /// [`Error::NoId`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`.
     pub fn key(&self, id: impl Display) -> Result<Key, Error> {
         let id = id.to_string();
-        let key = self.filled(&id);
-        if id.is_empty() { Err(Error::NoId { key }) } else { Ok(key) }
+        self.filled_if(!id.is_empty(), &id)
     }
 
     /// Returns the key that the whole class shares, as the gem builds it: `prefix::name_lock`, or the template.
@@ -180,9 +196,13 @@ impl DeclaredLock {
     ///
     /// [`Error::NoId`] if the template wants an id.
     pub fn global_key(&self) -> Result<Key, Error> {
-        let key = self.filled("");
-        let wants_an_id = self.template.is_some_and(|template| template.contains(ID));
-        if wants_an_id { Err(Error::NoId { key }) } else { Ok(key) }
+        self.filled_if(self.template.is_none(), "")
+    }
+
+    /// A template without `#{id}` needs no id.
+    fn filled_if(&self, good: bool, id: &str) -> Result<Key, Error> {
+        let wants_no_id = self.template.is_some_and(|template| !template.contains(ID));
+        if good || wants_no_id { Ok(self.filled(id)) } else { Err(Error::NoId { key: self.filled(ID) }) }
     }
 
     fn filled(&self, id: &str) -> Key {
@@ -225,12 +245,15 @@ fn underscored(name: &str) -> String {
     text
 }
 
-/// Whether every `#{` in a template begins a `#{id}`.
+/// Whether Ruby would take a template as it is, but for each `#{id}` in it.
 const fn only_wants_the_id(template: &str) -> bool {
     let (template, id) = (template.as_bytes(), ID.as_bytes());
     let mut n = 0;
-    while n + 1 < template.len() {
-        if template[n] == b'#' && template[n + 1] == b'{' {
+    while n < template.len() {
+        if template[n] == b'\\' {
+            return false;
+        }
+        if template[n] == b'#' && n + 1 < template.len() && matches!(template[n + 1], b'{' | b'@' | b'$') {
             let mut m = 0;
             while m < id.len() {
                 if n + m >= template.len() || template[n + m] != id[m] {
@@ -272,13 +295,25 @@ mod tests {
 
     #[test]
     fn an_empty_id_is_an_error_and_never_the_global_lock() {
-        for declared in [TRADE, TRADE.key_template("draft:#{id}"), TRADE.key_template("fixed")] {
+        for declared in [TRADE, TRADE.key_template("draft:#{id}")] {
             let error = declared.key("").unwrap_err();
             assert!(matches!(error, Error::NoId { .. }), "{error:?}");
         }
         let text = TRADE.key("").unwrap_err().to_string();
-        assert!(text.contains("team::trade_players_lock") && text.contains("global"), "{text}");
-        assert!(matches!(TRADE.key_template("draft:#{id}").global_key(), Err(Error::NoId { .. })));
+        assert_eq!(
+            text,
+            "lock \"team:#{id}:trade_players_lock\" needs an id, and there is none or an empty one, of a record that was not saved \
+             perhaps; give the record's id, or for the lock of the whole class say `global`"
+        );
+        assert_eq!(shown(TRADE.key_template("fixed").key("")), "fixed", "which needs none");
+        let error = TRADE.key_template("draft:#{id}").global_key().unwrap_err();
+        assert!(matches!(&error, Error::NoId { key } if key.to_string() == "draft:#{id}"), "{error:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "the class has no name")]
+    fn a_class_without_a_name_is_refused() {
+        let _ = DeclaredLock::in_class("Team::", "x", OPTIONS);
     }
 
     #[test]
@@ -286,13 +321,25 @@ mod tests {
         for good in ["#{id}", "a#{id}b", "#id", "{id}", "#", "a#", "#{id}#{id}", "##{id}"] {
             assert!(only_wants_the_id(good), "{good}");
         }
-        for bad in ["#{name}", "#{id", "#{", "#{ id }", "#{id}#{x}", "#{}", "#{id.to_s}"] {
+        for bad in [
+            "#@id",
+            "a#$x",
+            "a\\t#{id}",
+            "\\",
+            "#{name}",
+            "#{id",
+            "#{",
+            "#{ id }",
+            "#{id}#{x}",
+            "#{}",
+            "#{id.to_s}",
+        ] {
             assert!(!only_wants_the_id(bad), "{bad}");
         }
     }
 
     #[test]
-    #[should_panic(expected = "only #{id} is filled into a template")]
+    #[should_panic(expected = "a template is taken as it is, but for #{id}")]
     fn a_template_that_wants_more_is_refused() {
         let _ = TRADE.key_template("draft:#{season}");
     }

@@ -135,12 +135,12 @@ pub enum Error {
 
     /// A declared lock was asked for without an id: the gem's `NilObjectId`.
     #[error(
-        "lock {key} has no id in its key: the id is empty, of a record that was not saved perhaps; give the record's id, or say \
-         `global` if the whole class is to share one lock"
+        "lock \"{key}\" needs an id, and there is none or an empty one, of a record that was not saved perhaps; give the record's \
+         id, or for the lock of the whole class say `global`"
     )]
     #[non_exhaustive]
     NoId {
-        /// The key as it would have been: that of the global lock, or of another id.
+        /// The key with `#{id}` where the id would be.
         key: Key,
     },
 

@@ -98,6 +98,8 @@ pub enum Event<'a> {
         outcome: Release,
         /// How long it was held.
         held: Duration,
+        /// Whether that was longer than its lease, whoever had the key afterwards: the expiration is too short for the work.
+        overran: bool,
     },
     /// A lock was not got: somebody else held it until the timeout, or something went wrong.
     #[non_exhaustive]
@@ -144,16 +146,19 @@ impl Observe for LogObserver {
             Event::Trouble { key, command, error } => {
                 log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
             }
-            Event::Released { key, outcome: Release::Released { .. }, held } => {
+            Event::Released { key, outcome: Release::Released { .. }, held, overran: true } => {
+                log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; nobody took it meanwhile, but others might have: choose a longer expiration");
+            }
+            Event::Released { key, outcome: Release::Released { .. }, held, overran: false } => {
                 log::debug!(target: TARGET, "lock {key}: released after {held:?}");
             }
-            Event::Released { key, outcome: Release::Inherited, held: _ } => {
+            Event::Released { key, outcome: Release::Inherited, .. } => {
                 log::debug!(target: TARGET, "lock {key}: left to the parent process, which holds it");
             }
-            Event::Released { key, outcome: Release::Overran, held } => {
+            Event::Released { key, outcome: Release::Overran, held, .. } => {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
             }
-            Event::Released { key, outcome: Release::Lost, held } => {
+            Event::Released { key, outcome: Release::Lost, held, .. } => {
                 log::warn!(target: TARGET, "lock {key}: gone, or another's, when it was to be released after {held:?}: cleared, stolen, evicted, or lost in a failover; others may have worked at the same time");
             }
             Event::NotAcquired { key: _, error } => log::debug!(target: TARGET, "not acquired: {error}"),

@@ -96,15 +96,18 @@ impl LockGuard {
         })
     }
 
-    /// Gives the lock back and tells what became of it. Sends one DEL, and only while the lease has not passed; a lock
-    /// that overran is left to whoever has it by now. Waits for the server, not for anybody else.
+    /// Gives the lock back and tells what became of it, by the rules of the options'
+    /// [protocol](crate::LockOptions::protocol). In Classic one DEL, and only while the lease has not passed; a lock that overran
+    /// is left to whoever has it by now. In Watched and Ttl a look at the key, and a transaction that deletes what is ours,
+    /// also after the lease. Waits for the server, not for anybody else, and at most the time of one command.
     ///
     /// The gem's release at the end of a block, which tells nothing.
     ///
     /// # Errors
     ///
-    /// [`Error::Unknown`] if the answer got lost, [`Error::Pool`] without a connection, [`Error::Refused`] if the server
-    /// says no. In each case an expiring lock frees itself, and the DEL is not sent again.
+    /// [`Error::Unknown`] if the answer to the deletion got lost, [`Error::Io`] if the look got none, [`Error::Pool`] without a
+    /// connection, [`Error::Refused`] if the server says no. In each case an expiring lock frees itself, and nothing is sent
+    /// again.
     pub fn release(mut self) -> Result<Release, Error> {
         self.give_back()
     }
@@ -120,7 +123,10 @@ impl LockGuard {
             Ok(Release::Inherited)
         };
         self.engine.observer.tell(&match &outcome {
-            Ok(outcome) => Event::Released { key: &self.key, outcome: *outcome, held },
+            Ok(outcome) => {
+                let overran = self.lease.has_passed(now);
+                Event::Released { key: &self.key, outcome: *outcome, held, overran }
+            }
             Err(error) => Event::ReleaseFailed { key: &self.key, error },
         });
         outcome

@@ -171,7 +171,7 @@ impl LockOptions {
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
             ),
             None if self.protocol == Protocol::Ttl => Some(
-                "the protocol Ttl needs an expiration, since the server is to free the lock; say `expiring_after`, with 1 s for what                  a gem from 1.4.2 on does without one, or use another protocol",
+                "the protocol Ttl needs an expiration, since the server is to free the lock; say `expiring_after`, with 1 s for what a gem from 1.4.2 on does without one, or use another protocol",
             ),
             _ => None,
         }

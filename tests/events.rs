@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Event, Lock, LockOptions, Locker, Observe};
+use setnx_lock::{Event, Lock, LockOptions, Locker, Observe, Protocol};
 
 use crate::support::faulty::Fault;
 use crate::support::scene::Scene;
@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_never_expires_is_told_once,
             answers_that_get_lost_and_releases_that_fail,
             a_grant_that_comes_too_late,
+            a_lock_that_overran_is_told_of_even_if_nobody_took_it,
         ],
     )
 }
@@ -33,7 +34,9 @@ impl Observe for Diary {
         let shown = format!("{event:?}");
         let name = shown.split([' ', '{']).next().unwrap_or_default();
         let line = match event {
-            Event::Released { outcome, .. } => format!("{name} {outcome:?}"),
+            Event::Released { outcome, overran, .. } => {
+                format!("{name} {outcome:?}{}", if *overran { ", overran" } else { "" })
+            }
             Event::Trouble { command, .. } => format!("{name} {command}"),
             _ => name.to_owned(),
         };
@@ -117,5 +120,22 @@ fn a_grant_that_comes_too_late() -> Outcome {
     scene.faulty.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(diary.lines(), ["LateGrant", "NotAcquired"]);
+    Ok(())
+}
+
+fn a_lock_that_overran_is_told_of_even_if_nobody_took_it() -> Outcome {
+    let scene = Scene::set()?;
+    let brief = LockOptions::expiring_after(millis(10));
+    for (protocol, released) in [
+        (Protocol::Classic, "Released Overran, overran"),
+        (Protocol::Watched, "Released Released { certified: true }, overran"),
+    ] {
+        let (lock, diary) = observed(&scene, brief.protocol(protocol))?;
+        let held = lock.lock()?;
+        std::thread::sleep(millis(20));
+        drop(held);
+        assert_eq!(diary.lines().last().map(String::as_str), Some(released));
+        lock.clear()?;
+    }
     Ok(())
 }

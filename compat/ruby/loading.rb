@@ -9,7 +9,17 @@ begin
 rescue LoadError
   abort 'the Ruby client for Redis is missing; `make setup` installs it, or install ruby-redis (Debian) or the gem redis'
 end
-require 'redis/objects'
+begin
+  require 'redis/objects'
+rescue LoadError
+  abort "REDIS_OBJECTS_LIB is not the lib folder of redis-objects: #{ENV.fetch('REDIS_OBJECTS_LIB')}"
+end
+
+# What locks here, for people.
+def gem_in_use
+  version = ENV.fetch('REDIS_OBJECTS_VERSION', '1.4.1')
+  ENV.key?('REDIS_OBJECTS_LIB') ? "redis-objects from #{ENV['REDIS_OBJECTS_LIB']}" : "port of redis-objects #{version}"
+end
 
 # Connects to the server that is meant.
 def connection

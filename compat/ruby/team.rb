@@ -4,7 +4,7 @@
 # A class with three locks, as a Ruby service has it; examples/twin has the same in Rust. REDIS_URL names the server; see
 # loading.rb for which gem it locks with.
 #
-#   team.rb keys ID          shows the keys of its locks
+#   team.rb keys ID          shows which gem it locks with, and the keys of its locks
 #   team.rb trade ID FILE    says ready, waits for a line, and trades until its input ends: counts in the file under the
 #                            lock, and says when it asked for the lock, got it, and gives it back
 
@@ -26,6 +26,7 @@ class Team
 end
 
 def keys(team)
+  puts gem_in_use
   [team.trade_players_lock, Team.reorder_lock, team.draft_lock].each { |lock| puts lock.key }
 end
 

@@ -65,6 +65,10 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     let url = server.as_ref().map_or_else(|| env::var("REDIS_URL").unwrap_or_default(), RedisServer::url);
     let locker = Locker::open(&url)?;
     let same = compare_keys(&url)?;
+    println!(
+        "both trade under the first lock for {}; a bar is one turn, 10 ms a block",
+        humantime::format_duration(options.length)
+    );
 
     let folder = tempfile::Builder::new().prefix("setnx-lock-twin-").tempdir()?;
     let file = folder.path().join("trades");
@@ -74,7 +78,10 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     let overlaps = overlaps(&trades);
     let lost = trades.len().saturating_sub(counted);
     println!("{}", table(&trades));
-    println!("trades {}, counted in the file {counted}, lost {lost}, overlaps {overlaps}", trades.len());
+    println!(
+        "trades {}, of which the number in the file, read and written back under the lock, has {counted}: lost {lost}, overlaps {overlaps}",
+        trades.len()
+    );
     let both = [Language::Ruby, Language::Rust].map(|language| trades.iter().any(|t| t.language == language));
     Ok(if same && overlaps == 0 && trades.len() == counted && both == [true; 2] {
         ExitCode::SUCCESS
@@ -86,7 +93,8 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
 
 /// Shows the keys of both classes side by side; returns whether they are the same.
 fn compare_keys(url: &str) -> Result<bool, Failure> {
-    let (ruby, rust) = (ruby::keys(url, TEAM)?, team::keys(TEAM)?);
+    let ((gem, ruby), rust) = (ruby::gem_and_keys(url, TEAM)?, team::keys(TEAM)?);
+    println!("a class of Ruby ({gem}) and its twin in Rust (protocol Classic)");
     let mut table = Table::new();
     table.load_preset(presets::UTF8_BORDERS_ONLY);
     table.set_header(["lock", "key in Ruby", "key in Rust", ""]);
@@ -171,7 +179,7 @@ fn table(trades: &[Trade]) -> Table {
         table.add_row([
             format!("{language:?}"),
             waits.len().to_string(),
-            format!("{} %", waits.len() * 100 / trades.len().max(1)),
+            format!("{} %", (waits.len() * 200 / trades.len().max(1)).div_ceil(2)),
             millis(waits.get(waits.len() / 2)),
             millis(waits.last()),
         ]);

@@ -15,13 +15,15 @@ pub(crate) struct Ruby {
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// Returns the keys of the class's three locks, as Ruby says them.
-pub(crate) fn keys(url: &str, id: u32) -> Result<Vec<String>, Failure> {
+/// Returns which gem Ruby locks with, and the keys of the class's three locks, as Ruby says them.
+pub(crate) fn gem_and_keys(url: &str, id: u32) -> Result<(String, Vec<String>), Failure> {
     let output = command(url).args(["keys", &id.to_string()]).output().map_err(explained)?;
     if !output.status.success() {
         return Err(String::from_utf8_lossy(&output.stderr).trim().into());
     }
-    Ok(String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect())
+    let mut lines =
+        String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect::<Vec<_>>().into_iter();
+    Ok((lines.next().ok_or("Ruby says nothing")?, lines.collect()))
 }
 
 impl Ruby {

@@ -6,7 +6,7 @@
 require 'redis'
 
 class Redis
-  # A lock on one key. REDIS_OBJECTS_VERSION chooses the family.
+  # A lock on one key. REDIS_OBJECTS_VERSION, any version of the gem, chooses the family.
   class Lock
     # Somebody else held the lock until the timeout.
     class LockTimeout < StandardError; end
@@ -81,13 +81,14 @@ class Redis
       end
     end
 
-    FAMILIES = {
-      '0.2.2' => Plain,
-      '1.4.1' => Classic,
-      '1.4.2' => TimeToLive.new(1),
-      '1.4.3' => TimeToLive.new(0.001),
-      '2.0.0' => TimeToLive.new(0.001)
-    }.freeze
+    # The family that a version of the gem belongs to.
+    def self.family(version)
+      version = Gem::Version.new(version)
+      return Plain if version < Gem::Version.new('0.2.3')
+      return Classic if version < Gem::Version.new('1.4.2')
+
+      TimeToLive.new(version == Gem::Version.new('1.4.2') ? 1 : 0.001)
+    end
 
     attr_reader :key, :options, :redis
 
@@ -95,7 +96,7 @@ class Redis
       @options = arguments.last.is_a?(Hash) ? arguments.pop : {}
       @redis = arguments.first || Redis::Objects.redis
       @key = key.is_a?(Array) ? key.flatten.join(':') : key
-      @family = FAMILIES.fetch(Redis::Objects.version)
+      @family = Lock.family(Redis::Objects.version)
     end
 
     def lock

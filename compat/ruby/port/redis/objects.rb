@@ -82,7 +82,10 @@ class Redis
         Redis::Lock.new(key, Redis::Objects.redis, locks[name])
       end
 
+      # Into a template the class itself fills no id: it has none, and says so.
       def prefixed(name, id)
+        return instance_eval("%(#{locks[name][:key]})", __FILE__, __LINE__) if locks[name][:key]
+
         raise NilObjectId, "lock :#{name} of #{self.name} has no id" if id.nil? && !locks[name][:global]
 
         "#{redis_prefix}:#{id}:#{name}_lock"
