@@ -9,7 +9,8 @@
 //! - **I2** A value we write names us and nobody else (not `1`).
 //! - **I3** Nothing is granted later than its own lease.
 //! - **I4** GETSET's answer is judged by the clock read before it was sent, and it is sent soon after that or not at all.
-//! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes (Watched and Ttl).
+//! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
+//!   classic loser wrote over them (Watched and Ttl).
 //! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
 //! - **I7** The deadline of a wait is monotonic; the lease is over when either clock says so.
 //! - **I8** A connection that saw an I/O or protocol error is never used again.
