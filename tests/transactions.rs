@@ -30,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_key_that_is_written_after_the_look_is_not_deleted,
             a_connection_goes_back_to_its_pool_with_nothing_watched,
             a_transaction_that_is_refused_is_discarded,
+            a_user_without_multi_changes_nothing_unguarded,
             a_server_that_is_too_old_is_named,
             the_answer_to_exec_is_lost_in_a_takeover,
             the_answer_to_exec_is_lost_in_a_release,
@@ -242,6 +243,26 @@ fn a_transaction_that_is_refused_is_discarded() -> Outcome {
     Ok(())
 }
 
+fn a_user_without_multi_changes_nothing_unguarded() -> Outcome {
+    let server = RedisServer::start_with("user weak on >pw ~* &* +@all -multi")?;
+    let ground = Ground::of(&Arc::new(server));
+    let key = ground.key("weak");
+    let url = ground.url.replace("redis://", "redis://weak:pw@");
+    let lock = Lock::new(&Locker::open(&url)?, &key.key, expiring().protocol(Protocol::Watched))?;
+    for _ in 0..2 {
+        key.set(PAST);
+        let error = lock.lock().expect_err("MULTI is not permitted");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, UNWATCH, MULTI"]);
+        // A SET that follows a refused MULTI would have been carried out, whatever the key held by then.
+        assert_eq!(key.value().as_deref(), Some(PAST));
+        key.delete();
+        assert_eq!(lock.lock()?.release()?, UNCERTIFIED, "by the clocks");
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
 fn a_server_that_is_too_old_is_named() -> Outcome {
     let (scene, key, lock) = scene_and_key(Protocol::Ttl)?;
     scene.faulty.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
@@ -326,12 +347,18 @@ fn a_server_that_stops_in_a_transaction_takes_one_time_out() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("stops");
     let options = expiring().protocol(Protocol::Watched);
-    let held = Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, options)?.lock()?;
+    let lock = Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, options)?;
+    assert_eq!(lock.lock()?.release()?, CERTIFIED, "from now on a transaction goes in one trip");
+    let held = lock.lock()?;
     scene.faulty.next("MULTI", Fault::AnswerLate(millis(4000)));
     let error = held.release().expect_err("no answer");
     assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
     let names = scene.faulty.names();
-    assert!(!names.contains(&"EXEC".to_owned()), "the time-out came before the first answer did: {names:?}");
+    assert_eq!(
+        names.iter().filter(|name| *name == "EXEC").count(),
+        1,
+        "the time-out came before the first answer did: {names:?}"
+    );
     assert!(key.value().is_some());
     Ok(())
 }

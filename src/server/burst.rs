@@ -2,13 +2,15 @@
 //! got it then would have a transaction fail for reasons that are not his.
 
 use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use redis::{ConnectionLike as _, Value};
+use redis::{ConnectionLike as _, RedisResult, Value};
 
 use super::carrier::Carrier;
 use super::form::{self, Answer};
 use super::pooled::retire;
-use super::{Burst, Failure, Limits, failure_of, refused};
+use super::{Burst, Failure, Limits, failure_of, refusal_in, refused};
 use crate::clock;
 use crate::key::Key;
 use crate::protocol::{Reply, Request};
@@ -20,14 +22,33 @@ where
 {
     /// Taken out when it goes back to the pool whole.
     connection: Option<r2d2::PooledConnection<M>>,
+    multi_is_known: Arc<AtomicBool>,
 }
 
 impl<M: r2d2::ManageConnection> Watching<M>
 where
     M::Connection: Carrier,
 {
-    pub(super) fn on(connection: r2d2::PooledConnection<M>) -> Self {
-        Self { connection: Some(connection) }
+    /// `multi_is_known` says whether the server has accepted a MULTI before.
+    pub(super) fn on(connection: r2d2::PooledConnection<M>, multi_is_known: Arc<AtomicBool>) -> Self {
+        Self { connection: Some(connection), multi_is_known }
+    }
+
+    /// Sends a transaction. Where MULTI is refused, what follows would be carried out at once and unguarded; so the first
+    /// MULTI goes alone, and only after one was accepted do all go together.
+    fn transact(&mut self, packed: &[u8], replies: usize, limits: &Limits) -> RedisResult<Vec<Value>> {
+        let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
+        let left = || limits.answered_by.since(clock::now().uptime);
+        if self.multi_is_known.load(Ordering::Relaxed) {
+            return connection.exchange(packed, replies, left());
+        }
+        let (multi, rest) = packed.split_at(form::MULTI.len());
+        let mut all = connection.exchange(multi, 1, left())?;
+        if all == [Value::Okay] {
+            self.multi_is_known.store(true, Ordering::Relaxed);
+            all.extend(connection.exchange(rest, replies - 1, left())?);
+        }
+        Ok(all)
     }
 
     /// Sends one command that ends a state of the connection, and gives it back if that is what the server did.
@@ -50,12 +71,9 @@ where
             self.leave(limits);
             return Err(Failure::TooLate);
         }
-        let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
         let (packed, replies) = form::packed(key, &request.command);
-        let limit = limits.answered_by.since(now.uptime);
-        let answer = connection
-            .exchange(&packed, replies, limit)
-            .and_then(|replies| form::read(&request.command, replies));
+        let answer =
+            self.transact(&packed, replies, limits).and_then(|replies| form::read(&request.command, replies));
         match answer {
             Ok(Answer::Reply(reply)) => {
                 // Carried out or not, EXEC ends both the transaction and the watching.
@@ -67,6 +85,7 @@ where
                 self.end_with("DISCARD", limits);
                 Err(refused(&error))
             }
+            Err(error) if refusal_in(&error).is_some() => Err(refused(&error)),
             Err(error) => Err(failure_of(error)),
         }
     }

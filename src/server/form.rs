@@ -6,6 +6,9 @@ use redis::Value;
 use crate::key::Key;
 use crate::protocol::{Change, Command, Entry, Reply};
 
+/// MULTI as it goes over the wire: how a packed transaction begins.
+pub(super) const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+
 /// Packs a command, with all that belongs to it, and returns how many replies there will be.
 pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
     let key = key.as_bytes();
@@ -89,8 +92,13 @@ pub(super) fn read(command: &Command, replies: Vec<Value>) -> Result<Answer, red
 /// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not even be queued, and
 /// answer with a list that is shorter.
 fn executed(command: &Command, change: &Change, replies: Vec<Value>) -> Result<Answer, redis::RedisError> {
-    let Ok([multi, queued, exec]) = <[Value; 3]>::try_from(replies) else {
-        return Err(no_answer(command, None));
+    let [multi, queued, exec] = match <[Value; 3]>::try_from(replies) {
+        Ok(replies) => replies,
+        // MULTI was refused, and nothing after it was sent.
+        Err(replies) => match replies.into_iter().next() {
+            Some(Value::ServerError(error)) => return Ok(Answer::Error(error.into())),
+            other => return Err(no_answer(command, other.as_ref())),
+        },
     };
     // The first to say no says why; what EXEC says after that is only that something was wrong.
     for reply in [&multi, &queued] {
@@ -159,6 +167,8 @@ mod tests {
         for (command, text, replies) in table {
             assert_eq!(words(&command), (text.to_owned(), replies));
         }
+        let (packed, _) = super::packed(&Key::from("k"), &Command::Exec(Change::Del));
+        assert!(packed.starts_with(MULTI));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One command through a pool: waits for a connection, sends, and gives the connection back.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
@@ -35,13 +36,16 @@ pub(crate) struct Pooled<M: r2d2::ManageConnection> {
     patience: Duration,
     /// What the manager knows about the server, where it is ours.
     health: Option<Arc<Health>>,
+    /// Whether the server has accepted a MULTI.
+    multi_is_known: Arc<AtomicBool>,
 }
 
 impl Pooled<Manager> {
     /// Looks through a pool of this manager.
     pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager, patience: Duration) -> Self {
         let [_, command_timeout] = manager.limits();
-        Self { pool, command_timeout, patience, health: Some(manager.health()) }
+        let health = Some(manager.health());
+        Self { pool, command_timeout, patience, health, multi_is_known: Arc::default() }
     }
 }
 
@@ -52,7 +56,8 @@ where
     /// Looks through a pool of somebody else's.
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
         let patience = pool.connection_timeout();
-        Self { pool, command_timeout: manager::DEFAULT_COMMAND_TIMEOUT, patience, health: None }
+        let command_timeout = manager::DEFAULT_COMMAND_TIMEOUT;
+        Self { pool, command_timeout, patience, health: None, multi_is_known: Arc::default() }
     }
 
     /// Returns a connection, and the time when it was there.
@@ -223,7 +228,7 @@ where
 
     fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
         let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits)?;
-        Ok((reply, Box::new(Watching::on(connection))))
+        Ok((reply, Box::new(Watching::on(connection, Arc::clone(&self.multi_is_known)))))
     }
 
     fn command_timeout(&self) -> Duration {
