@@ -258,8 +258,9 @@ impl<'a> Call<'a> {
     fn carry(&mut self, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
         let window = &self.engine.window;
         match &request.command {
-            Command::Exec(_) => match self.burst.take() {
-                Some((burst, _)) => burst.exec(self.key, request, limits),
+            command @ Command::Exec(_) => match self.burst.take() {
+                // It changes what is watched, or nothing, so it is right at any time.
+                Some((burst, _)) => burst.exec(self.key, command, limits),
                 None => unreachable!("the rules watch a key before they change it"),
             },
             Command::WatchGet => {

@@ -17,7 +17,7 @@ use std::{fmt, io};
 use crate::clock::{Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Command, Reply, Request};
 pub use carrier::Carrier;
 pub use connection::Connection;
 pub use manager::{ConnectError, Manager};
@@ -65,7 +65,7 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
 /// A connection that watches a key: for one transaction, or to be left. When it is dropped it is not used again.
 pub(crate) trait Burst: fmt::Debug {
     /// Sends the transaction and returns what came of it.
-    fn exec(self: Box<Self>, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure>;
+    fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure>;
 
     /// Stops watching, and gives the connection back.
     fn leave(self: Box<Self>, limits: &Limits);

@@ -28,7 +28,11 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_lock_that_overran_with_nobody_waiting_is_released_and_certified,
             a_takeover_that_others_are_faster_at_overwrites_nothing,
             a_key_that_is_written_after_the_look_is_not_deleted,
+            a_key_that_changed_before_the_look_is_left_before_anything_else_is_done,
             a_connection_goes_back_to_its_pool_with_nothing_watched,
+            a_connection_that_cannot_be_brought_in_order_is_not_used_again,
+            what_a_server_pushes_in_between_is_no_answer,
+            the_trips_of_a_release_share_one_time_out,
             a_transaction_that_is_refused_is_discarded,
             a_user_without_multi_changes_nothing_unguarded,
             a_server_that_is_too_old_is_named,
@@ -217,7 +221,91 @@ fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
     let done = connection.req_packed_commands(&transaction.get_packed_pipeline(), 2, 1)?;
     assert_eq!(done, [redis::Value::Array(vec![redis::Value::Okay])]);
     drop(connection);
-    assert_eq!(id(), before, "and no connection was thrown away for it");
+    key.delete();
+    assert_eq!(lock.lock()?.release()?, CERTIFIED);
+    assert_eq!(id(), before, "and no connection was thrown away, for this or for a transaction");
+    Ok(())
+}
+
+fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> Outcome {
+    for (found, after) in [(Some("1895000000.5"), "UNWATCH"), (None, "UNWATCH SETNX")] {
+        let scene = Scene::set()?;
+        let key = scene.ground.key("changed");
+        key.set(PAST);
+        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
+        let lock = Lock::new(&locker, &key.key, options)?;
+        // The first look is answered late, and when it is, what it saw is no longer there.
+        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        let contending = thread::spawn(move || lock.lock());
+        written_after_the_look(&scene, &key, found.unwrap_or("gone in a moment"), 1);
+        if found.is_none() {
+            key.delete();
+        }
+        let held = contending.join().unwrap();
+        assert_eq!(held.is_ok(), found.is_none(), "{held:?}");
+        assert_eq!(scene.faulty.names().join(" "), format!("SETNX GET WATCH GET {after}"));
+        mem::forget(held);
+    }
+    Ok(())
+}
+
+fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
+    let plain = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
+        let client = redis::Client::open(url)?;
+        Ok(Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?))
+    };
+    let own = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
+        Ok(Locker::at(url)?.pool_size(1).open()?)
+    };
+    for pooled in [plain, own] {
+        for (command, said) in [("UNWATCH", "-ERR not today\r\n"), ("EXEC", ":1\r\n"), ("WATCH", ":1\r\n")] {
+            let scene = Scene::set()?;
+            let key = scene.ground.key("order");
+            let lock =
+                Lock::new(&pooled(&scene.faulty.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+            let held = lock.lock()?;
+            if command == "UNWATCH" {
+                key.set("1895000000.5");
+            }
+            scene.faulty.next(command, Fault::Say(said));
+            // What becomes of the lock is tested elsewhere; here it is which connection comes next.
+            let _released = held.release();
+            let _peeked = lock.peek()?;
+            let asked = scene.faulty.asked();
+            let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
+            let other = asked.last().expect("GET").connection;
+            assert_ne!(asked[spoiled].connection, other, "{command}: {asked:?}");
+        }
+    }
+    Ok(())
+}
+
+fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("push");
+    let locker = Locker::open(&format!("{}?protocol=resp3", scene.faulty.url()))?;
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    assert_eq!(lock.lock()?.release()?, CERTIFIED, "in the newer form of the protocol as well");
+    let held = lock.lock()?;
+    // The real server gets no WATCH then, which is of no matter here.
+    scene.faulty.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
+    assert_eq!(held.release()?, CERTIFIED);
+    Ok(())
+}
+
+fn the_trips_of_a_release_share_one_time_out() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("share");
+    let lock =
+        Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+    assert_eq!(lock.lock()?.release()?, CERTIFIED);
+    let held = lock.lock()?;
+    // Together longer than the 2 s that a command may take, and each well within them.
+    scene.faulty.next("WATCH", Fault::AnswerLate(millis(1500)));
+    scene.faulty.next("MULTI", Fault::AnswerLate(millis(1500)));
+    let error = held.release().expect_err("no answer in time");
+    assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
     Ok(())
 }
 

@@ -202,6 +202,7 @@ impl Stage {
         };
         let (attempt, action) = Acquiring::start(terms, now);
         client.attempt = Some(attempt);
+        client.values.clear();
         Ok(client.shown(action))
     }
 

@@ -13,7 +13,7 @@ use super::pooled::retire;
 use super::{Burst, Failure, Limits, failure_of, refusal_in, refused};
 use crate::clock;
 use crate::key::Key;
-use crate::protocol::{Reply, Request};
+use crate::protocol::{Command, Reply};
 
 /// A pool's connection after WATCH.
 pub(super) struct Watching<M: r2d2::ManageConnection>
@@ -65,15 +65,9 @@ impl<M: r2d2::ManageConnection> Burst for Watching<M>
 where
     M::Connection: Carrier,
 {
-    fn exec(mut self: Box<Self>, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
-        let now = clock::now();
-        if request.before.is_some_and(|end| end.has_passed(now)) {
-            self.leave(limits);
-            return Err(Failure::TooLate);
-        }
-        let (packed, replies) = form::packed(key, &request.command);
-        let answer =
-            self.transact(&packed, replies, limits).and_then(|replies| form::read(&request.command, replies));
+    fn exec(mut self: Box<Self>, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
+        let (packed, replies) = form::packed(key, command);
+        let answer = self.transact(&packed, replies, limits).and_then(|replies| form::read(command, replies));
         match answer {
             Ok(Answer::Reply(reply)) => {
                 // Carried out or not, EXEC ends both the transaction and the watching.

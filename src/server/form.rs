@@ -218,5 +218,21 @@ mod tests {
         }
         let short = read(&Command::Exec(set()), vec![Value::Okay, queued()]);
         assert!(short.is_err());
+        // The first to say no says why; that EXEC says no as well is a consequence.
+        let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+        let aborted = no("EXECABORT Transaction discarded because of previous errors.");
+        for replies in [
+            vec![no("NOPERM first"), queued(), aborted.clone()],
+            vec![Value::Okay, no("NOPERM first"), aborted.clone()],
+            vec![Value::Okay, queued(), no("NOPERM first")],
+            vec![Value::Okay, queued(), Value::Array(vec![no("NOPERM first")])],
+            vec![no("NOPERM first")],
+        ] {
+            let answer = read(&Command::Exec(set()), replies.clone());
+            assert!(
+                matches!(&answer, Ok(Answer::Error(error)) if error.code() == Some("NOPERM")),
+                "{replies:?}: {answer:?}"
+            );
+        }
     }
 }

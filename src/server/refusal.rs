@@ -164,6 +164,7 @@ mod tests {
         let table = [
             ("WATCH", "ERR unknown command 'WATCH'", Some(Protocol::Watched)),
             ("WATCH", "ERR unknown command", Some(Protocol::Watched)),
+            ("EXEC", "ERR unknown command 'MULTI'", Some(Protocol::Watched)),
             ("SET", "ERR wrong number of arguments for 'set' command", Some(Protocol::Ttl)),
             ("SET", "ERR syntax error", Some(Protocol::Ttl)),
             ("SETNX", "ERR unknown command 'SETNX'", None),

@@ -163,7 +163,7 @@ fn read_request(stream: &mut impl BufRead) -> io::Result<Option<(Vec<u8>, Vec<St
     Ok((!words.is_empty()).then_some((raw, words)))
 }
 
-/// Reads a reply: a line, a bulk, or an array of replies.
+/// Reads a reply: a line, a bulk, an array of replies, or a map of them.
 fn read_reply(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
     let mut raw = Vec::new();
     let number = read_number(stream, &mut raw)?;
@@ -171,8 +171,8 @@ fn read_reply(stream: &mut impl BufRead) -> io::Result<Vec<u8>> {
         (Some(b'$'), Some(length)) => {
             read_bulk(stream, length, &mut raw)?;
         }
-        (Some(b'*'), Some(count)) => {
-            for _ in 0..count {
+        (Some(kind @ (b'*' | b'%')), Some(count)) => {
+            for _ in 0..if *kind == b'%' { 2 * count } else { count } {
                 raw.extend(read_reply(stream)?);
             }
         }

@@ -21,14 +21,13 @@ const LOSERS_OVERWRITE: Duration = Duration::from_millis(400);
 /// |---|---|---|
 /// | start | | WATCH, GET → `Looking` |
 /// | `Looking` | our own bytes | MULTI, DEL, EXEC → `Deleting`, certified: also after our lease has passed |
-/// | | the bytes of a loser of the classic takeover, lease not passed | the same, not certified, within the lease |
+/// | | the bytes of a loser of the classic takeover, lease not passed | the same, not certified |
 /// | | anything else | left alone; done: overran if the lease has passed, else lost |
 /// | | no answer | once: WATCH, GET again, which change nothing; then give up, nothing was deleted |
 /// | `Deleting` | 1 deleted | done: released |
 /// | | 0 deleted: the server's time to live was over | done: overran if the lease has passed, else lost |
 /// | | not carried out, since the key was written | WATCH, GET → `Looking`, three times in a row at most |
 /// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | DEL by the clocks: what we saw was ours |
-/// | | not sent until the lease had passed | done: overran |
 /// | | no answer | GET → `Checking`; nothing is sent again (I6) |
 /// | `Checking` | absent, lease not passed | done: released, not certified |
 /// | | anything else | unknown |
@@ -81,8 +80,7 @@ impl Watched {
                 self.state = State::Fallback(releasing);
                 step
             }
-            (State::Deleting { .. }, Reply::TooLate) => Step::Done(Release::Overran),
-            (State::Deleting { .. }, Reply::Unsent) => Step::GiveUp(GiveUp::Unsent),
+            (State::Deleting { .. }, Reply::Unsent | Reply::TooLate) => Step::GiveUp(GiveUp::Unsent),
             (State::Deleting { .. }, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_)) => {
                 self.state = State::Checking;
                 Step::Send(Request::at_any_time(Command::Get))
@@ -102,11 +100,11 @@ impl Watched {
     }
 
     fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Step {
-        let delete = Command::Exec(Change::Del);
+        // At any time: it deletes what was watched, or nothing.
+        let delete = Step::Send(Request::at_any_time(Command::Exec(Change::Del)));
         if found == Some(self.value.as_slice()) {
             self.state = State::Deleting { certified: true };
-            // At any time: it deletes what was watched, or nothing.
-            return Step::Send(Request::at_any_time(delete));
+            return delete;
         }
         let ours = self.end.wall.after(GUARD);
         let of_a_loser = found.and_then(value::classic_time).is_some_and(|until| {
@@ -114,7 +112,7 @@ impl Watched {
         });
         if of_a_loser {
             self.state = State::Deleting { certified: false };
-            return Step::Send(Request::before(self.end, delete));
+            return delete;
         }
         self.not_ours(now)
     }

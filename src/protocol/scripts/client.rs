@@ -9,7 +9,7 @@ use crate::protocol::acquire::{Acquiring, Action, Note};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
 use crate::protocol::simulated::Watching;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Entry, Reply, Request};
 
 pub(super) struct Client {
     pub(super) expiration: Option<Duration>,
@@ -26,6 +26,8 @@ pub(super) struct Client {
     /// What its connection watches.
     pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
+    /// The values that the commands of its attempt have carried, each of which is to be carried once (I2).
+    pub(super) values: Vec<Vec<u8>>,
     pub(super) answer: Option<Reply>,
     /// Requests that were lost, with what their connections watched.
     pub(super) lost: VecDeque<(Command, Watching)>,
@@ -46,6 +48,7 @@ impl Client {
             releasing: None,
             watching: Watching::default(),
             sent: None,
+            values: Vec::new(),
             answer: None,
             lost: VecDeque::new(),
             asleep: false,
@@ -78,6 +81,7 @@ impl Client {
         shown.push(match action {
             Action::Send(Request { command, .. }) => {
                 let name = command.name().to_owned();
+                self.note_value(&command);
                 self.sent = Some(command);
                 name
             }
@@ -95,6 +99,16 @@ impl Client {
             }
         });
         shown.join(", ")
+    }
+
+    fn note_value(&mut self, command: &Command) {
+        if let Command::SetNx(Entry { value, .. })
+        | Command::GetSet(value)
+        | Command::Exec(Change::Set(Entry { value, .. })) = command
+        {
+            assert!(self.expiration.is_none() || !self.values.contains(value), "a value is sent twice");
+            self.values.push(value.clone());
+        }
     }
 
     pub(super) fn shown_release(&mut self, step: Step) -> String {
