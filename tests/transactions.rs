@@ -259,7 +259,10 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
         Ok(Locker::at(url)?.pool_size(1).open()?)
     };
     for pooled in [plain, own] {
-        for (command, said) in [("UNWATCH", "-ERR not today\r\n"), ("EXEC", ":1\r\n"), ("WATCH", ":1\r\n")] {
+        // The command that is answered wrongly, and how many are sent with it, itself included.
+        for (command, said, trip) in
+            [("UNWATCH", "-ERR not today\r\n", 1), ("EXEC", ":1\r\n", 1), ("WATCH", ":1\r\n", 2)]
+        {
             let scene = Scene::set()?;
             let key = scene.ground.key("order");
             let lock =
@@ -274,8 +277,8 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
             let _peeked = lock.peek()?;
             let asked = scene.faulty.asked();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
-            let other = asked.last().expect("GET").connection;
-            assert_ne!(asked[spoiled].connection, other, "{command}: {asked:?}");
+            let next = spoiled + trip;
+            assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
         }
     }
     Ok(())
@@ -291,6 +294,11 @@ fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
     // The real server gets no WATCH then, which is of no matter here.
     scene.faulty.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
     assert_eq!(held.release()?, CERTIFIED);
+    assert_eq!(
+        scene.faulty.names().iter().filter(|name| *name == "WATCH").count(),
+        2,
+        "one for each release"
+    );
     Ok(())
 }
 
@@ -300,12 +308,16 @@ fn the_trips_of_a_release_share_one_time_out() -> Outcome {
     let lock =
         Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED);
-    let held = lock.lock()?;
-    // Together longer than the 2 s that a command may take, and each well within them.
-    scene.faulty.next("WATCH", Fault::AnswerLate(millis(1500)));
-    scene.faulty.next("MULTI", Fault::AnswerLate(millis(1500)));
-    let error = held.release().expect_err("no answer in time");
-    assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
+    // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
+    for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
+        let held = lock.lock()?;
+        for command in late {
+            scene.faulty.next(command, Fault::AnswerLate(millis(1500)));
+        }
+        let error = held.release().expect_err("no answer in time");
+        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
+        key.delete();
+    }
     Ok(())
 }
 
