@@ -30,8 +30,8 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, or an expiration of more than
-    /// ten years.
+    /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, an expiration of more than
+    /// ten years, or none in [`Protocol::Ttl`](crate::Protocol::Ttl).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         let problem = if key.is_empty() {
@@ -93,9 +93,9 @@ impl Lock {
     ///
     /// [`Error::Timeout`] if somebody else held it all that time, with what was seen. [`Error::Nested`] inside a
     /// [`with`](Self::with) on the same key by the same thread. [`Error::Pool`], [`Error::Refused`] and [`Error::Io`] if
-    /// the server cannot be reached, says no, or is not understood: the lock is not ours. [`Error::Forked`] in a child of the
-    /// process that opened the locker. [`Error::Unknown`] if the server
-    /// may have granted the lock and its answer got lost.
+    /// the server cannot be reached, says no, or is not understood: the lock is not ours. [`Error::Unsupported`] if the server is
+    /// too old for the protocol. [`Error::Forked`] in a child of the process that opened the locker. [`Error::Unknown`] if the
+    /// server may have granted the lock and its answer got lost.
     pub fn lock(&self) -> Result<LockGuard, Error> {
         self.acquire(&self.options, Taken::Loose)
     }
