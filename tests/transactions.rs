@@ -260,9 +260,12 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
     };
     for pooled in [plain, own] {
         // The command that is answered wrongly, and how many are sent with it, itself included.
-        for (command, said, trip) in
-            [("UNWATCH", "-ERR not today\r\n", 1), ("EXEC", ":1\r\n", 1), ("WATCH", ":1\r\n", 2)]
-        {
+        for (command, said, trip) in [
+            ("UNWATCH", "-ERR not today\r\n", 1),
+            ("EXEC", ":1\r\n", 1),
+            ("WATCH", ":1\r\n", 2),
+            ("GET", "-WRONGTYPE it watches a list\r\n", 1),
+        ] {
             let scene = Scene::set()?;
             let key = scene.ground.key("order");
             let lock =
