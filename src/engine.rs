@@ -62,10 +62,14 @@ impl Engine {
         let mut now = began;
         let (mut attempt, mut action) = Acquiring::start(terms, now);
         loop {
-            self.report(key, &mut attempt.notes);
-            if !matches!(action, Action::Send(_)) {
-                call.leave_the_burst();
+            match action {
+                Action::Send(_) => {}
+                // Leaving takes a trip, and the lease runs; so this connection is given up (I3).
+                Action::Held(_) => call.burst = None,
+                Action::Sleep(_) | Action::GiveUp(_) => call.leave_the_burst(),
             }
+            // An observer may want a connection for itself.
+            self.report(key, &mut attempt.notes);
             action = match action {
                 Action::Send(request) => {
                     let reply = call.send(&request, &self.limits(now, deadline));

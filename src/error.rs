@@ -98,7 +98,7 @@ pub enum Error {
 
     /// The server is too old for the protocol of the options. Nothing is in doubt.
     #[error(
-        "lock {key}: the server is too old for the protocol {protocol:?}, which needs Redis {} (it said: {}); {}",
+        "lock {key}: the server does not know the commands of the protocol {protocol:?}, which needs Redis {} (it said: {}); {}",
         protocol.needs(), refusal.text(), protocol.instead()
     )]
     #[non_exhaustive]

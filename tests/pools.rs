@@ -30,6 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_are_opened_on_demand_and_used_again,
             nothing_public_tells_a_password,
             a_release_that_waits_for_a_connection_beyond_its_lease,
+            a_release_that_waits_for_room_beyond_its_lease_deletes_nothing,
             more_waiters_than_connections,
             more_threads_than_the_server_takes_clients,
             a_pool_that_tests_its_connections_releases_nothing_too_late,
@@ -357,5 +358,32 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
         drop(taken);
         key.delete();
     }
+    Ok(())
+}
+
+fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut admin = redis::Client::open(server.url())?.get_connection()?;
+    let manager = Manager::new(redis::Client::open(server.url())?);
+    // A pool that opens its connections ahead, so that there is always one at hand.
+    let pool = r2d2::Pool::builder().max_size(2).test_on_check_out(false).build(manager.clone())?;
+    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let busy = pool.get()?;
+    let held = Lock::new(&locker, "room", LockOptions::expiring_after(millis(500)))?.lock()?;
+    // The other connection dies, and what the pool opens in its place the server has no room for.
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(2).query(&mut admin)?;
+    let mut other = pool.get()?;
+    let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut other)?;
+    let () = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query(&mut admin)?;
+    let _dies = redis::cmd("PING").query::<String>(&mut other);
+    drop(other);
+    thread::sleep(millis(200));
+    let releasing = thread::spawn(move || held.release());
+    thread::sleep(millis(500));
+    let () = admin.set("room", "1895000000.5")?; // the lease has passed, and another has taken over
+    let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(100).query(&mut admin)?;
+    assert_eq!(releasing.join().unwrap()?, Release::Overran);
+    assert_eq!(admin.get::<_, Option<String>>("room")?.as_deref(), Some("1895000000.5"));
+    drop(busy);
     Ok(())
 }

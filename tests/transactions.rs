@@ -1,12 +1,12 @@
 //! What Watched and Ttl do that Classic cannot: their transactions on a real server, and what happens when those come to harm.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, Release};
+use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
 use crate::support::faulty::Fault;
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
@@ -31,6 +31,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_key_that_changed_before_the_look_is_left_before_anything_else_is_done,
             a_connection_goes_back_to_its_pool_with_nothing_watched,
             a_connection_that_cannot_be_brought_in_order_is_not_used_again,
+            an_observer_finds_the_connection_in_the_pool,
+            a_lock_found_to_be_ours_is_had_at_once,
+            a_server_without_room_for_a_client_is_waited_for,
             what_a_server_pushes_in_between_is_no_answer,
             the_trips_of_a_release_share_one_time_out,
             a_transaction_that_is_refused_is_discarded,
@@ -287,6 +290,77 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
     Ok(())
 }
 
+/// Looks at the lock whenever something happens to it, through the same pool of one.
+#[derive(Debug)]
+struct Curious(Locker, setnx_lock::Key, mpsc::Sender<bool>);
+
+impl Observe for Curious {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::Stuck { .. } = event {
+            let lock = Lock::new(&self.0, &self.1, expiring()).unwrap();
+            self.2.send(lock.peek().is_ok()).unwrap();
+        }
+    }
+}
+
+fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("observer");
+    key.set(PAST);
+    let locker = Locker::at(&scene.faulty.url())?.pool_size(1).open()?;
+    let (sender, looked) = mpsc::channel();
+    let observed = locker.clone().observed_by(Curious(locker, key.key.clone(), sender));
+    let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
+    let lock = Lock::new(&observed, &key.key, options)?;
+    scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+    let contending = thread::spawn(move || lock.try_lock());
+    written_after_the_look(&scene, &key, "1", 1);
+    assert!(contending.join().unwrap()?.is_none());
+    assert!(looked.recv()?, "the connection that watched was free again");
+    Ok(())
+}
+
+fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("late");
+    key.set(PAST);
+    let lock = scene.lock(&key, expiring().protocol(Protocol::Watched));
+    // SETNX is lost on its way, and arrives when the key has been read and is about to be watched.
+    scene.faulty.next("SETNX", Fault::LoseRequest);
+    scene.faulty.next("GET", Fault::AnswerLate(millis(200)));
+    let contending = thread::spawn(move || lock.lock());
+    while !scene.faulty.names().contains(&"GET".to_owned()) {
+        thread::sleep(millis(1));
+    }
+    thread::sleep(millis(50));
+    key.set(&scene.faulty.asked()[0].arguments[1]);
+    let held = contending.join().unwrap()?;
+    // No time is spent on leaving what was watched: the lease runs.
+    assert_eq!(scene.faulty.names().join(" "), "SETNX GET WATCH GET");
+    assert_eq!(held.release()?, CERTIFIED);
+    Ok(())
+}
+
+fn a_server_without_room_for_a_client_is_waited_for() -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let server = RedisServer::start()?;
+        let manager = Manager::new(redis::Client::open(server.url())?);
+        let builder = r2d2::Pool::builder().max_size(2).min_idle(Some(0)).test_on_check_out(false);
+        let pool = builder.build_unchecked(manager.clone());
+        let locker = Locker::with_managed_pool(pool.clone(), &manager);
+        let held = Lock::new(&locker, "room", expiring().protocol(protocol))?.lock()?;
+        // The one connection that there is room for is in use for a while.
+        let busy = pool.get()?;
+        server.say(&["CONFIG", "SET", "maxclients", "1"])?;
+        let releasing = thread::spawn(move || held.release());
+        thread::sleep(millis(300));
+        drop(busy);
+        let certified = protocol != Protocol::Classic;
+        assert_eq!(releasing.join().unwrap()?, Release::Released { certified });
+    }
+    Ok(())
+}
+
 fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("push");
@@ -374,7 +448,7 @@ fn a_server_that_is_too_old_is_named() -> Outcome {
     assert_says(
         &error,
         &key,
-        &["too old for the protocol Ttl", "2.6.12", "use Protocol::Watched from 2.2 on"],
+        &["does not know the commands of the protocol Ttl", "2.6.12", "use Protocol::Watched from 2.2 on"],
     );
 
     let (scene, key, lock) = scene_and_key(Protocol::Watched)?;

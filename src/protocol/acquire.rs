@@ -82,7 +82,8 @@ pub(crate) struct Acquiring {
     terms: Terms,
     state: State,
     /// Leases whose SETNX or EXEC got no answer and that may still be granted. Only what names us can be recognised (I2).
-    unanswered: Vec<Lease>,
+    /// With what an EXEC took over from.
+    unanswered: Vec<(Lease, Option<Content>)>,
     /// The value of the last GETSET that got no answer: found in the key, it may stand where a winner's stood.
     ambiguous: Option<Vec<u8>>,
     /// Whether the last word on the key is an unanswered command of ours.
@@ -204,9 +205,9 @@ impl Acquiring {
     /// Rule 2: what to make of the value in the key, which is `watched` or not.
     fn judge(&mut self, found: Option<&[u8]>, watched: bool, now: Now) -> Action {
         self.doubt = found.is_some() && self.ambiguous.as_deref() == found;
-        if let Some(n) = self.unanswered.iter().position(|lease| Some(lease.value.as_slice()) == found) {
-            let lease = self.unanswered.swap_remove(n);
-            return self.enter(lease, None, now);
+        if let Some(n) = self.unanswered.iter().position(|(lease, _)| Some(lease.value.as_slice()) == found) {
+            let (lease, from) = self.unanswered.swap_remove(n);
+            return self.enter(lease, from, now);
         }
         let content = Content::read(found);
         let free = matches!(content, Content::Absent);
@@ -261,7 +262,7 @@ impl Acquiring {
         self.doubt = false;
         let content = Content::read(found);
         // A late SETNX of our own can have come in between: what we overwrote was ours as well.
-        let ours = self.unanswered.iter().any(|lease| Some(lease.value.as_slice()) == found);
+        let ours = self.unanswered.iter().any(|(lease, _)| Some(lease.value.as_slice()) == found);
         if ours || content == Content::Absent || self.may_take_over(&content, asked) {
             return self.enter(lease, Some(content), now);
         }
@@ -304,11 +305,8 @@ impl Acquiring {
     fn lost(&mut self, state: State, now: Now) -> Action {
         match state {
             State::Trying(_) if self.terms.expiration.is_none() => return Action::GiveUp(GiveUp::Unknown),
-            State::Trying(lease) | State::Replacing { lease, .. } => {
-                self.doubt = true;
-                self.unanswered.retain(|lease| !lease.has_passed(now));
-                self.unanswered.push(lease);
-            }
+            State::Trying(lease) => self.remember(lease, None, now),
+            State::Replacing { lease, from } => self.remember(lease, Some(from), now),
             State::TakingOver { lease, .. } => {
                 self.doubt = true;
                 self.ambiguous = Some(lease.value);
@@ -330,6 +328,12 @@ impl Acquiring {
             }
             None => self.give_up(GiveUp::Io),
         }
+    }
+
+    fn remember(&mut self, lease: Lease, from: Option<Content>, now: Now) {
+        self.doubt = true;
+        self.unanswered.retain(|(lease, _)| !lease.has_passed(now));
+        self.unanswered.push((lease, from));
     }
 
     /// The poll interval, or what is left of it until the deadline; `None` at the deadline.

@@ -68,8 +68,24 @@ impl Carrier for redis::Connection {
             return self.req_packed_command(packed).map(|reply| vec![reply]);
         }
         self.send_packed_command(packed)?;
-        (0..replies).map(|_| next_reply(self)).collect()
+        collected(replies, || next_reply(self))
     }
+}
+
+/// Receives so many replies. A server that says no and hangs up, for want of room for a client, has answered them all.
+pub(super) fn collected(
+    replies: usize,
+    mut next: impl FnMut() -> RedisResult<Value>,
+) -> RedisResult<Vec<Value>> {
+    let mut all = Vec::with_capacity(replies);
+    while all.len() < replies {
+        match next() {
+            Ok(reply) => all.push(reply),
+            Err(_) if matches!(all.last(), Some(Value::ServerError(_))) => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(all)
 }
 
 /// Receives a reply, and leaves out what a server pushes in between.

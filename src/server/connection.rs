@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
-use super::carrier::{Carrier, next_reply};
+use super::carrier::{Carrier, collected, next_reply};
 use super::health::Health;
 use super::{not_understood, refusal_in};
 use crate::clock;
@@ -87,13 +87,11 @@ impl Carrier for Connection {
         let began = clock::now().uptime;
         self.guarded(|this| {
             this.inner.send_packed_command(packed)?;
-            (0..replies)
-                .map(|_| {
-                    // All of them together are to be there by then.
-                    this.answer_within(limit.saturating_sub(clock::now().uptime.since(began)));
-                    next_reply(&mut this.inner)
-                })
-                .collect()
+            collected(replies, || {
+                // All of them together are to be there by then.
+                this.answer_within(limit.saturating_sub(clock::now().uptime.since(began)));
+                next_reply(&mut this.inner)
+            })
         })
     }
 }

@@ -180,8 +180,9 @@ where
     ) -> Result<(Reply, r2d2::PooledConnection<M>), Failure> {
         let Request { command, before } = request;
         let (packed, replies) = form::packed(key, command);
+        let mut limits = *limits;
         loop {
-            let (mut connection, now) = self.checkout(limits)?;
+            let (mut connection, now) = self.checkout(&limits)?;
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
@@ -198,12 +199,11 @@ where
                 }
             };
             let Failure::Refused(refusal) = refused(&error) else { unreachable!("it was just made") };
-            if replies > 1 {
-                // It may be watching.
-                retire(connection);
-                return Err(Failure::Refused(refusal));
-            }
             if !refusal.ends_the_connection() {
+                if replies > 1 {
+                    // It may be watching.
+                    retire(connection);
+                }
                 return Err(Failure::Refused(refusal));
             }
             // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
@@ -214,6 +214,7 @@ where
                 return Err(Failure::Refused(refusal));
             }
             thread::sleep(CROWDED_PAUSE);
+            limits.asked = clock::now();
         }
     }
 }
