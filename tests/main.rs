@@ -11,7 +11,7 @@
 //! | `refusals` | what the server, or the library itself, says no to |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
-//! | `transactions` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
+//! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
@@ -26,6 +26,7 @@ mod pools;
 mod processes;
 mod refusals;
 mod support;
+mod transaction_faults;
 mod transactions;
 mod wire;
 
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         pools::trials(),
         processes::trials(),
         refusals::trials(),
+        transaction_faults::trials(),
         transactions::trials(),
         wire::trials(),
     ] {
