@@ -1,13 +1,15 @@
 //! The only loop: asks the rules what to do, does it through the windows, and brings the answer and the time back to the
 //! rules, until there is a lease or an error.
 
+mod call;
+
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::thread;
 use std::time::Duration;
+use std::{process, thread};
 
 use crate::clock::{self, Now, Uptime};
-use crate::error::{Contention, Error, NoConnection};
+use crate::error::{Contention, Error, NoAnswer};
 use crate::event::{Event, Observer};
 use crate::identity::Identity;
 use crate::key::Key;
@@ -16,9 +18,9 @@ use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
 use crate::protocol::{Command, GiveUp, Reply, Request};
-use crate::server::refusal::Refusal;
-use crate::server::{Burst, Failure, Limits, Window};
+use crate::server::{Failure, Limits, Server, Window};
 use crate::value::Content;
+use call::Call;
 
 /// The windows that an attempt is made through.
 #[derive(Clone, Debug)]
@@ -55,10 +57,11 @@ impl Engine {
             deadline,
             poll_interval: options.poll_interval,
             takeover: options.takeover,
+            takeover_margin: options.takeover_margin,
             patience: self.window.patience(),
             nonce: self.identity.next_nonce(),
         };
-        let mut call = Call::new(self, key);
+        let mut call = Call::new(self, key, options.protocol);
         let mut now = began;
         let (mut attempt, mut action) = Acquiring::start(terms, now);
         loop {
@@ -72,7 +75,7 @@ impl Engine {
             self.report(key, &mut attempt.notes);
             action = match action {
                 Action::Send(request) => {
-                    let reply = call.send(&request, &self.limits(now, deadline));
+                    let reply = call.send(&request, now, deadline);
                     now = clock::now();
                     attempt.reply(reply, now)
                 }
@@ -125,7 +128,7 @@ impl Engine {
         lease: &Lease,
         began: Now,
     ) -> Result<Release, Error> {
-        let mut call = Call::new(self, key);
+        let mut call = Call::new(self, key, protocol);
         let mut now = began;
         let (mut releasing, mut step) = Releasing::start(protocol, lease, now);
         loop {
@@ -143,7 +146,7 @@ impl Engine {
                     return Err(call.error(reason, advice));
                 }
             };
-            let reply = call.send(&request, &self.limits(now, Some(began.uptime)));
+            let reply = call.send(&request, now, Some(began.uptime));
             now = clock::now();
             step = releasing.reply(&reply, now);
         }
@@ -165,12 +168,30 @@ impl Engine {
         }
     }
 
+    /// Asks the server what it is and can do.
+    pub(crate) fn survey(&self) -> Result<Server, Error> {
+        let nonce = self.identity.next_nonce();
+        let probe = Key::from(format!("setnx-lock:probe:{}:{nonce}", process::id()));
+        self.refuse_after_a_fork(&probe)?;
+        let now = clock::now();
+        let limits = self.limits(Protocol::Classic, now, Some(now.uptime));
+        self.window.survey(&probe, &limits).map_err(|failure| {
+            let cause = Box::new(match failure {
+                Failure::NoConnection { cause, waited } => NoAnswer::NoConnection { cause, waited },
+                Failure::Refused(refusal) => NoAnswer::Refused(refusal),
+                Failure::Lost(error) => NoAnswer::Lost(error),
+                Failure::TooLate | Failure::TooOld(_) => unreachable!("any time and any server will do"),
+            });
+            Error::Server { cause }
+        })
+    }
+
     fn once(&self, key: &Key, command: Command) -> Result<Reply, Error> {
         self.refuse_after_a_fork(key)?;
         let now = clock::now();
-        let mut call = Call::new(self, key);
+        let mut call = Call::new(self, key, Protocol::Classic);
         let request = Request::at_any_time(command);
-        let reason = match call.send(&request, &self.limits(now, Some(now.uptime))) {
+        let reason = match call.send(&request, now, Some(now.uptime)) {
             reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) => return Ok(reply),
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
@@ -187,14 +208,14 @@ impl Engine {
 
     /// A call ends within its timeout and the time of one command, which is also how long a connection is waited for: the
     /// last try comes at the deadline, and needs one. A server that cannot be reached is not waited for beyond the deadline.
-    fn limits(&self, now: Now, deadline: Option<Uptime>) -> Limits {
+    fn limits(&self, needs: Protocol, now: Now, deadline: Option<Uptime>) -> Limits {
         let command = self.window.command_timeout();
         let (reachable_by, answered_by) = match deadline {
             Some(deadline) => (deadline, deadline.after(command)),
             None => (now.uptime.after(self.window.patience()), Uptime::MAX),
         };
         let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
-        Limits { asked: now, reachable_by, connected_by, answered_by }
+        Limits { needs, asked: now, reachable_by, connected_by, answered_by }
     }
 
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
@@ -209,108 +230,13 @@ impl Engine {
     }
 }
 
-/// The commands of one call on one lock, and what went wrong last: the rules know only that something did.
-struct Call<'a> {
-    engine: &'a Engine,
-    key: &'a Key,
-    trouble: Option<Trouble>,
-    /// The connection that watches the key, and until when it may take to leave it.
-    burst: Option<(Box<dyn Burst>, Limits)>,
-    /// The last command that got no answer and may have changed the key, and why it got none.
-    unanswered: Option<(&'static str, redis::RedisError)>,
-}
-
-enum Trouble {
-    Refused { command: &'static str, refusal: Refusal },
-    NoConnection { cause: NoConnection, waited: Duration },
-    Lost { command: &'static str, error: redis::RedisError },
-}
-
-impl<'a> Call<'a> {
-    fn new(engine: &'a Engine, key: &'a Key) -> Self {
-        Self { engine, key, trouble: None, burst: None, unanswered: None }
-    }
-
-    fn send(&mut self, request: &Request, limits: &Limits) -> Reply {
-        if self.trouble.is_some() && clock::now().uptime >= limits.answered_by {
-            return Reply::Unsent;
-        }
-        let (reply, trouble) = match self.carry(request, limits) {
-            Ok(reply) => return reply,
-            Err(Failure::TooLate) => return Reply::TooLate,
-            Err(Failure::Refused(refusal)) => {
-                (Reply::Refused, Trouble::Refused { command: request.command.name(), refusal })
-            }
-            Err(Failure::NoConnection { cause, waited }) => {
-                (Reply::Unsent, Trouble::NoConnection { cause, waited })
-            }
-            Err(Failure::Lost(error)) => {
-                let (key, command) = (self.key, request.command.name());
-                self.engine.observer.tell(&Event::Trouble { key, command, error: &error });
-                if !request.command.only_reads() {
-                    self.unanswered = Some((command, error.clone()));
-                }
-                (Reply::Lost, Trouble::Lost { command, error })
-            }
-        };
-        self.trouble = Some(trouble);
-        reply
-    }
-
-    /// A transaction goes to the connection that watches; everything else ends the watching, so that a call never needs two
-    /// connections at a time.
-    fn carry(&mut self, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
-        let window = &self.engine.window;
-        match &request.command {
-            command @ Command::Exec(_) => match self.burst.take() {
-                // It changes what is watched, or nothing, so it is right at any time.
-                Some((burst, _)) => burst.exec(self.key, command, limits),
-                None => unreachable!("the rules watch a key before they change it"),
-            },
-            Command::WatchGet => {
-                self.leave_the_burst();
-                let (reply, burst) = window.watch(self.key, limits)?;
-                self.burst = Some((burst, *limits));
-                Ok(reply)
-            }
-            _ => {
-                self.leave_the_burst();
-                window.call(self.key, request, limits)
-            }
-        }
-    }
-
-    /// Gives the connection that watches back, if there is one (I9).
-    fn leave_the_burst(&mut self) {
-        if let Some((burst, limits)) = self.burst.take() {
-            burst.leave(&limits);
-        }
-    }
-
-    /// Makes the user's error: a doubt about the key comes first, then what went wrong last.
-    fn error(self, reason: GiveUp, advice: &'static str) -> Error {
-        let key = self.key.clone();
-        match (self.unanswered, self.trouble) {
-            (Some((command, cause)), _) if reason == GiveUp::Unknown => {
-                Error::Unknown { key, command, advice, cause }
-            }
-            (_, Some(Trouble::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
-                Some(protocol) => Error::Unsupported { key, protocol, refusal: Box::new(refusal) },
-                None => Error::Refused { key, refusal: Box::new(refusal) },
-            },
-            (_, Some(Trouble::Lost { command, error })) => Error::Io { key, command, source: error },
-            (_, Some(Trouble::NoConnection { cause, waited })) => Error::Pool { key, waited, cause },
-            (_, None) => Error::Pool { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted },
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Mutex;
 
     use crate::protocol::lease::End;
+    use crate::server::Burst;
     use crate::{Lock, Locker};
 
     /// Holds an expired value, grants everything, and keeps what it was asked.
@@ -329,6 +255,10 @@ mod tests {
 
         fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
             unreachable!("Classic watches nothing")
+        }
+
+        fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
+            unreachable!("it is not asked what it is")
         }
 
         fn command_timeout(&self) -> Duration {

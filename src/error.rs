@@ -1,12 +1,16 @@
 //! What can go wrong, each with the key and what to do about it.
 
+mod causes;
+
 use std::fmt;
 use std::time::Duration;
 
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::server::ClockDifference;
 use crate::server::refusal::Refusal;
-use crate::value::Content;
+use crate::version::Version;
+pub use causes::{Contention, NoAnswer, NoConnection};
 
 /// Why a call on a lock failed. Contention is not among the reasons where it is an expected answer:
 /// [`Lock::try_lock`](crate::Lock::try_lock) says `None`.
@@ -98,8 +102,8 @@ pub enum Error {
 
     /// The server is too old for the protocol of the options. Nothing is in doubt.
     #[error(
-        "lock {key}: the server does not know the commands of the protocol {protocol:?}, which needs Redis {} (it said: {}); {}",
-        protocol.needs(), refusal.text(), protocol.instead()
+        "lock {key}: {} protocol {protocol:?}, which needs Redis {}; {}",
+        TooOld(*version, refusal.as_deref()), protocol.needs(), protocol.instead()
     )]
     #[non_exhaustive]
     Unsupported {
@@ -107,8 +111,10 @@ pub enum Error {
         key: Key,
         /// The protocol that the server is too old for.
         protocol: Protocol,
-        /// What the server said.
-        refusal: Box<Refusal>,
+        /// The server's version, where it is known: it is asked for when a connection is opened.
+        version: Option<Version>,
+        /// What the server said to a command that it does not know; `None` if its version was enough to know.
+        refusal: Option<Box<Refusal>>,
     },
 
     /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
@@ -142,6 +148,27 @@ pub enum Error {
     NoId {
         /// The key with `#{id}` where the id would be.
         key: Key,
+    },
+
+    /// The server could not be asked what it is and can do.
+    #[error("cannot find out what the server can do: {cause}")]
+    #[non_exhaustive]
+    Server {
+        /// What was in the way.
+        cause: Box<NoAnswer>,
+    },
+
+    /// The server's clock and ours are further apart than the settings allow, or the server does not tell its clock.
+    #[error("cannot rely on clocks: the server's is {}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again", match difference {
+        Some(difference) => difference.to_string(),
+        None => "not told".to_owned(),
+    })]
+    #[non_exhaustive]
+    Clocks {
+        /// How far they are apart; `None` if the server does not tell.
+        difference: Option<ClockDifference>,
+        /// What the settings allow.
+        limit: Duration,
     },
 
     /// A locker was to be opened with settings that make no sense.
@@ -180,6 +207,8 @@ impl fmt::Debug for Error {
             Error::Io { .. } => "Io",
             Error::Options { .. } => "Options",
             Error::NoId { .. } => "NoId",
+            Error::Server { .. } => "Server",
+            Error::Clocks { .. } => "Clocks",
             Error::Settings { .. } => "Settings",
             Error::Address { .. } => "Address",
         };
@@ -203,97 +232,24 @@ impl Error {
             | Error::Io { key, .. }
             | Error::Options { key, .. }
             | Error::NoId { key } => Some(key),
-            Error::Settings { .. } | Error::Address { .. } => None,
-        }
-    }
-}
-
-/// What a waiter saw of the lock that it did not get.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Contention {
-    /// How often the lock was asked for.
-    pub tries: u32,
-    /// How long the wait was.
-    pub waited: Duration,
-    /// What the key was last seen to hold; `None` if it was not read, as for a lock without an expiration.
-    pub seen: Option<Content>,
-    /// Whether the lock that was waited for has an expiration, and so takes over from the dead.
-    pub expiring: bool,
-    /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
-    /// unless the guard was moved to another thread.
-    pub taken_by_this_thread: bool,
-}
-
-impl fmt::Display for Contention {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let plural = if self.tries == 1 { "try" } else { "tries" };
-        write!(f, " after {} {plural}", self.tries)?;
-        match &self.seen {
-            _ if !self.expiring => f.write_str(
-                "; a lock without an expiration is never taken over: if its holder is dead, clear it by hand",
-            )?,
-            Some(content) => {
-                write!(f, "; last seen: {content}")?;
-                if let Some(advice) = content.advice() {
-                    write!(f, ", {advice}")?;
-                }
+            Error::Server { .. } | Error::Clocks { .. } | Error::Settings { .. } | Error::Address { .. } => {
+                None
             }
-            None => {}
-        }
-        if self.taken_by_this_thread {
-            f.write_str(
-                "; this very thread took the lock and has not released it: a nested lock waits for itself, unless its guard was moved to \
-                 another thread",
-            )?;
-        }
-        Ok(())
-    }
-}
-
-/// Why there was no connection.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum NoConnection {
-    /// All connections of the pool were in use all the time.
-    PoolExhausted,
-    /// The pool has no connection yet, and the server has not answered the attempt to open one.
-    StillConnecting,
-    /// Connecting failed.
-    Failed(redis::RedisError),
-    /// Whatever was to open the connection panicked: for TLS, a library that the program has not set up.
-    Panicked(String),
-    /// Connecting failed in a pool that is not this library's, which keeps only the words.
-    Said(String),
-}
-
-impl NoConnection {
-    pub(crate) fn has_a_cause(&self) -> bool {
-        match self {
-            NoConnection::PoolExhausted | NoConnection::StillConnecting => false,
-            NoConnection::Failed(_) | NoConnection::Panicked(_) => true,
-            // r2d2's own words, and a colon before whatever was the matter.
-            NoConnection::Said(text) => text.contains(": "),
         }
     }
 }
 
-impl fmt::Display for NoConnection {
+/// How a server is known to be too old.
+struct TooOld<'a>(Option<Version>, Option<&'a Refusal>);
+
+impl fmt::Display for TooOld<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NoConnection::PoolExhausted => f.write_str(
-                "none was free and none could be opened in that time; make the pool larger, or hold its connections for less long",
-            ),
-            NoConnection::StillConnecting => f.write_str(
-                "still connecting; check that the server is up, that it answers, and that the address is right",
-            ),
-            NoConnection::Failed(error) => write!(f, "{error}; check that the server is up and the address is right"),
-            NoConnection::Panicked(text) => write!(
-                f,
-                "connecting panicked ({text}); with the feature tls-rustls a program must choose its cryptography: let it depend \
-                 on rustls with the feature ring or aws_lc_rs"
-            ),
-            NoConnection::Said(text) => write!(f, "{text}; check that the server is up and the pool is large enough"),
+        match (self.0, self.1) {
+            (Some(version), _) => write!(f, "the server is Redis {version}, too old for the"),
+            (None, Some(refusal)) => {
+                write!(f, "the server said \"{}\", so it does not know the commands of the", refusal.text())
+            }
+            (None, None) => f.write_str("the server is too old for the"),
         }
     }
 }

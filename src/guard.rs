@@ -163,7 +163,7 @@ mod tests {
     use crate::event::Observe;
     use crate::identity::Identity;
     use crate::protocol::{Reply, Request};
-    use crate::server::{Burst, Failure, Limits, Window};
+    use crate::server::{Burst, Failure, Limits, Server, Window};
     use crate::{Lock, LockOptions, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
@@ -185,6 +185,10 @@ mod tests {
 
         fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
             unreachable!("Classic watches nothing")
+        }
+
+        fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
+            unreachable!("it is not asked what it is")
         }
 
         fn command_timeout(&self) -> Duration {

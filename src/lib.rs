@@ -51,9 +51,10 @@ mod options;
 mod protocol;
 mod server;
 mod value;
+mod version;
 
 pub use declared::DeclaredLock;
-pub use error::{Contention, Error, NoConnection};
+pub use error::{Contention, Error, NoAnswer, NoConnection};
 pub use event::{Event, LogObserver, Observe};
 pub use guard::LockGuard;
 pub use key::Key;
@@ -62,8 +63,11 @@ pub use locker::{Locker, Settings};
 pub use options::{DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Protocol};
 pub use protocol::release::Release;
 pub use server::refusal::{Refusal, RefusalKind};
-pub use server::{Carrier, ConnectError, Connection, Manager};
+pub use server::{
+    Carrier, ClockDifference, ConnectError, Connection, Manager, Persistence, Role, Server, Warning,
+};
 pub use value::{Content, Expiry};
+pub use version::Version;
 
 /// The crates whose types appear in this one's, in the versions that it uses.
 pub use ::{chrono, r2d2, redis};

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::Error;
 use crate::event::{LogObserver, Observe, Observer};
 use crate::identity::Identity;
-use crate::server::{Carrier, Manager, Pooled, Window};
+use crate::server::{Carrier, Manager, Pooled, Server, Window};
 
 /// How many connections a pool opens at most when nothing else is said. A lock needs one only while a command is on its
 /// way, so this serves many more threads than ten.
@@ -19,7 +19,7 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 /// connect, up to half of what it calls its connection timeout.
 const RECONNECT_WITHIN: Duration = Duration::from_millis(500);
 /// Well before old servers' `timeout 300` closes them.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
 /// share it.
@@ -69,7 +69,12 @@ impl Locker {
     /// Returns the settings of a locker whose connections go where those of `client` go: for what an address cannot say,
     /// such as TLS certificates of one's own (`redis::Client::build_with_tls`).
     pub fn with_client(client: redis::Client) -> Settings {
-        Settings { manager: Manager::new(client), pool_size: DEFAULT_POOL_SIZE, patience: DEFAULT_PATIENCE }
+        Settings {
+            manager: Manager::new(client),
+            pool_size: DEFAULT_POOL_SIZE,
+            patience: DEFAULT_PATIENCE,
+            max_clock_difference: None,
+        }
     }
 
     /// Returns a locker that takes its connections from `pool`: one of [`Manager`], of [`redis::Client`], of a sentinel
@@ -108,6 +113,32 @@ impl Locker {
     pub fn with_managed_pool(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
         let patience = pool.connection_timeout();
         Self::through(Arc::new(Pooled::managed(pool, manager, patience)))
+    }
+
+    /// Asks the server what it is and can do: its version, its role, which protocols work there and why not, its clock, and what
+    /// of its configuration may do harm to locks. Works on every version from 1.2 on; a user who may not ask for something is told
+    /// the rest. Print it to read it, and look at [`Server::warnings`].
+    ///
+    /// Waits for the server, at most a command time-out for each answer. Sends INFO, and what the version knows of CONFIG GET,
+    /// WATCH, UNWATCH, MULTI, DISCARD and TIME. A server before 2.6 has no TIME; there a key of its own named
+    /// `setnx-lock:probe:…` is given a time to end at, watched for up to a second, and removed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Server`] if it cannot be reached, or refuses INFO. A replica is refused as everywhere, unless the settings say
+    /// [`without_info`](Settings::without_info). [`Error::Forked`] in a child of the process that opened the locker.
+    ///
+    /// ```no_run
+    /// # let locker = setnx_lock::Locker::open("redis://127.0.0.1/")?;
+    /// let server = locker.server()?;
+    /// println!("{server}");
+    /// for warning in server.warnings() {
+    ///     eprintln!("{warning}");
+    /// }
+    /// # Ok::<(), setnx_lock::Error>(())
+    /// ```
+    pub fn server(&self) -> Result<Server, Error> {
+        self.engine.survey()
     }
 
     /// Returns the locker with another observer than [`LogObserver`]. Locks made from it report there.
@@ -154,6 +185,7 @@ pub struct Settings {
     manager: Manager,
     pool_size: u32,
     patience: Duration,
+    max_clock_difference: Option<Duration>,
 }
 
 impl Settings {
@@ -178,11 +210,28 @@ impl Settings {
         Self { patience: limit, ..self }
     }
 
-    /// Makes the locker. Connects to nothing yet.
+    /// Checks, when the locker is opened, that the server's clock and this machine's are at most this far apart; not checked unless
+    /// given. Opening connects to the server then, and on servers before 2.6 takes up to a second.
+    ///
+    /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
+    /// clients within a second of each other never overlap. Two clients that are both within half a second of the server are.
+    pub fn max_clock_difference(self, limit: Duration) -> Self {
+        Self { max_clock_difference: Some(limit), ..self }
+    }
+
+    /// Sends no INFO when a connection is opened. A replica is then found out by what it refuses, which up to 2.4 is nothing, and
+    /// a server that is too old for a protocol by not knowing a command.
+    pub fn without_info(self) -> Self {
+        Self { manager: self.manager.without_info(), ..self }
+    }
+
+    /// Makes the locker. Connects to nothing yet, unless clocks are to be checked.
     ///
     /// # Errors
     ///
-    /// [`Error::Settings`] for a pool of no connections, or a time-out of zero.
+    /// [`Error::Settings`] for a pool of no connections, or a time-out of zero. With
+    /// [`max_clock_difference`](Self::max_clock_difference) also [`Error::Clocks`], and [`Error::Server`] if the server cannot be
+    /// asked.
     pub fn open(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
             return Err(Error::Settings { problem });
@@ -196,7 +245,14 @@ impl Settings {
             // What goes wrong is told to whoever waits for a connection, with its cause.
             .error_handler(Box::new(r2d2::NopErrorHandler))
             .build_unchecked(self.manager.clone());
-        Ok(Locker::through(Arc::new(Pooled::managed(pool, &self.manager, self.patience))))
+        let locker = Locker::through(Arc::new(Pooled::managed(pool, &self.manager, self.patience)));
+        if let Some(limit) = self.max_clock_difference {
+            let difference = locker.server()?.clock();
+            if difference.is_none_or(|difference| difference.at_least() > limit) {
+                return Err(Error::Clocks { difference, limit });
+            }
+        }
+        Ok(locker)
     }
 
     fn problem(&self) -> Option<&'static str> {

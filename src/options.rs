@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use crate::version::Version;
+
 /// The longest expiration that is accepted: ten years.
 pub const LONGEST_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
 
@@ -36,6 +38,7 @@ pub struct LockOptions {
     pub(crate) timeout: Option<Duration>,
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
+    pub(crate) takeover_margin: Duration,
     pub(crate) protocol: Protocol,
 }
 
@@ -60,12 +63,14 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    pub(crate) const ALL: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
+
     /// Returns the first version of Redis that has all of its commands.
-    pub(crate) fn needs(self) -> &'static str {
+    pub(crate) const fn needs(self) -> Version {
         match self {
-            Protocol::Classic => "1.2",
-            Protocol::Watched => "2.2",
-            Protocol::Ttl => "2.6.12",
+            Protocol::Classic => Version::new(1, 1, 94), // the first of which it was measured, on the way to 1.2
+            Protocol::Watched => Version::new(2, 2, 0),
+            Protocol::Ttl => Version::new(2, 6, 12),
         }
     }
 
@@ -108,6 +113,7 @@ impl LockOptions {
             timeout: Some(DEFAULT_TIMEOUT),
             poll_interval: DEFAULT_POLL_INTERVAL,
             takeover: Takeover::Expired,
+            takeover_margin: Duration::ZERO,
             protocol: Protocol::Classic,
         }
     }
@@ -153,6 +159,16 @@ impl LockOptions {
     /// Off by default: such a key is waited for, said once in the log, and named in the timeout error.
     pub const fn stealing_as_the_gem_does(self) -> Self {
         Self { takeover: Takeover::AsTheGem, ..self }
+    }
+
+    /// Returns the options with a margin for clocks: an expired lock is left alone for so much longer before it is taken over;
+    /// nothing unless given.
+    ///
+    /// The value in a key names a time one second after its lease, so holder and contender may differ by a second; with a margin
+    /// by that much more. It protects those whose locks this one would take over, so give it to all clients of a key. A dead
+    /// holder's lock is idle for as much longer. The gem has no such thing, and takes over without it.
+    pub const fn takeover_margin(self, takeover_margin: Duration) -> Self {
+        Self { takeover_margin, ..self }
     }
 
     /// Returns what is wrong with the options, in words for the user.

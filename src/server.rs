@@ -2,14 +2,19 @@
 //! Takes a connection for one command and gives it back before the reply is looked at (I9); only a watched key keeps its
 //! connection for the transaction that may follow.
 
+mod about;
 mod burst;
 mod carrier;
+mod clock_difference;
 mod connection;
 mod form;
 mod health;
+mod info;
 mod manager;
 mod pooled;
 pub(crate) mod refusal;
+mod survey;
+mod warning;
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -17,16 +22,24 @@ use std::{fmt, io};
 use crate::clock::{Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
+use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
+use crate::version::Version;
+pub use about::{Persistence, Server};
 pub use carrier::Carrier;
+pub use clock_difference::ClockDifference;
 pub use connection::Connection;
+pub use info::Role;
 pub use manager::{ConnectError, Manager};
 pub(crate) use pooled::Pooled;
 use refusal::Refusal;
+pub use warning::Warning;
 
-/// Until when what is waited for.
+/// What a command is sent under: what the server must be able to do, and until when what is waited for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// A server that is known to be too old for this gets nothing sent.
+    pub(crate) needs: Protocol,
     /// When the command was decided on.
     pub(crate) asked: Now,
     /// A connection that cannot be opened is waited for until here.
@@ -42,6 +55,7 @@ pub(crate) struct Limits {
 pub(crate) enum Failure {
     NoConnection { cause: NoConnection, waited: Duration },
     TooLate,
+    TooOld(Version),
     Refused(Refusal),
     Lost(redis::RedisError),
 }
@@ -54,6 +68,9 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
 
     /// Sends WATCH and GET and returns GET's reply, with the connection that watches.
     fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure>;
+
+    /// Asks the server what it is and can do, with the help of a key that is nobody's.
+    fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure>;
 
     /// The longest that one command takes.
     fn command_timeout(&self) -> Duration;

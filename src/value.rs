@@ -16,6 +16,12 @@ const NONCES: u64 = 10_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Nonce(u64);
 
+impl fmt::Display for Nonce {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
 impl Nonce {
     /// Makes a nonce of any random number.
     pub(crate) fn from_random(random: u64) -> Self {

@@ -26,6 +26,8 @@ pub(crate) struct Terms {
     pub(crate) deadline: Option<Uptime>,
     pub(crate) poll_interval: Duration,
     pub(crate) takeover: Takeover,
+    /// How much longer than its time a value is left alone, for clocks that differ by more than the guard.
+    pub(crate) takeover_margin: Duration,
     /// How long an attempt without a deadline puts up with lost answers in a row.
     pub(crate) patience: Duration,
     /// The one before the first that is used.
@@ -249,7 +251,7 @@ impl Acquiring {
     /// I1, and the one option that departs from it.
     fn may_take_over(&self, content: &Content, now: Wall) -> bool {
         match content {
-            Content::Until(Expiry(until)) => *until < now,
+            Content::Until(Expiry(until)) => until.after(self.terms.takeover_margin) < now,
             Content::Unexpiring | Content::Empty | Content::Unreadable(_) => {
                 self.terms.takeover == Takeover::AsTheGem
             }
@@ -290,9 +292,11 @@ impl Acquiring {
         self.note_what_never_expires();
         let Some(time) = self.time_left(now) else { return self.give_up(GiveUp::Timeout) };
         let sleep = match &self.seen {
-            Some(Content::Until(Expiry(until))) if self.terms.expiration.is_some() && *until >= now.wall => {
+            Some(Content::Until(Expiry(until))) if self.terms.expiration.is_some() => {
+                let until = until.after(self.terms.takeover_margin);
                 // Taken over is what is in the past, so a microsecond more.
-                time.min(until.since(now.wall) + Duration::from_micros(1))
+                let free = until.since(now.wall) + Duration::from_micros(1);
+                if until >= now.wall { time.min(free) } else { time }
             }
             _ => time,
         };

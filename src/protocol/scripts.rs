@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `margin 2s` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, gives the lock back |
 //! | `ann is served` | the server carries out its command and the answer arrives |
@@ -197,6 +197,7 @@ impl Stage {
             deadline: client.timeout.map(|timeout| now.uptime.after(timeout)),
             poll_interval: Duration::from_millis(100),
             takeover: client.takeover,
+            takeover_margin: client.margin,
             patience: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };

@@ -26,12 +26,14 @@ struct Laws {
     expirations: [u64; 3],
     /// How far clocks are apart at most.
     skew: u64,
+    /// How much longer than its time a lock is left alone.
+    margin: u64,
     /// How long a command may take from being decided to being carried out.
     delay: u64,
 }
 
 const WITHIN_THE_GUARD: Laws =
-    Laws { protocols: [Protocol::Classic; 3], expirations: [1500; 3], skew: 400, delay: 400 };
+    Laws { protocols: [Protocol::Classic; 3], expirations: [1500; 3], skew: 400, margin: 0, delay: 400 };
 
 #[derive(Debug)]
 enum Doing {
@@ -163,6 +165,7 @@ impl World {
             deadline: None,
             poll_interval: Duration::from_millis(100),
             takeover: Takeover::Expired,
+            takeover_margin: Duration::from_millis(self.laws.margin),
             patience: Duration::from_secs(5),
             nonce: client.nonce,
         };
@@ -290,4 +293,13 @@ fn two_get_inside_when_expirations_differ() {
 #[test]
 fn two_get_inside_when_clocks_are_further_apart_than_the_guard() {
     assert!(search(Laws { skew: 2000, ..WITHIN_THE_GUARD }, 20_000).is_err());
+}
+
+#[test]
+fn a_takeover_margin_makes_up_for_clocks_that_are_further_apart() {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let laws = Laws { protocols: [protocol; 3], skew: 2400, margin: 2000, ..WITHIN_THE_GUARD };
+        let entries = search(laws, 2000).unwrap_or_else(|way| panic!("{protocol:?}: {way}"));
+        assert!(entries > 2_000, "hardly anybody got in: {entries}");
+    }
 }

@@ -7,6 +7,8 @@ use redis::{
     ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
 };
 
+use crate::version::Version;
+
 /// A connection of a pool that a [`Locker`](crate::Locker) can work with.
 ///
 /// After an I/O or protocol error a connection must never be used again: an answer that comes late would be taken for
@@ -24,6 +26,12 @@ pub trait Carrier: redis::ConnectionLike + Send + 'static {
     /// Whether the connection is likely dead and should be retired rather than used.
     fn is_doubtful(&self) -> bool {
         false
+    }
+
+    /// The version of the server, if it was asked when the connection was opened: what it is too old for is then known before
+    /// anything is sent.
+    fn server_version(&self) -> Option<Version> {
+        None
     }
 
     /// Lets the next answer take at most `limit`, if the connection knows a shorter limit than its own.

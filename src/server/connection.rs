@@ -10,12 +10,15 @@ use super::carrier::{Carrier, collected, next_reply};
 use super::health::Health;
 use super::{not_understood, refusal_in};
 use crate::clock;
+use crate::version::Version;
 
 /// A connection opened by a [`Manager`](crate::Manager). Carries any command of the redis crate; broken for good after the first I/O or
 /// protocol error (I8).
 pub struct Connection {
     inner: redis::Connection,
     address: String,
+    /// What the server said it was, if it was asked.
+    version: Option<Version>,
     /// Set before a command and cleared by a clean reply, so that it also stays set if that is cut short by a panic.
     broken: bool,
     command_timeout: Duration,
@@ -30,11 +33,12 @@ impl Connection {
     pub(super) fn opened(
         inner: redis::Connection,
         address: String,
+        version: Option<Version>,
         command_timeout: Duration,
         health: Arc<Health>,
     ) -> Self {
         let (read_timeout, opened_at) = (command_timeout, health.closures());
-        Self { inner, address, broken: false, command_timeout, read_timeout, opened_at, health }
+        Self { inner, address, version, broken: false, command_timeout, read_timeout, opened_at, health }
     }
 
     fn set_read_timeout(&mut self, wanted: Duration) {
@@ -71,6 +75,10 @@ impl Carrier for Connection {
 
     fn is_doubtful(&self) -> bool {
         self.opened_at < self.health.closures()
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        self.version
     }
 
     fn answer_within(&mut self, limit: Duration) {
@@ -125,6 +133,7 @@ impl ConnectionLike for Connection {
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
+            .field("version", &self.version)
             .field("broken", &self.broken)
             .field("command_timeout", &self.command_timeout)
             .finish_non_exhaustive()

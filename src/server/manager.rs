@@ -11,9 +11,11 @@ use redis::{ConnectionAddr, ConnectionLike as _, ProtocolVersion, RedisError, Va
 use super::carrier::Carrier as _;
 use super::connection::{Connection, told};
 use super::health::Health;
+use super::info::{Info, Role};
 use super::refusal::Refusal;
 use super::refusal_in;
 use crate::clock::{self, Uptime};
+use crate::version::Version;
 
 /// How long connecting may take when nothing else is said.
 pub(crate) const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -29,13 +31,15 @@ pub(super) const PANIC_PAUSE: Duration = Duration::from_secs(5);
 ///
 /// Unlike the redis crate's own manager it sets time-outs for connecting and for each answer (2 s unless changed),
 /// never uses a connection again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers answer
-/// with an error. Turn r2d2's `test_on_check_out` off: it costs a round trip for every command and proves nothing about
-/// the next.
+/// with an error. On each connection that it opens it asks the server once, by INFO, what it is: a replica is refused, and what
+/// a server is too old for is known before anything is sent. Turn r2d2's `test_on_check_out` off: it costs a round trip for every
+/// command and proves nothing about the next.
 #[derive(Clone)]
 pub struct Manager {
     client: redis::Client,
     connect_timeout: Duration,
     command_timeout: Duration,
+    asks_info: bool,
     health: Arc<Health>,
 }
 
@@ -47,6 +51,7 @@ impl Manager {
             client,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            asks_info: true,
             health: Arc::default(),
         }
     }
@@ -61,6 +66,13 @@ impl Manager {
     #[must_use]
     pub fn command_timeout(self, command_timeout: Duration) -> Self {
         Self { command_timeout, ..self }
+    }
+
+    /// Returns the manager without the question what the server is. A replica is then found out by what it refuses, which up to
+    /// 2.4 is nothing, and a server that is too old by not knowing a command.
+    #[must_use]
+    pub fn without_info(self) -> Self {
+        Self { asks_info: false, ..self }
     }
 
     /// The time-outs: for connecting, and for a command.
@@ -98,16 +110,18 @@ impl Manager {
                 greetings.say(redis::cmd("SELECT").arg(settings.db()))?;
             }
         }
-        if tls {
-            // The handshake comes with the first command. Left to a lock's, a certificate that is refused would be an
-            // answer that got lost. That this user may not say PING is all the same.
-            match greetings.say(&redis::cmd("PING")) {
-                Err(ConnectError::Refused(refusal)) if !refusal.ends_the_connection() => {}
-                answer => answer?,
+        let version = if self.asks_info {
+            greetings.ask_what_it_is()?
+        } else {
+            if tls {
+                // The handshake comes with the first command. Left to a lock's, a certificate that is refused would be an
+                // answer that got lost.
+                greetings.ask(&redis::cmd("PING"))?;
             }
-        }
+            None
+        };
         inner.set_read_timeout(Some(self.command_timeout))?;
-        Ok(Connection::opened(inner, address, self.command_timeout, self.health()))
+        Ok(Connection::opened(inner, address, version, self.command_timeout, self.health()))
     }
 }
 
@@ -118,12 +132,30 @@ struct Greetings<'a> {
 }
 
 impl Greetings<'_> {
-    fn say(&mut self, command: &redis::Cmd) -> Result<(), ConnectError> {
+    fn say(&mut self, command: &redis::Cmd) -> Result<Value, ConnectError> {
         // A time-out of zero would be none at all.
         let left = self.give_up.since(clock::now().uptime).max(Duration::from_millis(1));
         self.connection.set_read_timeout(Some(left))?;
-        self.connection.req_command(command).and_then(Value::extract_error)?;
-        Ok(())
+        Ok(self.connection.req_command(command).and_then(Value::extract_error)?)
+    }
+
+    /// Says what need not be answered: that this user may not ask it, or that the command has another name, is all the same.
+    fn ask(&mut self, command: &redis::Cmd) -> Result<Option<Value>, ConnectError> {
+        match self.say(command) {
+            Err(ConnectError::Refused(refusal)) if !refusal.ends_the_connection() => Ok(None),
+            answer => answer.map(Some),
+        }
+    }
+
+    /// Returns the server's version, if it tells one. A replica is no server to lock on.
+    fn ask_what_it_is(&mut self) -> Result<Option<Version>, ConnectError> {
+        let answer = self.ask(&redis::cmd("INFO"))?;
+        let text = answer.and_then(|answer| redis::from_redis_value::<String>(answer).ok());
+        let Some(info) = text.and_then(Info::read) else { return Ok(None) };
+        match info.role() {
+            Some(Role::Replica { of }) => Err(ConnectError::Replica { of }),
+            _ => Ok(info.version()),
+        }
     }
 
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is tried.
@@ -132,10 +164,10 @@ impl Greetings<'_> {
             match self.say(redis::cmd("AUTH").arg(user).arg(password)) {
                 Err(ConnectError::Refused(refusal))
                     if refusal.text().contains("wrong number of arguments") => {}
-                answer => return answer,
+                answer => return answer.map(drop),
             }
         }
-        self.say(redis::cmd("AUTH").arg(password))
+        self.say(redis::cmd("AUTH").arg(password)).map(drop)
     }
 }
 
@@ -202,6 +234,13 @@ pub enum ConnectError {
     /// The server answered, and said no.
     #[error("{0}")]
     Refused(Refusal),
+    /// The server is a replica, and a lock there protects nothing.
+    #[error("it is a replica{}; lock on its master, since a lock on a replica protects nothing", of.as_ref().map_or(String::new(), |master| format!(" of {master}")))]
+    #[non_exhaustive]
+    Replica {
+        /// The master's host and port, where the server tells them.
+        of: Option<String>,
+    },
     /// The server could not be reached, or could not be understood.
     #[error("{0}")]
     Failed(RedisError),

@@ -10,7 +10,8 @@ use super::carrier::Carrier;
 use super::form::{self, Answer};
 use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
-use super::{Burst, Failure, Limits, Window, failure_of, refusal_in, refused};
+use super::survey::Survey;
+use super::{Burst, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
@@ -87,6 +88,7 @@ where
                 {
                     return Err(Failure::Refused(refusal));
                 }
+                Some(ConnectError::Replica { of }) => NoConnection::Replica { of },
                 Some(ConnectError::Panicked(text)) => NoConnection::Panicked(text),
                 Some(ConnectError::Failed(error)) if over || now >= limits.reachable_by => {
                     NoConnection::Failed(error)
@@ -183,6 +185,11 @@ where
         let mut limits = *limits;
         loop {
             let (mut connection, now) = self.checkout(&limits)?;
+            if let Some(version) =
+                connection.server_version().filter(|version| *version < limits.needs.needs())
+            {
+                return Err(Failure::TooOld(version));
+            }
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
@@ -230,6 +237,17 @@ where
     fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
         let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits)?;
         Ok((reply, Box::new(Watching::on(connection, Arc::clone(&self.multi_is_known)))))
+    }
+
+    fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure> {
+        let (mut connection, _) = self.checkout(limits)?;
+        match Survey::over(&mut *connection, self.command_timeout, probe).ask() {
+            Ok(answer) => answer.map_err(Failure::Refused),
+            Err(error) => {
+                retire(connection);
+                Err(failure_of(error))
+            }
+        }
     }
 
     fn command_timeout(&self) -> Duration {

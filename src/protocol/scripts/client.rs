@@ -15,6 +15,7 @@ pub(super) struct Client {
     pub(super) expiration: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) takeover: Takeover,
+    pub(super) margin: Duration,
     pub(super) protocol: Protocol,
     pub(super) number: u64,
     /// How far its wall clock is ahead, in microseconds.
@@ -40,6 +41,7 @@ impl Client {
             expiration: None,
             timeout: Some(Duration::from_secs(5)),
             takeover: Takeover::Expired,
+            margin: Duration::ZERO,
             protocol: Protocol::Classic,
             number: n,
             skew: 0,
@@ -60,6 +62,7 @@ impl Client {
                 "stealing" => client.takeover = Takeover::AsTheGem,
                 "watched" => client.protocol = Protocol::Watched,
                 "ttl" => client.protocol = Protocol::Ttl,
+                "margin" => client.margin = time(options.next().ok_or("a margin of what")?)?,
                 "forever" => client.timeout = None,
                 "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
                 expiration => client.expiration = Some(time(expiration)?),

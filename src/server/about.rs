@@ -1,0 +1,338 @@
+//! What a server is and can do, as far as it matters to locks. Pure: what it was asked is an argument.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use super::clock_difference::ClockDifference;
+use super::info::{Info, Role};
+use super::refusal::{Refusal, RefusalKind};
+use super::warning::Warning;
+use crate::options::Protocol;
+use crate::version::Version;
+
+/// What a server is and can do: the answer of [`Locker::server`](crate::Locker::server). Its `Display` is a report of some lines
+/// for people.
+///
+/// What a server does not tell, because its version does not know it or the user may not ask, is `None`.
+#[derive(Clone, Debug)]
+pub struct Server {
+    version: Version,
+    role: Option<Role>,
+    replicas: Option<u32>,
+    persistence: Option<Persistence>,
+    maxmemory_policy: Option<String>,
+    maxmemory: Option<u64>,
+    idle_timeout: Option<Duration>,
+    clock: Option<ClockDifference>,
+    in_a_cluster: bool,
+    /// The commands that it refused, and how.
+    refused: BTreeMap<&'static str, Refusal>,
+}
+
+/// What is left of a server's data when it is started again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Persistence {
+    /// Nothing.
+    None,
+    /// What it was at the last snapshot (RDB).
+    Snapshots,
+    /// What it was up to about a second before (AOF).
+    AppendOnly,
+}
+
+/// What a server answered.
+#[derive(Debug)]
+pub(super) struct Answers {
+    pub(super) info: Info,
+    pub(super) version: Version,
+    /// What CONFIG GET told, by the name of the parameter.
+    pub(super) config: BTreeMap<&'static str, String>,
+    pub(super) refused: BTreeMap<&'static str, Refusal>,
+    pub(super) clock: Option<ClockDifference>,
+}
+
+impl Server {
+    pub(super) fn told_by(answers: Answers) -> Self {
+        let Answers { info, version, config, refused, clock } = answers;
+        // Newer servers tell some of it in INFO, which needs fewer rights.
+        let told = |parameter: &str, field: &str| {
+            config.get(parameter).map_or(info.get(field), |value| Some(value.as_str()))
+        };
+        let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+        let appends = told("appendonly", "aof_enabled").map(|value| matches!(value, "yes" | "1"));
+        let snapshots = config.get("save").map(|save| !save.trim().is_empty());
+        let persistence = match (appends, snapshots) {
+            (Some(true), _) => Some(Persistence::AppendOnly),
+            (_, Some(true)) => Some(Persistence::Snapshots),
+            (Some(false), Some(false)) => Some(Persistence::None),
+            _ => None,
+        };
+        Self {
+            version,
+            role: info.role(),
+            replicas: number(info.get("connected_slaves")).and_then(|n| u32::try_from(n).ok()),
+            persistence,
+            maxmemory_policy: told("maxmemory-policy", "maxmemory_policy").map(str::to_owned),
+            maxmemory: number(told("maxmemory", "maxmemory")),
+            idle_timeout: number(config.get("timeout").map(String::as_str)).map(Duration::from_secs),
+            clock,
+            in_a_cluster: info.get("cluster_enabled") == Some("1"),
+            refused,
+        }
+    }
+
+    /// Returns the version that the server says it is.
+    #[must_use]
+    pub fn version(&self) -> Version {
+        self.version
+    }
+
+    /// Returns whether it is a master, or a replica of which.
+    #[must_use]
+    pub fn role(&self) -> Option<&Role> {
+        self.role.as_ref()
+    }
+
+    /// Returns how many replicas follow it.
+    #[must_use]
+    pub fn replicas(&self) -> Option<u32> {
+        self.replicas
+    }
+
+    /// Returns what is left of its data when it is started again.
+    #[must_use]
+    pub fn persistence(&self) -> Option<Persistence> {
+        self.persistence
+    }
+
+    /// Returns how much memory its data may take, in bytes; 0 where there is no limit.
+    #[must_use]
+    pub fn maxmemory(&self) -> Option<u64> {
+        self.maxmemory
+    }
+
+    /// Returns what it does when its memory is full: the `maxmemory-policy`, which there is from 2.2 on.
+    #[must_use]
+    pub fn maxmemory_policy(&self) -> Option<&str> {
+        self.maxmemory_policy.as_deref()
+    }
+
+    /// Returns after how long it closes connections on which nothing is said: its `timeout`, zero for never.
+    #[must_use]
+    pub fn idle_timeout(&self) -> Option<Duration> {
+        self.idle_timeout
+    }
+
+    /// Returns how its clock differs from this machine's.
+    #[must_use]
+    pub fn clock(&self) -> Option<ClockDifference> {
+        self.clock
+    }
+
+    /// Returns whether it is a node of a cluster, where a key may belong to another node.
+    #[must_use]
+    pub fn is_in_a_cluster(&self) -> bool {
+        self.in_a_cluster
+    }
+
+    /// Returns why this protocol does not work here, in words for people; `None` if it does.
+    #[must_use]
+    pub fn obstacle(&self, protocol: Protocol) -> Option<String> {
+        if let Some(Role::Replica { .. }) = self.role {
+            return Some("it is a replica, and a lock there protects nothing".into());
+        }
+        if self.version < protocol.needs() {
+            return Some(format!("needs Redis {}; {}", protocol.needs(), protocol.instead()));
+        }
+        let commands: &[&str] = match protocol {
+            Protocol::Classic => &[],
+            Protocol::Watched | Protocol::Ttl => &["WATCH", "UNWATCH", "MULTI", "DISCARD"],
+        };
+        let (command, refusal) = commands.iter().find_map(|command| {
+            self.refused.get_key_value(command).filter(|(_, refusal)| refuses_the_command(refusal))
+        })?;
+        Some(format!("the server refused {command}: {}", refusal.text()))
+    }
+
+    /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works.
+    #[must_use]
+    pub fn recommended(&self) -> Protocol {
+        match self.obstacle(Protocol::Watched) {
+            None => Protocol::Watched,
+            Some(_) => Protocol::Classic,
+        }
+    }
+
+    /// Returns what may go wrong with locks on this server, the gravest first. Each says what to do.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
+        Warning::about(self)
+    }
+}
+
+/// Whether the command itself is refused, and not the key that it was tried with: a user may have been given other keys.
+fn refuses_the_command(refusal: &Refusal) -> bool {
+    match refusal.kind() {
+        RefusalKind::UnknownCommand => true,
+        RefusalKind::NotPermitted => !refusal.text().contains("key"),
+        _ => false,
+    }
+}
+
+impl fmt::Display for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let or_unknown = |told: Option<String>| told.unwrap_or_else(|| "not told".into());
+        let role = self.role.as_ref().map(|role| match role {
+            Role::Master => "master".to_owned(),
+            Role::Replica { of } => format!("replica of {}", or_unknown(of.clone())),
+        });
+        writeln!(f, "Redis {}, {}", self.version, role.unwrap_or_else(|| "role not told".into()))?;
+        for protocol in Protocol::ALL {
+            let works =
+                self.obstacle(protocol).map_or("works".to_owned(), |why| format!("does not work: {why}"));
+            writeln!(f, "{:<14}{works}", format!("{protocol:?}:"))?;
+        }
+        writeln!(f, "clock:        {}", or_unknown(self.clock.map(|clock| clock.to_string())))?;
+        let memory = self.maxmemory.map(|limit| match (limit, &self.maxmemory_policy) {
+            (0, _) => "no limit".to_owned(),
+            (limit, Some(policy)) => format!("{limit} bytes at most, then {policy}"),
+            (limit, None) => format!("{limit} bytes at most"),
+        });
+        writeln!(f, "memory:       {}", or_unknown(memory))?;
+        let idle = self.idle_timeout.map(|idle| match idle {
+            Duration::ZERO => "kept".to_owned(),
+            idle => format!("closed after {} s", idle.as_secs()),
+        });
+        writeln!(f, "idle clients: {}", or_unknown(idle))?;
+        let kept = self.persistence.map(|persistence| match persistence {
+            Persistence::None => "nothing".to_owned(),
+            Persistence::Snapshots => "the last snapshot".to_owned(),
+            Persistence::AppendOnly => "all but about the last second".to_owned(),
+        });
+        writeln!(f, "after a crash: {}", or_unknown(kept))?;
+        write!(f, "replicas:     {}", or_unknown(self.replicas.map(|n| n.to_string())))?;
+        for (command, refusal) in &self.refused {
+            write!(f, "\nrefused {command}: {}", refusal.text())?;
+        }
+        for warning in self.warnings() {
+            write!(f, "\nwarning: {warning}")?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OLD: &str = "redis_version:2.0.5\r\nconnected_slaves:0\r\nrole:master\r\n";
+    const NEW: &str = "# Server\r\nredis_version:7.0.15\r\n# Persistence\r\naof_enabled:0\r\n# Memory\r\nmaxmemory:0\r\n\
+                       maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
+
+    fn server(info: &str, config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) -> Server {
+        let info = Info::read(info.into()).unwrap();
+        Server::told_by(Answers {
+            version: info.version().unwrap(),
+            info,
+            config: config.iter().map(|(name, value)| (*name, (*value).to_owned())).collect(),
+            refused: refused.iter().map(|(name, text)| (*name, Refusal::new(*text))).collect(),
+            clock: None,
+        })
+    }
+
+    #[test]
+    fn an_old_server_says_what_it_knows() {
+        let server = server(OLD, &[("timeout", "300"), ("appendonly", "no"), ("save", "900 1")], &[]);
+        assert_eq!(server.version(), Version::new(2, 0, 5));
+        assert_eq!(server.obstacle(Protocol::Classic), None);
+        assert_eq!(server.obstacle(Protocol::Watched).unwrap(), "needs Redis 2.2.0; use Protocol::Classic");
+        assert_eq!(server.recommended(), Protocol::Classic);
+        assert_eq!((server.maxmemory(), server.maxmemory_policy()), (None, None));
+        assert_eq!(server.persistence(), Some(Persistence::Snapshots));
+        let warnings = server.warnings();
+        assert_eq!(warnings, [Warning::ForgetsLocks { persistence: Persistence::Snapshots }]);
+        let report = server.to_string();
+        assert!(report.starts_with("Redis 2.0.5, master\n"), "{report}");
+        assert!(
+            report.contains("closed after 300 s") && report.contains("memory:       not told"),
+            "{report}"
+        );
+    }
+
+    #[test]
+    fn info_tells_what_config_may_not() {
+        let refused = [("CONFIG", "NOPERM this user has no permissions to run the 'config|get' command")];
+        let told = server(NEW, &[], &refused);
+        assert_eq!((told.maxmemory(), told.maxmemory_policy()), (Some(0), Some("noeviction")));
+        assert_eq!(
+            (told.persistence(), told.idle_timeout()),
+            (None, None),
+            "without `save` it may have snapshots"
+        );
+        assert_eq!(told.recommended(), Protocol::Watched);
+        assert_eq!(told.warnings(), [Warning::FailoverLosesLocks { replicas: 2 }]);
+        assert!(told.to_string().contains("refused CONFIG: NOPERM"), "{told}");
+        let appends = NEW.replace("aof_enabled:0", "aof_enabled:1");
+        assert_eq!(server(&appends, &[], &[]).persistence(), Some(Persistence::AppendOnly));
+        assert_eq!(server(NEW, &[("save", "")], &[]).persistence(), Some(Persistence::None));
+    }
+
+    #[test]
+    fn a_command_that_is_refused_is_an_obstacle_and_a_key_that_is_refused_is_none() {
+        let gone = server(NEW, &[], &[("MULTI", "ERR unknown command 'MULTI'")]);
+        assert_eq!(
+            gone.obstacle(Protocol::Ttl).unwrap(),
+            "the server refused MULTI: ERR unknown command 'MULTI'"
+        );
+        assert_eq!(gone.obstacle(Protocol::Classic), None);
+        let other = "NOPERM this user has no permissions to access one of the keys used as arguments";
+        assert_eq!(server(NEW, &[], &[("WATCH", other)]).obstacle(Protocol::Watched), None);
+        let command = "NOPERM this user has no permissions to run the 'watch' command";
+        assert!(server(NEW, &[], &[("WATCH", command)]).obstacle(Protocol::Watched).is_some());
+    }
+
+    #[test]
+    fn what_may_do_harm_is_warned_of_and_nothing_else() {
+        let warned = |info: &str, config: &[(&'static str, &str)]| server(info, config, &[]).warnings();
+        let safe = [("save", ""), ("appendonly", "yes"), ("timeout", "300"), ("maxmemory", "100")];
+        assert_eq!(warned(OLD, &safe), []);
+        let with = |name: &'static str, value| {
+            let mut config = safe.to_vec();
+            config.retain(|(other, _)| *other != name);
+            config.push((name, value));
+            warned(OLD, &config)
+        };
+        assert_eq!(with("timeout", "120"), [Warning::ClosesIdle { idle: Duration::from_secs(120) }]);
+        assert_eq!(with("timeout", "0"), []);
+        assert!(matches!(
+            with("maxmemory-policy", "allkeys-lru")[..],
+            [Warning::MayEvict { whose: "locks", .. }]
+        ));
+        assert!(
+            with("maxmemory-policy", "volatile-lru")[0].to_string().contains("locks of the protocol Ttl")
+        );
+        assert_eq!(with("maxmemory-policy", "noeviction"), []);
+        let unlimited = [("maxmemory-policy", "allkeys-lru"), ("maxmemory", "0"), ("appendonly", "yes")];
+        assert_eq!(warned(OLD, &unlimited), []);
+        let replica = OLD.replace("role:master", "role:slave\r\nmaster_host:10.0.0.1\r\nmaster_port:6379");
+        let replica = server(&replica, &safe, &[]);
+        assert!(matches!(replica.warnings()[..], [Warning::IsReplica { of: Some(_) }]));
+        assert!(replica.obstacle(Protocol::Classic).unwrap().contains("replica"));
+        assert!(replica.to_string().starts_with("Redis 2.0.5, replica of 10.0.0.1:6379\n"));
+        assert_eq!(warned(&format!("{OLD}cluster_enabled:1\r\n"), &safe), [Warning::IsInACluster]);
+    }
+
+    #[test]
+    fn a_clock_that_is_far_from_ours_is_warned_of() {
+        use crate::clock::Wall;
+        let at = |millis: u64| Wall((1_795_000_000_000 + millis) * 1000);
+        for (ahead, warned) in [(499, false), (503, true)] {
+            let mut server = server(OLD, &[], &[]);
+            server.clock = Some(ClockDifference::of(at(0), at(2), at(ahead), Duration::ZERO));
+            let found =
+                server.warnings().iter().any(|warning| matches!(warning, Warning::ClockDiffers { .. }));
+            assert_eq!(found, warned, "{ahead} ms");
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! Asks a server what it is and can do. Sends only what its version knows, and takes a refusal for an answer.
+
+use std::collections::BTreeMap;
+use std::thread;
+use std::time::Duration;
+
+use redis::{Cmd, RedisResult, Value, cmd, from_redis_value};
+
+use super::about::{Answers, Server};
+use super::carrier::Carrier;
+use super::clock_difference::ClockDifference;
+use super::info::Info;
+use super::refusal::Refusal;
+use super::refusal_in;
+use crate::clock::{self, Wall};
+use crate::key::Key;
+use crate::version::Version;
+
+/// What CONFIG is asked for.
+const PARAMETERS: [&str; 5] = ["maxmemory", "maxmemory-policy", "timeout", "appendonly", "save"];
+/// How often the time is asked for where the server tells it to the microsecond: the quickest answer says most.
+const READINGS: usize = 5;
+/// How long the probe may stay if we die before it is removed, where the clocks are not further apart than that.
+const PROBE_STAYS: Duration = Duration::from_secs(3600);
+/// The last time that every old server can hold, nearly: for a clock that is further ahead of ours.
+const LATEST: Wall = Wall(2_145_916_800_000_000); // 2038-01-01
+/// How often a server that tells whole seconds is asked, until one begins.
+const LOOK_FOR_A_SECOND: Duration = Duration::from_millis(20);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A survey over one connection.
+pub(super) struct Survey<'a, C> {
+    connection: &'a mut C,
+    /// For the answers of one trip.
+    limit: Duration,
+    /// A key that is nobody's.
+    probe: &'a Key,
+    refused: BTreeMap<&'static str, Refusal>,
+}
+
+impl<'a, C: Carrier> Survey<'a, C> {
+    pub(super) fn over(connection: &'a mut C, limit: Duration, probe: &'a Key) -> Self {
+        Self { connection, limit, probe, refused: BTreeMap::new() }
+    }
+
+    /// Asks everything. The inner error is of a server that does not tell even its version.
+    pub(super) fn ask(mut self) -> RedisResult<Result<Server, Refusal>> {
+        let info = match self.one(&cmd("INFO"))? {
+            Ok(answer) => from_redis_value(answer).ok().and_then(Info::read),
+            Err(refusal) => return Ok(Err(refusal)),
+        };
+        let Some((info, version)) = info.and_then(|info| info.version().map(|version| (info, version)))
+        else {
+            return Ok(Err(Refusal::new("its answer to INFO names no version")));
+        };
+        let mut config = BTreeMap::new();
+        if version >= Version::new(2, 0, 0) {
+            for parameter in PARAMETERS {
+                match self.one(cmd("CONFIG").arg("GET").arg(parameter))? {
+                    Ok(answer) => config.extend(value_of(answer).map(|value| (parameter, value))),
+                    Err(refusal) => _ = self.refused.entry("CONFIG").or_insert(refusal),
+                }
+            }
+        }
+        if version >= Version::new(2, 2, 0) {
+            for (name, command) in [
+                ("WATCH", cmd("WATCH").arg(self.probe.as_bytes()).clone()),
+                ("UNWATCH", cmd("UNWATCH")),
+                ("MULTI", cmd("MULTI")),
+                ("DISCARD", cmd("DISCARD")),
+            ] {
+                if let Err(refusal) = self.one(&command)? {
+                    self.refused.insert(name, refusal);
+                }
+            }
+        }
+        let clock =
+            if version >= Version::new(2, 6, 0) { self.clock_by_time()? } else { self.clock_by_ttl()? };
+        Ok(Ok(Server::told_by(Answers { info, version, config, refused: self.refused, clock })))
+    }
+
+    fn one(&mut self, command: &Cmd) -> RedisResult<Result<Value, Refusal>> {
+        match self.connection.exchange(&command.get_packed_command(), 1, self.limit) {
+            Ok(mut replies) => match replies.pop() {
+                Some(Value::ServerError(error)) => {
+                    let error = error.into();
+                    Ok(Err(refusal_in(&error).unwrap_or_else(|| Refusal::new(error.to_string()))))
+                }
+                reply => Ok(Ok(reply.unwrap_or(Value::Nil))),
+            },
+            Err(error) => refusal_in(&error).map(Err).ok_or(error),
+        }
+    }
+
+    fn clock_by_time(&mut self) -> RedisResult<Option<ClockDifference>> {
+        let mut difference = None;
+        for _ in 0..READINGS {
+            let before = clock::now().wall;
+            let answer = self.one(&cmd("TIME"))?;
+            let after = clock::now().wall;
+            let time = match answer {
+                Ok(answer) => from_redis_value::<(u64, u64)>(answer).ok(),
+                Err(refusal) => {
+                    self.refused.insert("TIME", refusal);
+                    None
+                }
+            };
+            let Some((seconds, micros)) = time else { return Ok(None) };
+            let server = Wall(seconds.saturating_mul(1_000_000).saturating_add(micros));
+            note(&mut difference, ClockDifference::of(before, after, server, Duration::from_micros(1)));
+        }
+        Ok(difference)
+    }
+
+    /// Before 2.6 a server's clock shows in how long a key still has that was given a time to end at.
+    fn clock_by_ttl(&mut self) -> RedisResult<Option<ClockDifference>> {
+        let mut difference = None;
+        for until in [clock::now().wall.after(PROBE_STAYS), LATEST] {
+            let until = until.0 / 1_000_000;
+            // Anew each time: before 2.2 a time that is set cannot be changed.
+            let key = self.probe.as_bytes();
+            for (name, command) in [
+                ("SET", cmd("SET").arg(key).arg("1").clone()),
+                ("EXPIREAT", cmd("EXPIREAT").arg(key).arg(until).clone()),
+            ] {
+                if let Err(refusal) = self.one(&command)? {
+                    self.refused.insert(name, refusal);
+                    return Ok(None);
+                }
+            }
+            difference = self.watch_a_second_begin(until)?;
+            let _removed = self.one(cmd("DEL").arg(self.probe.as_bytes()))?;
+            if difference.is_some() {
+                break;
+            }
+            // It was gone at once: that time has passed by the server's clock.
+        }
+        Ok(difference)
+    }
+
+    fn watch_a_second_begin(&mut self, until: u64) -> RedisResult<Option<ClockDifference>> {
+        let mut difference = None;
+        let mut first = None;
+        let began = clock::now().uptime;
+        loop {
+            let before = clock::now().wall;
+            let answer = self.one(cmd("TTL").arg(self.probe.as_bytes()))?;
+            let after = clock::now().wall;
+            let left = answer.ok().and_then(|answer| from_redis_value::<i64>(answer).ok());
+            let Some(left) = left.and_then(|left| u64::try_from(left).ok()) else { return Ok(difference) };
+            let server = Wall(until.saturating_sub(left).saturating_mul(1_000_000));
+            note(&mut difference, ClockDifference::of(before, after, server, SECOND));
+            let another = *first.get_or_insert(left) != left;
+            if another || clock::now().uptime.since(began) > SECOND * 2 {
+                return Ok(difference);
+            }
+            thread::sleep(LOOK_FOR_A_SECOND);
+        }
+    }
+}
+
+fn note(difference: &mut Option<ClockDifference>, reading: ClockDifference) {
+    *difference = Some(difference.map_or(reading, |earlier| earlier.and(reading)));
+}
+
+/// The value in an answer to CONFIG GET for one parameter; nothing for one that the version does not have.
+fn value_of(answer: Value) -> Option<String> {
+    from_redis_value::<BTreeMap<String, String>>(answer).ok()?.into_values().next()
+}

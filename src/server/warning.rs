@@ -1,0 +1,122 @@
+//! What may go wrong with locks on a server, in plain words, each with what to do.
+
+use std::time::Duration;
+
+use super::about::{Persistence, Server};
+use super::clock_difference::ClockDifference;
+use super::info::Role;
+
+/// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
+/// server's are.
+const CLOSE_TO_THE_SERVER: Duration = Duration::from_millis(500);
+
+/// Something about a server that may do harm to locks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Warning {
+    /// The server is a replica.
+    #[error("it is a replica{}, and a lock there protects nothing; lock on its master", of.as_ref().map_or(String::new(), |of| format!(" of {of}")))]
+    #[non_exhaustive]
+    IsReplica {
+        /// The master's host and port, where the server tells them.
+        of: Option<String>,
+    },
+    /// The server's clock is far from ours.
+    #[error(
+        "its clock is {difference}: expiry times are compared by the clients' clocks, which must be within a second of each other; \
+         keep all machines' clocks in step (NTP), and see `takeover_margin`"
+    )]
+    #[non_exhaustive]
+    ClockDiffers {
+        /// How it differs.
+        difference: ClockDifference,
+    },
+    /// The server removes keys when its memory is full.
+    #[error(
+        "when its memory is full it removes keys by {policy}, {whose} too, and another gets the lock; set maxmemory-policy to \
+         noeviction, or lock on a server of its own"
+    )]
+    #[non_exhaustive]
+    MayEvict {
+        /// The `maxmemory-policy`.
+        policy: String,
+        /// Which locks can go that way.
+        whose: &'static str,
+    },
+    /// The server forgets locks, or brings back old ones, when it is started again.
+    #[error("after a crash {}, so work under a lock may go on while another gets it; turn on appendonly, or after a restart wait as long as the longest expiration before work goes on", match persistence {
+        Persistence::None => "it has no data at all",
+        _ => "it has the data of its last snapshot: newer locks are gone, and locks of then are back until they expire",
+    })]
+    #[non_exhaustive]
+    ForgetsLocks {
+        /// What is left of the data.
+        persistence: Persistence,
+    },
+    /// A failover to a replica can lose locks.
+    #[error(
+        "{replicas} replicas follow it, each a moment behind: a failover can lose the newest locks; after one wait as long as the \
+         longest expiration before work goes on, or make the work itself safe against running twice"
+    )]
+    #[non_exhaustive]
+    FailoverLosesLocks {
+        /// How many replicas there are.
+        replicas: u32,
+    },
+    /// The server closes idle connections sooner than we do.
+    #[error(
+        "it closes connections that are idle for {} s: a command sent on one at that moment gets no answer and leaves a lock in \
+         doubt; set its timeout to 0, or to 300 or more", idle.as_secs()
+    )]
+    #[non_exhaustive]
+    ClosesIdle {
+        /// After how long.
+        idle: Duration,
+    },
+    /// The server is a node of a cluster.
+    #[error(
+        "it is a node of a cluster, and a key may belong to another; use a pool of connections that know the cluster"
+    )]
+    IsInACluster,
+}
+
+impl Warning {
+    /// Returns what there is to say of a server, the gravest first.
+    pub(super) fn about(server: &Server) -> Vec<Warning> {
+        let mut warnings = Vec::new();
+        if let Some(Role::Replica { of }) = server.role() {
+            warnings.push(Warning::IsReplica { of: of.clone() });
+        }
+        if server.is_in_a_cluster() {
+            warnings.push(Warning::IsInACluster);
+        }
+        if let Some(difference) = server.clock().filter(|clock| clock.at_least() > CLOSE_TO_THE_SERVER) {
+            warnings.push(Warning::ClockDiffers { difference });
+        }
+        // Without a limit nothing is removed, whatever the policy.
+        if let Some(policy) = server.maxmemory_policy()
+            && server.maxmemory() != Some(0)
+        {
+            let whose = match policy.split('-').next() {
+                Some("allkeys") => Some("locks"),
+                // Only what has a time to live.
+                Some("volatile") => Some("locks of the protocol Ttl and of gems from 1.4.2 on"),
+                _ => None,
+            };
+            warnings.extend(whose.map(|whose| Warning::MayEvict { policy: policy.to_owned(), whose }));
+        }
+        if let Some(persistence @ (Persistence::None | Persistence::Snapshots)) = server.persistence() {
+            warnings.push(Warning::ForgetsLocks { persistence });
+        }
+        if let Some(replicas @ 1..) = server.replicas() {
+            warnings.push(Warning::FailoverLosesLocks { replicas });
+        }
+        if let Some(idle) = server.idle_timeout()
+            && !idle.is_zero()
+            && idle <= crate::locker::IDLE_TIMEOUT
+        {
+            warnings.push(Warning::ClosesIdle { idle });
+        }
+        warnings
+    }
+}
