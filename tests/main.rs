@@ -30,6 +30,9 @@ mod transaction_faults;
 mod transactions;
 mod wire;
 
+#[path = "../compat/servers/mod.rs"]
+mod servers;
+
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
