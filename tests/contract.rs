@@ -8,6 +8,7 @@ use std::{panic, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Protocol, Release};
 
+use crate::support::record::recorded;
 use crate::support::{Ground, LONG, Outcome, expiring, millis, tests};
 
 type Test = fn(&Ground) -> Outcome;
@@ -42,9 +43,8 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         .map(|protocol| ground.with(protocol))
         .flat_map(|ground| {
             tests.iter().map(move |(name, test)| {
-                let (ground, test) = (ground.clone(), *test);
-                let name = format!("contract::{}::{}::{name}", ground.name, ground.protocol_name());
-                Trial::test(name, move || test(&ground))
+                let works = ground.supports_its_protocol();
+                recorded("contract", &ground, name, works, *test, |ground| ground.refuses_its_protocol(name))
             })
         })
         .collect()

@@ -69,7 +69,14 @@ fn a_server_that_is_down() -> Outcome {
 
 fn a_server_that_accepts_and_never_answers() -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let locker = impatient(&format!("redis://{}/", listener.local_addr()?), 2);
+    let url = format!("redis://{}/", listener.local_addr()?);
+    // What is asked first is what the server is, so nothing is in doubt.
+    let error =
+        Lock::new(&impatient(&url, 2), "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
+    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    // A locker that does not ask learns it from its first command.
+    let settings = Locker::at(&url)?.without_info().connect_timeout(millis(500));
+    let locker = settings.command_timeout(millis(300)).patience(millis(500)).open()?;
     for options in
         [expiring().timeout(millis(500)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {

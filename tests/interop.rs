@@ -2,29 +2,30 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Stdio};
-use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, DeclaredLock, LockOptions, Protocol};
+use setnx_lock::{Content, DeclaredLock, LockOptions, Protocol, Version};
 
 use crate::processes::worker;
+use crate::support::record::recorded;
 use crate::support::ruby::{CLASSIC, Gem, RubyPeer, TIME_TO_LIVE, Taken};
-use crate::support::{Ground, LONG, Outcome, RedisServer, TestKey, millis};
+use crate::support::{Ground, LONG, Outcome, TestKey, millis};
 
 /// What both sides lock with in the tests that nobody dies in.
 const EXPIRATION: Duration = Duration::from_secs(30);
 
 type Test = fn(&Pair) -> Outcome;
 
-/// A family of the gem, one of our protocols, and a server of their own.
+/// A family of the gem, and one of our protocols on a server.
 struct Pair {
     gem: Gem,
     ground: Ground,
+    scenario: &'static str,
 }
 
-pub(crate) fn trials() -> Vec<Trial> {
+pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
     let tests: &[(&str, Test)] = crate::support::tests![
         ruby_holds_and_rust_waits,
         rust_holds_and_ruby_waits,
@@ -35,18 +36,33 @@ pub(crate) fn trials() -> Vec<Trial> {
     ];
     let gems = [CLASSIC, TIME_TO_LIVE].into_iter().filter(|gem| gem.is_there());
     let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
-    gems.flat_map(|gem| protocols.map(|protocol| (gem, protocol)))
-        .flat_map(|(gem, protocol)| {
+    gems.flat_map(|gem| protocols.map(|protocol| (gem, ground.with(protocol))))
+        .flat_map(|(gem, ground)| {
             tests.iter().map(move |(name, test)| {
-                let test = *test;
-                let name = format!("interop::gem_{gem}::{}::{name}", format!("{protocol:?}").to_lowercase());
-                Trial::test(name, move || {
-                    let ground = Ground::of(&Arc::new(RedisServer::start()?)).with(protocol);
-                    test(&Pair { gem, ground })
-                })
+                let scenario = format!("gem_{gem}: {name}");
+                let gem_works = gem == CLASSIC || ground.version >= SET_HAS_OPTIONS;
+                let works = gem_works && ground.supports_its_protocol();
+                let pair = move |ground: &Ground| Pair { gem, ground: ground.clone(), scenario: name };
+                let refused = move |ground: &Ground| match gem_works {
+                    true => ground.refuses_its_protocol(&format!("{gem}-{name}")),
+                    false => the_gem_is_refused(&pair(ground)),
+                };
+                recorded("interop", &ground, &scenario, works, move |ground| test(&pair(ground)), refused)
             })
         })
         .collect()
+}
+
+/// Gems from 1.4.2 on need these.
+const SET_HAS_OPTIONS: Version = Version::new(2, 6, 12);
+
+/// The server is too old for the gem, which is no worse off for us.
+fn the_gem_is_refused(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let error = ruby.take(&key.key.to_string(), Some(EXPIRATION), millis(0)).expect_err("SET has no options");
+    assert!(error.to_string().contains("Redis::CommandError"), "{error}");
+    assert_eq!(key.value(), None);
+    Ok(())
 }
 
 impl Pair {
@@ -55,7 +71,7 @@ impl Pair {
     }
 
     fn key(&self) -> TestKey {
-        self.ground.key("shared")
+        self.ground.key(&format!("{}-{}", self.gem, self.scenario))
     }
 }
 
@@ -154,14 +170,16 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
     );
     let mut ruby = pair.peer()?;
     let locker = pair.ground.locker();
-    let name = "hockey_team:7:trade_players_lock";
+    // The same test may run on another ground of the same server.
+    let id = format!("{}-{}-{}", pair.ground.name, pair.ground.protocol_name(), pair.gem);
+    let name = &format!("hockey_team:{id}:trade_players_lock");
     assert_eq!(ruby.take(name, Some(EXPIRATION), millis(0))?, Taken::Held);
-    assert!(DECLARED.of(&locker, 7)?.try_lock()?.is_none());
-    assert!(DECLARED.of(&locker, 8)?.try_lock()?.is_some());
-    assert!(DECLARED.global(&locker)?.try_lock()?.is_some());
-    assert!(DECLARED.clear_lock(&locker, 7)?);
-    let inside = DECLARED.obtain_lock(&locker, 7, |held| {
-        assert_eq!(held.key().to_string(), name);
+    assert!(DECLARED.of(&locker, &id)?.try_lock()?.is_none());
+    assert!(DECLARED.of(&locker, format!("{id}8"))?.try_lock()?.is_some());
+    assert!(DECLARED.global(&locker)?.try_lock_for(LONG)?.is_some());
+    assert!(DECLARED.clear_lock(&locker, &id)?);
+    let inside = DECLARED.obtain_lock(&locker, &id, |held| {
+        assert_eq!(&held.key().to_string(), name);
         Ok::<_, setnx_lock::Error>(ruby.take(name, Some(EXPIRATION), millis(0)))
     })?;
     assert!(matches!(inside?, Taken::Timeout(_)), "Ruby gets no lock that Rust holds");

@@ -15,6 +15,8 @@
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
+mod boundaries;
+mod clocks;
 mod contract;
 mod events;
 mod faults;
@@ -37,12 +39,17 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
+/// How many tests run at a time unless the command line says otherwise.
+const TEST_THREADS: usize = 6;
+
 fn main() -> ExitCode {
     if let Some(outcome) = processes::as_worker() {
         return outcome;
     }
-    let arguments = Arguments::from_args();
-    let grounds = match support::grounds(arguments.list) {
+    let mut arguments = Arguments::from_args();
+    // Most tests wait for a time to pass.
+    arguments.test_threads.get_or_insert(TEST_THREADS);
+    let grounds = match support::ground::grounds(arguments.list) {
         Ok(grounds) => grounds,
         Err(problem) => {
             eprintln!("cannot test: {problem}");
@@ -50,11 +57,13 @@ fn main() -> ExitCode {
         }
     };
     let mut trials: Vec<Trial> = grounds.iter().flat_map(contract::trials).collect();
+    trials.extend(grounds.iter().flat_map(interop::trials));
     for part in [
+        boundaries::trials(),
+        clocks::trials(),
         events::trials(),
         faults::trials(),
         golden::trials(),
-        interop::trials(),
         matrix::trials(),
         package::trials(),
         pools::trials(),
@@ -66,5 +75,7 @@ fn main() -> ExitCode {
     ] {
         trials.extend(part);
     }
-    libtest_mimic::run(&arguments, trials).exit_code()
+    let conclusion = libtest_mimic::run(&arguments, trials);
+    support::record::print();
+    conclusion.exit_code()
 }

@@ -10,6 +10,7 @@ use std::{env, fs, io, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
+use crate::clocks;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Makes this program a worker: its part, and what that needs, separated by commas.
-const PART: &str = "SETNX_LOCK_TEST_WORKER";
+pub(crate) const PART: &str = "SETNX_LOCK_TEST_WORKER";
 
 const THREADS: u32 = 2;
 const ROUNDS: u32 = 25;
@@ -38,6 +39,9 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["churn", url, key, file, total, expiration, protocol] => {
             churn(url, key, Path::new(file), total, expiration, protocol)
         }
+        ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
+        ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
+        ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such part: {part}").into()),
     };
     Some(played.map_or_else(
@@ -57,7 +61,7 @@ pub(crate) fn worker(part: &[&str]) -> io::Result<Child> {
         .spawn()
 }
 
-type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Increments the number in a file, which is read, left alone for a moment, and written back.
 fn count(url: &str, key: &str, file: &Path) -> Played {
@@ -122,7 +126,7 @@ fn churn(url: &str, key: &str, file: &Path, total: &str, expiration: &str, proto
     Ok(())
 }
 
-fn protocol_named(name: &str) -> Result<Protocol, String> {
+pub(crate) fn protocol_named(name: &str) -> Result<Protocol, String> {
     [Protocol::Classic, Protocol::Watched, Protocol::Ttl]
         .into_iter()
         .find(|protocol| format!("{protocol:?}").to_lowercase() == name)

@@ -121,7 +121,8 @@ fn a_replica_that_takes_no_writes() -> Outcome {
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", master.port()))?;
     // Until it has its data from the master it may say that it is loading.
     let error = loop {
-        let error = Lock::new(&Locker::open(&replica.url())?, "report", expiring())?.lock().unwrap_err();
+        let unasked = Locker::at(&replica.url())?.without_info().open()?;
+        let error = Lock::new(&unasked, "report", expiring())?.lock().unwrap_err();
         if refused(&error) != RefusalKind::Loading {
             break error;
         }

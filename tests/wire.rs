@@ -15,7 +15,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "wire",
         tests![
-            an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing,
+            an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info,
             contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
             whatever_is_done_with_a_lock_only_four_commands_are_sent,
             watched_and_ttl_send_their_transactions,
@@ -61,11 +61,16 @@ impl Monitor {
     }
 }
 
+/// Returns the lock with a connection opened, and so with what is said when one is.
+fn connected(lock: Lock) -> Result<Lock, Error> {
+    lock.peek().map(|_| lock)
+}
+
 fn names(commands: &[Vec<String>]) -> Vec<&str> {
     commands.iter().map(|words| words[0].as_str()).collect()
 }
 
-fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing() -> Outcome {
+fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outcome {
     let server = RedisServer::start()?;
     let monitor = Monitor::on(&server)?;
     let locker = Locker::open(&server.url())?;
@@ -76,7 +81,9 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing() -> Outcom
         }
     }
     let commands = monitor.recorded(&server)?;
-    assert_eq!(names(&commands), ["SETNX", "DEL"].repeat(20));
+    assert_eq!(commands[0], ["INFO"], "once, on the one connection that was opened");
+    let commands = &commands[1..];
+    assert_eq!(names(commands), ["SETNX", "DEL"].repeat(20));
     for pair in commands.chunks(2) {
         assert_eq!(
             (pair[0].len(), pair[0][1].as_str(), &pair[1][1..]),
@@ -85,6 +92,11 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_nothing() -> Outcom
     }
     assert!(commands[0][2].parse::<f64>()? > 1.7e9);
     assert_eq!(commands[20][2], "1");
+
+    let monitor = Monitor::on(&server)?;
+    let silent = Locker::at(&server.url())?.without_info().open()?;
+    Lock::new(&silent, "pair", expiring())?.with(|_| Ok::<_, Error>(()))?;
+    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
     Ok(())
 }
 
@@ -93,7 +105,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     let ground = Ground::of(&server);
     let key = ground.key("contend");
     let name = key.key.to_string();
-    let lock = ground.lock(&key, expiring().timeout(millis(50)));
+    let lock = connected(ground.lock(&key, expiring().timeout(millis(50))))?;
     key.set("1895000000.5");
     let monitor = Monitor::on(&server)?;
     assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
@@ -111,7 +123,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
 
     // Without an expiration a waiter asks and sleeps, and never looks.
     key.set("1532000016.5");
-    let lock = ground.lock(&key, LockOptions::held_until_released().timeout(millis(50)));
+    let lock = connected(ground.lock(&key, LockOptions::held_until_released().timeout(millis(50))))?;
     let monitor = Monitor::on(&server)?;
     assert!(lock.lock().is_err());
     let commands = monitor.recorded(&server)?;
@@ -122,7 +134,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
 fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let monitor = Monitor::on(&server)?;
-    let locker = Locker::open(&server.url())?;
+    let locker = Locker::at(&server.url())?.without_info().open()?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
     let lock = Lock::new(&locker, "all", brief)?;
     mem::forget(lock.lock()?); // a holder that died
@@ -150,7 +162,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
     for (protocol, ask) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
         let ground = ground.with(protocol);
         let key = ground.key("transactions");
-        let lock = ground.lock(&key, expiring().timeout(Duration::ZERO));
+        let lock = connected(ground.lock(&key, expiring().timeout(Duration::ZERO)))?;
         let monitor = Monitor::on(&server)?;
         lock.lock()?.release().map(|_| ())?;
         let commands = monitor.recorded(&server)?;

@@ -1,0 +1,206 @@
+//! A fault at every boundary: each protocol, each way through it, each command that it sends, each thing that can happen to a
+//! command. Whatever it is, the call ends in time, with the right answer or the right error; nothing is sent twice; and the key is
+//! ours, or free again after the expiration and one second at most.
+
+use std::time::{Duration, Instant, SystemTime};
+use std::{mem, thread};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Content, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
+
+use crate::servers::Fault;
+use crate::support::scene::{Scene, assert_nothing_sent_twice};
+use crate::support::{Outcome, TestKey, millis};
+use crate::transactions::PAST;
+
+const LEASE: Duration = Duration::from_millis(400);
+/// Later than the lease, and still within the time that an answer is waited for.
+const LATE: Duration = Duration::from_millis(600);
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
+/// Long enough for any load, and short enough to tell from waiting for ever.
+const IN_TIME: Duration = Duration::from_secs(20);
+
+/// A way through a protocol.
+#[derive(Clone, Copy, Debug)]
+enum Path {
+    /// Nobody holds the lock.
+    Free,
+    /// Its holder is dead.
+    TakeOver,
+    /// It is given back.
+    Release,
+    /// The same, by a locker whose transactions go in one trip, as all but the first do.
+    ReleaseInOneTrip,
+}
+
+const PATHS: [(&str, Path); 4] = [
+    ("a_free_lock", Path::Free),
+    ("a_dead_holder_s_lock", Path::TakeOver),
+    ("a_release", Path::Release),
+    ("a_release_in_one_trip", Path::ReleaseInOneTrip),
+];
+
+/// What can happen, and whether it can to a command in the middle of a trip: a stream of bytes loses nothing in between.
+const FAULTS: [(&str, Fault, bool); 7] = [
+    ("request_lost", Fault::SwallowRequest, false),
+    ("answer_lost", Fault::SwallowAnswer, false),
+    ("answer_later_than_the_lease", Fault::AnswerLate(LATE), true),
+    ("cut_before", Fault::CutBefore, true),
+    ("cut_after", Fault::CutAfter, true),
+    ("cut_within_the_answer", Fault::CutWithin, true),
+    ("half_open", Fault::HalfOpen, true),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        for (path_name, path) in PATHS {
+            if matches!((protocol, path), (Protocol::Classic, Path::ReleaseInOneTrip)) {
+                continue;
+            }
+            for (fault_name, fault, in_one_trip) in FAULTS {
+                if matches!(path, Path::ReleaseInOneTrip) && !in_one_trip {
+                    continue;
+                }
+                let name = format!("{protocol:?}").to_lowercase();
+                let name = format!("boundaries::{name}::{path_name}::{fault_name}");
+                trials.push(Trial::test(name, move || at_every_command(protocol, path, &fault)));
+            }
+        }
+    }
+    trials
+}
+
+/// Goes the way once without a fault, to see how many commands it takes, and then once for each of them with the fault.
+fn at_every_command(protocol: Protocol, path: Path, fault: &Fault) -> Outcome {
+    let commands = Stage::set(protocol, path)?.undisturbed()?;
+    assert!(!commands.is_empty());
+    for n in 1..=commands.len() {
+        let disturbed = Stage::set(protocol, path)?;
+        disturbed.scene.gate.at(n, fault.clone());
+        disturbed.go().map_err(|problem| format!("{} ({n} of {commands:?}): {problem}", commands[n - 1]))?;
+    }
+    Ok(())
+}
+
+/// Everything up to where the way begins.
+struct Stage {
+    scene: Scene,
+    key: TestKey,
+    lock: Lock,
+    held: Option<LockGuard>,
+}
+
+impl Stage {
+    fn set(protocol: Protocol, path: Path) -> Result<Self, Box<dyn std::error::Error>> {
+        let scene = Scene::set()?;
+        let key = scene.ground.key("boundary");
+        let settings = Locker::at(&scene.gate.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
+        let locker = settings.command_timeout(COMMAND_TIMEOUT).patience(COMMAND_TIMEOUT).open()?;
+        let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
+        let lock = Lock::new(&locker, &key.key, options)?;
+        let held = match path {
+            // The connection is there already, as it is for most calls.
+            Path::Free => lock.peek().map(|_| None)?,
+            Path::TakeOver => {
+                key.set(PAST);
+                lock.peek().map(|_| None)?
+            }
+            Path::ReleaseInOneTrip => {
+                let _released = lock.lock()?.release()?;
+                Some(lock.lock()?)
+            }
+            Path::Release => Some(lock.lock()?),
+        };
+        scene.gate.forget();
+        Ok(Self { scene, key, lock, held })
+    }
+
+    fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
+        match self.held {
+            Some(held) => drop(held),
+            None => mem::forget(self.lock.lock()?),
+        }
+        Ok(self.scene.gate.names())
+    }
+
+    fn go(mut self) -> Result<(), Box<dyn std::error::Error>> {
+        let began = Instant::now();
+        match self.held.take() {
+            None => {
+                let acquired = self.lock.lock();
+                assert!(began.elapsed() < IN_TIME);
+                self.judge_acquired(acquired)?;
+            }
+            Some(held) => {
+                let released = held.release();
+                assert!(began.elapsed() < IN_TIME);
+                self.judge_released(&released)?;
+            }
+        }
+        assert_nothing_sent_twice(&self.scene.gate);
+        self.judge_key()
+    }
+
+    /// Whether the key holds one of the values that we have sent.
+    fn is_ours(&self) -> bool {
+        let value = self.key.value();
+        self.scene
+            .gate
+            .asked()
+            .iter()
+            .any(|asked| asked.arguments.get(1) == value.as_ref() && value.is_some())
+    }
+
+    fn judge_acquired(&self, acquired: Result<LockGuard, Error>) -> Result<(), String> {
+        match acquired {
+            Ok(held) => {
+                let ours = self.is_ours();
+                if held.ensure_held().is_ok() && !ours {
+                    return Err(format!("granted, but the key holds {:?}", self.key.value()));
+                }
+                mem::forget(held);
+                Ok(())
+            }
+            // We may have it, or not: the server knows.
+            Err(Error::Unknown { .. }) => Ok(()),
+            // Granted later than its lease, and refused; now it is waited for as anybody's.
+            Err(Error::Timeout { .. }) if self.is_ours() => Ok(()),
+            // Nothing is in doubt then, so nothing may be left of us.
+            Err(Error::Io { .. } | Error::Pool { .. }) if !self.is_ours() => Ok(()),
+            Err(error) => Err(format!("{error:?}, and the key holds {:?}", self.key.value())),
+        }
+    }
+
+    fn judge_released(&self, released: &Result<Release, Error>) -> Result<(), String> {
+        let value = self.key.value();
+        match (released, &value) {
+            (Ok(Release::Released { .. }), None) => {}
+            // The deletion came to nothing, or the lease passed on the way to it.
+            (Ok(Release::Overran), _) => {}
+            (Err(Error::Unknown { .. }), _) => {}
+            (Err(Error::Io { .. } | Error::Pool { .. }), Some(_)) => {}
+            _ => return Err(format!("{released:?}, and the key holds {value:?}")),
+        }
+        // Once a deletion may have been carried out, none follows.
+        let names = self.scene.gate.names();
+        let deletions = names.iter().filter(|name| *name == "DEL").count();
+        if deletions > 1 { Err(format!("deleted more than once: {names:?}")) } else { Ok(()) }
+    }
+
+    /// Whatever happened, the next one gets the lock when the expiration and one second have passed.
+    fn judge_key(&self) -> Result<(), Box<dyn std::error::Error>> {
+        let lock = self.scene.ground.lock(&self.key, LockOptions::expiring_after(LEASE));
+        let free_at = match lock.peek()? {
+            Content::Absent => SystemTime::now(),
+            Content::Until(expiry) => expiry.system_time().ok_or("a time in this century")?,
+            other => return Err(format!("the key holds {other}").into()),
+        };
+        let at_most = SystemTime::now() + LEASE + Duration::from_secs(1);
+        if free_at > at_most {
+            return Err(format!("the key is not free before {free_at:?}, later than {at_most:?}").into());
+        }
+        thread::sleep(free_at.duration_since(SystemTime::now()).unwrap_or_default() + millis(1));
+        lock.try_lock()?.map(drop).ok_or("the lock is not free when it should be".into())
+    }
+}

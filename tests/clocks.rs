@@ -1,0 +1,279 @@
+//! Clocks that differ, and clocks that are set while a lock is held: worker processes whose wall clock `faketime` sets. What is
+//! true is told by the monotonic clock, which is left as it is and the same for all processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, mem, thread};
+
+use libtest_mimic::Trial;
+use rustix::time::{ClockId, clock_gettime};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+
+use crate::processes::{self, PART, protocol_named};
+use crate::servers::{Gate, Played};
+use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "clocks",
+        tests![
+            clocks_nearly_a_second_apart_let_no_two_in,
+            clocks_further_apart_than_the_guard_let_two_in,
+            a_takeover_margin_keeps_them_apart,
+            a_clock_set_forward_ends_the_lease,
+            a_clock_set_back_does_not_lengthen_the_lease,
+            a_clock_that_is_too_far_from_the_server_s_is_refused,
+        ],
+    )
+}
+
+/// How long each hold is relied on in the contests.
+const LEASE: Duration = Duration::from_millis(300);
+
+/// The monotonic clock of the machine.
+fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below a second"))
+}
+
+/// A worker whose wall clock is set. Killed when dropped.
+struct Worker {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts one whose clock is `offset` (`+0.9s`) from the machine's.
+    fn with_clock(offset: &str, part: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME", offset), part)
+    }
+
+    /// Starts one whose clock is what a file says it is.
+    fn with_clock_in(file: &Path, part: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1"), part)
+    }
+
+    fn start(command: &mut Command, part: &[&str]) -> io::Result<Self> {
+        let command = command.env(PART, part.join(",")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Ok(Self { process, lines })
+    }
+
+    /// Says something to it, and returns what it says next.
+    fn ask(&mut self, line: &str) -> Result<String, Box<dyn std::error::Error>> {
+        writeln!(self.process.stdin.as_mut().expect("it is piped"), "{line}")?;
+        Ok(self.lines.recv_timeout(LONG)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// Returns this program with its wall clock to be set. `faketime` knows where its library is.
+fn faked() -> io::Result<Command> {
+    let told = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
+        io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
+    })?;
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let library = told.lines().find(|line| line.starts_with("LD_PRELOAD=")).map(|line| line.split_at(11).1);
+    let mut command = Command::new(env::current_exe()?);
+    command
+        .env("LD_PRELOAD", library.ok_or_else(|| io::Error::other("faketime names no library"))?)
+        .env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Ok(command)
+}
+
+/// Worker: takes the lock again and again, says from when until when each lease may be relied on, and never gives it back, so
+/// that whoever comes next takes it over.
+pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::Played {
+    let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
+    let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
+    let lock = Lock::new(&Locker::open(url)?, key, options)?;
+    loop {
+        let held = lock.lock()?;
+        // In this order: the end is never told later than it is.
+        let enter = monotonic();
+        let valid_until = enter + held.remaining().expect("it expires");
+        writeln!(io::stdout(), "{} {}", enter.as_micros(), valid_until.as_micros())?;
+        mem::forget(held);
+        thread::sleep(valid_until.saturating_sub(monotonic()));
+    }
+}
+
+/// Worker: takes the lock, and tells what it knows of it whenever it is asked.
+pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
+    let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
+    let taken = monotonic();
+    println!("holding");
+    for _asked in io::stdin().lines() {
+        let still = match held.ensure_held() {
+            Ok(()) => "held",
+            Err(Error::Expired { .. }) => "expired",
+            Err(error) => return Err(error.into()),
+        };
+        let remaining = held.remaining().expect("it expires");
+        println!("{still} {} {}", remaining.as_micros(), (monotonic() - taken).as_micros());
+    }
+    println!("{:?}", held.release()?);
+    Ok(())
+}
+
+/// Worker: opens a locker that checks clocks, and says what came of it.
+pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
+    match Locker::at(url)?.max_clock_difference(humantime::parse_duration(limit)?).open() {
+        Ok(_) => println!("opened"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}
+
+/// From when until when somebody relied on the lock, in microseconds.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    holder: usize,
+    enter: u64,
+    valid_until: u64,
+}
+
+type Overlap = Option<(Lease, Lease)>;
+
+/// Lets two workers take the lock over from each other until each has had it `turns` times, or two were inside.
+fn contest(
+    clocks: [&str; 2],
+    protocol: Protocol,
+    margin: &str,
+    turns: usize,
+) -> Result<Overlap, Box<dyn std::error::Error>> {
+    let server = RedisServer::start()?;
+    let protocol = format!("{protocol:?}").to_lowercase();
+    let part = ["take_over", &server.url(), "clocks", &protocol, margin];
+    let workers = clocks.map(|clock| Worker::with_clock(clock, &part));
+    let mut leases: Vec<Lease> = Vec::new();
+    let began = Instant::now();
+    loop {
+        for (holder, worker) in workers.iter().enumerate() {
+            for line in worker.as_ref().map_err(ToString::to_string)?.lines.try_iter() {
+                let (enter, valid_until) = line.split_once(' ').ok_or("two times")?;
+                leases.push(Lease { holder, enter: enter.parse()?, valid_until: valid_until.parse()? });
+            }
+        }
+        leases.sort_by_key(|lease| lease.enter);
+        if let Some(pair) = leases.windows(2).find(|pair| pair[1].enter < pair[0].valid_until) {
+            return Ok(Some((pair[0], pair[1])));
+        }
+        if (0..2).all(|n| leases.iter().filter(|lease| lease.holder == n).count() >= turns) {
+            return Ok(None);
+        }
+        if began.elapsed() > LONG {
+            return Err(format!("not so many turns in a minute: {leases:?}").into());
+        }
+        thread::sleep(millis(10));
+    }
+}
+
+fn clocks_nearly_a_second_apart_let_no_two_in() -> Outcome {
+    for (ahead, protocol) in [("+0.9s", Protocol::Classic), ("-0.9s", Protocol::Watched)] {
+        let overlap = contest(["+0s", ahead], protocol, "0s", 2)?;
+        assert!(overlap.is_none(), "{protocol:?}, {ahead}: {overlap:?}");
+    }
+    Ok(())
+}
+
+fn clocks_further_apart_than_the_guard_let_two_in() -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let overlap = contest(["+0.9s", "-0.9s"], protocol, "0s", usize::MAX)?;
+        assert!(overlap.is_some_and(|(first, second)| first.holder != second.holder), "{protocol:?}");
+    }
+    Ok(())
+}
+
+fn a_takeover_margin_keeps_them_apart() -> Outcome {
+    let overlap = contest(["+0.9s", "-0.9s"], Protocol::Classic, "1s", 2)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+/// What a worker says of its lease: whether it holds it, what is left of it, and how long ago it was granted.
+fn told(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };
+    let micros = |word: &str| word.parse().map(Duration::from_micros);
+    Ok((*still == "held", micros(remaining)?, micros(held)?))
+}
+
+/// Starts a worker that holds a lock, with the file that its clock goes by, and returns it when it has the lock.
+fn holder(server: &RedisServer, expiration: &str) -> Result<(Worker, PathBuf), Box<dyn std::error::Error>> {
+    let file = server.folder().join("clock");
+    fs::write(&file, "+0s")?;
+    let worker = Worker::with_clock_in(&file, &["tell_of_the_lease", &server.url(), "clocks", expiration])?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
+    Ok((worker, file))
+}
+
+fn a_clock_set_forward_ends_the_lease() -> Outcome {
+    const LEASE: Duration = Duration::from_millis(4900);
+    let server = RedisServer::start()?;
+    loop {
+        let (mut worker, file) = holder(&server, "4900ms")?;
+        let (holds, ..) = told(&worker.ask("?")?)?;
+        fs::write(&file, "+5s")?;
+        let (still_holds, remaining, held) = told(&worker.ask("?")?)?;
+        if holds && held < LEASE {
+            assert!(!still_holds, "the clock says that the lease has passed, and others may go by that");
+            assert_eq!(remaining, Duration::ZERO);
+            return Ok(());
+        }
+        // The machine was busy for so long that the lease is over anyway.
+        server.say(&["DEL", "clocks"])?;
+    }
+}
+
+fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
+    const LEASE: Duration = Duration::from_secs(2);
+    let server = RedisServer::start()?;
+    let (mut worker, file) = holder(&server, "2s")?;
+    fs::write(&file, "-5s")?;
+    let (_, remaining, held) = told(&worker.ask("?")?)?;
+    assert!(remaining <= LEASE.saturating_sub(held) + millis(1), "{remaining:?} left after {held:?}");
+    thread::sleep(remaining);
+    let (holds, remaining, _) = told(&worker.ask("?")?)?;
+    assert_eq!((holds, remaining), (false, Duration::ZERO), "by the monotonic clock");
+    drop(worker.process.stdin.take());
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "Overran");
+    Ok(())
+}
+
+fn a_clock_that_is_too_far_from_the_server_s_is_refused() -> Outcome {
+    let server = RedisServer::start()?;
+    let old = Gate::playing(Played::V2_4, server.address())?;
+    for (clock, words) in [
+        ("+0s", "opened"),
+        ("+5s", "cannot rely on clocks: the server's is "),
+        ("-5s", "cannot rely on clocks: the server's is "),
+    ] {
+        for url in [server.url(), old.url()] {
+            let worker = Worker::with_clock(clock, &["check_clocks", &url, "2s"])?;
+            let said = worker.lines.recv_timeout(LONG)?;
+            assert!(said.starts_with(words), "{clock} at {url}: {said}");
+            let which = match clock {
+                "+0s" => continue,
+                "+5s" => "behind ours, and 2s is allowed; set the clock that is wrong",
+                _ => "ahead of ours, and 2s is allowed; set the clock that is wrong",
+            };
+            assert!(said.contains(which), "{clock} at {url}: {said}");
+        }
+    }
+    Ok(())
+}

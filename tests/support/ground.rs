@@ -1,0 +1,233 @@
+//! The grounds that the same tests are run on: a current server, the gate in front of it as each old version, and the servers
+//! that somebody names.
+
+use std::sync::Arc;
+use std::time::Duration;
+use std::{env, process};
+
+use redis::Commands as _;
+use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
+
+use super::{Outcome, RedisServer, assert_says, expiring};
+use crate::servers::{Gate, Played};
+use crate::transactions::PAST;
+
+/// Servers to test on, separated by commas.
+const URLS: &str = "SETNX_LOCK_TEST_URLS";
+
+/// A server to test on, and the protocol to do it with.
+#[derive(Clone, Debug)]
+pub(crate) struct Ground {
+    pub(crate) name: String,
+    /// Where the tested go.
+    pub(crate) url: String,
+    /// Where the tests go to look at keys: the same server, past any gate.
+    direct: String,
+    pub(crate) version: Version,
+    /// Where it stands among the grounds.
+    pub(crate) place: usize,
+    pub(crate) protocol: Protocol,
+    /// Kept for as long as a test may need them.
+    _server: Option<Arc<RedisServer>>,
+    _gate: Option<Arc<Gate>>,
+}
+
+/// Returns the current server, the gate as each old version, and one ground for each address in `SETNX_LOCK_TEST_URLS`. A server
+/// that is missing or does not answer is an error, never a skip. For listing the tests nothing is started.
+pub(crate) fn grounds(listing: bool) -> Result<Vec<Ground>, Box<dyn std::error::Error>> {
+    let urls = env::var(URLS).unwrap_or_default();
+    let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
+    if listing {
+        let gates = Played::ALL.map(gate_name);
+        let names = ["current".to_owned()].into_iter().chain(gates).chain((1..=urls.count()).map(url_name));
+        return Ok(names.map(Ground::listed).collect());
+    }
+    let server = Arc::new(RedisServer::start()?);
+    let mut grounds = vec![Ground::of(&server)];
+    for played in Played::ALL {
+        grounds.push(
+            Ground::through(Gate::playing(played, server.address())?, &server)?.named(gate_name(played)),
+        );
+    }
+    for (n, url) in urls.enumerate() {
+        let version = version_of(url).map_err(|error| format!("{url} from {URLS}: {error}"))?;
+        let listed = Ground::listed(url_name(n + 1));
+        grounds.push(Ground { url: url.to_owned(), direct: url.to_owned(), version, ..listed });
+    }
+    // The oldest first, and those that somebody has named at the end.
+    grounds[..=Played::ALL.len()].sort_by_key(|ground| ground.version);
+    for (place, ground) in grounds.iter_mut().enumerate() {
+        ground.place = place;
+    }
+    Ok(grounds)
+}
+
+fn gate_name(played: Played) -> String {
+    format!("gate_{}", played.name())
+}
+
+fn url_name(n: usize) -> String {
+    format!("url{n}")
+}
+
+fn version_of(url: &str) -> redis::RedisResult<Version> {
+    let mut connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))?;
+    let info: String = redis::cmd("INFO").query(&mut connection)?;
+    let number = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default();
+    let mut parts = number.trim().split('.').map(|part| part.parse().unwrap_or(0));
+    let mut part = || parts.next().unwrap_or(0);
+    Ok(Version::new(part(), part(), part()))
+}
+
+impl Ground {
+    /// A current server.
+    pub(crate) fn of(server: &Arc<RedisServer>) -> Self {
+        let version = version_of(&server.url()).unwrap();
+        let listed = Self::listed("current".into());
+        Self { url: server.url(), direct: server.url(), version, _server: Some(Arc::clone(server)), ..listed }
+    }
+
+    /// The same behind a gate.
+    pub(crate) fn through(gate: Gate, server: &Arc<RedisServer>) -> Result<Self, redis::RedisError> {
+        let (url, version) = (gate.url(), version_of(&gate.url())?);
+        Ok(Self { url, version, _gate: Some(Arc::new(gate)), ..Self::of(server) })
+    }
+
+    fn named(self, name: String) -> Self {
+        Self { name, ..self }
+    }
+
+    fn listed(name: String) -> Self {
+        Self {
+            name,
+            url: String::new(),
+            direct: String::new(),
+            version: Version::new(0, 0, 0),
+            place: 0,
+            protocol: Protocol::Classic,
+            _server: None,
+            _gate: None,
+        }
+    }
+
+    /// The head of its column in a table.
+    pub(crate) fn shown(&self) -> String {
+        format!("{}\n{}", self.version, self.name)
+    }
+
+    /// The same server, with another protocol.
+    pub(crate) fn with(&self, protocol: Protocol) -> Self {
+        Self { protocol, ..self.clone() }
+    }
+
+    /// Whether the server is new enough for the protocol.
+    pub(crate) fn supports_its_protocol(&self) -> bool {
+        self.version >= self.needed()
+    }
+
+    fn needed(&self) -> Version {
+        match self.protocol {
+            Protocol::Classic => Version::new(1, 2, 0),
+            Protocol::Watched => Version::new(2, 2, 0),
+            _ => Version::new(2, 6, 12),
+        }
+    }
+
+    /// What is to happen where the server is too old for the protocol: the version that is needed is named and nothing is
+    /// written, whether the locker has asked the server what it is or not.
+    pub(crate) fn refuses_its_protocol(&self, test: &str) -> Outcome {
+        let key = self.key(test);
+        let error = self.lock(&key, expiring()).lock().expect_err("the server is too old");
+        let Error::Unsupported { protocol, version: Some(version), refusal: None, .. } = &error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((*protocol, *version), (self.protocol, self.version));
+        let too_old = format!("the server is Redis {}, too old for the protocol {protocol:?}", self.version);
+        assert_says(
+            &error,
+            &key,
+            &[&too_old, &format!("needs Redis {}", self.needed()), "Protocol::Classic"],
+        );
+        assert_eq!(key.value(), None);
+
+        key.set(PAST);
+        let unasked = Locker::at(&self.url)?.without_info().open()?;
+        let lock = Lock::new(&unasked, &key.key, expiring().protocol(self.protocol))?;
+        let error = lock.lock().expect_err("the server is too old");
+        assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
+        assert_says(&error, &key, &["the server said \"ERR ", &format!("needs Redis {}", self.needed())]);
+        assert_eq!(key.value().as_deref(), Some(PAST));
+        Ok(())
+    }
+
+    /// What a release says when all went well.
+    pub(crate) fn released(&self) -> Release {
+        Release::Released { certified: self.protocol != Protocol::Classic }
+    }
+
+    pub(crate) fn locker(&self) -> Locker {
+        Locker::open(&self.url).unwrap()
+    }
+
+    /// A lock on a key of the test's own, through a locker of its own. What Ttl refuses, a lock without an expiration, is done
+    /// in Classic.
+    pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
+        let locker = self.locker();
+        Lock::new(&locker, &key.key, options.protocol(self.protocol))
+            .unwrap_or_else(|_| Lock::new(&locker, &key.key, options).unwrap())
+    }
+
+    /// A key that no other test uses, removed at the end.
+    pub(crate) fn key(&self, test: &str) -> TestKey {
+        let process = process::id().to_string();
+        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), test];
+        let key = TestKey { key: Key::joined(parts), ground: self.clone() };
+        key.delete();
+        key
+    }
+
+    pub(crate) fn protocol_name(&self) -> String {
+        format!("{:?}", self.protocol).to_lowercase()
+    }
+
+    pub(crate) fn connection(&self) -> redis::Connection {
+        redis::Client::open(self.direct.as_str()).unwrap().get_connection().unwrap()
+    }
+}
+
+/// A key that a test uses, looked at and written by plain commands.
+#[derive(Debug)]
+pub(crate) struct TestKey {
+    pub(crate) key: Key,
+    ground: Ground,
+}
+
+impl TestKey {
+    pub(crate) fn value(&self) -> Option<String> {
+        self.ground.connection().get(self.key.as_bytes()).unwrap()
+    }
+
+    /// Milliseconds until the server removes the key; -1 if it does not, -2 without a key.
+    pub(crate) fn time_to_live(&self) -> i64 {
+        self.ground.connection().pttl(self.key.as_bytes()).unwrap()
+    }
+
+    pub(crate) fn set(&self, value: &str) {
+        let () = self.ground.connection().set(self.key.as_bytes(), value).unwrap();
+    }
+
+    pub(crate) fn delete(&self) {
+        let () = self.ground.connection().del(self.key.as_bytes()).unwrap();
+    }
+}
+
+impl Drop for TestKey {
+    fn drop(&mut self) {
+        // A test that stops its server needs nothing removed.
+        if let Ok(mut connection) =
+            redis::Client::open(self.ground.direct.as_str()).and_then(|client| client.get_connection())
+        {
+            let _: redis::RedisResult<()> = connection.del(self.key.as_bytes());
+        }
+    }
+}
