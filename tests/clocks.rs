@@ -95,7 +95,7 @@ fn faked() -> io::Result<Command> {
 }
 
 /// Worker: takes the lock again and again, says from when until when each lease may be relied on, and never gives it back, so
-/// that whoever comes next takes it over.
+/// that the other takes it over.
 pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::Played {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
@@ -107,7 +107,11 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
         let valid_until = enter + held.remaining().expect("it expires");
         writeln!(io::stdout(), "{} {}", enter.as_micros(), valid_until.as_micros())?;
         mem::forget(held);
-        thread::sleep(valid_until.saturating_sub(monotonic()));
+        // The other's turn: whoever is ahead would take over from itself before the other may.
+        let mine = lock.peek()?;
+        while lock.peek()? == mine {
+            thread::sleep(millis(5));
+        }
     }
 }
 

@@ -11,7 +11,7 @@ use std::{fmt, io, mem, thread};
 use super::harm::{Fault, Faults, Hold, Which};
 use super::quirks::{Memory, Player};
 use super::real::Real;
-use super::resp::{Request, read_request, text};
+use super::resp::{read_request, text};
 use super::versions::Played;
 
 /// After these a server talks without being asked: the rest of the connection is passed on as it is, and not written down.
@@ -180,7 +180,9 @@ impl Shared {
             self.asked.lock().unwrap().push(asked.clone());
             let fault = self.faults.lock().unwrap().due(&asked.name);
             let delay = self.delay.lock().unwrap().clone();
-            delay.iter().for_each(|delay| thread::sleep(delay(&asked)));
+            if let Some(delay) = delay {
+                thread::sleep(delay(&asked));
+            }
 
             let taken = player.as_ref().is_none_or(|player| player.takes(&request));
             if TALKATIVE.contains(&asked.name.as_str()) && taken && fault.is_none() {

@@ -13,7 +13,9 @@ pub(super) struct Request {
 impl Request {
     pub(super) fn of(words: &[&[u8]]) -> Self {
         let mut raw = format!("*{}\r\n", words.len()).into_bytes();
-        words.iter().for_each(|word| raw.extend(bulk(word)));
+        for word in words {
+            raw.extend(bulk(word));
+        }
         Self { raw, words: words.iter().map(|word| word.to_vec()).collect() }
     }
 

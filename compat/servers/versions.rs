@@ -146,29 +146,11 @@ const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
 ];
 
 /// What adds data, and is therefore refused by a server over its `maxmemory`; up to 2.4 EXEC is among them, whatever is to be
-/// carried out (read: its flag in the sources of 2.0 and 2.2).
+/// carried out (read: its flag in the sources of 2.1, and of the time between 2.2 and 2.4).
+#[rustfmt::skip]
 const ADDING: &[&str] = &[
-    "SET",
-    "SETNX",
-    "GETSET",
-    "SETEX",
-    "INCR",
-    "DECR",
-    "INCRBY",
-    "DECRBY",
-    "MSET",
-    "MSETNX",
-    "APPEND",
-    "LPUSH",
-    "RPUSH",
-    "LPUSHX",
-    "RPUSHX",
-    "LSET",
-    "RPOPLPUSH",
-    "BRPOPLPUSH",
-    "SADD",
-    "HSET",
-    "SORT",
+    "SET", "SETNX", "GETSET", "SETEX", "INCR", "DECR", "INCRBY", "DECRBY", "MSET", "MSETNX", "APPEND",
+    "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "BRPOPLPUSH", "SADD", "HSET", "SORT",
     "EXEC",
 ];
 
@@ -242,7 +224,7 @@ impl Played {
         }
     }
 
-    /// Read: 1.0 names no command, 1.3.4 and everything since does, as it was typed.
+    /// Read: 1.0 names no command; 1.3.4, and everything since, names it as it was typed.
     fn unknown(self, typed: &str) -> String {
         if self < V2_0 { "ERR unknown command".into() } else { format!("ERR unknown command '{typed}'") }
     }

@@ -1,6 +1,7 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
 pub(crate) mod ground;
+pub(crate) mod raw;
 pub(crate) mod record;
 #[allow(
     unreachable_pub,
