@@ -7,8 +7,8 @@ CARGO ?= cargo
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what demos and tests need (redis-server, ruby with its Redis client), where it is missing
-	@scripts/setup redis-server ruby ruby-redis
+setup: ## install what demos and tests need (redis-server, ruby with its Redis client, faketime), where it is missing
+	@scripts/setup redis-server ruby ruby-redis faketime
 
 demo: ## several processes contend for one lock, one is killed: a table and a picture
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server

@@ -12,6 +12,9 @@
 //! | `refusals` | what the server, or the library itself, says no to |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
+//! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
+//! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
+//! | `surveys` | what a locker finds out about its server |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
@@ -31,6 +34,7 @@ mod pools;
 mod processes;
 mod refusals;
 mod support;
+mod surveys;
 mod transaction_faults;
 mod transactions;
 mod wire;
@@ -74,6 +78,7 @@ fn main() -> ExitCode {
         pools::trials(),
         processes::trials(),
         refusals::trials(),
+        surveys::trials(),
         transaction_faults::trials(),
         transactions::trials(),
         wire::trials(),

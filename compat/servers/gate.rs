@@ -37,7 +37,7 @@ type Delay = dyn Fn(&Asked) -> Duration + Send + Sync;
 
 struct Shared {
     real: SocketAddr,
-    played: Option<Played>,
+    played: Mutex<Option<Played>>,
     /// Whether the real server has a `maxmemory`. Only then is it worth a question each time.
     limited: AtomicBool,
     faults: Mutex<Faults>,
@@ -66,7 +66,7 @@ impl Gate {
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             real,
-            played,
+            played: Mutex::new(played),
             limited: AtomicBool::new(limited),
             faults: Mutex::default(),
             delay: Mutex::default(),
@@ -92,6 +92,12 @@ impl Gate {
             }
         });
         Ok(Self { address, shared })
+    }
+
+    /// Closes all connections, and is another version from then on: a server that is stopped and started anew.
+    pub(crate) fn restart_as(&self, version: Played) {
+        *self.shared.played.lock().unwrap() = Some(version);
+        self.shared.open.lock().unwrap().values().flatten().for_each(shut);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -173,7 +179,7 @@ impl Shared {
         let mut to_client = client;
         let mut real = Real::connect(self.real)?;
         self.keep(connection, real.stream());
-        let mut player = self.played.map(|version| Player::new(version, self.real));
+        let mut player = self.played.lock().unwrap().map(|version| Player::new(version, self.real));
         while let Some(request) = read_request(&mut from_client)? {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
             let asked = Asked { connection, name: request.name(), arguments };

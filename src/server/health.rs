@@ -11,7 +11,8 @@ use crate::clock::{self, Uptime};
 pub(crate) struct Health {
     /// r2d2 connects on threads of its own and keeps only the text of what went wrong.
     last_failure: Mutex<Option<(Uptime, ConnectError)>>,
-    /// Counts the times that a connection was found closed. One opened before the last such time is doubtful.
+    /// Counts the times that a connection was found closed, or to lead to the wrong server. One opened before the last such time is
+    /// doubtful.
     closures: AtomicU64,
 }
 

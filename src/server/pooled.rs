@@ -10,6 +10,7 @@ use super::carrier::Carrier;
 use super::form::{self, Answer};
 use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
+use super::refusal::RefusalKind;
 use super::survey::Survey;
 use super::{Burst, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
 use crate::clock::{self, Now, Uptime};
@@ -188,7 +189,15 @@ where
             if let Some(version) =
                 connection.server_version().filter(|version| *version < limits.needs.needs())
             {
-                return Err(Failure::TooOld(version));
+                // What it was when this connection was opened; it may have been upgraded since, and the connection be closed.
+                let ping = redis::cmd("PING").get_packed_command();
+                match connection.exchange(&ping, 1, limits.answered_by.since(now.uptime)) {
+                    Err(error) if refusal_in(&error).is_none() => {
+                        retire(connection);
+                        continue;
+                    }
+                    _ => return Err(Failure::TooOld(version)),
+                }
             }
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
@@ -207,8 +216,13 @@ where
             };
             let Failure::Refused(refusal) = refused(&error) else { unreachable!("it was just made") };
             if !refusal.ends_the_connection() {
-                if replies > 1 {
-                    // It may be watching.
+                let demoted = refusal.kind() == RefusalKind::ReadOnly;
+                if demoted && let Some(health) = &self.health {
+                    // Its master has become a replica: where the address leads to now is found out by connecting anew.
+                    health.found_closed();
+                }
+                if demoted || replies > 1 {
+                    // In the second case it may be watching.
                     retire(connection);
                 }
                 return Err(Failure::Refused(refusal));

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -96,7 +97,9 @@ impl RedisServer {
 
     /// Sends one command on a connection of its own and returns the first line of the reply.
     pub fn say(&self, words: &[&str]) -> io::Result<String> {
-        say(self.address(), words)
+        let stream = TcpStream::connect_timeout(&self.address(), Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+        say(stream, words)
     }
 }
 
@@ -134,13 +137,14 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
             ),
             _ => error,
         })?;
-    let address = (Ipv4Addr::LOCALHOST, port).into();
     let end = Instant::now() + START_LIMIT;
     loop {
-        // Any answer will do: a server with a password, or one that is loading, is up as well.
-        if say(address, &["PING"]).is_ok_and(|line| line.starts_with(['+', '-']))
-            && process.try_wait()?.is_none()
-        {
+        // By the socket in its own folder: on the port another may answer that was faster to take it. Any answer will do: a server
+        // with a password, or one that is loading, is up as well.
+        let up = UnixStream::connect(folder.join("redis.sock"))
+            .and_then(|stream| say(stream, &["PING"]))
+            .is_ok_and(|line| line.starts_with(['+', '-']));
+        if up && process.try_wait()?.is_none() {
             return Ok(process);
         }
         let ended = process.try_wait()?.is_some();
@@ -154,9 +158,7 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
     }
 }
 
-fn say(address: SocketAddr, words: &[&str]) -> io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&address, Duration::from_secs(5))?;
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+fn say(mut stream: impl Read + Write, words: &[&str]) -> io::Result<String> {
     let mut request = Vec::new();
     write!(request, "*{}\r\n", words.len())?;
     for word in words {

@@ -1,0 +1,248 @@
+//! What a locker finds out about its server: `Locker::server()` on every version, and the look at each new connection.
+
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use setnx_lock::{
+    Error, Lock, Locker, Manager, NoAnswer, NoConnection, Persistence, Protocol, RefusalKind, Release, Role,
+    Version, Warning,
+};
+
+use crate::servers::{Fault, Gate, Played};
+use crate::support::scene::{Scene, impatient};
+use crate::support::{Outcome, RedisServer, expiring, millis, redis_server, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "surveys",
+        tests![
+            every_version_tells_what_it_can_do,
+            what_may_do_harm_to_locks_is_warned_of,
+            a_user_with_few_rights_is_told_the_rest,
+            a_survey_leaves_nothing_behind,
+            a_survey_that_gets_no_answer,
+            a_replica_is_refused_before_anything_is_sent,
+            a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then,
+            a_server_is_asked_once_for_each_connection,
+            a_server_that_is_replaced_by_a_newer_one_is_known_as_that,
+        ],
+    )
+}
+
+fn every_version_tells_what_it_can_do() -> Outcome {
+    let server = RedisServer::start()?;
+    for played in Played::ALL {
+        let gate = Gate::playing(played, server.address())?;
+        let told = Locker::open(&gate.url())?.server()?;
+        let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
+        assert_eq!(told.version(), Version::new(numbers[0], numbers[1], numbers[2]));
+        assert_eq!((told.role(), told.replicas()), (Some(&Role::Master), Some(0)));
+        assert_eq!(told.obstacle(Protocol::Classic), None);
+        assert_eq!(told.obstacle(Protocol::Watched).is_none(), played >= Played::V2_2, "{told}");
+        assert_eq!(told.obstacle(Protocol::Ttl).is_none(), played >= Played::V2_6, "{told}");
+        let best = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
+        assert_eq!(told.recommended(), best);
+        // The same machine, so the same clock: the true difference, none, is within what is told.
+        let clock = told.clock().expect("every version tells its clock, one way or another");
+        assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
+        // What a version says yes to is said of it, and nothing else is sent to it.
+        let config = gate.names().contains(&"CONFIG".to_owned());
+        assert_eq!(config, played >= Played::V2_0);
+        assert_eq!(told.idle_timeout().is_some(), config);
+        assert_eq!(told.persistence(), config.then_some(Persistence::None), "{told}");
+        let report = told.to_string();
+        assert!(report.starts_with(&format!("Redis {}, master\n", played.number())), "{report}");
+        assert!(!report.contains("refused"), "{report}");
+    }
+    let told = Locker::open(&server.url())?.server()?;
+    assert!(told.version() >= Version::new(2, 8, 0) && told.obstacle(Protocol::Ttl).is_none(), "{told}");
+    assert_eq!(told.maxmemory_policy(), Some("noeviction"));
+    let clock = told.clock().expect("by TIME");
+    assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
+    Ok(())
+}
+
+fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
+    let config = "maxmemory 100mb\nmaxmemory-policy allkeys-lru\ntimeout 60";
+    let server = RedisServer::start_with(config)?;
+    let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
+    let locker = Locker::open(&server.url())?;
+    let told = loop {
+        let told = locker.server()?;
+        if told.replicas() == Some(1) {
+            break told;
+        }
+        thread::sleep(millis(20));
+    };
+    assert_eq!((told.maxmemory(), told.idle_timeout()), (Some(100 << 20), Some(Duration::from_secs(60))));
+    let warnings = told.warnings();
+    assert!(
+        matches!(
+            warnings[..],
+            [
+                Warning::MayEvict { .. },
+                Warning::ForgetsLocks { persistence: Persistence::None, .. },
+                Warning::FailoverLosesLocks { replicas: 1, .. },
+                Warning::ClosesIdle { .. },
+            ]
+        ),
+        "{warnings:?}"
+    );
+    for (warning, words) in
+        warnings.iter().zip(["noeviction", "appendonly", "after one wait", "to 300 or more"])
+    {
+        assert!(warning.to_string().contains(words), "{warning}");
+        assert!(told.to_string().contains(&format!("warning: {warning}")), "{told}");
+    }
+    drop(replica);
+    Ok(())
+}
+
+fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
+    let rights = "+info +setnx +get +getset +del +watch +unwatch +exec +discard +set";
+    let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
+    let url = server.url().replace("redis://", "redis://few:pw@");
+    let told = Locker::open(&url)?.server()?;
+    assert!(told.version() > Version::new(2, 6, 0));
+    assert_eq!((told.clock(), told.idle_timeout(), told.persistence()), (None, None, None));
+    assert_eq!(told.maxmemory(), Some(0), "INFO tells that as well");
+    let why = told.obstacle(Protocol::Watched).expect("no MULTI");
+    assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
+    assert_eq!(told.recommended(), Protocol::Classic);
+    let report = told.to_string();
+    assert!(report.contains("refused CONFIG: NOPERM") && report.contains("refused TIME: NOPERM"), "{report}");
+    // Without INFO nothing is known, and locking works as ever.
+    let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
+    let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;
+    let error = locker.server().expect_err("no INFO");
+    let Error::Server { cause, .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(**cause, NoAnswer::Refused(_)), "{error:?}");
+    assert!(
+        error.to_string().starts_with("cannot find out what the server can do: the server refused: NOPERM")
+    );
+    assert!(Lock::new(&locker, "locks:a", expiring())?.try_lock()?.is_some());
+    Ok(())
+}
+
+fn a_survey_leaves_nothing_behind() -> Outcome {
+    let server = RedisServer::start()?;
+    for played in Played::ALL {
+        let gate = Gate::playing(played, server.address())?;
+        let manager = Manager::new(redis::Client::open(gate.url())?);
+        let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
+        let locker = Locker::with_managed_pool(pool, &manager);
+        for _ in 0..2 {
+            let _told = locker.server()?;
+        }
+        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", played.number());
+        assert_eq!(gate.asked().iter().map(|asked| asked.connection).max(), Some(0), "on one connection");
+        // Nothing is watched, and no transaction is open.
+        let protocol = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
+        let lock = Lock::new(&locker, "after", expiring().protocol(protocol))?;
+        let _released = lock.lock()?.release()?;
+        assert_eq!(server.say(&["EXISTS", "after"])?, ":0");
+    }
+    Ok(())
+}
+
+fn a_survey_that_gets_no_answer() -> Outcome {
+    let port = redis_server::free_port()?;
+    let error = impatient(&format!("redis://127.0.0.1:{port}/"), 1).server().expect_err("nobody is there");
+    let text = error.to_string();
+    assert!(text.starts_with("cannot find out what the server can do: no connection to it within"), "{text}");
+    assert_eq!(error.key(), None);
+
+    let scene = Scene::set()?;
+    let locker = scene.locker();
+    scene.gate.next("CONFIG", Fault::SwallowAnswer);
+    let error = locker.server().expect_err("no answer");
+    let Error::Server { cause, .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(**cause, NoAnswer::Lost(_)), "{error:?}");
+    // The late answer is nobody's: the connection is not used again.
+    let _told = locker.server()?;
+    let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
+    assert!(connections.first() != connections.last(), "{connections:?}");
+    Ok(())
+}
+
+fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
+    let master = RedisServer::start()?;
+    // Up to 2.4 a replica takes writes, and nothing but INFO tells that it is one.
+    let replica =
+        RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
+    let gate = Gate::playing(Played::V2_4, replica.address())?;
+    let locker = Locker::open(&gate.url())?;
+    let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
+    let Error::Pool { cause: NoConnection::Replica { of, .. }, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
+    let text = error.to_string();
+    assert!(text.contains("it is a replica of 127.0.0.1:") && text.contains("lock on its master"), "{text}");
+    assert_eq!(gate.names(), [""; 0], "nothing but INFO was sent");
+    assert!(locker.server().unwrap_err().to_string().contains("it is a replica of"));
+
+    let unasked = Locker::at(&gate.url())?.without_info().open()?;
+    let told = unasked.server()?;
+    assert!(matches!(told.warnings()[..], [Warning::IsReplica { .. }, ..]), "{told}");
+    assert!(told.obstacle(Protocol::Classic).is_some());
+    assert!(
+        Lock::new(&unasked, "report", expiring())?.try_lock()?.is_some(),
+        "the trap, for whoever asks for it"
+    );
+    Ok(())
+}
+
+fn a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then() -> Outcome {
+    let (server, other) = (RedisServer::start()?, RedisServer::start()?);
+    let locker = Locker::open(&server.url())?;
+    let lock = Lock::new(&locker, "failover", expiring().timeout(Duration::ZERO))?;
+    // Two connections, so that one is left when the other is thrown away.
+    thread::scope(|scope| {
+        let peeks: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| (0..50).try_for_each(|_| lock.peek().map(drop)))).collect();
+        peeks.into_iter().try_for_each(|peeking| peeking.join().unwrap())
+    })?;
+    server.say(&["REPLICAOF", "127.0.0.1", &other.port().to_string()])?;
+    let error = lock.lock().expect_err("it takes no writes");
+    assert!(
+        matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::ReadOnly),
+        "{error:?}"
+    );
+    // All that were open are left, and the next is asked what it leads to.
+    let error = lock.lock().expect_err("it is a replica");
+    assert!(matches!(error, Error::Pool { cause: NoConnection::Replica { .. }, .. }), "{error:?}");
+    server.say(&["REPLICAOF", "NO", "ONE"])?;
+    assert!(lock.try_lock_for(millis(5000))?.is_some());
+    Ok(())
+}
+
+fn a_server_is_asked_once_for_each_connection() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("asked");
+    let lock = Lock::new(&Locker::open(&scene.gate.url())?, &key.key, expiring())?;
+    for _ in 0..5 {
+        lock.with(|_| Ok::<_, Error>(()))?;
+    }
+    let names: Vec<String> = scene.gate.everything().into_iter().map(|asked| asked.name).collect();
+    assert_eq!(names[..3], ["INFO", "SETNX", "DEL"]);
+    assert_eq!(names.iter().filter(|name| *name == "INFO").count(), 1);
+    // A connection that is opened later is asked as well.
+    scene.gate.next("SETNX", Fault::CutBefore);
+    lock.with(|_| Ok::<_, Error>(()))?;
+    let everything = scene.gate.everything();
+    assert_eq!(everything.iter().filter(|asked| asked.name == "INFO").count(), 2);
+    let first_on_second = everything.iter().find(|asked| asked.connection != everything[0].connection);
+    assert_eq!(first_on_second.map(|asked| asked.name.as_str()), Some("INFO"));
+    Ok(())
+}
+
+fn a_server_that_is_replaced_by_a_newer_one_is_known_as_that() -> Outcome {
+    let server = RedisServer::start()?;
+    let gate = Gate::playing(Played::V2_0, server.address())?;
+    let lock = Lock::new(&impatient(&gate.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
+    let error = lock.lock().expect_err("too old");
+    assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
+    gate.restart_as(Played::V2_2);
+    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    Ok(())
+}
