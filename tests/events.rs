@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockOptions, Locker, Observe, Protocol};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::Scene;
 use crate::support::{Outcome, expiring, millis, tests};
 
@@ -51,10 +51,10 @@ impl Diary {
     }
 }
 
-/// A lock through the faulty server, and the diary of what happens to it.
+/// A lock through the gate, and the diary of what happens to it.
 fn observed(scene: &Scene, options: LockOptions) -> Result<(Lock, Diary), setnx_lock::Error> {
     let diary = Diary::default();
-    let locker = Locker::open(&scene.faulty.url())?.observed_by(diary.clone());
+    let locker = Locker::open(&scene.gate.url())?.observed_by(diary.clone());
     Ok((Lock::new(&locker, "observed", options)?, diary))
 }
 
@@ -100,15 +100,15 @@ fn what_never_expires_is_told_once() -> Outcome {
 fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
     let scene = Scene::set()?;
     let (lock, diary) = observed(&scene, expiring())?;
-    scene.faulty.next("SETNX", Fault::LoseAnswer);
+    scene.gate.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
     assert_eq!(diary.lines(), ["Trouble SETNX", "Acquired"]);
-    scene.faulty.next("DEL", Fault::LoseRequest);
+    scene.gate.next("DEL", Fault::CutBefore);
     drop(held);
     assert_eq!(diary.lines(), ["Trouble DEL", "ReleaseFailed"]);
     lock.clear()?;
     let held = lock.lock()?;
-    scene.faulty.next("DEL", Fault::LoseRequest);
+    scene.gate.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
     assert_eq!(diary.lines(), ["Acquired", "Trouble DEL", "ReleaseFailed"]);
     Ok(())
@@ -117,7 +117,7 @@ fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
 fn a_grant_that_comes_too_late() -> Outcome {
     let scene = Scene::set()?;
     let (lock, diary) = observed(&scene, LockOptions::expiring_after(millis(200)))?;
-    scene.faulty.next("SETNX", Fault::AnswerLate(millis(300)));
+    scene.gate.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(diary.lines(), ["LateGrant", "NotAcquired"]);
     Ok(())

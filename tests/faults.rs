@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::{Scene, assert_nothing_sent_twice, impatient};
 use crate::support::{
     Ground, LONG, Outcome, RedisServer, assert_says, expiring, millis, redis_server, tests,
@@ -134,16 +134,16 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
 fn a_connection_reset_before_the_request_was_read() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("reset");
-    scene.faulty.next("SETNX", Fault::LoseRequest);
+    scene.gate.next("SETNX", Fault::CutBefore);
     let held = scene.lock(&key, expiring()).lock()?;
-    assert_eq!(scene.faulty.names(), ["SETNX", "GET", "SETNX"]);
+    assert_eq!(scene.gate.names(), ["SETNX", "GET", "SETNX"]);
     assert_eq!(held.attempts(), 2);
-    assert_nothing_sent_twice(&scene.faulty);
+    assert_nothing_sent_twice(&scene.gate);
     assert_eq!(held.release()?, Release::Released { certified: false });
 
     // What was lost and then found out is no longer in doubt, and not what is told when something else goes wrong.
-    scene.faulty.next("SETNX", Fault::LoseRequest);
-    scene.faulty.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
+    scene.gate.next("SETNX", Fault::CutBefore);
+    scene.gate.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
     let error = scene.lock(&key, expiring()).lock().expect_err("over its memory");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
@@ -152,10 +152,10 @@ fn a_connection_reset_before_the_request_was_read() -> Outcome {
 fn the_answer_to_setnx_is_lost() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("lost");
-    scene.faulty.next("SETNX", Fault::LoseAnswer);
+    scene.gate.next("SETNX", Fault::CutAfter);
     let held = scene.lock(&key, expiring()).lock()?;
-    let asked = scene.faulty.asked();
-    assert_eq!(scene.faulty.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
+    let asked = scene.gate.asked();
+    assert_eq!(scene.gate.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
     assert_ne!(asked[0].connection, asked[1].connection);
     assert_eq!(key.value().as_ref(), asked[0].arguments.get(1));
     assert_eq!(held.release()?, Release::Released { certified: false });
@@ -166,11 +166,11 @@ fn the_answer_to_setnx_is_lost() -> Outcome {
 fn the_answer_to_setnx_is_lost_without_an_expiration() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("lost");
-    scene.faulty.next("SETNX", Fault::LoseAnswer);
+    scene.gate.next("SETNX", Fault::CutAfter);
     let error = scene.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
     assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
     assert_says(&error, &key, &["answer to SETNX was lost", "nobody can tell whether it is ours"]);
-    assert_eq!(scene.faulty.names(), ["SETNX"]);
+    assert_eq!(scene.gate.names(), ["SETNX"]);
     assert_eq!(key.value().as_deref(), Some("1"));
     Ok(())
 }
@@ -179,18 +179,18 @@ fn the_answer_to_getset_is_lost() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("lost");
     key.set("1532000016.5");
-    scene.faulty.next("GETSET", Fault::LoseAnswer);
+    scene.gate.next("GETSET", Fault::CutAfter);
     let error = scene
         .lock(&key, expiring().timeout(millis(50)))
         .lock()
         .expect_err("our bytes do not prove that we won");
     assert!(matches!(error, Error::Unknown { command: "GETSET", .. }), "{error:?}");
-    assert_nothing_sent_twice(&scene.faulty);
-    assert_eq!(scene.faulty.names().iter().filter(|name| *name == "GETSET").count(), 1);
+    assert_nothing_sent_twice(&scene.gate);
+    assert_eq!(scene.gate.names().iter().filter(|name| *name == "GETSET").count(), 1);
     // Once that value has passed, it is taken over as any other.
     key.delete();
     key.set("1532000016.5");
-    scene.faulty.next("GETSET", Fault::LoseAnswer);
+    scene.gate.next("GETSET", Fault::CutAfter);
     let held = scene.lock(&key, LockOptions::expiring_after(millis(100)).timeout(LONG)).lock()?;
     drop(held);
     Ok(())
@@ -201,12 +201,12 @@ fn the_answer_to_del_is_lost() -> Outcome {
     let key = scene.ground.key("lost");
     let lock = scene.lock(&key, expiring());
     let held = lock.lock()?;
-    scene.faulty.next("DEL", Fault::LoseAnswer);
+    scene.gate.next("DEL", Fault::CutAfter);
     assert_eq!(held.release()?, Release::Released { certified: false }, "found out by reading");
-    assert_eq!(scene.faulty.names(), ["SETNX", "DEL", "GET"]);
+    assert_eq!(scene.gate.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;
-    scene.faulty.next("DEL", Fault::LoseRequest);
+    scene.gate.next("DEL", Fault::CutBefore);
     let error = held.release().expect_err("it may still come");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
@@ -214,7 +214,7 @@ fn the_answer_to_del_is_lost() -> Outcome {
 
     let lock = scene.lock(&key, LockOptions::held_until_released());
     let held = lock.lock()?;
-    scene.faulty.next("DEL", Fault::LoseAnswer);
+    scene.gate.next("DEL", Fault::CutAfter);
     assert_says(&held.release().unwrap_err(), &key, &["clear it if it is still there"]);
     Ok(())
 }
@@ -224,10 +224,10 @@ fn the_answer_to_peek_or_clear_is_lost() -> Outcome {
     let key = scene.ground.key("lost");
     let lock = scene.lock(&key, expiring());
     key.set("1");
-    scene.faulty.next("GET", Fault::LoseAnswer);
+    scene.gate.next("GET", Fault::CutAfter);
     let error = lock.peek().expect_err("no answer");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
-    scene.faulty.next("DEL", Fault::LoseAnswer);
+    scene.gate.next("DEL", Fault::CutAfter);
     let error = lock.clear().expect_err("no answer");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
@@ -242,25 +242,25 @@ fn a_late_answer_is_nobody_s() -> Outcome {
 
 fn a_late_answer_on_a_plain_pool_is_nobody_s() -> Outcome {
     let scene = Scene::set()?;
-    let pool = plain_pool(&scene.faulty.url());
+    let pool = plain_pool(&scene.gate.url());
     late_answer(&scene, &Locker::with_pool(pool))
 }
 
 /// The same for somebody who shares the pool and asks the server for other things.
 fn a_late_answer_to_other_work_is_nobody_s() -> Outcome {
     let scene = Scene::set()?;
-    let manager = Manager::new(redis::Client::open(scene.faulty.url())?).command_timeout(millis(300));
+    let manager = Manager::new(redis::Client::open(scene.gate.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
     let mut connection = scene.ground.connection();
     let () = connection.mset(&[("one", "1"), ("two", "2")])?;
-    scene.faulty.next("GET", Fault::AnswerLate(millis(1300)));
+    scene.gate.next("GET", Fault::AnswerLate(millis(1300)));
     let mut shared = pool.get()?;
     assert!(shared.get::<_, String>("one").is_err());
     thread::sleep(millis(1200));
     assert!(shared.get::<_, String>("two").is_err(), "broken for good, also for whoever keeps it");
     drop(shared);
     assert_eq!(pool.get()?.get::<_, String>("two")?, "2");
-    let connections: Vec<usize> = scene.faulty.asked().iter().map(|asked| asked.connection).collect();
+    let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
     assert_eq!(connections, [0, 1]);
     Ok(())
 }
@@ -286,13 +286,13 @@ fn late_answer(scene: &Scene, locker: &Locker) -> Outcome {
     let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
-        scene.faulty.next("SETNX", Fault::AnswerLate(millis(1300)));
+        scene.gate.next("SETNX", Fault::AnswerLate(millis(1300)));
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
         thread::sleep(millis(1200)); // by now the answer is in the old connection's buffer
         assert!(taken_lock.try_lock()?.is_none(), "round {round}: the late answer was taken for this lock's");
         late.delete();
     }
-    let asked = scene.faulty.asked();
+    let asked = scene.gate.asked();
     let late_ones = asked.iter().filter(|asked| asked.arguments[0] == late.key.to_string());
     for late_one in late_ones {
         let on_it = asked.iter().filter(|asked| asked.connection == late_one.connection);
@@ -312,7 +312,7 @@ fn garbage_on_the_wire() -> Outcome {
 
 fn garbage_on_a_plain_pool_s_wire() -> Outcome {
     let scene = Scene::set()?;
-    let locker = Locker::with_pool(plain_pool(&scene.faulty.url()));
+    let locker = Locker::with_pool(plain_pool(&scene.gate.url()));
     garbage(&scene, &locker)
 }
 
@@ -321,11 +321,11 @@ fn garbage(scene: &Scene, locker: &Locker) -> Outcome {
     key.set("1895000000.5");
     let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
     // The second line would pass for a grant if anybody went on reading.
-    scene.faulty.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
+    scene.gate.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
     let error = lock.lock().expect_err("no answer to SETNX");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
     assert!(lock.try_lock()?.is_none(), "what was left on the wire was taken for a grant");
-    scene.faulty.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
+    scene.gate.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
     let error = lock.peek().expect_err("no answer to GET");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
@@ -339,14 +339,14 @@ fn an_answer_of_another_kind() -> Outcome {
     let key = scene.ground.key("kind");
     let lock = scene.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
     for answer in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
-        scene.faulty.next("SETNX", Fault::Say(answer));
+        scene.gate.next("SETNX", Fault::Say(answer));
         assert!(
             matches!(lock.lock(), Err(Error::Unknown { .. })),
             "{answer:?} was taken for an answer to SETNX"
         );
     }
     assert_eq!(
-        scene.faulty.asked().last().map(|asked| asked.connection),
+        scene.gate.asked().last().map(|asked| asked.connection),
         Some(3),
         "each on a connection of its own"
     );
@@ -357,11 +357,11 @@ fn a_server_that_takes_longer_over_each_answer_than_there_is_time() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("slow");
     key.set("1895000000.5");
-    let locker = Locker::at(&scene.faulty.url())?.command_timeout(millis(1000)).open()?;
+    let locker = Locker::at(&scene.gate.url())?.command_timeout(millis(1000)).open()?;
     let lock = Lock::new(&locker, &key.key, expiring())?;
     // Each answer would come in time, but both together would not: what the first took is missing for the second.
-    scene.faulty.next("SETNX", Fault::AnswerLate(millis(700)));
-    scene.faulty.next("GET", Fault::AnswerLate(millis(700)));
+    scene.gate.next("SETNX", Fault::AnswerLate(millis(700)));
+    scene.gate.next("GET", Fault::AnswerLate(millis(700)));
     let error = lock.try_lock().expect_err("the second answer was waited for beyond the call's time");
     assert!(matches!(error, Error::Io { .. } | Error::Unknown { .. }), "{error:?}");
     Ok(())
@@ -371,14 +371,14 @@ fn a_lock_that_is_granted_too_late() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("late-grant");
     let lock = Lock::new(
-        &Locker::open(&scene.faulty.url())?,
+        &Locker::open(&scene.gate.url())?,
         &key.key,
         LockOptions::expiring_after(millis(100)).timeout(LONG),
     )?;
-    scene.faulty.next("SETNX", Fault::AnswerLate(millis(200)));
+    scene.gate.next("SETNX", Fault::AnswerLate(millis(200)));
     let held = lock.lock()?;
     assert!(held.attempts() > 1, "the first grant came after its lease");
     drop(held);
-    assert_nothing_sent_twice(&scene.faulty);
+    assert_nothing_sent_twice(&scene.gate);
     Ok(())
 }

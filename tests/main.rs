@@ -5,6 +5,7 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
+//! | `gates`, `gate_faults` | the gate before a server plays old versions, and does harm, as it should |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
@@ -18,6 +19,8 @@
 mod contract;
 mod events;
 mod faults;
+mod gate_faults;
+mod gates;
 mod golden;
 mod interop;
 mod matrix;
@@ -29,6 +32,9 @@ mod support;
 mod transaction_faults;
 mod transactions;
 mod wire;
+
+#[path = "../compat/servers/mod.rs"]
+mod servers;
 
 use std::process::ExitCode;
 
@@ -50,6 +56,8 @@ fn main() -> ExitCode {
     for part in [
         events::trials(),
         faults::trials(),
+        gate_faults::trials(),
+        gates::trials(),
         golden::trials(),
         interop::trials(),
         matrix::trials(),

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::Scene;
 use crate::support::{Ground, LONG, Outcome, RedisServer, Test, assert_says, expiring, millis, tests};
 
@@ -264,12 +264,12 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
 fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("tested");
-    let manager = Manager::new(redis::Client::open(scene.faulty.url())?).command_timeout(LONG);
+    let manager = Manager::new(redis::Client::open(scene.gate.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
     let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)))?.lock()?;
     key.set("1895000000.5");
-    scene.faulty.next("PING", Fault::AnswerLate(millis(700)));
+    scene.gate.next("PING", Fault::AnswerLate(millis(700)));
     assert_eq!(held.release()?, Release::Overran, "the test of the connection took longer than the lease");
     assert_eq!(key.value().as_deref(), Some("1895000000.5"));
     Ok(())
@@ -291,18 +291,18 @@ fn a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits() -> Outcome {
 
 fn a_slow_connection_is_opened_once() -> Outcome {
     let scene = Scene::set()?;
-    let url = scene.faulty.url().replace("redis://", "redis://:secret@");
+    let url = scene.gate.url().replace("redis://", "redis://:secret@");
     scene.ground.connection().set_read_timeout(None)?;
     let () = redis::cmd("CONFIG")
         .arg("SET")
         .arg("requirepass")
         .arg("secret")
         .query(&mut scene.ground.connection())?;
-    scene.faulty.next("AUTH", Fault::AnswerLate(millis(400)));
+    scene.gate.next("AUTH", Fault::AnswerLate(millis(400)));
     drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
     let connections: std::collections::BTreeSet<usize> =
-        scene.faulty.asked().iter().map(|asked| asked.connection).collect();
-    assert_eq!(connections.len(), 1, "{:?}", scene.faulty.asked());
+        scene.gate.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections.len(), 1, "{:?}", scene.gate.asked());
     Ok(())
 }
 

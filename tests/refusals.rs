@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::{Scene, impatient};
 use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
 
@@ -145,17 +145,17 @@ fn refusals_in_the_words_of_old_servers() -> Outcome {
         ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
         ("-ERR max number of clients reached\r\n", RefusalKind::TooManyClients),
     ] {
-        scene.faulty.next("SETNX", Fault::Say(words));
+        scene.gate.next("SETNX", Fault::Say(words));
         let error = lock.lock().unwrap_err();
         assert_eq!(refused(&error), kind, "{error}");
         assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
         assert_eq!(key.value(), None);
     }
     // A server that has no room for us closes the connection; the others are good to use again.
-    let connections: Vec<usize> = scene.faulty.asked().iter().map(|asked| asked.connection).collect();
+    let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
     assert_eq!(connections, [0; 7]);
     drop(lock.lock()?);
-    assert_eq!(scene.faulty.asked().last().map(|asked| asked.connection), Some(1));
+    assert_eq!(scene.gate.asked().last().map(|asked| asked.connection), Some(1));
     Ok(())
 }
 
@@ -164,7 +164,7 @@ fn a_refusal_on_release() -> Outcome {
     let key = scene.ground.key("refused");
     let lock = scene.lock(&key, expiring());
     let held = lock.lock()?;
-    scene.faulty.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
+    scene.gate.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
     assert_eq!(refused(&held.release().unwrap_err()), RefusalKind::NotPermitted);
     assert!(key.value().is_some());
     Ok(())

@@ -7,7 +7,7 @@ use std::thread;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Manager, Protocol, Release};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
 use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
@@ -59,16 +59,16 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
             let scene = Scene::set()?;
             let key = scene.ground.key("order");
             let lock =
-                Lock::new(&pooled(&scene.faulty.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+                Lock::new(&pooled(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
             let held = lock.lock()?;
             if command == "UNWATCH" {
                 key.set("1895000000.5");
             }
-            scene.faulty.next(command, Fault::Say(said));
+            scene.gate.next(command, Fault::Say(said));
             // What becomes of the lock is tested elsewhere; here it is which connection comes next.
             let _released = held.release();
             let _peeked = lock.peek()?;
-            let asked = scene.faulty.asked();
+            let asked = scene.gate.asked();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
             let next = spoiled + trip;
             assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
@@ -100,18 +100,14 @@ fn a_server_without_room_for_a_client_is_waited_for() -> Outcome {
 fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("push");
-    let locker = Locker::open(&format!("{}?protocol=resp3", scene.faulty.url()))?;
+    let locker = Locker::open(&format!("{}?protocol=resp3", scene.gate.url()))?;
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED, "in the newer form of the protocol as well");
     let held = lock.lock()?;
     // The real server gets no WATCH then, which is of no matter here.
-    scene.faulty.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
+    scene.gate.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
     assert_eq!(held.release()?, CERTIFIED);
-    assert_eq!(
-        scene.faulty.names().iter().filter(|name| *name == "WATCH").count(),
-        2,
-        "one for each release"
-    );
+    assert_eq!(scene.gate.names().iter().filter(|name| *name == "WATCH").count(), 2, "one for each release");
     Ok(())
 }
 
@@ -119,13 +115,13 @@ fn the_trips_of_a_release_share_one_time_out() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("share");
     let lock =
-        Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+        Lock::new(&Locker::open(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED);
     // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
     for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
         let held = lock.lock()?;
         for command in late {
-            scene.faulty.next(command, Fault::AnswerLate(millis(1500)));
+            scene.gate.next(command, Fault::AnswerLate(millis(1500)));
         }
         let error = held.release().expect_err("no answer in time");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
@@ -139,15 +135,15 @@ fn a_transaction_that_is_refused_is_discarded() -> Outcome {
     for protocol in BOTH {
         let (scene, key, lock) = scene_and_key(protocol)?;
         let held = lock.lock()?;
-        scene.faulty.next("EXEC", over.clone());
+        scene.gate.next("EXEC", over.clone());
         assert_eq!(held.release()?, UNCERTIFIED, "by a plain DEL");
-        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC DISCARD DEL");
+        assert_eq!(scene.gate.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC DISCARD DEL");
         assert_eq!(key.value(), None);
-        let connections = scene.faulty.asked().iter().map(|asked| asked.connection).max();
+        let connections = scene.gate.asked().iter().map(|asked| asked.connection).max();
         assert_eq!(connections, Some(0), "the connection is in order again");
 
         key.set(PAST);
-        scene.faulty.next("EXEC", over.clone());
+        scene.gate.next("EXEC", over.clone());
         let error = lock.lock().expect_err("over its memory");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST));
@@ -178,7 +174,7 @@ fn a_user_without_multi_changes_nothing_unguarded() -> Outcome {
 
 fn a_server_that_is_too_old_is_named() -> Outcome {
     let (scene, key, lock) = scene_and_key(Protocol::Ttl)?;
-    scene.faulty.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
+    scene.gate.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
     let error = lock.lock().expect_err("no options of SET");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
     assert_says(
@@ -188,7 +184,7 @@ fn a_server_that_is_too_old_is_named() -> Outcome {
     );
 
     let (scene, key, lock) = scene_and_key(Protocol::Watched)?;
-    scene.faulty.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
+    scene.gate.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
     key.set(PAST);
     let error = lock.lock().expect_err("no WATCH");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Watched, .. }), "{error:?}");
@@ -199,19 +195,19 @@ fn a_server_that_is_too_old_is_named() -> Outcome {
 
 fn the_answer_to_exec_is_lost_in_a_takeover() -> Outcome {
     for protocol in BOTH {
-        for fault in [Fault::LoseAnswer, Fault::LoseRequest] {
+        for fault in [Fault::CutAfter, Fault::CutBefore] {
             let (scene, key, lock) = scene_and_key(protocol)?;
             key.set(PAST);
-            scene.faulty.next("EXEC", fault.clone());
+            scene.gate.next("EXEC", fault.clone());
             let held = lock.lock()?;
-            let names = scene.faulty.names()[1..].join(" ");
+            let names = scene.gate.names()[1..].join(" ");
             match fault {
                 // Our bytes are there: proof enough.
-                Fault::LoseAnswer => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET"),
+                Fault::CutAfter => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET"),
                 // They are not: made anew, with another value.
                 _ => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET WATCH GET MULTI SET EXEC"),
             }
-            assert_nothing_sent_twice(&scene.faulty);
+            assert_nothing_sent_twice(&scene.gate);
             assert_eq!(held.release()?, CERTIFIED);
         }
     }
@@ -222,17 +218,17 @@ fn the_answer_to_exec_is_lost_in_a_release() -> Outcome {
     for protocol in BOTH {
         let (scene, key, lock) = scene_and_key(protocol)?;
         let held = lock.lock()?;
-        scene.faulty.next("EXEC", Fault::LoseAnswer);
+        scene.gate.next("EXEC", Fault::CutAfter);
         assert_eq!(held.release()?, UNCERTIFIED, "found out by reading");
-        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
+        assert_eq!(scene.gate.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
         assert_eq!(key.value(), None);
 
         let held = lock.lock()?;
-        scene.faulty.next("EXEC", Fault::LoseRequest);
+        scene.gate.next("EXEC", Fault::CutBefore);
         let error = held.release().expect_err("it may still come");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
         assert_says(&error, &key, &["it frees itself when its lease has passed"]);
-        assert_eq!(scene.faulty.names().iter().filter(|name| *name == "EXEC").count(), 2);
+        assert_eq!(scene.gate.names().iter().filter(|name| *name == "EXEC").count(), 2);
     }
     Ok(())
 }
@@ -241,12 +237,12 @@ fn a_look_that_gets_no_answer_is_done_once_more() -> Outcome {
     for protocol in BOTH {
         let (scene, key, lock) = scene_and_key(protocol)?;
         let held = lock.lock()?;
-        scene.faulty.next("WATCH", Fault::LoseAnswer);
+        scene.gate.next("WATCH", Fault::CutAfter);
         assert_eq!(held.release()?, CERTIFIED);
 
         let held = lock.lock()?;
-        scene.faulty.next("WATCH", Fault::LoseRequest);
-        scene.faulty.next("GET", Fault::LoseAnswer);
+        scene.gate.next("WATCH", Fault::CutBefore);
+        scene.gate.next("GET", Fault::CutAfter);
         let error = held.release().expect_err("twice");
         assert!(matches!(error, Error::Io { .. }), "nothing is in doubt: {error:?}");
         assert!(key.value().is_some(), "nothing was deleted");
@@ -260,13 +256,13 @@ fn a_server_that_stops_in_a_transaction_takes_one_time_out() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("stops");
     let options = expiring().protocol(Protocol::Watched);
-    let lock = Lock::new(&Locker::open(&scene.faulty.url())?, &key.key, options)?;
+    let lock = Lock::new(&Locker::open(&scene.gate.url())?, &key.key, options)?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED, "from now on a transaction goes in one trip");
     let held = lock.lock()?;
-    scene.faulty.next("MULTI", Fault::AnswerLate(millis(4000)));
+    scene.gate.next("MULTI", Fault::AnswerLate(millis(4000)));
     let error = held.release().expect_err("no answer");
     assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
-    let names = scene.faulty.names();
+    let names = scene.gate.names();
     assert_eq!(
         names.iter().filter(|name| *name == "EXEC").count(),
         1,

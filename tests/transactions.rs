@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
-use crate::support::faulty::Fault;
+use crate::servers::Fault;
 use crate::support::scene::Scene;
 use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -131,7 +131,7 @@ fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcom
 
 /// Lets the answer to the GET after WATCH come late, and writes the key meanwhile.
 fn written_after_the_look(scene: &Scene, key: &crate::support::TestKey, value: &str, nth_get: usize) {
-    let seen = || scene.faulty.names().iter().filter(|name| *name == "GET").count() >= nth_get;
+    let seen = || scene.gate.names().iter().filter(|name| *name == "GET").count() >= nth_get;
     while !seen() {
         thread::sleep(millis(1));
     }
@@ -145,10 +145,10 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
         let scene = Scene::set()?;
         let key = scene.ground.key("faster");
         key.set(PAST);
-        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
-        scene.faulty.next("GET", Fault::AnswerLate(Duration::ZERO));
-        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        scene.gate.next("GET", Fault::AnswerLate(Duration::ZERO));
+        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
         written_after_the_look(&scene, &key, "1895000000.5", 2);
         let error = contending.join().unwrap().expect_err("another was faster");
@@ -156,7 +156,7 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
         assert!(error.to_string().contains("last seen: held until 2030"), "{error}");
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
         assert_eq!(
-            scene.faulty.names().join(" "),
+            scene.gate.names().join(" "),
             match protocol {
                 Protocol::Ttl => "SET GET WATCH GET MULTI SET EXEC GET",
                 _ => "SETNX GET WATCH GET MULTI SET EXEC GET",
@@ -170,15 +170,15 @@ fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
     for protocol in BOTH {
         let scene = Scene::set()?;
         let key = scene.ground.key("written");
-        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
         let releasing = thread::spawn(move || held.release());
         written_after_the_look(&scene, &key, "1895000000.5", 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
         // Looked at again after the transaction had failed, and left.
-        assert_eq!(scene.faulty.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
+        assert_eq!(scene.gate.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
     }
     Ok(())
 }
@@ -216,11 +216,11 @@ fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> 
         let scene = Scene::set()?;
         let key = scene.ground.key("changed");
         key.set(PAST);
-        let locker = Locker::at(&scene.faulty.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
         let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
         let lock = Lock::new(&locker, &key.key, options)?;
         // The first look is answered late, and when it is, what it saw is no longer there.
-        scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
         written_after_the_look(&scene, &key, found.unwrap_or("gone in a moment"), 1);
         if found.is_none() {
@@ -228,7 +228,7 @@ fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> 
         }
         let held = contending.join().unwrap();
         assert_eq!(held.is_ok(), found.is_none(), "{held:?}");
-        assert_eq!(scene.faulty.names().join(" "), format!("SETNX GET WATCH GET {after}"));
+        assert_eq!(scene.gate.names().join(" "), format!("SETNX GET WATCH GET {after}"));
         mem::forget(held);
     }
     Ok(())
@@ -251,12 +251,12 @@ fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
     let scene = Scene::set()?;
     let key = scene.ground.key("observer");
     key.set(PAST);
-    let locker = Locker::at(&scene.faulty.url())?.pool_size(1).open()?;
+    let locker = Locker::at(&scene.gate.url())?.pool_size(1).open()?;
     let (sender, looked) = mpsc::channel();
     let observed = locker.clone().observed_by(Curious(locker, key.key.clone(), sender));
     let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
     let lock = Lock::new(&observed, &key.key, options)?;
-    scene.faulty.next("GET", Fault::AnswerLate(millis(800)));
+    scene.gate.next("GET", Fault::AnswerLate(millis(800)));
     let contending = thread::spawn(move || lock.try_lock());
     written_after_the_look(&scene, &key, "1", 1);
     assert!(contending.join().unwrap()?.is_none());
@@ -270,17 +270,17 @@ fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
     key.set(PAST);
     let lock = scene.lock(&key, expiring().protocol(Protocol::Watched));
     // SETNX is lost on its way, and arrives when the key has been read and is about to be watched.
-    scene.faulty.next("SETNX", Fault::LoseRequest);
-    scene.faulty.next("GET", Fault::AnswerLate(millis(200)));
+    scene.gate.next("SETNX", Fault::CutBefore);
+    scene.gate.next("GET", Fault::AnswerLate(millis(200)));
     let contending = thread::spawn(move || lock.lock());
-    while !scene.faulty.names().contains(&"GET".to_owned()) {
+    while !scene.gate.names().contains(&"GET".to_owned()) {
         thread::sleep(millis(1));
     }
     thread::sleep(millis(50));
-    key.set(&scene.faulty.asked()[0].arguments[1]);
+    key.set(&scene.gate.asked()[0].arguments[1]);
     let held = contending.join().unwrap()?;
     // No time is spent on leaving what was watched: the lease runs.
-    assert_eq!(scene.faulty.names().join(" "), "SETNX GET WATCH GET");
+    assert_eq!(scene.gate.names().join(" "), "SETNX GET WATCH GET");
     assert_eq!(held.release()?, CERTIFIED);
     Ok(())
 }

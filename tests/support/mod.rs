@@ -1,6 +1,6 @@
-//! What the tests stand on: servers, keys of their own, and a server that misbehaves as told.
+//! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
-pub(crate) mod faulty;
+pub(crate) mod raw;
 #[allow(
     unreachable_pub,
     dead_code,

@@ -1,27 +1,27 @@
-//! A scene for faults: a real server, a faulty one before it, and lockers that do not wait long.
+//! A scene for faults: a real server, a gate before it, and lockers that do not wait long.
 
 use std::sync::Arc;
 
 use setnx_lock::{Lock, LockOptions, Locker};
 
-use super::faulty::FaultyServer;
 use super::{Ground, RedisServer, TestKey, millis};
+use crate::servers::Gate;
 
-/// A real server and a faulty one before it.
+/// A real server and a gate before it.
 pub(crate) struct Scene {
     pub(crate) ground: Ground,
-    pub(crate) faulty: FaultyServer,
+    pub(crate) gate: Gate,
 }
 
 impl Scene {
     pub(crate) fn set() -> Result<Self, std::io::Error> {
         let server = Arc::new(RedisServer::start()?);
-        Ok(Self { faulty: FaultyServer::before(server.address())?, ground: Ground::of(&server) })
+        Ok(Self { gate: Gate::before(server.address())?, ground: Ground::of(&server) })
     }
 
-    /// A locker through the faulty server, with a pool of one and short time-outs.
+    /// A locker through the gate, with a pool of one and short time-outs.
     pub(crate) fn locker(&self) -> Locker {
-        impatient(&self.faulty.url(), 1)
+        impatient(&self.gate.url(), 1)
     }
 
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
@@ -36,8 +36,8 @@ pub(crate) fn impatient(url: &str, pool_size: u32) -> Locker {
 
 /// Asserts that none of our values was sent by more than one command.
 #[track_caller]
-pub(crate) fn assert_nothing_sent_twice(faulty: &FaultyServer) {
-    let mut values: Vec<String> = faulty
+pub(crate) fn assert_nothing_sent_twice(gate: &Gate) {
+    let mut values: Vec<String> = gate
         .asked()
         .into_iter()
         .filter(|asked| ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()))
@@ -46,5 +46,5 @@ pub(crate) fn assert_nothing_sent_twice(faulty: &FaultyServer) {
     values.sort();
     let sent = values.len();
     values.dedup();
-    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", faulty.asked());
+    assert_eq!(values.len(), sent, "a value was sent twice: {:?}", gate.asked());
 }

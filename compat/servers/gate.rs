@@ -1,0 +1,261 @@
+//! The gate itself: takes connections, writes down what is asked, and passes it on unless something else is to become of it.
+
+use std::collections::HashMap;
+use std::io::{BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+use std::{fmt, io, mem, thread};
+
+use super::harm::{Fault, Faults, Hold, Which};
+use super::quirks::{Memory, Player};
+use super::real::Real;
+use super::resp::{read_request, text};
+use super::versions::Played;
+
+/// After these a server talks without being asked: the rest of the connection is passed on as it is, and not written down.
+const TALKATIVE: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
+
+/// One command as it came in.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Asked {
+    /// Counts the connections.
+    pub(crate) connection: usize,
+    /// In upper case.
+    pub(crate) name: String,
+    pub(crate) arguments: Vec<String>,
+}
+
+/// A server in front of another. Stops listening, and closes what is open, when dropped.
+pub(crate) struct Gate {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+}
+
+type Delay = dyn Fn(&Asked) -> Duration + Send + Sync;
+
+struct Shared {
+    real: SocketAddr,
+    played: Option<Played>,
+    /// Whether the real server has a `maxmemory`. Only then is it worth a question each time.
+    limited: AtomicBool,
+    faults: Mutex<Faults>,
+    delay: Mutex<Option<Arc<Delay>>>,
+    asked: Mutex<Vec<Asked>>,
+    /// Both ends of each connection.
+    open: Mutex<HashMap<usize, Vec<TcpStream>>>,
+    stopped: Mutex<bool>,
+    stopping: Condvar,
+}
+
+impl Gate {
+    /// Starts one in front of the real server at `real`, which stays what it is.
+    pub(crate) fn before(real: SocketAddr) -> io::Result<Self> {
+        Self::start(real, None, false)
+    }
+
+    /// Starts one that makes the real server look like an old one.
+    pub(crate) fn playing(version: Played, real: SocketAddr) -> io::Result<Self> {
+        let limited = Memory::of(&mut Real::connect(real)?)?.is_limited();
+        Self::start(real, Some(version), limited)
+    }
+
+    fn start(real: SocketAddr, played: Option<Played>, limited: bool) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            real,
+            played,
+            limited: AtomicBool::new(limited),
+            faults: Mutex::default(),
+            delay: Mutex::default(),
+            asked: Mutex::default(),
+            open: Mutex::default(),
+            stopped: Mutex::default(),
+            stopping: Condvar::new(),
+        });
+        let accepting = Arc::clone(&shared);
+        thread::spawn(move || {
+            for (connection, stream) in listener.incoming().enumerate() {
+                let Ok(stream) = stream else { break };
+                if *accepting.stopped.lock().unwrap() {
+                    break;
+                }
+                let shared = Arc::clone(&accepting);
+                shared.keep(connection, &stream);
+                thread::spawn(move || {
+                    // A client that goes away ends its connection, and nothing else.
+                    let _ended = shared.serve(connection, &stream);
+                    shared.close(connection);
+                });
+            }
+        });
+        Ok(Self { address, shared })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("redis://{}/", self.address)
+    }
+
+    /// Lets the next command of this name come to harm; several wait in a row.
+    pub(crate) fn next(&self, command: &'static str, fault: Fault) {
+        self.shared.add(Which::Next(command), fault);
+    }
+
+    /// Lets the nth command of this name from now come to harm; the next is the first.
+    pub(crate) fn nth(&self, command: &'static str, n: usize, fault: Fault) {
+        self.shared.add(Which::Nth(command, n), fault);
+    }
+
+    /// Lets the nth command from now come to harm, whatever it is; INFO does not count.
+    pub(crate) fn at(&self, n: usize, fault: Fault) {
+        self.shared.add(Which::At(n), fault);
+    }
+
+    /// Holds the nth command of this name from now before it is carried out.
+    pub(crate) fn hold(&self, command: &'static str, n: usize) -> Hold {
+        let (hold, fault) = Hold::new();
+        self.nth(command, n, fault);
+        hold
+    }
+
+    /// Sleeps so long before each command is carried out, as if the request were that long on its way.
+    pub(crate) fn slow_down(&self, delay: impl Fn(&Asked) -> Duration + Send + Sync + 'static) {
+        *self.shared.delay.lock().unwrap() = Some(Arc::new(delay));
+    }
+
+    /// Forgets what was asked so far.
+    pub(crate) fn forget(&self) {
+        self.shared.asked.lock().unwrap().clear();
+    }
+
+    /// Returns what was asked so far, but for INFO: a connection looks at its server when it is opened.
+    pub(crate) fn asked(&self) -> Vec<Asked> {
+        self.everything().into_iter().filter(|asked| asked.name != "INFO").collect()
+    }
+
+    /// Returns the names of what was asked so far, but for INFO.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.asked().into_iter().map(|asked| asked.name).collect()
+    }
+
+    /// Returns what was asked so far.
+    pub(crate) fn everything(&self) -> Vec<Asked> {
+        self.shared.asked.lock().unwrap().clone()
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Gate").field("address", &self.address).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Gate {
+    fn drop(&mut self) {
+        *self.shared.stopped.lock().unwrap() = true;
+        self.shared.stopping.notify_all();
+        let _wakes_the_listener = TcpStream::connect(self.address);
+        let open = mem::take(&mut *self.shared.open.lock().unwrap());
+        open.values().flatten().for_each(shut);
+    }
+}
+
+fn shut(stream: &TcpStream) {
+    let _may_be_closed = stream.shutdown(Shutdown::Both);
+}
+
+impl Shared {
+    fn serve(&self, connection: usize, client: &TcpStream) -> io::Result<()> {
+        client.set_nodelay(true)?;
+        let mut from_client = BufReader::new(client);
+        let mut to_client = client;
+        let mut real = Real::connect(self.real)?;
+        self.keep(connection, real.stream());
+        let mut player = self.played.map(|version| Player::new(version, self.real));
+        while let Some(request) = read_request(&mut from_client)? {
+            let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
+            let asked = Asked { connection, name: request.name(), arguments };
+            self.asked.lock().unwrap().push(asked.clone());
+            let fault = self.faults.lock().unwrap().due(&asked.name);
+            let delay = self.delay.lock().unwrap().clone();
+            if let Some(delay) = delay {
+                thread::sleep(delay(&asked));
+            }
+
+            let taken = player.as_ref().is_none_or(|player| player.takes(&request));
+            if TALKATIVE.contains(&asked.name.as_str()) && taken && fault.is_none() {
+                real.send(&request)?;
+                return pass_on(from_client, client, &mut real);
+            }
+            self.watch_limit(&asked);
+            let mut carry_out = || match &mut player {
+                Some(player) => player.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
+                None => real.ask(&request),
+            };
+            match fault {
+                None => to_client.write_all(&carry_out()?)?,
+                Some(Fault::SwallowRequest) => {}
+                Some(Fault::SwallowAnswer) => drop(carry_out()?),
+                Some(Fault::AnswerLate(delay)) => {
+                    let reply = carry_out()?;
+                    thread::sleep(delay);
+                    to_client.write_all(&reply)?;
+                }
+                Some(Fault::CutBefore) => return Ok(()),
+                Some(Fault::CutAfter) => return carry_out().map(drop),
+                Some(Fault::CutWithin) => {
+                    let reply = carry_out()?;
+                    return to_client.write_all(&reply[..reply.len() / 2]);
+                }
+                Some(Fault::HalfOpen) => return self.wait_for_the_end(),
+                Some(Fault::Say(text)) => to_client.write_all(text.as_bytes())?,
+                Some(Fault::Hold(door)) => {
+                    door.wait();
+                    to_client.write_all(&carry_out()?)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&self, which: Which, fault: Fault) {
+        self.faults.lock().unwrap().add(which, fault);
+    }
+
+    fn keep(&self, connection: usize, stream: &TcpStream) {
+        self.open.lock().unwrap().entry(connection).or_default().extend(stream.try_clone());
+    }
+
+    fn close(&self, connection: usize) {
+        self.open.lock().unwrap().remove(&connection).iter().flatten().for_each(shut);
+    }
+
+    fn wait_for_the_end(&self) -> io::Result<()> {
+        drop(self.stopping.wait_while(self.stopped.lock().unwrap(), |stopped| !*stopped).unwrap());
+        Ok(())
+    }
+
+    /// Notices a limit that is set through the gate.
+    fn watch_limit(&self, asked: &Asked) {
+        if asked.name == "CONFIG" && asked.arguments.iter().any(|word| word.eq_ignore_ascii_case("maxmemory"))
+        {
+            self.limited.store(true, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Copies both ways until one side ends.
+fn pass_on(mut from_client: impl Read + Send, client: &TcpStream, real: &mut Real) -> io::Result<()> {
+    let real_stream = real.stream().try_clone()?;
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ended = io::copy(&mut from_client, &mut &real_stream);
+            shut(&real_stream);
+        });
+        let _ended = io::copy(real.reader(), &mut &*client);
+        shut(client);
+    });
+    Ok(())
+}

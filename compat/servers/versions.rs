@@ -1,0 +1,258 @@
+//! What old versions of Redis knew, and in which words they said no.
+//!
+//! Versions are those of "Available since" and of the history of each command in the Redis command reference; where a line says
+//! *measured* or *read*, it was run on a server of that age or read in its source, and the reference says otherwise or nothing.
+
+use std::ops::RangeInclusive;
+
+use super::resp::text;
+
+use Played::{V1_2, V2_0, V2_4, V2_6};
+
+/// A version that the gate can play, as the last release of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Played {
+    V1_2,
+    V2_0,
+    V2_2,
+    V2_4,
+    V2_6,
+}
+
+/// Takes any number of arguments from so many on.
+const fn from(least: usize) -> RangeInclusive<usize> {
+    least..=usize::MAX
+}
+
+/// The command, the version in which it appeared, and how many arguments it takes in 2.6. What is not here is refused.
+#[rustfmt::skip]
+const COMMANDS: &[(&str, &str, RangeInclusive<usize>)] = &[
+    // Connection and server.
+    ("AUTH",         "1.0.0",  1..=1),
+    ("ECHO",         "1.0.0",  1..=1),
+    ("PING",         "1.0.0",  0..=0),
+    ("QUIT",         "1.0.0",  from(0)),
+    ("SELECT",       "1.0.0",  1..=1),
+    ("INFO",         "1.0.0",  0..=1), // argument: "2.6.0"
+    ("DBSIZE",       "1.0.0",  0..=0),
+    ("FLUSHALL",     "1.0.0",  0..=0),
+    ("FLUSHDB",      "1.0.0",  0..=0),
+    ("SAVE",         "1.0.0",  0..=0),
+    ("BGSAVE",       "1.0.0",  0..=0),
+    ("LASTSAVE",     "1.0.0",  0..=0),
+    ("SHUTDOWN",     "1.0.0",  0..=1),
+    ("SLAVEOF",      "1.0.0",  2..=2),
+    ("MONITOR",      "1.0.0",  0..=0),
+    ("DEBUG",        "1.0.0",  from(1)),
+    ("CONFIG",       "2.0.0",  from(1)),
+    ("SLOWLOG",      "2.2.12", from(1)),
+    ("CLIENT",       "2.4.0",  from(1)),
+    ("TIME",         "2.6.0",  0..=0),
+    ("COMMAND",      "2.8.13", from(0)),
+    ("ROLE",         "2.8.12", 0..=0),
+    ("WAIT",         "3.0.0",  2..=2),
+    ("HELLO",        "6.0.0",  from(0)),
+    ("ACL",          "6.0.0",  from(1)),
+    // Keys.
+    ("DEL",          "1.0.0",  from(1)),
+    ("EXISTS",       "1.0.0",  1..=1),
+    ("EXPIRE",       "1.0.0",  2..=2),
+    ("EXPIREAT",     "1.2.0",  2..=2), // measured: there in 1.1.94
+    ("KEYS",         "1.0.0",  1..=1),
+    ("MOVE",         "1.0.0",  2..=2),
+    ("RANDOMKEY",    "1.0.0",  0..=0),
+    ("RENAME",       "1.0.0",  2..=2),
+    ("RENAMENX",     "1.0.0",  2..=2),
+    ("SORT",         "1.0.0",  from(1)),
+    ("TTL",          "1.0.0",  1..=1),
+    ("TYPE",         "1.0.0",  1..=1),
+    ("PERSIST",      "2.2.0",  1..=1),
+    ("OBJECT",       "2.2.3",  from(1)),
+    ("PEXPIRE",      "2.6.0",  2..=2),
+    ("PEXPIREAT",    "2.6.0",  2..=2),
+    ("PTTL",         "2.6.0",  1..=1),
+    ("SCAN",         "2.8.0",  from(1)),
+    ("UNLINK",       "4.0.0",  from(1)),
+    // Strings.
+    ("GET",          "1.0.0",  1..=1),
+    ("GETSET",       "1.0.0",  2..=2),
+    ("SET",          "1.0.0",  from(2)), // options: "2.6.12"
+    ("SETNX",        "1.0.0",  2..=2),
+    ("INCR",         "1.0.0",  1..=1),
+    ("DECR",         "1.0.0",  1..=1),
+    ("INCRBY",       "1.0.0",  2..=2),
+    ("DECRBY",       "1.0.0",  2..=2),
+    ("MGET",         "1.0.0",  from(1)),
+    ("MSET",         "1.0.1",  from(2)),
+    ("MSETNX",       "1.0.1",  from(2)),
+    ("APPEND",       "2.0.0",  2..=2),
+    ("SETEX",        "2.0.0",  3..=3),
+    ("STRLEN",       "2.2.0",  1..=1),
+    ("PSETEX",       "2.6.0",  3..=3),
+    // Lists.
+    ("LINDEX",       "1.0.0",  2..=2),
+    ("LLEN",         "1.0.0",  1..=1),
+    ("LPOP",         "1.0.0",  1..=1),
+    ("LPUSH",        "1.0.0",  from(2)), // several values: "2.4.0"
+    ("LRANGE",       "1.0.0",  3..=3),
+    ("LREM",         "1.0.0",  3..=3),
+    ("LSET",         "1.0.0",  3..=3),
+    ("LTRIM",        "1.0.0",  3..=3),
+    ("RPOP",         "1.0.0",  1..=1),
+    ("RPUSH",        "1.0.0",  from(2)), // several values: "2.4.0"
+    ("RPOPLPUSH",    "1.2.0",  2..=2),
+    ("BLPOP",        "2.0.0",  from(2)), // measured: there in 1.3.6
+    ("BRPOP",        "2.0.0",  from(2)),
+    ("BRPOPLPUSH",   "2.2.0",  3..=3),
+    ("LPUSHX",       "2.2.0",  2..=2),
+    ("RPUSHX",       "2.2.0",  2..=2),
+    // Sets and hashes.
+    ("SADD",         "1.0.0",  from(2)), // several members: "2.4.0"
+    ("SREM",         "1.0.0",  from(2)), // several members: "2.4.0"
+    ("SCARD",        "1.0.0",  1..=1),
+    ("SISMEMBER",    "1.0.0",  2..=2),
+    ("SMEMBERS",     "1.0.0",  1..=1),
+    ("HSET",         "2.0.0",  3..=3),
+    ("HGET",         "2.0.0",  2..=2),
+    ("HGETALL",      "2.0.0",  1..=1),
+    // Transactions. The reference says 1.2.0 of MULTI and EXEC; measured: not in 1.1.94, there in 1.3.6.
+    ("MULTI",        "1.3.6",  0..=0),
+    ("EXEC",         "1.3.6",  0..=0),
+    ("DISCARD",      "2.0.0",  0..=0),
+    ("WATCH",        "2.2.0",  from(1)),
+    ("UNWATCH",      "2.2.0",  0..=0),
+    // Publishing and subscribing.
+    ("PUBLISH",      "2.0.0",  2..=2),
+    ("SUBSCRIBE",    "2.0.0",  from(1)),
+    ("PSUBSCRIBE",   "2.0.0",  from(1)),
+    ("UNSUBSCRIBE",  "2.0.0",  from(0)),
+    ("PUNSUBSCRIBE", "2.0.0",  from(0)),
+    ("PUBSUB",       "2.8.0",  from(1)),
+    // Scripts.
+    ("EVAL",         "2.6.0",  from(2)),
+    ("EVALSHA",      "2.6.0",  from(2)),
+    ("SCRIPT",       "2.6.0",  from(1)),
+];
+
+/// The command, the version from which it takes what the table above says, and what it took before.
+const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
+    ("INFO", "2.6.0", 0..=0),
+    ("SET", "2.6.12", 2..=2),
+    ("LPUSH", "2.4.0", 2..=2),
+    ("RPUSH", "2.4.0", 2..=2),
+    ("SADD", "2.4.0", 2..=2),
+    ("SREM", "2.4.0", 2..=2),
+    ("SHUTDOWN", "2.6.0", 0..=0), // read: without SAVE or NOSAVE in 2.4
+];
+
+/// What adds data, and is therefore refused by a server over its `maxmemory`; up to 2.4 EXEC is among them, whatever is to be
+/// carried out (read: its flag in the sources of 2.1, and of the time between 2.2 and 2.4).
+#[rustfmt::skip]
+const ADDING: &[&str] = &[
+    "SET", "SETNX", "GETSET", "SETEX", "INCR", "DECR", "INCRBY", "DECRBY", "MSET", "MSETNX", "APPEND",
+    "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "BRPOPLPUSH", "SADD", "HSET", "SORT",
+    "EXEC",
+];
+
+pub(super) const OVER_MEMORY: &str = "ERR command not allowed when used memory > 'maxmemory'";
+
+/// How a current server's words begin, up to which version it was said otherwise, and how.
+const SAID_BEFORE: &[(&str, Played, &str)] = &[
+    ("WRONGTYPE ", V2_4, "ERR Operation against a key holding the wrong kind of value"),
+    ("OOM command not allowed", V2_4, OVER_MEMORY),
+    ("NOAUTH ", V2_6, "ERR operation not permitted"),
+    ("WRONGPASS ", V2_6, "ERR invalid password"),
+    ("ERR AUTH <password> called without", V2_6, "ERR Client sent AUTH, but no password is set"),
+    ("ERR DB index is out of range", V2_6, "ERR invalid DB index"),
+];
+
+impl Played {
+    pub(crate) const ALL: [Self; 5] = [V1_2, V2_0, Self::V2_2, V2_4, V2_6];
+
+    /// As the server reports it.
+    pub(crate) fn number(self) -> &'static str {
+        match self {
+            Self::V1_2 => "1.2.6",
+            Self::V2_0 => "2.0.5",
+            Self::V2_2 => "2.2.15",
+            Self::V2_4 => "2.4.18",
+            Self::V2_6 => "2.6.17",
+        }
+    }
+
+    /// As people call it.
+    pub(crate) fn name(self) -> &'static str {
+        &self.number()[..3]
+    }
+
+    fn has(self, since: &str) -> bool {
+        let parts =
+            |number: &str| -> Vec<u32> { number.split('.').map(|part| part.parse().unwrap()).collect() };
+        parts(self.number()) >= parts(since)
+    }
+
+    /// Returns what is said to a command that this version does not know, or not with so many arguments.
+    pub(super) fn refuses(self, words: &[Vec<u8>]) -> Option<String> {
+        let name = text(&words[0]).to_uppercase();
+        let listed = COMMANDS.iter().find(|(command, since, _)| *command == name && self.has(since));
+        let Some((_, _, now)) = listed else { return Some(self.unknown(&text(&words[0]))) };
+        let before = ARGUMENTS_BEFORE.iter().find(|(command, since, _)| *command == name && !self.has(since));
+        let takes = before.map_or(now, |(_, _, before)| before);
+        (!takes.contains(&(words.len() - 1))).then(|| self.wrong_number(&name))
+    }
+
+    /// Returns what is said to options and subcommands that this version does not know: when the command is carried out, and
+    /// so not while it is queued.
+    pub(super) fn refuses_within(self, words: &[Vec<u8>]) -> Option<String> {
+        let words: Vec<String> = words.iter().map(|word| text(word).to_uppercase()).collect();
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        match words[..] {
+            ["SET", _, _, ref options @ ..] if !are_options_of_2_6(options) => {
+                Some("ERR syntax error".into())
+            }
+            // GETNAME and SETNAME: "2.6.9".
+            ["CLIENT", "LIST" | "KILL", ..] => None,
+            ["CLIENT", "GETNAME" | "SETNAME", ..] if self >= V2_6 => None,
+            ["CLIENT", ..] if self >= V2_6 => Some(
+                "ERR Syntax error, try CLIENT (LIST | KILL ip:port | GETNAME | SETNAME connection-name)"
+                    .into(),
+            ),
+            ["CLIENT", ..] => Some("ERR Syntax error, try CLIENT (LIST | KILL ip:port)".into()),
+            ["CONFIG", "GET" | "SET" | "RESETSTAT", ..] => None,
+            ["CONFIG", ..] => Some("ERR CONFIG subcommand must be one of GET, SET, RESETSTAT".into()),
+            _ => None,
+        }
+    }
+
+    /// Read: 1.0 names no command; 1.3.4, and everything since, names it as it was typed.
+    fn unknown(self, typed: &str) -> String {
+        if self < V2_0 { "ERR unknown command".into() } else { format!("ERR unknown command '{typed}'") }
+    }
+
+    /// Read: as above, in the server's own spelling.
+    fn wrong_number(self, name: &str) -> String {
+        match self {
+            Self::V1_2 => "ERR wrong number of arguments".into(),
+            _ => format!("ERR wrong number of arguments for '{}' command", name.to_lowercase()),
+        }
+    }
+
+    /// Returns what this version said instead of what a current one says.
+    pub(super) fn reworded(self, said: &str) -> Option<String> {
+        let line = SAID_BEFORE.iter().find(|(now, until, _)| said.starts_with(now) && self <= *until);
+        line.map(|(_, _, before)| (*before).to_owned())
+    }
+
+    /// Whether this version refuses the command over its `maxmemory` in a way that a current server does not.
+    pub(super) fn minds_memory(self, name: &str) -> bool {
+        self <= V2_4 && ADDING.contains(&name)
+    }
+}
+
+fn are_options_of_2_6(options: &[&str]) -> bool {
+    match options {
+        [] => true,
+        ["NX" | "XX", rest @ ..] | ["EX" | "PX", _, rest @ ..] => are_options_of_2_6(rest),
+        _ => false,
+    }
+}

@@ -1,0 +1,75 @@
+//! A raw connection to a server or a gate: what a client library would make of an answer is of no interest to those who use it.
+
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use super::LONG;
+
+/// How long nothing has to come before it counts as nothing.
+pub(crate) const SILENCE: Duration = Duration::from_millis(150);
+
+pub(crate) struct Wire(BufReader<TcpStream>);
+
+impl Wire {
+    pub(crate) fn to(url: &str) -> Self {
+        let address = url.trim_start_matches("redis://").trim_end_matches('/');
+        let stream = TcpStream::connect(address).unwrap();
+        stream.set_nodelay(true).unwrap();
+        Self(BufReader::new(stream))
+    }
+
+    pub(crate) fn send(&mut self, command: &str) {
+        let words = command.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len()));
+        let request = format!("*{}\r\n{}", command.split(' ').count(), words.collect::<String>());
+        self.0.get_mut().write_all(request.as_bytes()).unwrap();
+    }
+
+    /// The next line, without its end; an empty one if the connection is closed.
+    pub(crate) fn line(&mut self) -> String {
+        self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
+        let mut line = String::new();
+        self.0.read_line(&mut line).unwrap();
+        line.trim_end().to_owned()
+    }
+
+    /// Sends a command and returns the answer: of a bulk the text, of an array everything in one line.
+    pub(crate) fn ask(&mut self, command: &str) -> String {
+        self.send(command);
+        self.answer()
+    }
+
+    pub(crate) fn answer(&mut self) -> String {
+        let line = self.line();
+        let count = line[1..].parse::<usize>();
+        match (line.as_bytes()[0], count) {
+            (b'$', Ok(length)) => {
+                let mut bulk = vec![0; length + 2];
+                self.0.read_exact(&mut bulk).unwrap();
+                String::from_utf8_lossy(&bulk[..length]).into_owned()
+            }
+            (b'*', Ok(count)) => {
+                let parts: Vec<String> = (0..count).map(|_| self.answer()).collect();
+                format!("[{}]", parts.join(" "))
+            }
+            _ => line,
+        }
+    }
+
+    /// Asserts that nothing comes for a while, and that the connection stays open.
+    #[track_caller]
+    pub(crate) fn is_silent(&mut self) {
+        self.0.get_mut().set_read_timeout(Some(SILENCE)).unwrap();
+        let read = self.0.fill_buf().map(<[u8]>::to_vec);
+        assert!(read.is_err(), "something came, or the connection was closed: {read:?}");
+    }
+
+    /// Everything up to the end of the connection, which may be a reset.
+    pub(crate) fn rest(&mut self) -> String {
+        self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
+        let mut rest = String::new();
+        let end = self.0.read_to_string(&mut rest).map_err(|error| error.kind());
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "it does not end");
+        rest
+    }
+}
