@@ -2,10 +2,10 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo demo-ruby test golden bench setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby test test-servers golden bench setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## install what demos and tests need (redis-server, ruby with its Redis client, faketime), where it is missing
 	@scripts/setup redis-server ruby ruby-redis faketime
@@ -18,6 +18,11 @@ demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both cont
 	@scripts/setup ruby ruby-redis
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --release --example twin -- $(ARGS)
+
+test-servers: ## what a lock does, and Ruby beside it, on servers of your own: make test-servers URLS="redis://old:6379 redis://older:6379"
+	@[ -n "$(URLS)" ] || { echo 'say which: make test-servers URLS="redis://127.0.0.1:6379"'; exit 1; }
+	@scripts/setup redis-server ruby ruby-redis
+	SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
 	$(CARGO) test --features tls-rustls

@@ -25,6 +25,8 @@ const IN_TIME: Duration = Duration::from_secs(20);
 enum Path {
     /// Nobody holds the lock.
     Free,
+    /// The same, and there is no connection yet: the look at the server comes first.
+    Connecting,
     /// Its holder is dead.
     TakeOver,
     /// It is given back.
@@ -33,8 +35,9 @@ enum Path {
     ReleaseInOneTrip,
 }
 
-const PATHS: [(&str, Path); 4] = [
+const PATHS: [(&str, Path); 5] = [
     ("a_free_lock", Path::Free),
+    ("a_new_connection", Path::Connecting),
     ("a_dead_holder_s_lock", Path::TakeOver),
     ("a_release", Path::Release),
     ("a_release_in_one_trip", Path::ReleaseInOneTrip),
@@ -73,6 +76,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Goes the way once without a fault, to see how many commands it takes, and then once for each of them with the fault.
 fn at_every_command(protocol: Protocol, path: Path, fault: &Fault) -> Outcome {
+    if matches!(path, Path::Connecting) {
+        let disturbed = Stage::set(protocol, path)?;
+        disturbed.scene.gate.next("INFO", fault.clone());
+        return Ok(disturbed.go()?);
+    }
     let commands = Stage::set(protocol, path)?.undisturbed()?;
     assert!(!commands.is_empty());
     for n in 1..=commands.len() {
@@ -102,6 +110,7 @@ impl Stage {
         let held = match path {
             // The connection is there already, as it is for most calls.
             Path::Free => lock.peek().map(|_| None)?,
+            Path::Connecting => None,
             Path::TakeOver => {
                 key.set(PAST);
                 lock.peek().map(|_| None)?

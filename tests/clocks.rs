@@ -128,7 +128,7 @@ pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> proce
             Err(error) => return Err(error.into()),
         };
         let remaining = held.remaining().expect("it expires");
-        println!("{still} {} {}", remaining.as_micros(), (monotonic() - taken).as_micros());
+        println!("{still} {} {}", remaining.as_micros(), monotonic().saturating_sub(taken).as_micros());
     }
     println!("{:?}", held.release()?);
     Ok(())

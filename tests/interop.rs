@@ -43,9 +43,12 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
                 let gem_works = gem == CLASSIC || ground.version >= SET_HAS_OPTIONS;
                 let works = gem_works && ground.supports_its_protocol();
                 let pair = move |ground: &Ground| Pair { gem, ground: ground.clone(), scenario: name };
-                let refused = move |ground: &Ground| match gem_works {
-                    true => ground.refuses_its_protocol(&format!("{gem}-{name}")),
-                    false => the_gem_is_refused(&pair(ground)),
+                let refused = move |ground: &Ground| {
+                    if gem_works {
+                        ground.refuses_its_protocol(&format!("{gem}-{name}"))
+                    } else {
+                        the_gem_is_refused(&pair(ground))
+                    }
                 };
                 recorded("interop", &ground, &scenario, works, move |ground| test(&pair(ground)), refused)
             })

@@ -105,7 +105,7 @@ impl Player {
             return Ok(info.written_by(version, &section));
         }
         match name.as_str() {
-            "MULTI" if reply.starts_with(b"+") => (self.in_multi, self.spoiled) = (true, false),
+            "MULTI" if reply.starts_with(b"+") => self.in_multi = true,
             "EXEC" | "DISCARD" => (self.in_multi, self.spoiled) = (false, false),
             _ => {}
         }

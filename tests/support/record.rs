@@ -47,9 +47,9 @@ pub(crate) fn recorded(
         // Unless it comes to its end.
         note(&ground, &cell, Came::Failed);
         if works {
-            test(&ground)?
+            test(&ground)?;
         } else {
-            refused(&ground)?
+            refused(&ground)?;
         }
         note(&ground, &cell, if works { Came::Passed } else { Came::Refused });
         Ok(())
