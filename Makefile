@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo demo-ruby test test-servers golden bench setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby test test-servers server golden bench setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,6 +36,9 @@ clippy:
 
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
+
+server: ## tell what a server can do for locks, and what may go wrong there: make server URL=redis://127.0.0.1/
+	@$(CARGO) run --quiet --example server -- $(URL)
 
 golden: ## make the files in compat/golden anew, and show what changed
 	@scripts/setup ruby ruby-redis

@@ -52,7 +52,7 @@ fn every_version_tells_what_it_can_do() -> Outcome {
         assert_eq!(told.idle_timeout().is_some(), config);
         assert_eq!(told.persistence(), config.then_some(Persistence::None), "{told}");
         let report = told.to_string();
-        assert!(report.starts_with(&format!("Redis {}, master\n", played.number())), "{report}");
+        assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
     let told = Locker::open(&server.url())?.server()?;
@@ -111,7 +111,10 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
     assert_eq!(told.recommended(), Protocol::Classic);
     let report = told.to_string();
-    assert!(report.contains("refused CONFIG: NOPERM") && report.contains("refused TIME: NOPERM"), "{report}");
+    assert!(
+        report.contains("refused CONFIG: NOPERM") && report.contains("refused TIME:   NOPERM"),
+        "{report}"
+    );
     // Without INFO nothing is known, and locking works as ever.
     let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
     let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;

@@ -183,37 +183,44 @@ fn refuses_the_command(refusal: &Refusal) -> bool {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let or_unknown = |told: Option<String>| told.unwrap_or_else(|| "not told".into());
-        let role = self.role.as_ref().map(|role| match role {
+        let role = or_unknown(self.role.as_ref().map(|role| match role {
             Role::Master => "master".to_owned(),
-            Role::Replica { of } => format!("replica of {}", or_unknown(of.clone())),
-        });
-        writeln!(f, "Redis {}, {}", self.version, role.unwrap_or_else(|| "role not told".into()))?;
-        for protocol in Protocol::ALL {
-            let works =
-                self.obstacle(protocol).map_or("works".to_owned(), |why| format!("does not work: {why}"));
-            writeln!(f, "{:<14}{works}", format!("{protocol:?}:"))?;
-        }
-        writeln!(f, "clock:        {}", or_unknown(self.clock.map(|clock| clock.to_string())))?;
+            Role::Replica { of: Some(master) } => format!("replica of {master}"),
+            Role::Replica { of: None } => "replica".to_owned(),
+        }));
         let memory = self.maxmemory.map(|limit| match (limit, &self.maxmemory_policy) {
             (0, _) => "no limit".to_owned(),
             (limit, Some(policy)) => format!("{limit} bytes at most, then {policy}"),
             (limit, None) => format!("{limit} bytes at most"),
         });
-        writeln!(f, "memory:       {}", or_unknown(memory))?;
         let idle = self.idle_timeout.map(|idle| match idle {
             Duration::ZERO => "kept".to_owned(),
             idle => format!("closed after {} s", idle.as_secs()),
         });
-        writeln!(f, "idle clients: {}", or_unknown(idle))?;
         let kept = self.persistence.map(|persistence| match persistence {
-            Persistence::None => "nothing".to_owned(),
-            Persistence::Snapshots => "the last snapshot".to_owned(),
-            Persistence::AppendOnly => "all but about the last second".to_owned(),
+            Persistence::None => "nothing is left",
+            Persistence::Snapshots => "the last snapshot is left",
+            Persistence::AppendOnly => "all but about a second is left",
         });
-        writeln!(f, "after a crash: {}", or_unknown(kept))?;
-        write!(f, "replicas:     {}", or_unknown(self.replicas.map(|n| n.to_string())))?;
-        for (command, refusal) in &self.refused {
-            write!(f, "\nrefused {command}: {}", refusal.text())?;
+        writeln!(f, "Redis {}, role: {role}", self.version)?;
+        let works = Protocol::ALL.map(|protocol| {
+            let why = self.obstacle(protocol).map(|why| format!("does not work: {why}"));
+            (format!("{protocol:?}"), why.unwrap_or_else(|| "works".into()))
+        });
+        let facts = [
+            ("recommended".into(), format!("{:?}", self.recommended())),
+            ("clock".into(), or_unknown(self.clock.map(|clock| clock.to_string()))),
+            ("memory".into(), or_unknown(memory)),
+            ("idle clients".into(), or_unknown(idle)),
+            ("after a crash".into(), or_unknown(kept.map(str::to_owned))),
+            ("replicas".into(), or_unknown(self.replicas.map(|n| n.to_string()))),
+        ];
+        let refused =
+            self.refused.iter().map(|(name, refusal)| (format!("refused {name}"), refusal.text().into()));
+        let lines: Vec<(String, String)> = works.into_iter().chain(facts).chain(refused).collect();
+        for (n, (name, what)) in lines.iter().enumerate() {
+            let end = if n + 1 < lines.len() { "\n" } else { "" };
+            write!(f, "{:<16}{what}{end}", format!("{name}:"))?;
         }
         for warning in self.warnings() {
             write!(f, "\nwarning: {warning}")?;
@@ -253,9 +260,9 @@ mod tests {
         let warnings = server.warnings();
         assert_eq!(warnings, [Warning::ForgetsLocks { persistence: Persistence::Snapshots }]);
         let report = server.to_string();
-        assert!(report.starts_with("Redis 2.0.5, master\n"), "{report}");
+        assert!(report.starts_with("Redis 2.0.5, role: master\n"), "{report}");
         assert!(
-            report.contains("closed after 300 s") && report.contains("memory:       not told"),
+            report.contains("closed after 300 s") && report.contains("memory:         not told"),
             "{report}"
         );
     }
@@ -319,7 +326,7 @@ mod tests {
         let replica = server(&replica, &safe, &[]);
         assert!(matches!(replica.warnings()[..], [Warning::IsReplica { of: Some(_) }]));
         assert!(replica.obstacle(Protocol::Classic).unwrap().contains("replica"));
-        assert!(replica.to_string().starts_with("Redis 2.0.5, replica of 10.0.0.1:6379\n"));
+        assert!(replica.to_string().starts_with("Redis 2.0.5, role: replica of 10.0.0.1:6379\n"));
         assert_eq!(warned(&format!("{OLD}cluster_enabled:1\r\n"), &safe), [Warning::IsInACluster]);
     }
 

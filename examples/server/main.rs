@@ -1,0 +1,33 @@
+//! Tells what a server can do for locks, and what may go wrong there.
+//!
+//! `make server URL=redis://127.0.0.1/`, or `cargo run --example server -- URL`.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use setnx_lock::Locker;
+
+/// Tells what a Redis server can do for locks, and what may go wrong there.
+#[derive(Debug, Parser)]
+#[command(name = "server")]
+struct Options {
+    /// The server's address
+    #[arg(value_name = "URL", default_value = "redis://127.0.0.1/")]
+    url: String,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    // A replica is to be told of as well, not refused.
+    let told = Locker::at(&options.url).and_then(|settings| settings.without_info().open()?.server());
+    match told {
+        Ok(server) => {
+            println!("{server}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
