@@ -1,0 +1,96 @@
+//! Looks for two leases that are valid at once, under stress: processes take locks for short and different times, overrun
+//! them, are killed and stopped, behind a network with delays. Fails if Watched or Ttl ever shows one, and also if the gem's
+//! protocol shows none: then the checker would see nothing.
+//!
+//! `make stress`, or `cargo run --release --example stress -- --help`.
+//!
+//! What is put under stress, and the checker, are in `arena/`, which the tests use as well.
+
+mod arena;
+mod gate;
+mod options;
+mod progress;
+mod report;
+
+// It serves the tests and the benches as well, which call more of it.
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
+#[path = "../../tests/support/redis_server.rs"]
+mod redis_server;
+#[path = "../demo/shield.rs"]
+mod shield;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arena::chance::Chance;
+use arena::{Arena, Failure, Player, network};
+use gate::Gate;
+use options::{Arguments, Options, Part};
+use progress::Progress;
+use redis_server::RedisServer;
+use report::Game;
+use shield::Parent;
+
+fn main() -> ExitCode {
+    if let Some(outcome) = arena::as_worker() {
+        return outcome;
+    }
+    let done = match Arguments::parse().part {
+        None => shield::run(),
+        Some(Part::Conduct(options)) => run(&options),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("stress: {failure}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Has one player play after the other, and says what came of it.
+fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let parent = Parent::watch();
+    let arena = options.arena();
+    let games = options.games();
+    println!(
+        "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
+        arena.workers, arena.threads, arena.keys
+    );
+    let games: Vec<Game> = games
+        .into_iter()
+        .map(|(player, wanted)| play(&arena, player, wanted, &parent))
+        .collect::<Result<_, Failure>>()?;
+    println!("{}\n{}", report::table(&games), report::sentence(&games));
+    let problems: Vec<String> = games.iter().flat_map(Game::problems).collect();
+    for problem in &problems {
+        eprintln!("stress: FAILED: {problem}");
+    }
+    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has one player play on a server of its own until there have been enough holds.
+fn play(arena: &Arena, player: Player, wanted: usize, parent: &Parent) -> Result<Game, Failure> {
+    let server = RedisServer::start()?;
+    let gate = Gate::before(server.address())?;
+    let chance = Chance::new();
+    gate.slow_down(move |asked| network::delay(&chance, &asked.name));
+    let mut progress = Progress::start(player, wanted)?;
+    let account = arena.run(player, &gate.url(), |holds| {
+        // What was asked is kept nowhere: it would be gigabytes.
+        gate.forget();
+        progress.advance(holds.len());
+        if parent.is_gone() {
+            Err("interrupted; the workers and the server are gone".into())
+        } else {
+            Ok(holds.len() < wanted)
+        }
+    })?;
+    drop(progress);
+    let game = Game::of(player, &account);
+    for (earlier, later) in game.findings.overlaps.iter().filter(|_| player.excludes()).take(10) {
+        eprintln!("two valid leases: {earlier:?}\n             and: {later:?}");
+    }
+    if !game.problems().is_empty() {
+        eprintln!("the logs are kept in {}", account.logs.keep().display());
+    }
+    Ok(game)
+}
