@@ -57,40 +57,48 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     );
     let games: Vec<Game> = games
         .into_iter()
-        .map(|(player, wanted)| play(&arena, player, wanted, &parent))
+        .map(|(player, wanted)| play(&arena, player, wanted, options.keep_logs, &parent))
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&games), report::sentence(&games));
-    let problems: Vec<String> = games.iter().flat_map(Game::problems).collect();
-    for problem in &problems {
-        eprintln!("stress: FAILED: {problem}");
-    }
-    Ok(if problems.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let well = games.iter().all(|game| game.problems().is_empty());
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Has one player play on a server of its own until there have been enough holds.
-fn play(arena: &Arena, player: Player, wanted: usize, parent: &Parent) -> Result<Game, Failure> {
+fn play(
+    arena: &Arena,
+    player: Player,
+    wanted: usize,
+    keep_logs: bool,
+    parent: &Parent,
+) -> Result<Game, Failure> {
     let server = RedisServer::start()?;
     let gate = Gate::before(server.address())?;
     let chance = Chance::new();
     gate.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut progress = Progress::start(player, wanted)?;
     let account = arena.run(player, &gate.url(), |holds| {
-        // What was asked is kept nowhere: it would be gigabytes.
+        // What was asked would be gigabytes.
         gate.forget();
         progress.advance(holds.len());
         if parent.is_gone() {
-            Err("interrupted; the workers and the server are gone".into())
-        } else {
-            Ok(holds.len() < wanted)
+            return Err("interrupted; the workers and the server are gone".into());
         }
+        Ok(holds.len() < wanted)
     })?;
     drop(progress);
     let game = Game::of(player, &account);
-    for (earlier, later) in game.findings.overlaps.iter().filter(|_| player.excludes()).take(10) {
-        eprintln!("two valid leases: {earlier:?}\n             and: {later:?}");
+    let problems = game.problems();
+    for problem in &problems {
+        eprintln!("stress: FAILED: {problem}");
     }
-    if !game.problems().is_empty() {
-        eprintln!("the logs are kept in {}", account.logs.keep().display());
+    if player.excludes() {
+        for (earlier, later) in game.findings.overlaps.iter().chain(&game.findings.unreported).take(10) {
+            eprintln!("two inside: {earlier:?}\n       and: {later:?}");
+        }
+    }
+    if keep_logs || !problems.is_empty() {
+        eprintln!("{player}: the logs are kept in {}", account.logs.keep().display());
     }
     Ok(game)
 }

@@ -36,17 +36,20 @@ pub(crate) struct Options {
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
     workers: u32,
     /// Threads of each process, 1 to 128
-    #[arg(long, value_name = "COUNT", default_value = "48", value_parser = clap::value_parser!(u32).range(1..=128))]
+    #[arg(long, value_name = "COUNT", default_value = "96", value_parser = clap::value_parser!(u32).range(1..=128))]
     threads: u32,
     /// Keys that they contend for, 1 to 1000
-    #[arg(long, value_name = "COUNT", default_value = "64", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    #[arg(long, value_name = "COUNT", default_value = "160", value_parser = clap::value_parser!(u64).range(1..=1000))]
     keys: u64,
     /// How often about a process is killed, and another started
-    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "1500ms", value_parser = time)]
     kill_every: Duration,
     /// How often about a process is stopped for up to 1.5 s
-    #[arg(long, value_name = "TIME", default_value = "7s", value_parser = time)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     stop_every: Duration,
+    /// Keep the workers' logs also if all goes well, and say where
+    #[arg(long)]
+    pub(crate) keep_logs: bool,
 }
 
 impl Options {

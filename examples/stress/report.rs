@@ -48,13 +48,23 @@ impl Game {
         problems
     }
 
-    fn row(&self) -> [String; 10] {
-        let Findings { holds, takeovers, killed, overran, lost, overlaps, unreported } = &self.findings;
+    fn row(&self) -> [String; 11] {
+        let Findings { holds, takeovers, killed, overran, lost, unknown, overlaps, unreported } =
+            &self.findings;
         let took = format!("{:.0} s", self.took.as_secs_f64());
-        let counts =
-            [*holds, *takeovers, self.kills, *killed, *overran, *lost, overlaps.len(), unreported.len()];
-        let [a, b, c, d, e, f, g, h] = counts.map(|count| count.to_string());
-        [self.player.to_string(), took, a, b, c, d, e, f, g, h]
+        let counts = [
+            *holds,
+            *takeovers,
+            self.kills,
+            *killed,
+            *overran,
+            *lost,
+            *unknown,
+            overlaps.len(),
+            unreported.len(),
+        ];
+        let [a, b, c, d, e, f, g, h, i] = counts.map(|count| count.to_string());
+        [self.player.to_string(), took, a, b, c, d, e, f, g, h, i]
     }
 }
 
@@ -67,9 +77,10 @@ pub(crate) fn table(games: &[Game]) -> Table {
         "holds",
         "takeovers",
         "kills",
-        "killed inside",
+        "killed\ninside",
         "overran",
         "lost",
+        "unknown",
         "two valid\nleases",
         "two inside,\nuntold",
     ]);

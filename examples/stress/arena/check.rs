@@ -16,6 +16,8 @@ pub(crate) struct Findings {
     /// Holds that lasted longer than their lease.
     pub(crate) overran: usize,
     pub(crate) lost: usize,
+    /// Holds whose holder could not learn what became of his release.
+    pub(crate) unknown: usize,
     /// Holds that began while an earlier one on the same key was inside and valid, and were valid themselves, each with that
     /// earlier one.
     pub(crate) overlaps: Vec<(Hold, Hold)>,
@@ -34,6 +36,7 @@ pub(crate) fn check(holds: &[Hold]) -> Findings {
         findings.killed += usize::from(matches!(hold.end, End::Killed(_)));
         findings.overran += usize::from(hold.overran());
         findings.lost += usize::from(matches!(hold.end, End::Left(_, Some(Outcome::Lost))));
+        findings.unknown += usize::from(matches!(hold.end, End::Left(_, Some(Outcome::Failed))));
         by_key.entry(hold.key).or_default().push((hold, ended));
     }
     for mut holds in by_key.into_values() {

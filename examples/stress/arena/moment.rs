@@ -22,11 +22,6 @@ impl Moment {
     pub(crate) fn after(self, time: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)))
     }
-
-    /// How long after `earlier` this is; zero if it is not.
-    pub(crate) fn since(self, earlier: Self) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
-    }
 }
 
 impl fmt::Display for Moment {

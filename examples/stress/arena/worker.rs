@@ -114,7 +114,8 @@ impl Worker {
     }
 
     fn turn(&self, hand: &mut dyn Hand) -> Result<(), Failure> {
-        let key = self.chance.below(self.keys);
+        // Some keys have a crowd before them, and others hardly anybody: takeovers are contended, and many locks are taken.
+        let key = self.chance.below(1 + self.chance.below(self.keys));
         let expiration = self.chance.millis(&(20..200));
         let patience = self.chance.millis(&(200..2500));
         let (number, remark) = {
