@@ -1,29 +1,26 @@
 //! Locks under stress: processes that are killed and stopped, leases that differ, a network with delays. The same as `make stress`,
 //! but short, and the checker is put to the test itself.
 
-#[allow(dead_code, reason = "shared with the program, which uses more of it")]
+#[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
 #[path = "../examples/stress/arena/mod.rs"]
 mod arena;
-#[allow(dead_code, reason = "shared with the program")]
-#[path = "../examples/stress/gate.rs"]
-mod gate;
 
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use proptest::collection::vec;
 use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use proptest::test_runner::{Config, TestRunner};
 use setnx_lock::Protocol;
 
 pub(crate) use arena::as_worker;
 
+use crate::servers::Gate;
 use crate::support::{Outcome, RedisServer, tests};
 use arena::chance::Chance;
 use arena::hold::{End, Hold, Outcome as Told};
 use arena::moment::Moment;
 use arena::{Account, Arena, Failure, Player, check, network};
-use gate::Gate;
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -46,7 +43,7 @@ const GEM_LIMIT: Duration = Duration::from_secs(60);
 const ARENA: Arena = Arena {
     workers: 3,
     threads: 48,
-    keys: 60,
+    keys: 90,
     kill_every: Duration::from_millis(1500),
     stop_every: Duration::from_secs(3),
 };
@@ -70,9 +67,8 @@ fn watched_never_has_two_valid_leases() -> Outcome {
     let findings = check(&account.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
-    if !(findings.overlaps.is_empty() && findings.unreported.is_empty()) {
-        panic!("{findings:?}; the logs are kept in {}", account.logs.keep().display());
-    }
+    let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
+    assert!(clean, "{findings:?}; the logs are kept in {}", account.logs.keep().display());
     Ok(())
 }
 
@@ -178,11 +174,12 @@ fn the_checker_agrees_with_a_look_at_every_pair() -> Outcome {
                 End::Killed(Moment(lasts)) => killed(enter + lasts),
                 End::Left(Moment(lasts), told) => End::Left(Moment(enter + lasts), told),
             };
-            Hold { key, number, ..hold([enter, enter + lease], end) }
+            Hold { number, key, ..hold([enter, enter + lease], end) }
         });
         holds.collect::<Vec<_>>()
     });
-    TestRunner::default().run(&holds, |holds| {
+    let config = Config { failure_persistence: None, ..Config::default() };
+    TestRunner::new(config).run(&holds, |holds| {
         let findings = check(&holds);
         let valid = |hold: &Hold| hold.ended().unwrap().min(hold.valid_until);
         let meets = |a: &Hold, b: &Hold| {

@@ -7,7 +7,6 @@
 //! What is put under stress, and the checker, are in `arena/`, which the tests use as well.
 
 mod arena;
-mod gate;
 mod options;
 mod progress;
 mod report;
@@ -16,6 +15,9 @@ mod report;
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
+#[allow(dead_code, unused_imports, reason = "shared with the tests")]
+#[path = "../../compat/servers/mod.rs"]
+mod servers;
 #[path = "../demo/shield.rs"]
 mod shield;
 
@@ -25,11 +27,11 @@ use clap::Parser;
 
 use arena::chance::Chance;
 use arena::{Arena, Failure, Player, network};
-use gate::Gate;
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
 use report::Game;
+use servers::Gate;
 use shield::Parent;
 
 fn main() -> ExitCode {
@@ -57,7 +59,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     );
     let games: Vec<Game> = games
         .into_iter()
-        .map(|(player, wanted)| play(&arena, player, wanted, options.keep_logs, &parent))
+        .map(|(player, wanted)| play(&arena, player, wanted, options, &parent))
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&games), report::sentence(&games));
     let well = games.iter().all(|game| game.problems().is_empty());
@@ -69,11 +71,14 @@ fn play(
     arena: &Arena,
     player: Player,
     wanted: usize,
-    keep_logs: bool,
+    options: &Options,
     parent: &Parent,
 ) -> Result<Game, Failure> {
     let server = RedisServer::start()?;
-    let gate = Gate::before(server.address())?;
+    let gate = match options.playing {
+        Some(version) => Gate::playing(version, server.address())?,
+        None => Gate::before(server.address())?,
+    };
     let chance = Chance::new();
     gate.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut progress = Progress::start(player, wanted)?;
@@ -87,18 +92,19 @@ fn play(
         Ok(holds.len() < wanted)
     })?;
     drop(progress);
-    let game = Game::of(player, &account);
-    let problems = game.problems();
+    let outcome = Game::of(player, &account);
+    let problems = outcome.problems();
     for problem in &problems {
         eprintln!("stress: FAILED: {problem}");
     }
     if player.excludes() {
-        for (earlier, later) in game.findings.overlaps.iter().chain(&game.findings.unreported).take(10) {
+        for (earlier, later) in outcome.findings.overlaps.iter().chain(&outcome.findings.unreported).take(10)
+        {
             eprintln!("two inside: {earlier:?}\n       and: {later:?}");
         }
     }
-    if keep_logs || !problems.is_empty() {
+    if options.keep_logs || !problems.is_empty() {
         eprintln!("{player}: the logs are kept in {}", account.logs.keep().display());
     }
-    Ok(game)
+    Ok(outcome)
 }

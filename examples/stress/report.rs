@@ -48,7 +48,7 @@ impl Game {
         problems
     }
 
-    fn row(&self) -> [String; 11] {
+    fn row(&self) -> Vec<String> {
         let Findings { holds, takeovers, killed, overran, lost, unknown, overlaps, unreported } =
             &self.findings;
         let took = format!("{:.0} s", self.took.as_secs_f64());
@@ -63,8 +63,8 @@ impl Game {
             overlaps.len(),
             unreported.len(),
         ];
-        let [a, b, c, d, e, f, g, h, i] = counts.map(|count| count.to_string());
-        [self.player.to_string(), took, a, b, c, d, e, f, g, h, i]
+        let counts = counts.iter().map(ToString::to_string);
+        [self.player.to_string(), took].into_iter().chain(counts).collect()
     }
 }
 

@@ -126,7 +126,7 @@ impl Crew {
 impl Worker {
     fn read(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
         for line in self.log.read()? {
-            ledger.add(self.number, line);
+            ledger.add(self.number, &line);
         }
         Ok(())
     }

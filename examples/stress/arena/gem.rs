@@ -11,16 +11,13 @@ use super::hold::Outcome;
 use super::player::{Hand, Held};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// That of Ruby's Redis client, longer than any delay.
-const COMMAND_TIMEOUT: Duration = Duration::from_secs(5);
-
 pub(crate) struct Gem(redis::Connection);
 
 impl Gem {
     pub(crate) fn connect(url: &str) -> Result<Self, Failure> {
-        let connection = redis::Client::open(url)?.get_connection_with_timeout(COMMAND_TIMEOUT)?;
-        connection.set_read_timeout(Some(COMMAND_TIMEOUT))?;
-        Ok(Self(connection))
+        // No time-out: that of Ruby's client is longer than any delay, and its reads go on when a stopped process does, which a
+        // read with a time-out does not on Linux.
+        Ok(Self(redis::Client::open(url)?.get_connection()?))
     }
 
     /// One try. Returns the time that was written, and whether it was a takeover.

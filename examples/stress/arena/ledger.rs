@@ -14,8 +14,8 @@ pub(crate) struct Ledger {
 }
 
 impl Ledger {
-    pub(crate) fn add(&mut self, worker: u32, line: Line) {
-        match line {
+    pub(crate) fn add(&mut self, worker: u32, line: &Line) {
+        match *line {
             Line::Enter { number, key, at, valid_until, took_over } => {
                 self.open.insert((worker, number), self.holds.len());
                 let end = End::Open;
