@@ -2,7 +2,7 @@
 
 CARGO ?= cargo
 
-.PHONY: help demo demo-ruby test test-servers server golden bench setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-servers server golden bench setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -23,6 +23,10 @@ test-servers: ## what a lock does, and Ruby beside it, on servers of your own: m
 	@[ -n "$(URLS)" ] || { echo 'say which: make test-servers URLS="redis://127.0.0.1:6379"'; exit 1; }
 	@scripts/setup redis-server ruby ruby-redis
 	SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
+
+stress: ## processes that are killed, a network with delays: are there ever two leases at once? (ARGS="--only gem --acquisitions 5000")
+	@scripts/setup redis-server
+	@$(CARGO) run --release --example stress -- $(ARGS)
 
 test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
 	$(CARGO) test --features tls-rustls

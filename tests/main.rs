@@ -15,6 +15,7 @@
 //! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
 //! | `surveys` | what a locker finds out about its server |
+//! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
@@ -33,6 +34,7 @@ mod package;
 mod pools;
 mod processes;
 mod refusals;
+mod stress;
 mod support;
 mod surveys;
 mod transaction_faults;
@@ -50,7 +52,7 @@ use libtest_mimic::{Arguments, Trial};
 const TEST_THREADS: usize = 6;
 
 fn main() -> ExitCode {
-    if let Some(outcome) = processes::as_worker() {
+    if let Some(outcome) = processes::as_worker().or_else(stress::as_worker) {
         return outcome;
     }
     let mut arguments = Arguments::from_args();
@@ -78,6 +80,7 @@ fn main() -> ExitCode {
         pools::trials(),
         processes::trials(),
         refusals::trials(),
+        stress::trials(),
         surveys::trials(),
         transaction_faults::trials(),
         transactions::trials(),

@@ -1,0 +1,98 @@
+//! Who can play: this library by each of its protocols, and Classic as the gem does it.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use setnx_lock::Protocol;
+
+use super::hold::Outcome;
+use super::{Failure, gem, ours};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Player {
+    Ours(Protocol),
+    Gem,
+}
+
+impl Player {
+    pub(crate) const ALL: [(&str, Self); 4] = [
+        ("watched", Self::Ours(Protocol::Watched)),
+        ("gem", Self::Gem),
+        ("classic", Self::Ours(Protocol::Classic)),
+        ("ttl", Self::Ours(Protocol::Ttl)),
+    ];
+
+    /// Whether it promises that no two leases are ever valid at once, whatever the delays and the expirations.
+    pub(crate) fn excludes(self) -> bool {
+        matches!(self, Self::Ours(Protocol::Watched | Protocol::Ttl))
+    }
+
+    /// Makes what the threads of a worker take locks by.
+    pub(crate) fn table(self, url: &str, threads: u32) -> Result<Table, Failure> {
+        Ok(match self {
+            Self::Ours(protocol) => Table::Ours(ours::Ours::open(url, protocol, threads)?),
+            Self::Gem => Table::Gem(url.to_owned()),
+        })
+    }
+}
+
+impl fmt::Display for Player {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL.iter().find(|(_, player)| player == self).map_or("", |(name, _)| name))
+    }
+}
+
+impl FromStr for Player {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let names = Self::ALL.map(|(name, _)| name).join(", ");
+        let player = Self::ALL.iter().find(|(name, _)| *name == text);
+        player.map(|(_, player)| *player).ok_or(format!("say one of {names}"))
+    }
+}
+
+/// What the threads of a worker share.
+#[derive(Debug)]
+pub(crate) enum Table {
+    Ours(ours::Ours),
+    Gem(String),
+}
+
+impl Table {
+    /// Makes what one thread takes locks by.
+    pub(crate) fn hand(&self) -> Result<Box<dyn Hand + '_>, Failure> {
+        Ok(match self {
+            Self::Ours(ours) => Box::new(ours),
+            Self::Gem(url) => Box::new(gem::Gem::connect(url)?),
+        })
+    }
+}
+
+/// What one thread takes locks by.
+pub(crate) trait Hand {
+    /// Tries to get a lock with this expiration for so long; `None` if others had it.
+    fn take(
+        &mut self,
+        key: &str,
+        expiration: Duration,
+        patience: Duration,
+    ) -> Result<Option<Box<dyn Held + '_>>, Failure>;
+
+    /// Returns what there is to explain about what went before, in words.
+    fn remarks(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// A lock that is held.
+pub(crate) trait Held {
+    /// How long the holder may still believe in it.
+    fn remaining(&self) -> Duration;
+
+    /// Whether it was taken over from a holder whose time had passed.
+    fn took_over(&self) -> bool;
+
+    fn release(self: Box<Self>) -> (Outcome, Option<String>);
+}

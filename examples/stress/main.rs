@@ -1,0 +1,110 @@
+//! Looks for two leases that are valid at once, under stress: processes take locks for short and different times, overrun
+//! them, are killed and stopped, behind a network with delays. Fails if Watched or Ttl ever shows one, and also if the gem's
+//! protocol shows none: then the checker would see nothing.
+//!
+//! `make stress`, or `cargo run --release --example stress -- --help`.
+//!
+//! What is put under stress, and the checker, are in `arena/`, which the tests use as well.
+
+mod arena;
+mod options;
+mod progress;
+mod report;
+
+// It serves the tests and the benches as well, which call more of it.
+#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
+#[path = "../../tests/support/redis_server.rs"]
+mod redis_server;
+#[allow(dead_code, unused_imports, reason = "shared with the tests")]
+#[path = "../../compat/servers/mod.rs"]
+mod servers;
+#[path = "../demo/shield.rs"]
+mod shield;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use arena::chance::Chance;
+use arena::{Arena, Failure, Player, network};
+use options::{Arguments, Options, Part};
+use progress::Progress;
+use redis_server::RedisServer;
+use report::Game;
+use servers::Gate;
+use shield::Parent;
+
+fn main() -> ExitCode {
+    if let Some(outcome) = arena::as_worker() {
+        return outcome;
+    }
+    let done = match Arguments::parse().part {
+        None => shield::run(),
+        Some(Part::Conduct(options)) => run(&options),
+    };
+    done.unwrap_or_else(|failure| {
+        eprintln!("stress: {failure}");
+        ExitCode::FAILURE
+    })
+}
+
+/// Has one player play after the other, and says what came of it.
+fn run(options: &Options) -> Result<ExitCode, Failure> {
+    let parent = Parent::watch();
+    let arena = options.arena();
+    let games = options.games();
+    println!(
+        "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
+        arena.workers, arena.threads, arena.keys
+    );
+    let games: Vec<Game> = games
+        .into_iter()
+        .map(|(player, wanted)| play(&arena, player, wanted, options, &parent))
+        .collect::<Result<_, Failure>>()?;
+    println!("{}\n{}", report::table(&games), report::sentence(&games));
+    let well = games.iter().all(|game| game.problems().is_empty());
+    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Has one player play on a server of its own until there have been enough holds.
+fn play(
+    arena: &Arena,
+    player: Player,
+    wanted: usize,
+    options: &Options,
+    parent: &Parent,
+) -> Result<Game, Failure> {
+    let server = RedisServer::start()?;
+    let gate = match options.playing {
+        Some(version) => Gate::playing(version, server.address())?,
+        None => Gate::before(server.address())?,
+    };
+    let chance = Chance::new();
+    gate.slow_down(move |asked| network::delay(&chance, &asked.name));
+    let mut progress = Progress::start(player, wanted)?;
+    let account = arena.run(player, &gate.url(), |holds| {
+        // What was asked would be gigabytes.
+        gate.forget();
+        progress.advance(holds.len());
+        if parent.is_gone() {
+            return Err("interrupted; the workers and the server are gone".into());
+        }
+        Ok(holds.len() < wanted)
+    })?;
+    drop(progress);
+    let outcome = Game::of(player, &account);
+    let problems = outcome.problems();
+    for problem in &problems {
+        eprintln!("stress: FAILED: {problem}");
+    }
+    if player.excludes() {
+        for (earlier, later) in outcome.findings.overlaps.iter().chain(&outcome.findings.unreported).take(10)
+        {
+            eprintln!("two inside: {earlier:?}\n       and: {later:?}");
+        }
+    }
+    if options.keep_logs || !problems.is_empty() {
+        eprintln!("{player}: the logs are kept in {}", account.logs.keep().display());
+    }
+    Ok(outcome)
+}

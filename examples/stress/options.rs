@@ -1,0 +1,91 @@
+//! What is typed: parsed here, once, into values that cannot be wrong.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::arena::{Arena, Player};
+use crate::servers::Played;
+
+/// Processes take locks for short and different times, overrun them, are killed and stopped, behind a network with delays; a
+/// checker looks for two leases that are valid at once. Runs on a private redis-server.
+#[derive(Debug, Parser)]
+#[command(name = "stress", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) part: Option<Part>,
+}
+
+/// The part that the program plays for itself, beside the workers.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    #[command(hide = true)]
+    Conduct(Options),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// How often the lock is got by Watched at least; the others, unless they are alone, do some part of it
+    #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
+    acquisitions: u64,
+    /// Who plays, of watched, gem, classic and ttl: all unless given
+    #[arg(long, value_name = "PLAYER", value_delimiter = ',')]
+    only: Vec<Player>,
+    /// Processes that contend, 1 to 32
+    #[arg(long, value_name = "COUNT", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
+    workers: u32,
+    /// Threads of each process, 1 to 128
+    #[arg(long, value_name = "COUNT", default_value = "96", value_parser = clap::value_parser!(u32).range(1..=128))]
+    threads: u32,
+    /// Keys that they contend for, 1 to 1000
+    #[arg(long, value_name = "COUNT", default_value = "160", value_parser = clap::value_parser!(u64).range(1..=1000))]
+    keys: u64,
+    /// How often about a process is killed, and another started
+    #[arg(long, value_name = "TIME", default_value = "1500ms", value_parser = time)]
+    kill_every: Duration,
+    /// How often about a process is stopped for up to 1.5 s
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
+    stop_every: Duration,
+    /// Make the server look like an old one, such as 2.4
+    #[arg(long, value_name = "VERSION", value_parser = version)]
+    pub(crate) playing: Option<Played>,
+    /// Keep the workers' logs also if all goes well, and say where
+    #[arg(long)]
+    pub(crate) keep_logs: bool,
+}
+
+impl Options {
+    pub(crate) fn arena(&self) -> Arena {
+        let Self { workers, threads, keys, kill_every, stop_every, .. } = *self;
+        Arena { workers, threads, keys, kill_every, stop_every }
+    }
+
+    /// Returns who plays, each with how often it is to get a lock.
+    pub(crate) fn games(&self) -> Vec<(Player, usize)> {
+        let all = self.acquisitions;
+        let games = Player::ALL.into_iter().map(|(name, player)| {
+            let count = match name {
+                "watched" => all,
+                _ if !self.only.is_empty() => all,
+                "ttl" => all / 5,
+                _ => all * 2 / 5,
+            };
+            (player, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
+        });
+        games.filter(|(player, _)| self.only.is_empty() || self.only.contains(player)).collect()
+    }
+}
+
+fn time(text: &str) -> Result<Duration, String> {
+    match humantime::parse_duration(text) {
+        Ok(time) if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) => Ok(time),
+        _ => Err("say a time from 100ms to 1h, with its unit".to_owned()),
+    }
+}
+
+fn version(text: &str) -> Result<Played, String> {
+    let names = Played::ALL.map(Played::name).join(", ");
+    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("say one of {names}"))
+}
