@@ -9,6 +9,12 @@ pub mod wire {}
 #[doc = include_str!("../docs/from-ruby.md")]
 pub mod from_ruby {}
 
+#[doc = include_str!("../docs/servers.md")]
+pub mod servers {}
+
+#[doc = include_str!("../docs/operations.md")]
+pub mod operations {}
+
 #[doc = include_str!("../docs/limits.md")]
 pub mod limits {}
 

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::thread;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Locker, Manager, Protocol, Release};
+use setnx_lock::{Error, Lock, Locker, Manager, Protocol, RefusalKind, Release};
 
-use crate::servers::Fault;
+use crate::servers::{Fault, Gate, Played};
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
 use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_a_server_pushes_in_between_is_no_answer,
             the_trips_of_a_release_share_one_time_out,
             a_transaction_that_is_refused_is_discarded,
+            a_server_over_its_memory_refuses_transactions_and_not_releases,
             a_user_without_multi_changes_nothing_unguarded,
             a_server_that_is_too_old_is_named,
             the_answer_to_exec_is_lost_in_a_takeover,
@@ -148,6 +149,39 @@ fn a_transaction_that_is_refused_is_discarded() -> Outcome {
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST));
         drop(lock.lock()?);
+    }
+    Ok(())
+}
+
+/// The same on a real server whose memory is full. Up to 2.4 EXEC itself is refused; current ones queue nothing.
+fn a_server_over_its_memory_refuses_transactions_and_not_releases() -> Outcome {
+    for played in [Some(Played::V2_2), Some(Played::V2_4), None] {
+        let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
+        let ground = Ground::of(&server);
+        let key = ground.key("memory");
+        let gate = match played {
+            Some(version) => Gate::playing(version, server.address())?,
+            None => Gate::before(server.address())?,
+        };
+        let locker = Locker::at(&gate.url())?.pool_size(1).open()?;
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+        for _ in 0..2 {
+            let held = lock.lock()?;
+            gate.forget();
+            server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+            assert_eq!(held.release()?, UNCERTIFIED, "{played:?}");
+            assert_eq!(gate.names().join(" "), "WATCH GET MULTI DEL EXEC DISCARD DEL");
+            assert_eq!(key.value(), None);
+            let error = lock.lock().expect_err("over its memory");
+            assert!(
+                matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
+                "{played:?}: {error:?}"
+            );
+            server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
+        }
+        let connections: Vec<usize> = gate.asked().iter().map(|asked| asked.connection).collect();
+        let in_order = connections.iter().all(|connection| *connection == 0);
+        assert!(in_order || played.is_none(), "{connections:?}");
     }
     Ok(())
 }

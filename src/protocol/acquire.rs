@@ -66,7 +66,7 @@ pub(crate) enum Note {
 /// | | no answer | expiring: remember the value, GET → `Reading`; else unknown (I6) |
 /// | `Reading` (GET sent) | a value of ours that got no answer | held |
 /// | | absent | `Trying` at once, three times in a row at most; then wait |
-/// | | a time in the past | Classic: GETSET → `TakingOver`; else WATCH, GET → `Confirming` |
+/// | | a time in the past, by more than the margin | Classic: GETSET → `TakingOver`; else WATCH, GET → `Confirming` |
 /// | | anything else | wait |
 /// | | no answer | wait, then GET or SETNX |
 /// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), absent | held |
