@@ -134,12 +134,12 @@ impl Stage {
     }
 
     fn go(mut self) -> Result<(), Box<dyn std::error::Error>> {
-        let began = Instant::now();
+        let (began, began_at) = (Instant::now(), SystemTime::now());
         match self.held.take() {
             None => {
                 let acquired = self.lock.lock();
                 assert!(began.elapsed() < IN_TIME);
-                self.judge_acquired(acquired)?;
+                self.judge_acquired(acquired, began_at)?;
             }
             Some(held) => {
                 let released = held.release();
@@ -161,9 +161,13 @@ impl Stage {
             .any(|asked| asked.arguments.get(1) == value.as_ref() && value.is_some())
     }
 
-    fn judge_acquired(&self, acquired: Result<LockGuard, Error>) -> Result<(), String> {
+    fn judge_acquired(&self, acquired: Result<LockGuard, Error>, began: SystemTime) -> Result<(), String> {
         match acquired {
             Ok(held) => {
+                let (granted, ends) = (began + held.waited(), held.expires_at_system_time());
+                if ends.is_none_or(|ends| ends < granted) {
+                    return Err(format!("granted at {granted:?}, after its lease, which ended at {ends:?}"));
+                }
                 let ours = self.is_ours();
                 if held.ensure_held().is_ok() && !ours {
                     return Err(format!("granted, but the key holds {:?}", self.key.value()));

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::moment::Moment;
 use crate::options::Options;
-use crate::record::{Line, Tail};
+use crate::record::Line;
+use crate::tail::Tail;
 
 /// How long a worker may take to end once it is told to.
 const END_LIMIT: Duration = Duration::from_secs(10);

@@ -18,7 +18,6 @@ mod progress;
 mod record;
 mod report;
 mod server;
-mod shield;
 mod timeline;
 mod worker;
 
@@ -26,6 +25,10 @@ mod worker;
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
+#[path = "../shared/shield.rs"]
+mod shield;
+#[path = "../shared/tail.rs"]
+mod tail;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -3,7 +3,7 @@
 
 use std::fmt;
 use std::fs::File;
-use std::io::{self, BufRead, BufReader, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::str::FromStr;
 
@@ -73,32 +73,5 @@ impl Log {
     pub(crate) fn write(&self, thread: u16, what: What) -> io::Result<()> {
         // One write for the whole line: appended lines of two threads do not mix.
         (&self.0).write_all(format!("{}\n", Line { thread, what }).as_bytes())
-    }
-}
-
-/// The reading end: each line once, when it is complete.
-#[derive(Debug)]
-pub(crate) struct Tail {
-    file: BufReader<File>,
-    begun: String,
-}
-
-impl Tail {
-    /// Makes an empty log at `path`.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
-        File::create(path)?;
-        Ok(Self { file: BufReader::new(File::open(path)?), begun: String::new() })
-    }
-
-    /// Returns the lines that came since the last time.
-    pub(crate) fn read(&mut self) -> Result<Vec<Line>, Failure> {
-        let mut lines = Vec::new();
-        while self.file.read_line(&mut self.begun)? > 0 {
-            if let Some(line) = self.begun.strip_suffix('\n') {
-                lines.push(line.parse()?);
-                self.begun.clear();
-            }
-        }
-        Ok(lines)
     }
 }

@@ -18,7 +18,7 @@ mod redis_server;
 #[allow(dead_code, unused_imports, reason = "shared with the tests")]
 #[path = "../../compat/servers/mod.rs"]
 mod servers;
-#[path = "../demo/shield.rs"]
+#[path = "../shared/shield.rs"]
 mod shield;
 
 use std::process::ExitCode;

@@ -11,7 +11,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Failure;
 use super::ledger::Ledger;
 use super::moment::Moment;
-use super::record::Tail;
+use super::record::Line;
+use super::tail::Tail;
 use super::worker::{PART, Task};
 
 /// How long a worker may take to end once it is told to: a wait for a lock, for an answer, the longest work, and much besides.
@@ -125,7 +126,7 @@ impl Crew {
 
 impl Worker {
     fn read(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
-        for line in self.log.read()? {
+        for line in self.log.read::<Line>()? {
             ledger.add(self.number, &line);
         }
         Ok(())

@@ -17,6 +17,8 @@ pub(crate) mod network;
 mod ours;
 pub(crate) mod player;
 mod record;
+#[path = "../../shared/tail.rs"]
+mod tail;
 mod worker;
 
 use std::error::Error;
