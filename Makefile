@@ -20,9 +20,9 @@ demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both cont
 	@$(CARGO) run --release --example twin -- $(ARGS)
 
 test-servers: ## what a lock does, and Ruby beside it, on servers of your own: make test-servers URLS="redis://old:6379 redis://older:6379"
-	@[ -n "$(URLS)" ] || { echo 'say which: make test-servers URLS="redis://127.0.0.1:6379"'; exit 1; }
+	@[ -n "$(URLS)" ] || { echo 'say which: make test-servers URLS="redis://127.0.0.1:6379"' >&2; exit 1; }
 	@scripts/setup redis-server ruby ruby-redis
-	SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
+	@SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
 
 stress: ## processes that are killed, a network with delays: are there ever two leases at once? (ARGS="--only gem --acquisitions 5000")
 	@scripts/setup redis-server
@@ -42,7 +42,7 @@ docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
 
 server: ## tell what a server can do for locks, and what may go wrong there: make server URL=redis://127.0.0.1/
-	@$(CARGO) run --quiet --example server -- $(URL)
+	@$(CARGO) run --quiet --example server -- $(if $(URL),"$(URL)")
 
 golden: ## make the files in compat/golden anew, and show what changed
 	@scripts/setup ruby ruby-redis

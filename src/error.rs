@@ -79,7 +79,7 @@ pub enum Error {
     },
 
     /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
-    #[error("lock {key}: no connection to the server within {}: {cause}", Span(*waited))]
+    #[error("lock {key}: {}", Unconnected(cause, *waited))]
     #[non_exhaustive]
     Pool {
         /// The lock's key.
@@ -159,9 +159,9 @@ pub enum Error {
     },
 
     /// The server's clock and ours are further apart than the settings allow, or the server does not tell its clock.
-    #[error("cannot rely on clocks: the server's is {}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again", match difference {
-        Some(difference) => difference.to_string(),
-        None => "not told".to_owned(),
+    #[error("cannot rely on clocks: {}", match difference {
+        Some(difference) => format!("the server's is {difference}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again"),
+        None => "the server does not tell its own; allow TIME to this user, or open the locker without `max_clock_difference`".to_owned(),
     })]
     #[non_exhaustive]
     Clocks {
@@ -235,6 +235,18 @@ impl Error {
             Error::Server { .. } | Error::Clocks { .. } | Error::Settings { .. } | Error::Address { .. } => {
                 None
             }
+        }
+    }
+}
+
+/// Why there was no connection, and how long one was waited for where that matters.
+struct Unconnected<'a>(&'a NoConnection, Duration);
+
+impl fmt::Display for Unconnected<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            NoConnection::Replica { .. } => write!(f, "the server cannot be used: {}", self.0),
+            cause => write!(f, "no connection to the server within {}: {cause}", Span(self.1)),
         }
     }
 }

@@ -210,8 +210,8 @@ impl Settings {
         Self { patience: limit, ..self }
     }
 
-    /// Checks, when the locker is opened, that the server's clock and this machine's are at most this far apart; not checked unless
-    /// given. Opening connects to the server then, and on servers before 2.6 takes up to a second.
+    /// Checks, when the locker is opened, that the server's clock and this machine's are not known to be further apart than this; not
+    /// checked unless given. Opening connects to the server then, and on servers before 2.6 takes up to a second.
     ///
     /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
     /// clients within a second of each other never overlap. Two clients that are both within half a second of the server are.

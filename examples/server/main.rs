@@ -5,9 +5,9 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use setnx_lock::Locker;
+use setnx_lock::{Locker, Protocol};
 
-/// Tells what a Redis server can do for locks, and what may go wrong there.
+/// Tells what a Redis server can do for locks, and what may go wrong there. Fails if it is none to lock on.
 #[derive(Debug, Parser)]
 #[command(name = "server")]
 struct Options {
@@ -23,7 +23,8 @@ fn main() -> ExitCode {
     match told {
         Ok(server) => {
             println!("{server}");
-            ExitCode::SUCCESS
+            let usable = server.obstacle(Protocol::Classic).is_none();
+            if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
             eprintln!("{error}");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::Span;
+use super::Unconnected;
 use crate::server::ConnectError;
 use crate::server::refusal::Refusal;
 use crate::value::Content;
@@ -112,7 +112,7 @@ impl fmt::Display for NoConnection {
 #[non_exhaustive]
 pub enum NoAnswer {
     /// There was no connection to it in time.
-    #[error("no connection to it within {}: {cause}", Span(*waited))]
+    #[error("{}", Unconnected(cause, *waited))]
     #[non_exhaustive]
     NoConnection {
         /// How long one was waited for.
@@ -121,7 +121,7 @@ pub enum NoAnswer {
         cause: NoConnection,
     },
     /// It refused INFO, without which nothing is known of it.
-    #[error("{0}")]
+    #[error("it refused INFO: {}", .0.text())]
     Refused(Refusal),
     /// Talking to it failed.
     #[error("{0}; check the server and the network, then try again")]

@@ -35,9 +35,9 @@ pub struct Server {
 pub enum Persistence {
     /// Nothing.
     None,
-    /// What it was at the last snapshot (RDB).
+    /// At most what it was at the last snapshot (RDB): nothing if it makes none.
     Snapshots,
-    /// What it was up to about a second before (AOF).
+    /// What it was up to about a second before (AOF), as long as `appendfsync` is not `no`.
     AppendOnly,
 }
 
@@ -64,9 +64,9 @@ impl Server {
         let snapshots = config.get("save").map(|save| !save.trim().is_empty());
         let persistence = match (appends, snapshots) {
             (Some(true), _) => Some(Persistence::AppendOnly),
-            (_, Some(true)) => Some(Persistence::Snapshots),
             (Some(false), Some(false)) => Some(Persistence::None),
-            _ => None,
+            (Some(false), None) | (_, Some(true)) => Some(Persistence::Snapshots),
+            (None, _) => None,
         };
         Self {
             version,
@@ -136,7 +136,8 @@ impl Server {
         self.in_a_cluster
     }
 
-    /// Returns why this protocol does not work here, in words for people; `None` if it does.
+    /// Returns why this protocol does not work here, in words for people; `None` if nothing is known to be in its way. What the
+    /// user may do with the keys of locks is not known: no key of theirs is touched.
     #[must_use]
     pub fn obstacle(&self, protocol: Protocol) -> Option<String> {
         if let Some(Role::Replica { .. }) = self.role {
@@ -155,7 +156,8 @@ impl Server {
         Some(format!("the server refused {command}: {}", refusal.text()))
     }
 
-    /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works.
+    /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works, else
+    /// [`Protocol::Classic`], which on a replica does not work either: see [`obstacle`](Self::obstacle).
     #[must_use]
     pub fn recommended(&self) -> Protocol {
         match self.obstacle(Protocol::Watched) {
@@ -199,7 +201,7 @@ impl fmt::Display for Server {
         });
         let kept = self.persistence.map(|persistence| match persistence {
             Persistence::None => "nothing is left",
-            Persistence::Snapshots => "the last snapshot is left",
+            Persistence::Snapshots => "at most the last snapshot is left",
             Persistence::AppendOnly => "all but about a second is left",
         });
         writeln!(f, "Redis {}, role: {role}", self.version)?;
@@ -208,7 +210,13 @@ impl fmt::Display for Server {
             (format!("{protocol:?}"), why.unwrap_or_else(|| "works".into()))
         });
         let facts = [
-            ("recommended".into(), format!("{:?}", self.recommended())),
+            (
+                "recommended".into(),
+                match self.obstacle(Protocol::Classic) {
+                    None => format!("{:?}", self.recommended()),
+                    Some(_) => "another server".into(),
+                },
+            ),
             ("clock".into(), or_unknown(self.clock.map(|clock| clock.to_string()))),
             ("memory".into(), or_unknown(memory)),
             ("idle clients".into(), or_unknown(idle)),
@@ -220,7 +228,7 @@ impl fmt::Display for Server {
         let lines: Vec<(String, String)> = works.into_iter().chain(facts).chain(refused).collect();
         for (n, (name, what)) in lines.iter().enumerate() {
             let end = if n + 1 < lines.len() { "\n" } else { "" };
-            write!(f, "{:<16}{what}{end}", format!("{name}:"))?;
+            write!(f, "{:<17}{what}{end}", format!("{name}:"))?;
         }
         for warning in self.warnings() {
             write!(f, "\nwarning: {warning}")?;
@@ -238,7 +246,7 @@ mod tests {
                        maxmemory_policy:noeviction\r\n# Replication\r\nrole:master\r\nconnected_slaves:2\r\n";
 
     fn server(info: &str, config: &[(&'static str, &str)], refused: &[(&'static str, &str)]) -> Server {
-        let info = Info::read(info.into()).unwrap();
+        let info = Info::read(redis::Value::SimpleString(info.into())).unwrap();
         Server::told_by(Answers {
             version: info.version().unwrap(),
             info,
@@ -262,7 +270,7 @@ mod tests {
         let report = server.to_string();
         assert!(report.starts_with("Redis 2.0.5, role: master\n"), "{report}");
         assert!(
-            report.contains("closed after 300 s") && report.contains("memory:         not told"),
+            report.contains("closed after 300 s") && report.contains("memory:          not told"),
             "{report}"
         );
     }
@@ -274,12 +282,13 @@ mod tests {
         assert_eq!((told.maxmemory(), told.maxmemory_policy()), (Some(0), Some("noeviction")));
         assert_eq!(
             (told.persistence(), told.idle_timeout()),
-            (None, None),
-            "without `save` it may have snapshots"
+            (Some(Persistence::Snapshots), None),
+            "without `save` it may have snapshots, and no more"
         );
         assert_eq!(told.recommended(), Protocol::Watched);
-        assert_eq!(told.warnings(), [Warning::FailoverLosesLocks { replicas: 2 }]);
-        assert!(told.to_string().contains("refused CONFIG: NOPERM"), "{told}");
+        let forgets = Warning::ForgetsLocks { persistence: Persistence::Snapshots };
+        assert_eq!(told.warnings(), [forgets, Warning::FailoverLosesLocks { replicas: 2 }]);
+        assert!(told.to_string().contains("refused CONFIG:  NOPERM"), "{told}");
         let appends = NEW.replace("aof_enabled:0", "aof_enabled:1");
         assert_eq!(server(&appends, &[], &[]).persistence(), Some(Persistence::AppendOnly));
         assert_eq!(server(NEW, &[("save", "")], &[]).persistence(), Some(Persistence::None));

@@ -1,5 +1,7 @@
 //! What a server tells of itself in INFO, in the words of every version from 1.2 on.
 
+use redis::Value;
+
 use crate::version::Version;
 
 /// Whether a server takes orders, or repeats what another does.
@@ -19,9 +21,13 @@ pub enum Role {
 pub(crate) struct Info(String);
 
 impl Info {
-    /// Takes the answer, if it is one: it names a version.
-    pub(crate) fn read(text: String) -> Option<Self> {
-        let info = Self(text);
+    /// Takes the answer, if it is one: it names a version. Among the rest there may be bytes of any kind, a file's name say.
+    pub(crate) fn read(answer: Value) -> Option<Self> {
+        let info = Self(match answer {
+            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            Value::SimpleString(text) | Value::VerbatimString { text, .. } => text,
+            _ => return None,
+        });
         info.version().is_some().then_some(info)
     }
 
@@ -51,20 +57,28 @@ impl Info {
 mod tests {
     use super::*;
 
+    fn info(bytes: impl AsRef<[u8]>) -> Option<Info> {
+        Info::read(Value::BulkString(bytes.as_ref().to_vec()))
+    }
+
     #[test]
     fn old_and_new_forms_are_read() {
         let old = "redis_version:1.2.6\r\narch_bits:64\r\nconnected_slaves:2\r\nrole:master\r\n";
-        let info = Info::read(old.into()).unwrap();
-        assert_eq!(info.version(), Some(Version::new(1, 2, 6)));
-        assert_eq!((info.role(), info.get("connected_slaves")), (Some(Role::Master), Some("2")));
-        assert_eq!((info.get("slaves"), info.get("version")), (None, None), "names are whole names");
+        let told = info(old).unwrap();
+        assert_eq!(told.version(), Some(Version::new(1, 2, 6)));
+        assert_eq!((told.role(), told.get("connected_slaves")), (Some(Role::Master), Some("2")));
+        assert_eq!((told.get("slaves"), told.get("version")), (None, None), "names are whole names");
 
         let new = "# Server\r\nredis_version:7.0.15\r\n\r\n# Replication\r\nrole:slave\r\nmaster_host:10.1.2.3\r\nmaster_port:6380\r\n";
-        let info = Info::read(new.into()).unwrap();
-        assert_eq!(info.role(), Some(Role::Replica { of: Some("10.1.2.3:6380".into()) }));
-        let without = Info::read("redis_version:2.0.5\nrole:slave\n".into()).unwrap();
+        let told = info(new).unwrap();
+        assert_eq!(told.role(), Some(Role::Replica { of: Some("10.1.2.3:6380".into()) }));
+        let without = info("redis_version:2.0.5\nrole:slave\n").unwrap();
         assert_eq!(without.role(), Some(Role::Replica { of: None }));
-        assert_eq!(Info::read("redis_version:2.0.5\n".into()).unwrap().role(), None);
-        assert_eq!(Info::read("something else".into()), None);
+        assert_eq!(info("redis_version:2.0.5\n").unwrap().role(), None);
+        assert_eq!(info("something else"), None);
+        assert_eq!(Info::read(Value::Nil), None);
+        let any_bytes =
+            info(b"config_file:/etc/r\xe9dis.conf\r\nredis_version:2.4.18\r\nrole:slave\r\n").unwrap();
+        assert_eq!(any_bytes.role(), Some(Role::Replica { of: None }));
     }
 }

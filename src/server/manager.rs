@@ -149,9 +149,7 @@ impl Greetings<'_> {
 
     /// Returns the server's version, if it tells one. A replica is no server to lock on.
     fn ask_what_it_is(&mut self) -> Result<Option<Version>, ConnectError> {
-        let answer = self.ask(&redis::cmd("INFO"))?;
-        let text = answer.and_then(|answer| redis::from_redis_value::<String>(answer).ok());
-        let Some(info) = text.and_then(Info::read) else { return Ok(None) };
+        let Some(info) = self.ask(&redis::cmd("INFO"))?.and_then(Info::read) else { return Ok(None) };
         match info.role() {
             Some(Role::Replica { of }) => Err(ConnectError::Replica { of }),
             _ => Ok(info.version()),

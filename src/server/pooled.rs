@@ -191,7 +191,7 @@ where
             {
                 // What it was when this connection was opened; it may have been upgraded since, and the connection be closed.
                 let ping = redis::cmd("PING").get_packed_command();
-                match connection.exchange(&ping, 1, limits.answered_by.since(now.uptime)) {
+                match connection.exchange(&ping, 1, limits.answered_by.since(clock::now().uptime)) {
                     Err(error) if refusal_in(&error).is_none() => {
                         retire(connection);
                         continue;
@@ -255,13 +255,10 @@ where
 
     fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure> {
         let (mut connection, _) = self.checkout(limits)?;
-        match Survey::over(&mut *connection, self.command_timeout, probe).ask() {
-            Ok(answer) => answer.map_err(Failure::Refused),
-            Err(error) => {
-                retire(connection);
-                Err(failure_of(error))
-            }
-        }
+        let answer = Survey::over(&mut *connection, self.command_timeout, probe).ask();
+        // Whatever was refused, or not answered: the next one is not to find a transaction open, or something watched.
+        retire(connection);
+        answer.map_err(failure_of)?.map_err(Failure::Refused)
     }
 
     fn command_timeout(&self) -> Duration {

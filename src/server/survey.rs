@@ -46,7 +46,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
     /// Asks everything. The inner error is of a server that does not tell even its version.
     pub(super) fn ask(mut self) -> RedisResult<Result<Server, Refusal>> {
         let info = match self.one(&cmd("INFO"))? {
-            Ok(answer) => from_redis_value(answer).ok().and_then(Info::read),
+            Ok(answer) => Info::read(answer),
             Err(refusal) => return Ok(Err(refusal)),
         };
         let Some((info, version)) = info.and_then(|info| info.version().map(|version| (info, version)))

@@ -46,7 +46,7 @@ pub enum Warning {
     /// The server forgets locks, or brings back old ones, when it is started again.
     #[error("after a crash {}, so work under a lock may go on while another gets it; turn on appendonly, or after a restart wait as long as the longest expiration before work goes on", match persistence {
         Persistence::None => "it has no data at all",
-        _ => "it has the data of its last snapshot: newer locks are gone, and locks of then are back until they expire",
+        _ => "it has at most the data of its last snapshot: newer locks are gone, and locks of then are back until they expire",
     })]
     #[non_exhaustive]
     ForgetsLocks {
@@ -55,8 +55,9 @@ pub enum Warning {
     },
     /// A failover to a replica can lose locks.
     #[error(
-        "{replicas} replicas follow it, each a moment behind: a failover can lose the newest locks; after one wait as long as the \
-         longest expiration before work goes on, or make the work itself safe against running twice"
+        "{} it, a moment behind: a failover can lose the newest locks; after one wait as long as the \
+         longest expiration before work goes on, or make the work itself safe against running twice",
+        if *replicas == 1 { "a replica follows".to_owned() } else { format!("{replicas} replicas follow") }
     )]
     #[non_exhaustive]
     FailoverLosesLocks {

@@ -73,6 +73,9 @@ fn url_name(n: usize) -> String {
 fn version_of(url: &str) -> redis::RedisResult<Version> {
     let mut connection = redis::Client::open(url)?.get_connection_with_timeout(Duration::from_secs(5))?;
     let info: String = redis::cmd("INFO").query(&mut connection)?;
+    if info.lines().any(|line| line == "role:slave") {
+        return Err((redis::ErrorKind::Client, "it is a replica; test on its master").into());
+    }
     let number = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default();
     let mut parts = number.trim().split('.').map(|part| part.parse().unwrap_or(0));
     let mut part = || parts.next().unwrap_or(0);
