@@ -102,6 +102,7 @@ impl Engine {
                         waited: now.uptime.since(began.uptime),
                         seen: attempt.seen.take(),
                         expiring: options.expiration.is_some(),
+                        takeover_margin: options.takeover_margin,
                         taken_by_this_thread: false,
                     });
                     let timeout = options.timeout.unwrap_or(Duration::MAX);

@@ -120,8 +120,9 @@ impl Locker {
     /// the rest. Print it to read it, and look at [`Server::warnings`].
     ///
     /// Waits for the server, at most a command time-out for each answer. Sends INFO, and what the version knows of CONFIG GET,
-    /// WATCH, UNWATCH, MULTI, DISCARD and TIME. A server before 2.6 has no TIME; there a key of its own named
-    /// `setnx-lock:probe:…` is given a time to end at, watched for up to a second, and removed.
+    /// WATCH, UNWATCH, MULTI, EXEC, DISCARD and TIME. A server before 2.6 has no TIME; there a key of its own named
+    /// `setnx-lock:probe:…` is given a time to end at, watched for up to a second, and removed. One connection of the pool is in use
+    /// meanwhile, and closed then.
     ///
     /// # Errors
     ///
@@ -210,8 +211,11 @@ impl Settings {
         Self { patience: limit, ..self }
     }
 
-    /// Checks, when the locker is opened, that the server's clock and this machine's are not known to be further apart than this; not
-    /// checked unless given. Opening connects to the server then, and on servers before 2.6 takes up to a second.
+    /// Checks, when the locker is opened, that the server's clock and this machine's are at most this far apart; not checked unless
+    /// given. Opening connects to the server then, and on servers before 2.6 takes up to a second.
+    ///
+    /// What the clocks differ by is known to within the time that the server takes to answer: one that takes longer than the limit is
+    /// refused as well.
     ///
     /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
     /// clients within a second of each other never overlap. Two clients that are both within half a second of the server are.
@@ -248,7 +252,7 @@ impl Settings {
         let locker = Locker::through(Arc::new(Pooled::managed(pool, &self.manager, self.patience)));
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.server()?.clock();
-            if difference.is_none_or(|difference| difference.at_least() > limit) {
+            if difference.is_none_or(|difference| difference.at_most() > limit) {
                 return Err(Error::Clocks { difference, limit });
             }
         }

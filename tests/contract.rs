@@ -22,6 +22,7 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         a_waiter_gets_the_lock_on_release,
         an_expired_lock_is_taken_over,
         a_value_of_the_gem_is_honoured_and_taken_over_once_past,
+        an_expired_lock_is_left_alone_for_the_margin,
         what_never_expires_is_left_alone_and_named,
         stealing_as_the_gem_does_takes_what_never_expires,
         waiting_for_ever_outlasts_the_default_timeout,
@@ -162,6 +163,22 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_past(ground: &Ground) -> O
     // A lock without an expiration waits for it all the same, as in the gem.
     key.set("1532000016.0");
     assert!(ground.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
+    Ok(())
+}
+
+fn an_expired_lock_is_left_alone_for_the_margin(ground: &Ground) -> Outcome {
+    let key = ground.key("margin");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    let past = format!("{:?}", now - 5.0);
+    key.set(&past);
+    let text = ground
+        .lock(&key, expiring().takeover_margin(LONG).timeout(millis(20)))
+        .lock()
+        .expect_err("within the margin")
+        .to_string();
+    assert!(text.contains("and left alone for a takeover margin of 60s after that"), "{text}");
+    assert_eq!(key.value().as_deref(), Some(past.as_str()));
+    assert!(ground.lock(&key, expiring().takeover_margin(millis(4000))).try_lock()?.is_some());
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use setnx_lock::{
 
 use crate::servers::{Fault, Gate, Played};
 use crate::support::scene::{Scene, impatient};
-use crate::support::{Outcome, RedisServer, expiring, millis, redis_server, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -23,6 +23,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_survey_leaves_nothing_behind,
             a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it,
             a_survey_that_gets_no_answer,
+            a_proxy_that_hangs_up_on_info_is_used_without,
+            a_server_that_is_too_slow_to_tell_its_clock_is_refused,
+            a_survey_on_a_connection_that_was_closed_is_made_again,
             a_replica_is_refused_before_anything_is_sent,
             a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then,
             a_server_is_asked_once_for_each_connection,
@@ -183,6 +186,51 @@ fn a_survey_that_gets_no_answer() -> Outcome {
     let _told = locker.server()?;
     let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
     assert!(connections.first() != connections.last(), "{connections:?}");
+    Ok(())
+}
+
+fn a_proxy_that_hangs_up_on_info_is_used_without() -> Outcome {
+    let scene = Scene::set()?;
+    let key = scene.ground.key("proxy");
+    for _ in 0..4 {
+        scene.gate.next("INFO", Fault::CutBefore);
+    }
+    let lock = scene.lock(&key, expiring());
+    assert!(lock.try_lock()?.is_some());
+    assert_eq!(scene.gate.names(), ["SETNX", "DEL"]);
+    // It is asked again on the next connection.
+    let info = || scene.gate.everything().iter().filter(|asked| asked.name == "INFO").count();
+    assert_eq!(info(), 2);
+    scene.gate.next("SETNX", Fault::CutBefore);
+    assert!(lock.try_lock()?.is_some());
+    assert_eq!(info(), 4);
+    Ok(())
+}
+
+fn a_server_that_is_too_slow_to_tell_its_clock_is_refused() -> Outcome {
+    let scene = Scene::set()?;
+    scene.gate.slow_down(|asked| if asked.name == "TIME" { millis(300) } else { Duration::ZERO });
+    let settings = Locker::at(&scene.gate.url())?;
+    let error =
+        settings.clone().max_clock_difference(millis(200)).open().expect_err("it may be 300 ms apart");
+    let Error::Clocks { difference: Some(difference), .. } = &error else { panic!("{error:?}") };
+    assert_eq!(difference.at_least(), Duration::ZERO, "nor is it known to be: {error}");
+    assert!(error.to_string().contains("of ours, and 200ms is allowed"), "{error}");
+    assert!(settings.max_clock_difference(LONG).open().is_ok());
+
+    let server = RedisServer::start_with("user none on >pw ~* &* +@all -time")?;
+    let settings = Locker::at(&server.url().replace("redis://", "redis://none:pw@"))?;
+    let error = settings.max_clock_difference(LONG).open().expect_err("no TIME");
+    assert!(error.to_string().contains("the server does not tell its own; allow TIME"), "{error}");
+    Ok(())
+}
+
+fn a_survey_on_a_connection_that_was_closed_is_made_again() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let locker = Locker::open(&server.url())?;
+    Lock::new(&locker, "before", expiring())?.with(|_| Ok::<_, Error>(()))?;
+    server.restart()?;
+    let _told = locker.server()?;
     Ok(())
 }
 

@@ -22,17 +22,21 @@ mod servers;
 mod shield;
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
 use arena::chance::Chance;
-use arena::{Arena, Failure, Player, network};
+use arena::{Arena, Failure, Player, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
 use report::Game;
 use servers::Gate;
 use shield::Parent;
+
+/// How long the gem's protocol may take to go wrong.
+const LONGEST_LOOK: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
     if let Some(outcome) = arena::as_worker() {
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
     let arena = options.arena();
-    let games = options.games();
+    let games = options.games()?;
     println!(
         "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
         arena.workers, arena.threads, arena.keys
@@ -82,6 +86,7 @@ fn play(
     let chance = Chance::new();
     gate.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut progress = Progress::start(player, wanted)?;
+    let began = Instant::now();
     let account = arena.run(player, &gate.url(), |holds| {
         // What was asked would be gigabytes.
         gate.forget();
@@ -89,7 +94,10 @@ fn play(
         if parent.is_gone() {
             return Err("interrupted; the workers and the server are gone".into());
         }
-        Ok(holds.len() < wanted)
+        // A short run may by chance show nothing where something is to be seen.
+        let to_be_seen =
+            || !player.goes_wrong() || began.elapsed() > LONGEST_LOOK || !check(holds).overlaps.is_empty();
+        Ok(holds.len() < wanted || !to_be_seen())
     })?;
     drop(progress);
     let outcome = Game::of(player, &account);

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use setnx_lock::Protocol;
 
 use crate::arena::{Arena, Player};
 use crate::servers::Played;
@@ -62,8 +63,8 @@ impl Options {
         Arena { workers, threads, keys, kill_every, stop_every }
     }
 
-    /// Returns who plays, each with how often it is to get a lock.
-    pub(crate) fn games(&self) -> Vec<(Player, usize)> {
+    /// Returns who plays, each with how often it is to get a lock: of those that the server is new enough for, unless they are named.
+    pub(crate) fn games(&self) -> Result<Vec<(Player, usize)>, String> {
         let all = self.acquisitions;
         let games = Player::ALL.into_iter().map(|(name, player)| {
             let count = match name {
@@ -74,7 +75,21 @@ impl Options {
             };
             (player, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
         });
-        games.filter(|(player, _)| self.only.is_empty() || self.only.contains(player)).collect()
+        let is_there = |player: &Player| self.playing.is_none_or(|version| version >= oldest(*player));
+        if let Some((player, version)) = self.only.iter().find(|player| !is_there(player)).zip(self.playing) {
+            return Err(format!("{player} needs a newer server than {}", version.name()));
+        }
+        let asked = |player: &Player| self.only.is_empty() || self.only.contains(player);
+        Ok(games.filter(|(player, _)| asked(player) && is_there(player)).collect())
+    }
+}
+
+/// The oldest server that the player can play on.
+fn oldest(player: Player) -> Played {
+    match player {
+        Player::Ours(Protocol::Ttl) => Played::V2_6,
+        Player::Ours(Protocol::Watched) => Played::V2_2,
+        Player::Ours(_) | Player::Gem => Played::V1_2,
     }
 }
 

@@ -39,7 +39,7 @@ impl Game {
                 "{player}: {unreported} times others were inside, and the release did not say so"
             ));
         }
-        if *player == Player::Gem && overlaps == 0 {
+        if player.goes_wrong() && overlaps == 0 {
             problems.push(format!(
                 "{player}: no overlap in {} holds, which it has under this stress: the checker has no teeth, or the run was too short",
                 findings.holds

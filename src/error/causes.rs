@@ -20,6 +20,8 @@ pub struct Contention {
     pub seen: Option<Content>,
     /// Whether the lock that was waited for has an expiration, and so takes over from the dead.
     pub expiring: bool,
+    /// How much longer than its time an expired lock is left alone, by the options.
+    pub takeover_margin: Duration,
     /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
@@ -37,6 +39,12 @@ impl fmt::Display for Contention {
                 write!(f, "; last seen: {content}")?;
                 if let Some(advice) = content.advice() {
                     write!(f, ", {advice}")?;
+                } else if !self.takeover_margin.is_zero() {
+                    write!(
+                        f,
+                        ", and left alone for a takeover margin of {:?} after that",
+                        self.takeover_margin
+                    )?;
                 }
             }
             None => {}

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::clock_difference::ClockDifference;
 use super::info::{Info, Role};
-use super::refusal::{Refusal, RefusalKind};
+use super::refusal::Refusal;
 use super::warning::Warning;
 use crate::options::Protocol;
 use crate::version::Version;
@@ -148,11 +148,9 @@ impl Server {
         }
         let commands: &[&str] = match protocol {
             Protocol::Classic => &[],
-            Protocol::Watched | Protocol::Ttl => &["WATCH", "UNWATCH", "MULTI", "DISCARD"],
+            Protocol::Watched | Protocol::Ttl => &["WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"],
         };
-        let (command, refusal) = commands.iter().find_map(|command| {
-            self.refused.get_key_value(command).filter(|(_, refusal)| refuses_the_command(refusal))
-        })?;
+        let (command, refusal) = commands.iter().find_map(|command| self.refused.get_key_value(command))?;
         Some(format!("the server refused {command}: {}", refusal.text()))
     }
 
@@ -170,15 +168,6 @@ impl Server {
     #[must_use]
     pub fn warnings(&self) -> Vec<Warning> {
         Warning::about(self)
-    }
-}
-
-/// Whether the command itself is refused, and not the key that it was tried with: a user may have been given other keys.
-fn refuses_the_command(refusal: &Refusal) -> bool {
-    match refusal.kind() {
-        RefusalKind::UnknownCommand => true,
-        RefusalKind::NotPermitted => !refusal.text().contains("key"),
-        _ => false,
     }
 }
 
@@ -295,17 +284,13 @@ mod tests {
     }
 
     #[test]
-    fn a_command_that_is_refused_is_an_obstacle_and_a_key_that_is_refused_is_none() {
+    fn a_command_that_is_refused_is_an_obstacle_to_those_who_need_it() {
         let gone = server(NEW, &[], &[("MULTI", "ERR unknown command 'MULTI'")]);
         assert_eq!(
             gone.obstacle(Protocol::Ttl).unwrap(),
             "the server refused MULTI: ERR unknown command 'MULTI'"
         );
         assert_eq!(gone.obstacle(Protocol::Classic), None);
-        let other = "NOPERM this user has no permissions to access one of the keys used as arguments";
-        assert_eq!(server(NEW, &[], &[("WATCH", other)]).obstacle(Protocol::Watched), None);
-        let command = "NOPERM this user has no permissions to run the 'watch' command";
-        assert!(server(NEW, &[], &[("WATCH", command)]).obstacle(Protocol::Watched).is_some());
     }
 
     #[test]

@@ -32,7 +32,7 @@ pub(super) const PANIC_PAUSE: Duration = Duration::from_secs(5);
 /// Unlike the redis crate's own manager it sets time-outs for connecting and for each answer (2 s unless changed),
 /// never uses a connection again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers answer
 /// with an error. On each connection that it opens it asks the server once, by INFO, what it is: a replica is refused, and what
-/// a server is too old for is known before anything is sent. Turn r2d2's `test_on_check_out` off: it costs a round trip for every
+/// a server is too old for is known before anything is sent. Where INFO is refused, or hung up on as some proxies do, it goes on without. Turn r2d2's `test_on_check_out` off: it costs a round trip for every
 /// command and proves nothing about the next.
 #[derive(Clone)]
 pub struct Manager {
@@ -84,7 +84,19 @@ impl Manager {
         Arc::clone(&self.health)
     }
 
-    fn dial(&self) -> Result<Connection, ConnectError> {
+    /// Some proxies hang up on commands that they do not pass on, and INFO is one: a server that does so twice is not asked again
+    /// on this connection.
+    fn dial_and_ask(&self) -> Result<Connection, ConnectError> {
+        for _ in 0..if self.asks_info { 2 } else { 0 } {
+            match self.dial(true) {
+                Err(ConnectError::Failed(error)) if error.is_connection_dropped() => {}
+                outcome => return outcome,
+            }
+        }
+        self.dial(false)
+    }
+
+    fn dial(&self, asks_info: bool) -> Result<Connection, ConnectError> {
         let give_up = clock::now().uptime.after(self.connect_timeout);
         let info = self.client.get_connection_info();
         let settings = info.redis_settings();
@@ -110,7 +122,7 @@ impl Manager {
                 greetings.say(redis::cmd("SELECT").arg(settings.db()))?;
             }
         }
-        let version = if self.asks_info {
+        let version = if asks_info {
             greetings.ask_what_it_is()?
         } else {
             if tls {
@@ -196,7 +208,7 @@ impl r2d2::ManageConnection for Manager {
         {
             return Err(error);
         }
-        let dialled = catch_unwind(AssertUnwindSafe(|| self.dial()));
+        let dialled = catch_unwind(AssertUnwindSafe(|| self.dial_and_ask()));
         let connection =
             dialled.unwrap_or_else(|panic| Err(ConnectError::Panicked(panic_text(panic.as_ref()))));
         let connection = connection.map_err(|error| match error {

@@ -254,11 +254,19 @@ where
     }
 
     fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure> {
-        let (mut connection, _) = self.checkout(limits)?;
-        let answer = Survey::over(&mut *connection, self.command_timeout, probe).ask();
-        // Whatever was refused, or not answered: the next one is not to find a transaction open, or something watched.
-        retire(connection);
-        answer.map_err(failure_of)?.map_err(Failure::Refused)
+        let mut asked_before = false;
+        loop {
+            let (mut connection, _) = self.checkout(limits)?;
+            let answer = Survey::over(&mut *connection, self.command_timeout, probe).ask();
+            // Whatever was refused, or not answered: the next one is not to find a transaction open, or something watched.
+            retire(connection);
+            match answer {
+                // One that was closed while it was idle. Asking again changes nothing.
+                Err(error) if error.is_connection_dropped() && !asked_before => asked_before = true,
+                Err(error) => return Err(failure_of(error)),
+                Ok(answer) => return answer.map_err(Failure::Refused),
+            }
+        }
     }
 
     fn command_timeout(&self) -> Duration {

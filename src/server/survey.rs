@@ -10,7 +10,7 @@ use super::about::{Answers, Server};
 use super::carrier::Carrier;
 use super::clock_difference::ClockDifference;
 use super::info::Info;
-use super::refusal::Refusal;
+use super::refusal::{Refusal, RefusalKind};
 use super::refusal_in;
 use crate::clock::{self, Wall};
 use crate::key::Key;
@@ -67,9 +67,13 @@ impl<'a, C: Carrier> Survey<'a, C> {
                 ("WATCH", cmd("WATCH").arg(self.probe.as_bytes()).clone()),
                 ("UNWATCH", cmd("UNWATCH")),
                 ("MULTI", cmd("MULTI")),
+                ("EXEC", cmd("EXEC")),
+                // There is none to discard, unless EXEC was refused.
                 ("DISCARD", cmd("DISCARD")),
             ] {
-                if let Err(refusal) = self.one(&command)? {
+                if let Err(refusal) = self.one(&command)?
+                    && refuses_the_command(&refusal)
+                {
                     self.refused.insert(name, refusal);
                 }
             }
@@ -159,6 +163,16 @@ impl<'a, C: Carrier> Survey<'a, C> {
     }
 }
 
+/// Whether the command itself is refused, and not its use at this moment or the key that it was tried with: a user may have been
+/// given other keys.
+fn refuses_the_command(refusal: &Refusal) -> bool {
+    match refusal.kind() {
+        RefusalKind::UnknownCommand => true,
+        RefusalKind::NotPermitted => !refusal.text().contains("key"),
+        _ => false,
+    }
+}
+
 fn note(difference: &mut Option<ClockDifference>, reading: ClockDifference) {
     *difference = Some(difference.map_or(reading, |earlier| earlier.and(reading)));
 }
@@ -166,4 +180,24 @@ fn note(difference: &mut Option<ClockDifference>, reading: ClockDifference) {
 /// The value in an answer to CONFIG GET for one parameter; nothing for one that the version does not have.
 fn value_of(answer: Value) -> Option<String> {
     from_redis_value::<BTreeMap<String, String>>(answer).ok()?.into_values().next()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_or_a_moment_that_is_refused_says_nothing_of_the_command() {
+        let table = [
+            ("ERR unknown command 'WATCH'", true),
+            ("NOPERM this user has no permissions to run the 'watch' command", true),
+            ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
+            ("NOPERM No permissions to access a key", false),
+            ("ERR DISCARD without MULTI", false),
+            ("ERR command not allowed when used memory > 'maxmemory'", false),
+        ];
+        for (text, refused) in table {
+            assert_eq!(refuses_the_command(&Refusal::new(text)), refused, "{text}");
+        }
+    }
 }

@@ -28,6 +28,11 @@ impl Player {
         matches!(self, Self::Ours(Protocol::Watched | Protocol::Ttl))
     }
 
+    /// Whether it is known to go wrong under this stress.
+    pub(crate) fn goes_wrong(self) -> bool {
+        self == Self::Gem
+    }
+
     /// Makes what the threads of a worker take locks by.
     pub(crate) fn table(self, url: &str, threads: u32) -> Result<Table, Failure> {
         Ok(match self {
