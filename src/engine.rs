@@ -171,11 +171,13 @@ impl Engine {
 
     /// Asks the server what it is and can do.
     pub(crate) fn survey(&self) -> Result<Server, Error> {
+        if !self.identity.is_this_process() {
+            return Err(Error::Server { cause: Box::new(NoAnswer::Forked) });
+        }
         let nonce = self.identity.next_nonce();
         let probe = Key::from(format!("setnx-lock:probe:{}:{nonce}", process::id()));
-        self.refuse_after_a_fork(&probe)?;
         let now = clock::now();
-        let limits = self.limits(Protocol::Classic, now, Some(now.uptime));
+        let limits = self.limits(Protocol::Classic, now, None);
         self.window.survey(&probe, &limits).map_err(|failure| {
             let cause = Box::new(match failure {
                 Failure::NoConnection { cause, waited } => NoAnswer::NoConnection { cause, waited },

@@ -155,6 +155,7 @@ pub enum Error {
     #[non_exhaustive]
     Server {
         /// What was in the way.
+        #[source]
         cause: Box<NoAnswer>,
     },
 

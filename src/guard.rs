@@ -227,6 +227,8 @@ mod tests {
         assert!(matches!(lock.lock(), Err(Error::Forked { .. })));
         assert!(matches!(lock.peek(), Err(Error::Forked { .. })));
         assert!(lock.clear().unwrap_err().to_string().contains("open a new one in the child"));
+        let error = Locker::through(window.clone()).of_a_parent().server().unwrap_err();
+        assert!(error.to_string().ends_with("open a new one in the child"), "{error}");
         assert_eq!(window.0.load(Ordering::Relaxed), 0, "nothing was sent");
     }
 

@@ -31,7 +31,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, an expiration of more than
-    /// ten years, or none in [`Protocol::Ttl`](crate::Protocol::Ttl).
+    /// ten years, a takeover margin of more than that or without an expiration, or no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         let problem = if key.is_empty() {

@@ -18,13 +18,14 @@ const DEFAULT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long after a server is up again it may take until that is noticed: r2d2 waits longer and longer between two tries to
 /// connect, up to half of what it calls its connection timeout.
 const RECONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// Well before old servers' `timeout 300` closes them.
-pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+/// They are not used after some seconds any more; the server is not to keep them for ever.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
 /// share it.
 ///
-/// Opening one connects to nothing yet: connections are opened when they are needed, and idle ones closed after two minutes.
+/// Opening one connects to nothing yet: connections are opened when they are needed. One that has been idle for ten seconds is not
+/// used again, since the server may have closed it, and closed after two to three minutes.
 ///
 /// After a fork, make a new one in the child: connections cannot be shared between processes.
 ///
@@ -119,15 +120,15 @@ impl Locker {
     /// of its configuration may do harm to locks. Works on every version from 1.2 on; a user who may not ask for something is told
     /// the rest. Print it to read it, and look at [`Server::warnings`].
     ///
-    /// Waits for the server, at most a command time-out for each answer. Sends INFO, and what the version knows of CONFIG GET,
-    /// WATCH, UNWATCH, MULTI, EXEC, DISCARD and TIME. A server before 2.6 has no TIME; there a key of its own named
-    /// `setnx-lock:probe:…` is given a time to end at, watched for up to a second, and removed. One connection of the pool is in use
-    /// meanwhile, and closed then.
+    /// Waits for the server as a lock without a timeout does ([`Settings::patience`]), and at most a command time-out for each
+    /// answer. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, DEL, WATCH, UNWATCH, MULTI, EXEC, DISCARD and
+    /// TIME, on a key of its own named `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given a
+    /// time to end at and watched for up to a second. One connection of the pool is in use meanwhile, and closed then.
     ///
     /// # Errors
     ///
     /// [`Error::Server`] if it cannot be reached, or refuses INFO. A replica is refused as everywhere, unless the settings say
-    /// [`without_info`](Settings::without_info). [`Error::Forked`] in a child of the process that opened the locker.
+    /// [`without_info`](Settings::without_info).
     ///
     /// ```no_run
     /// # let locker = setnx_lock::Locker::open("redis://127.0.0.1/")?;
@@ -218,7 +219,7 @@ impl Settings {
     /// refused as well.
     ///
     /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
-    /// clients within a second of each other never overlap. Two clients that are both within half a second of the server are.
+    /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s left for their commands.
     pub fn max_clock_difference(self, limit: Duration) -> Self {
         Self { max_clock_difference: Some(limit), ..self }
     }
@@ -260,6 +261,11 @@ impl Settings {
     }
 
     fn problem(&self) -> Option<&'static str> {
+        if self.max_clock_difference == Some(Duration::ZERO) {
+            return Some(
+                "no two clocks show the very same time; allow a difference of some hundred milliseconds",
+            );
+        }
         if self.pool_size == 0 {
             return Some("a pool of no connections can do nothing; give it at least one");
         }

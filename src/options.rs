@@ -66,7 +66,8 @@ impl Protocol {
     pub(crate) const ALL: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
 
     /// Returns the first version of Redis that has all of its commands.
-    pub(crate) const fn needs(self) -> Version {
+    #[must_use]
+    pub const fn needs(self) -> Version {
         match self {
             Protocol::Classic => Version::new(1, 1, 94), // the first of which it was measured, on the way to 1.2
             Protocol::Watched => Version::new(2, 2, 0),
@@ -165,7 +166,7 @@ impl LockOptions {
     /// nothing unless given.
     ///
     /// The value in a key names a time one second after its lease, so holder and contender may differ by a second; with a margin
-    /// by that much more. It protects those whose locks this one would take over, so give it to all clients of a key. A dead
+    /// by that much more; in [`Protocol::Ttl`] the server frees a key by its own clock, whatever the margin. It protects those whose locks this one would take over, so give it to all clients of a key. A dead
     /// holder's lock is idle for as much longer. The gem has no such thing, and takes over without it.
     pub const fn takeover_margin(self, takeover_margin: Duration) -> Self {
         Self { takeover_margin, ..self }
@@ -182,6 +183,12 @@ impl LockOptions {
             ),
             Some(long) if long > LONGEST_EXPIRATION => Some(
                 "the expiration is over ten years; for a lock that never expires, say `held_until_released`",
+            ),
+            _ if self.takeover_margin > LONGEST_EXPIRATION => {
+                Some("the takeover margin is over ten years; some seconds make up for clocks")
+            }
+            None if !self.takeover_margin.is_zero() => Some(
+                "a takeover margin does nothing without an expiration, since such a lock takes nothing over; leave it out",
             ),
             _ if self.poll_interval < Duration::from_millis(1) => Some(
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
@@ -224,5 +231,7 @@ mod tests {
         assert!(problem(endless.protocol(Protocol::Ttl)).contains("needs an expiration"));
         assert_eq!(endless.protocol(Protocol::Watched).problem(), None);
         assert_eq!(options.protocol(Protocol::Ttl).problem(), None);
+        assert!(problem(options.takeover_margin(Duration::MAX)).contains("margin is over ten years"));
+        assert!(problem(endless.takeover_margin(Duration::from_secs(1))).contains("margin does nothing"));
     }
 }

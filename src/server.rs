@@ -2,10 +2,8 @@
 //! Takes a connection for one command and gives it back before the reply is looked at (I9); only a watched key keeps its
 //! connection for the transaction that may follow.
 
-mod about;
 mod burst;
 mod carrier;
-mod clock_difference;
 mod connection;
 mod form;
 mod health;
@@ -13,8 +11,7 @@ mod info;
 mod manager;
 mod pooled;
 pub(crate) mod refusal;
-mod survey;
-mod warning;
+mod report;
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -25,15 +22,13 @@ use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
-pub use about::{Persistence, Server};
 pub use carrier::Carrier;
-pub use clock_difference::ClockDifference;
 pub use connection::Connection;
 pub use info::Role;
 pub use manager::{ConnectError, Manager};
 pub(crate) use pooled::Pooled;
 use refusal::Refusal;
-pub use warning::Warning;
+pub use report::{ClockDifference, Persistence, Server, Warning};
 
 /// What a command is sent under: what the server must be able to do, and until when what is waited for.
 #[derive(Clone, Copy, Debug)]

@@ -17,8 +17,10 @@ impl Version {
         Self { major, minor, patch }
     }
 
-    /// Reads what a server says of itself, `2.4.18` say. Whatever follows a number is left out, and a number that is missing is 0.
-    pub(crate) fn read(text: &str) -> Option<Self> {
+    /// Reads what a server says of itself, `2.4.18` say; `None` if that begins with no number. Whatever follows a number is left out,
+    /// and a number that is missing is 0.
+    #[must_use]
+    pub fn read(text: &str) -> Option<Self> {
         let mut numbers = text.trim().split('.').map(|part| {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             part[..digits].parse().ok()

@@ -5,7 +5,7 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
-//! | `gates`, `gate_faults` | the gate before a server plays old versions, and does harm, as it should |
+//! | `gate_versions`, `gate_harm` | the gate before a server plays old versions, and does harm, as it should |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
@@ -25,8 +25,8 @@ mod clocks;
 mod contract;
 mod events;
 mod faults;
-mod gate_faults;
-mod gates;
+mod gate_harm;
+mod gate_versions;
 mod golden;
 mod interop;
 mod matrix;
@@ -72,8 +72,8 @@ fn main() -> ExitCode {
         clocks::trials(),
         events::trials(),
         faults::trials(),
-        gate_faults::trials(),
-        gates::trials(),
+        gate_harm::trials(),
+        gate_versions::trials(),
         golden::trials(),
         matrix::trials(),
         package::trials(),

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(crate::support::trials(
         "pools",
         tests![
+            a_connection_that_was_idle_for_long_is_not_used,
             a_password_and_a_database_number,
             a_user_and_a_password,
             a_unix_socket,
@@ -385,5 +386,21 @@ fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     assert_eq!(releasing.join().unwrap()?, Release::Overran);
     assert_eq!(admin.get::<_, Option<String>>("room")?.as_deref(), Some("1895000000.5"));
     drop(busy);
+    Ok(())
+}
+
+/// A server that closes idle connections is not noticed before something is sent on one.
+fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
+    let server = RedisServer::start_with("timeout 5")?;
+    let locker = Locker::open(&server.url())?;
+    let (expiring, unexpiring) = (expiring(), LockOptions::held_until_released());
+    let held = [
+        Lock::new(&locker, "idle", expiring)?.lock()?,
+        Lock::new(&locker, "idle-unexpiring", unexpiring)?.lock()?,
+    ];
+    thread::sleep(millis(11_000));
+    for held in held {
+        assert_eq!(held.release()?, Release::Released { certified: false });
+    }
     Ok(())
 }

@@ -28,6 +28,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_survey_on_a_connection_that_was_closed_is_made_again,
             a_replica_is_refused_before_anything_is_sent,
             a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then,
+            servers_that_are_too_old_and_do_not_answer_take_one_time_out,
+            any_pool_and_both_protocols_of_the_wire_can_be_asked,
             a_server_is_asked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_known_as_that,
         ],
@@ -46,7 +48,7 @@ fn every_version_tells_what_it_can_do() -> Outcome {
         assert_eq!(told.obstacle(Protocol::Watched).is_none(), played >= Played::V2_2, "{told}");
         assert_eq!(told.obstacle(Protocol::Ttl).is_none(), played >= Played::V2_6, "{told}");
         let best = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
-        assert_eq!(told.recommended(), best);
+        assert_eq!(told.recommended(), Some(best));
         // The same machine, so the same clock: the true difference, none, is within what is told.
         let clock = told.clock().expect("every version tells its clock, one way or another");
         assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
@@ -74,7 +76,7 @@ fn every_version_tells_what_it_can_do() -> Outcome {
 }
 
 fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
-    let config = "maxmemory 100mb\nmaxmemory-policy allkeys-lru\ntimeout 60";
+    let config = "maxmemory 100mb\nmaxmemory-policy allkeys-lru\ntimeout 10";
     let server = RedisServer::start_with(config)?;
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
     let locker = Locker::open(&server.url())?;
@@ -85,7 +87,7 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
         }
         thread::sleep(millis(20));
     };
-    assert_eq!((told.maxmemory(), told.idle_timeout()), (Some(100 << 20), Some(Duration::from_secs(60))));
+    assert_eq!((told.maxmemory(), told.idle_timeout()), (Some(100 << 20), Some(Duration::from_secs(10))));
     let warnings = told.warnings();
     assert!(
         matches!(
@@ -100,7 +102,7 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
         "{warnings:?}"
     );
     for (warning, words) in
-        warnings.iter().zip(["noeviction", "appendonly", "after one wait", "to 300 or more"])
+        warnings.iter().zip(["noeviction", "appendonly", "after one wait", "a minute or more"])
     {
         assert!(warning.to_string().contains(words), "{warning}");
         assert!(told.to_string().contains(&format!("warning: {warning}")), "{told}");
@@ -122,7 +124,8 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     assert_eq!(told.maxmemory(), Some(0), "INFO tells that as well");
     let why = told.obstacle(Protocol::Watched).expect("no MULTI");
     assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
-    assert_eq!(told.recommended(), Protocol::Classic);
+    assert_eq!(told.recommended(), Some(Protocol::Classic));
+    assert!(matches!(told.warnings().last(), Some(Warning::NotTold { .. })), "{told}");
     let report = told.to_string();
     assert!(
         report.contains("refused CONFIG:  NOPERM") && report.contains("refused TIME:    NOPERM"),
@@ -291,6 +294,39 @@ fn a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then() ->
     assert!(matches!(error, Error::Pool { cause: NoConnection::Replica { .. }, .. }), "{error:?}");
     server.say(&["REPLICAOF", "NO", "ONE"])?;
     assert!(lock.try_lock_for(millis(5000))?.is_some());
+    Ok(())
+}
+
+fn servers_that_are_too_old_and_do_not_answer_take_one_time_out() -> Outcome {
+    let server = RedisServer::start()?;
+    let gate = Gate::playing(Played::V2_0, server.address())?;
+    let manager = Manager::new(redis::Client::open(gate.url())?).command_timeout(millis(300));
+    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
+    for _ in 0..4 {
+        gate.next("PING", Fault::HalfOpen);
+    }
+    let lock =
+        Lock::new(&Locker::with_managed_pool(pool, &manager), "old", expiring().protocol(Protocol::Watched))?;
+    let error = lock.try_lock().expect_err("it does not answer");
+    assert!(matches!(error, Error::Pool { .. }), "nothing was sent: {error:?}");
+    // The first took all the time that there was.
+    assert_eq!(gate.names(), ["PING"]);
+    Ok(())
+}
+
+fn any_pool_and_both_protocols_of_the_wire_can_be_asked() -> Outcome {
+    let server = RedisServer::start()?;
+    let client = redis::Client::open(server.url())?;
+    let plain = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?;
+    let newer = Locker::open(&format!("{}?protocol=resp3", server.url()))?;
+    for locker in [Locker::with_pool(plain), newer] {
+        for _ in 0..2 {
+            let told = locker.server()?;
+            assert!(told.clock().is_some() && told.idle_timeout().is_some(), "{told}");
+            assert_eq!(told.refused().count(), 0, "{told}");
+        }
+        assert!(Lock::new(&locker, "asked", expiring())?.try_lock()?.is_some());
+    }
     Ok(())
 }
 

@@ -131,6 +131,11 @@ impl Gate {
         *self.shared.delay.lock().unwrap() = Some(Arc::new(delay));
     }
 
+    /// Returns how many of the faults that were asked for have not happened.
+    pub(crate) fn faults_left(&self) -> usize {
+        self.shared.faults.lock().unwrap().left()
+    }
+
     /// Forgets what was asked so far.
     pub(crate) fn forget(&self) {
         self.shared.asked.lock().unwrap().clear();

@@ -115,6 +115,11 @@ impl Faults {
         self.0.push((which, fault));
     }
 
+    /// Returns how many have not happened yet.
+    pub(super) fn left(&self) -> usize {
+        self.0.len()
+    }
+
     /// Counts a command, and returns what is to become of it. Of two faults that are due the second waits.
     pub(super) fn due(&mut self, name: &str) -> Option<Fault> {
         let mut first = None;

@@ -20,6 +20,8 @@ mod redis_server;
 mod servers;
 #[path = "../shared/shield.rs"]
 mod shield;
+#[path = "../shared/version.rs"]
+mod version;
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

@@ -7,6 +7,7 @@ use setnx_lock::Protocol;
 
 use crate::arena::{Arena, Player};
 use crate::servers::Played;
+use crate::version;
 
 /// Processes take locks for short and different times, overrun them, are killed and stopped, behind a network with delays; a
 /// checker looks for two leases that are valid at once. Runs on a private redis-server.
@@ -50,7 +51,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     stop_every: Duration,
     /// Make the server look like an old one, such as 2.4
-    #[arg(long, value_name = "VERSION", value_parser = version)]
+    #[arg(long, value_name = "VERSION", value_parser = version::played)]
     pub(crate) playing: Option<Played>,
     /// Keep the workers' logs also if all goes well, and say where
     #[arg(long)]
@@ -98,9 +99,4 @@ fn time(text: &str) -> Result<Duration, String> {
         Ok(time) if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) => Ok(time),
         _ => Err("say a time from 100ms to 1h, with its unit".to_owned()),
     }
-}
-
-fn version(text: &str) -> Result<Played, String> {
-    let names = Played::ALL.map(Played::name).join(", ");
-    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("say one of {names}"))
 }

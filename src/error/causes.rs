@@ -133,5 +133,8 @@ pub enum NoAnswer {
     Refused(Refusal),
     /// Talking to it failed.
     #[error("{0}; check the server and the network, then try again")]
-    Lost(redis::RedisError),
+    Lost(#[source] redis::RedisError),
+    /// This process was forked from the one that opened the locker.
+    #[error("this process was forked after its locker was opened; open a new one in the child")]
+    Forked,
 }

@@ -9,8 +9,11 @@ use redis::{ConnectionLike, RedisError, RedisResult, Value};
 use super::carrier::{Carrier, collected, next_reply};
 use super::health::Health;
 use super::{not_understood, refusal_in};
-use crate::clock;
+use crate::clock::{self, Uptime};
 use crate::version::Version;
+
+/// How long a connection that nothing is said on is taken to be alive. Below any `timeout` that a server may sensibly have.
+pub(super) const GOOD_FOR: Duration = Duration::from_secs(10);
 
 /// A connection opened by a [`Manager`](crate::Manager). Carries any command of the redis crate; broken for good after the first I/O or
 /// protocol error (I8).
@@ -23,6 +26,8 @@ pub struct Connection {
     broken: bool,
     command_timeout: Duration,
     read_timeout: Duration,
+    /// When it was last given back to its pool, or opened.
+    last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
     health: Arc<Health>,
@@ -37,8 +42,23 @@ impl Connection {
         command_timeout: Duration,
         health: Arc<Health>,
     ) -> Self {
-        let (read_timeout, opened_at) = (command_timeout, health.closures());
-        Self { inner, address, version, broken: false, command_timeout, read_timeout, opened_at, health }
+        let (read_timeout, opened_at, last_used) = (command_timeout, health.closures(), clock::now().uptime);
+        Self {
+            inner,
+            address,
+            version,
+            broken: false,
+            command_timeout,
+            read_timeout,
+            last_used,
+            opened_at,
+            health,
+        }
+    }
+
+    /// Notes that it goes back to its pool.
+    pub(super) fn rests(&mut self) {
+        self.last_used = clock::now().uptime;
     }
 
     fn set_read_timeout(&mut self, wanted: Duration) {
@@ -74,7 +94,9 @@ impl Carrier for Connection {
     }
 
     fn is_doubtful(&self) -> bool {
-        self.opened_at < self.health.closures()
+        // A server that closes idle connections does not say so before something is sent, whose outcome is unknown then.
+        let stale = clock::now().uptime.since(self.last_used) > GOOD_FOR;
+        stale || self.opened_at < self.health.closures()
     }
 
     fn server_version(&self) -> Option<Version> {

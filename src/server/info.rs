@@ -6,10 +6,12 @@ use crate::version::Version;
 
 /// Whether a server takes orders, or repeats what another does.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Role {
     /// It is written to, and its replicas follow.
     Master,
-    /// It follows a master. Locks do not belong here: up to 2.4 a replica takes writes as a master does, and tells nobody.
+    /// It follows a master. Locks do not belong here: up to 2.4 a replica takes writes as a master does.
+    #[non_exhaustive]
     Replica {
         /// The master's host and port, where the server tells them.
         of: Option<String>,

@@ -233,6 +233,7 @@ impl r2d2::ManageConnection for Manager {
     fn has_broken(&self, connection: &mut Connection) -> bool {
         // The pool's other users get the time-out that they set up.
         connection.answer_within(Duration::MAX);
+        connection.rests();
         !connection.is_open()
     }
 }

@@ -11,7 +11,7 @@ use super::form::{self, Answer};
 use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
 use super::refusal::RefusalKind;
-use super::survey::Survey;
+use super::report::survey::Survey;
 use super::{Burst, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
@@ -139,14 +139,19 @@ where
     /// nothing about the server; and an old failure says little, unless there is no time to wait for another.
     fn connect_failure(&self, began: Uptime, over: bool) -> Option<ConnectError> {
         let (when, error) = self.health.as_ref()?.last_connect_failure()?;
-        let fresh = if matches!(error, ConnectError::Panicked(_)) { manager::PANIC_PAUSE } else { FRESH };
+        let fresh = match error {
+            ConnectError::Panicked(_) => manager::PANIC_PAUSE,
+            // It may have become a master since.
+            ConnectError::Replica { .. } => Duration::ZERO,
+            _ => FRESH,
+        };
         let counts = (over || when.after(fresh) >= began) && self.pool.state().connections == 0;
         counts.then_some(error)
     }
 }
 
-/// Leaves out a connection that was opened before the server was seen to close others: it is likely dead, and a command sent
-/// on it would have an unknown outcome for nothing.
+/// Leaves out a connection that has been idle for long, or was opened before the server was seen to close others: it is likely
+/// dead, and a command sent on it would have an unknown outcome for nothing.
 fn usable<M: r2d2::ManageConnection>(
     connection: r2d2::PooledConnection<M>,
 ) -> Option<r2d2::PooledConnection<M>>
@@ -185,15 +190,22 @@ where
         let (packed, replies) = form::packed(key, command);
         let mut limits = *limits;
         loop {
+            let began = limits.asked.uptime;
             let (mut connection, now) = self.checkout(&limits)?;
             if let Some(version) =
                 connection.server_version().filter(|version| *version < limits.needs.needs())
             {
                 // What it was when this connection was opened; it may have been upgraded since, and the connection be closed.
                 let ping = redis::cmd("PING").get_packed_command();
-                match connection.exchange(&ping, 1, limits.answered_by.since(clock::now().uptime)) {
+                match connection.exchange(&ping, 1, limits.answered_by.since(now.uptime)) {
                     Err(error) if refusal_in(&error).is_none() => {
                         retire(connection);
+                        limits.asked = clock::now();
+                        if limits.asked.uptime >= limits.answered_by {
+                            let waited = limits.asked.uptime.since(began);
+                            let cause = NoConnection::Failed(error);
+                            return Err(Failure::NoConnection { cause, waited });
+                        }
                         continue;
                     }
                     _ => return Err(Failure::TooOld(version)),

@@ -50,7 +50,7 @@ pub(crate) fn grounds(listing: bool) -> Result<Vec<Ground>, Box<dyn std::error::
         );
     }
     for (n, url) in urls.enumerate() {
-        let version = version_of(url).map_err(|error| format!("{url} from {URLS}: {error}"))?;
+        let version = version_of(url).map_err(|error| format!("{} of {URLS}: {error}", url_name(n + 1)))?;
         let listed = Ground::listed(url_name(n + 1));
         grounds.push(Ground { url: url.to_owned(), direct: url.to_owned(), version, ..listed });
     }

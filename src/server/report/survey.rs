@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value, cmd, from_redis_value};
 
-use super::about::{Answers, Server};
-use super::carrier::Carrier;
-use super::clock_difference::ClockDifference;
-use super::info::Info;
-use super::refusal::{Refusal, RefusalKind};
-use super::refusal_in;
+use super::super::carrier::Carrier;
+use super::super::info::{Info, Role};
+use super::super::refusal::{Refusal, RefusalKind};
+use super::super::refusal_in;
+use super::{Answers, ClockDifference, Server};
 use crate::clock::{self, Wall};
 use crate::key::Key;
 use crate::version::Version;
@@ -29,7 +28,7 @@ const LOOK_FOR_A_SECOND: Duration = Duration::from_millis(20);
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A survey over one connection.
-pub(super) struct Survey<'a, C> {
+pub(in crate::server) struct Survey<'a, C> {
     connection: &'a mut C,
     /// For the answers of one trip.
     limit: Duration,
@@ -39,12 +38,12 @@ pub(super) struct Survey<'a, C> {
 }
 
 impl<'a, C: Carrier> Survey<'a, C> {
-    pub(super) fn over(connection: &'a mut C, limit: Duration, probe: &'a Key) -> Self {
+    pub(in crate::server) fn over(connection: &'a mut C, limit: Duration, probe: &'a Key) -> Self {
         Self { connection, limit, probe, refused: BTreeMap::new() }
     }
 
     /// Asks everything. The inner error is of a server that does not tell even its version.
-    pub(super) fn ask(mut self) -> RedisResult<Result<Server, Refusal>> {
+    pub(in crate::server) fn ask(mut self) -> RedisResult<Result<Server, Refusal>> {
         let info = match self.one(&cmd("INFO"))? {
             Ok(answer) => Info::read(answer),
             Err(refusal) => return Ok(Err(refusal)),
@@ -62,25 +61,41 @@ impl<'a, C: Carrier> Survey<'a, C> {
                 }
             }
         }
+        if !matches!(info.role(), Some(Role::Replica { .. })) {
+            self.try_commands(version)?;
+        }
+        let clock =
+            if version >= Version::new(2, 6, 0) { self.clock_by_time()? } else { self.clock_by_ttl()? };
+        Ok(Ok(Server::told_by(Answers { info, version, config, refused: self.refused, clock })))
+    }
+
+    /// Tries what locking sends, on a key of its own.
+    fn try_commands(&mut self, version: Version) -> RedisResult<()> {
+        let key = self.probe.as_bytes();
+        let mut commands = vec![
+            ("SETNX", cmd("SETNX").arg(key).arg("1").clone()),
+            ("GET", cmd("GET").arg(key).clone()),
+            ("GETSET", cmd("GETSET").arg(key).arg("1").clone()),
+            ("DEL", cmd("DEL").arg(key).clone()),
+        ];
         if version >= Version::new(2, 2, 0) {
-            for (name, command) in [
-                ("WATCH", cmd("WATCH").arg(self.probe.as_bytes()).clone()),
+            commands.extend([
+                ("WATCH", cmd("WATCH").arg(key).clone()),
                 ("UNWATCH", cmd("UNWATCH")),
                 ("MULTI", cmd("MULTI")),
                 ("EXEC", cmd("EXEC")),
                 // There is none to discard, unless EXEC was refused.
                 ("DISCARD", cmd("DISCARD")),
-            ] {
-                if let Err(refusal) = self.one(&command)?
-                    && refuses_the_command(&refusal)
-                {
-                    self.refused.insert(name, refusal);
-                }
+            ]);
+        }
+        for (name, command) in commands {
+            if let Err(refusal) = self.one(&command)?
+                && refuses_the_command(&refusal)
+            {
+                self.refused.insert(name, refusal);
             }
         }
-        let clock =
-            if version >= Version::new(2, 6, 0) { self.clock_by_time()? } else { self.clock_by_ttl()? };
-        Ok(Ok(Server::told_by(Answers { info, version, config, refused: self.refused, clock })))
+        Ok(())
     }
 
     fn one(&mut self, command: &Cmd) -> RedisResult<Result<Value, Refusal>> {
@@ -163,13 +178,13 @@ impl<'a, C: Carrier> Survey<'a, C> {
     }
 }
 
-/// Whether the command itself is refused, and not its use at this moment or the key that it was tried with: a user may have been
-/// given other keys.
+/// Whether the command itself is refused, and not the key that it was tried with: a user may have been given other keys, and a
+/// node of a cluster has others.
 fn refuses_the_command(refusal: &Refusal) -> bool {
+    let about_this_try = ["MOVED ", "ASK ", "ERR DISCARD without MULTI"];
     match refusal.kind() {
-        RefusalKind::UnknownCommand => true,
         RefusalKind::NotPermitted => !refusal.text().contains("key"),
-        _ => false,
+        _ => !about_this_try.iter().any(|words| refusal.text().starts_with(words)),
     }
 }
 
@@ -187,14 +202,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_key_or_a_moment_that_is_refused_says_nothing_of_the_command() {
+    fn a_key_that_is_refused_says_nothing_of_the_command() {
         let table = [
             ("ERR unknown command 'WATCH'", true),
             ("NOPERM this user has no permissions to run the 'watch' command", true),
             ("NOPERM this user has no permissions to access one of the keys used as arguments", false),
             ("NOPERM No permissions to access a key", false),
             ("ERR DISCARD without MULTI", false),
-            ("ERR command not allowed when used memory > 'maxmemory'", false),
+            ("MOVED 3999 127.0.0.1:6381", false),
+            ("ERR command not allowed when used memory > 'maxmemory'", true),
+            ("CLUSTERDOWN Hash slot not served", true),
         ];
         for (text, refused) in table {
             assert_eq!(refuses_the_command(&Refusal::new(text)), refused, "{text}");

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::about::{Persistence, Server};
-use super::clock_difference::ClockDifference;
-use super::info::Role;
+use super::super::connection::GOOD_FOR;
+use super::super::info::Role;
+use super::{ClockDifference, Persistence, Server};
 
 /// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
 /// server's are.
@@ -21,7 +21,7 @@ pub enum Warning {
         /// The master's host and port, where the server tells them.
         of: Option<String>,
     },
-    /// The server's clock is far from ours.
+    /// The server's clock is more than half a second from ours.
     #[error(
         "its clock is {difference}: expiry times are compared by the clients' clocks, which must be within a second of each other; \
          keep all machines' clocks in step (NTP), and see `takeover_margin`"
@@ -31,17 +31,18 @@ pub enum Warning {
         /// How it differs.
         difference: ClockDifference,
     },
-    /// The server removes keys when its memory is full.
+    /// The server has a `maxmemory`, and removes keys when its memory is full.
     #[error(
-        "when its memory is full it removes keys by {policy}, {whose} too, and another gets the lock; set maxmemory-policy to \
-         noeviction, or lock on a server of its own"
+        "when its memory is full it removes keys by {policy}, {} too, and another gets the lock; set maxmemory-policy to \
+         noeviction, or lock on a server of its own",
+        if *any_key { "locks" } else { "locks of the protocol Ttl and of gems from 1.4.2 on" }
     )]
     #[non_exhaustive]
     MayEvict {
         /// The `maxmemory-policy`.
         policy: String,
-        /// Which locks can go that way.
-        whose: &'static str,
+        /// Whether it removes any key, and not only those with a time to live.
+        any_key: bool,
     },
     /// The server forgets locks, or brings back old ones, when it is started again.
     #[error("after a crash {}, so work under a lock may go on while another gets it; turn on appendonly, or after a restart wait as long as the longest expiration before work goes on", match persistence {
@@ -64,15 +65,26 @@ pub enum Warning {
         /// How many replicas there are.
         replicas: u32,
     },
-    /// The server closes idle connections sooner than we do.
+    /// The server closes idle connections within ten seconds, for as long as which they are used here.
     #[error(
-        "it closes connections that are idle for {} s: a command sent on one at that moment gets no answer and leaves a lock in \
-         doubt; set its timeout to 0, or to 300 or more", idle.as_secs()
+        "it closes connections that are idle for {} s, and one that has been idle for up to {} s is used here: a command sent on one that \
+         is closed gets no answer, and leaves its lock in doubt; set the server's timeout to 0, or to a minute or more",
+        idle.as_secs(), GOOD_FOR.as_secs()
     )]
     #[non_exhaustive]
     ClosesIdle {
         /// After how long.
         idle: Duration,
+    },
+    /// The server does not tell this user everything, so that there may be more to warn of.
+    #[error(
+        "it refused {}, so whether it removes keys, closes idle connections, or forgets locks in a crash is not all known; let this user \
+         say that, or ask as another", commands.join(" and ")
+    )]
+    #[non_exhaustive]
+    NotTold {
+        /// The commands that it refused.
+        commands: Vec<&'static str>,
     },
     /// The server is a node of a cluster.
     #[error(
@@ -98,13 +110,13 @@ impl Warning {
         if let Some(policy) = server.maxmemory_policy()
             && server.maxmemory() != Some(0)
         {
-            let whose = match policy.split('-').next() {
-                Some("allkeys") => Some("locks"),
-                // Only what has a time to live.
-                Some("volatile") => Some("locks of the protocol Ttl and of gems from 1.4.2 on"),
+            // `volatile-…` removes only what has a time to live, `noeviction` nothing.
+            let any_key = match policy.split('-').next() {
+                Some("allkeys") => Some(true),
+                Some("volatile") => Some(false),
                 _ => None,
             };
-            warnings.extend(whose.map(|whose| Warning::MayEvict { policy: policy.to_owned(), whose }));
+            warnings.extend(any_key.map(|any_key| Warning::MayEvict { policy: policy.to_owned(), any_key }));
         }
         if let Some(persistence @ (Persistence::None | Persistence::Snapshots)) = server.persistence() {
             warnings.push(Warning::ForgetsLocks { persistence });
@@ -114,9 +126,14 @@ impl Warning {
         }
         if let Some(idle) = server.idle_timeout()
             && !idle.is_zero()
-            && idle <= crate::locker::IDLE_TIMEOUT
+            && idle <= GOOD_FOR
         {
             warnings.push(Warning::ClosesIdle { idle });
+        }
+        let questions = |command: &&'static str| ["CONFIG", "TIME", "SET", "EXPIREAT"].contains(command);
+        let commands: Vec<_> = server.refused().map(|(command, _)| command).filter(questions).collect();
+        if !commands.is_empty() {
+            warnings.push(Warning::NotTold { commands });
         }
         warnings
     }

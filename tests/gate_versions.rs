@@ -11,7 +11,7 @@ use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gates",
+        "gate_versions",
         tests![
             commands_appear_with_their_versions,
             refusals_are_in_the_words_of_the_version,

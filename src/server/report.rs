@@ -1,15 +1,19 @@
 //! What a server is and can do, as far as it matters to locks. Pure: what it was asked is an argument.
 
+mod clock_difference;
+pub(super) mod survey;
+mod warning;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
-use super::clock_difference::ClockDifference;
 use super::info::{Info, Role};
 use super::refusal::Refusal;
-use super::warning::Warning;
 use crate::options::Protocol;
 use crate::version::Version;
+pub use clock_difference::ClockDifference;
+pub use warning::Warning;
 
 /// What a server is and can do: the answer of [`Locker::server`](crate::Locker::server). Its `Display` is a report of some lines
 /// for people.
@@ -32,6 +36,7 @@ pub struct Server {
 
 /// What is left of a server's data when it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Persistence {
     /// Nothing.
     None,
@@ -136,8 +141,13 @@ impl Server {
         self.in_a_cluster
     }
 
-    /// Returns why this protocol does not work here, in words for people; `None` if nothing is known to be in its way. What the
-    /// user may do with the keys of locks is not known: no key of theirs is touched.
+    /// Returns the commands that it refused to this user while it was asked, each with its words.
+    pub fn refused(&self) -> impl Iterator<Item = (&'static str, &Refusal)> {
+        self.refused.iter().map(|(command, refusal)| (*command, refusal))
+    }
+
+    /// Returns why this protocol does not work here, in words for people; `None` if nothing is known to be in its way. The commands
+    /// were tried on a key of its own; what the user may do with the keys of locks is not known.
     #[must_use]
     pub fn obstacle(&self, protocol: Protocol) -> Option<String> {
         if let Some(Role::Replica { .. }) = self.role {
@@ -147,21 +157,20 @@ impl Server {
             return Some(format!("needs Redis {}; {}", protocol.needs(), protocol.instead()));
         }
         let commands: &[&str] = match protocol {
-            Protocol::Classic => &[],
-            Protocol::Watched | Protocol::Ttl => &["WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"],
+            Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
+            Protocol::Watched | Protocol::Ttl => {
+                &["SETNX", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"]
+            }
         };
         let (command, refusal) = commands.iter().find_map(|command| self.refused.get_key_value(command))?;
         Some(format!("the server refused {command}: {}", refusal.text()))
     }
 
     /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works, else
-    /// [`Protocol::Classic`], which on a replica does not work either: see [`obstacle`](Self::obstacle).
+    /// [`Protocol::Classic`]; `None` where that does not work either.
     #[must_use]
-    pub fn recommended(&self) -> Protocol {
-        match self.obstacle(Protocol::Watched) {
-            None => Protocol::Watched,
-            Some(_) => Protocol::Classic,
-        }
+    pub fn recommended(&self) -> Option<Protocol> {
+        [Protocol::Watched, Protocol::Classic].into_iter().find(|protocol| self.obstacle(*protocol).is_none())
     }
 
     /// Returns what may go wrong with locks on this server, the gravest first. Each says what to do.
@@ -201,10 +210,7 @@ impl fmt::Display for Server {
         let facts = [
             (
                 "recommended".into(),
-                match self.obstacle(Protocol::Classic) {
-                    None => format!("{:?}", self.recommended()),
-                    Some(_) => "another server".into(),
-                },
+                self.recommended().map_or("another server".into(), |best| format!("{best:?}")),
             ),
             ("clock".into(), or_unknown(self.clock.map(|clock| clock.to_string()))),
             ("memory".into(), or_unknown(memory)),
@@ -251,7 +257,7 @@ mod tests {
         assert_eq!(server.version(), Version::new(2, 0, 5));
         assert_eq!(server.obstacle(Protocol::Classic), None);
         assert_eq!(server.obstacle(Protocol::Watched).unwrap(), "needs Redis 2.2.0; use Protocol::Classic");
-        assert_eq!(server.recommended(), Protocol::Classic);
+        assert_eq!(server.recommended(), Some(Protocol::Classic));
         assert_eq!((server.maxmemory(), server.maxmemory_policy()), (None, None));
         assert_eq!(server.persistence(), Some(Persistence::Snapshots));
         let warnings = server.warnings();
@@ -274,9 +280,10 @@ mod tests {
             (Some(Persistence::Snapshots), None),
             "without `save` it may have snapshots, and no more"
         );
-        assert_eq!(told.recommended(), Protocol::Watched);
+        assert_eq!(told.recommended(), Some(Protocol::Watched));
         let forgets = Warning::ForgetsLocks { persistence: Persistence::Snapshots };
-        assert_eq!(told.warnings(), [forgets, Warning::FailoverLosesLocks { replicas: 2 }]);
+        let failover = Warning::FailoverLosesLocks { replicas: 2 };
+        assert_eq!(told.warnings(), [forgets, failover, Warning::NotTold { commands: vec!["CONFIG"] }]);
         assert!(told.to_string().contains("refused CONFIG:  NOPERM"), "{told}");
         let appends = NEW.replace("aof_enabled:0", "aof_enabled:1");
         assert_eq!(server(&appends, &[], &[]).persistence(), Some(Persistence::AppendOnly));
@@ -304,11 +311,12 @@ mod tests {
             config.push((name, value));
             warned(OLD, &config)
         };
-        assert_eq!(with("timeout", "120"), [Warning::ClosesIdle { idle: Duration::from_secs(120) }]);
+        assert_eq!(with("timeout", "10"), [Warning::ClosesIdle { idle: Duration::from_secs(10) }]);
+        assert_eq!(with("timeout", "11"), []);
         assert_eq!(with("timeout", "0"), []);
         assert!(matches!(
             with("maxmemory-policy", "allkeys-lru")[..],
-            [Warning::MayEvict { whose: "locks", .. }]
+            [Warning::MayEvict { any_key: true, .. }]
         ));
         assert!(
             with("maxmemory-policy", "volatile-lru")[0].to_string().contains("locks of the protocol Ttl")

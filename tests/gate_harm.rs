@@ -12,7 +12,7 @@ use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gate_faults",
+        "gate_harm",
         tests![
             requests_that_come_together_are_answered_in_order,
             what_is_swallowed_is_not_answered,

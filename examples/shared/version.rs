@@ -1,0 +1,8 @@
+//! How a version that the gate can play is typed.
+
+use crate::servers::Played;
+
+pub(crate) fn played(text: &str) -> Result<Played, String> {
+    let names = Played::ALL.map(Played::name).join(", ");
+    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("say one of {names}"))
+}
