@@ -1,5 +1,5 @@
 //! The time, in the two forms a lock needs: what others can read, and what nobody can set back.
-//! [`now`] is the one place in the library that asks for it; everywhere else it is an argument.
+//! [`now`] and [`uptime`] are the one place in the library that asks for it; everywhere else it is an argument.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -26,9 +26,14 @@ pub(crate) struct Uptime(pub(crate) Duration);
 
 /// Asks both clocks. A wall clock set before 1970 reads as 1970.
 pub(crate) fn now() -> Now {
-    static START: OnceLock<Instant> = OnceLock::new();
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Now { wall: Wall(micros(since_1970)), uptime: Uptime(START.get_or_init(Instant::now).elapsed()) }
+    Now { wall: Wall(micros(since_1970)), uptime: uptime() }
+}
+
+/// Asks the monotonic clock alone.
+pub(crate) fn uptime() -> Uptime {
+    static START: OnceLock<Instant> = OnceLock::new();
+    Uptime(START.get_or_init(Instant::now).elapsed())
 }
 
 fn micros(duration: Duration) -> u64 {

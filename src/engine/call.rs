@@ -39,7 +39,7 @@ impl<'a> Call<'a> {
 
     pub(super) fn send(&mut self, request: &Request, now: Now, deadline: Option<Uptime>) -> Reply {
         let limits = self.engine.limits(self.protocol, now, deadline);
-        if self.trouble.is_some() && clock::now().uptime >= limits.answered_by {
+        if self.trouble.is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent;
         }
         let (reply, trouble) = match self.carry(request, &limits) {

@@ -38,7 +38,7 @@ where
     /// MULTI goes alone, and only after one was accepted do all go together.
     fn transact(&mut self, packed: &[u8], replies: usize, limits: &Limits) -> RedisResult<Vec<Value>> {
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
-        let left = || limits.answered_by.since(clock::now().uptime);
+        let left = || limits.answered_by.since(clock::uptime());
         if self.multi_is_known.load(Ordering::Relaxed) {
             return connection.exchange(packed, replies, left());
         }
@@ -54,7 +54,7 @@ where
     /// Sends one command that ends a state of the connection, and gives it back if that is what the server did.
     fn end_with(mut self, name: &str, limits: &Limits) {
         let Some(mut connection) = self.connection.take() else { return };
-        connection.answer_within(limits.answered_by.since(clock::now().uptime));
+        connection.answer_within(limits.answered_by.since(clock::uptime()));
         if !matches!(connection.req_packed_command(&redis::cmd(name).get_packed_command()), Ok(Value::Okay)) {
             retire(connection);
         }

@@ -42,7 +42,7 @@ impl Connection {
         command_timeout: Duration,
         health: Arc<Health>,
     ) -> Self {
-        let (read_timeout, opened_at, last_used) = (command_timeout, health.closures(), clock::now().uptime);
+        let (read_timeout, opened_at, last_used) = (command_timeout, health.closures(), clock::uptime());
         Self {
             inner,
             address,
@@ -58,7 +58,7 @@ impl Connection {
 
     /// Notes that it goes back to its pool.
     pub(super) fn rests(&mut self) {
-        self.last_used = clock::now().uptime;
+        self.last_used = clock::uptime();
     }
 
     fn set_read_timeout(&mut self, wanted: Duration) {
@@ -95,7 +95,7 @@ impl Carrier for Connection {
 
     fn is_doubtful(&self) -> bool {
         // A server that closes idle connections does not say so before something is sent, whose outcome is unknown then.
-        let stale = clock::now().uptime.since(self.last_used) > GOOD_FOR;
+        let stale = clock::uptime().since(self.last_used) > GOOD_FOR;
         stale || self.opened_at < self.health.closures()
     }
 
@@ -114,12 +114,12 @@ impl Carrier for Connection {
         if replies == 1 {
             return self.req_packed_command(packed).map(|reply| vec![reply]);
         }
-        let began = clock::now().uptime;
+        let began = clock::uptime();
         self.guarded(|this| {
             this.inner.send_packed_command(packed)?;
             collected(replies, || {
                 // All of them together are to be there by then.
-                this.answer_within(limit.saturating_sub(clock::now().uptime.since(began)));
+                this.answer_within(limit.saturating_sub(clock::uptime().since(began)));
                 next_reply(&mut this.inner)
             })
         })

@@ -19,7 +19,7 @@ pub(crate) struct Health {
 impl Health {
     pub(crate) fn connect_failed(&self, error: ConnectError) {
         let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some((clock::now().uptime, error));
+        *last = Some((clock::uptime(), error));
     }
 
     pub(crate) fn connected(&self) {

@@ -97,7 +97,7 @@ impl Manager {
     }
 
     fn dial(&self, asks_info: bool) -> Result<Connection, ConnectError> {
-        let give_up = clock::now().uptime.after(self.connect_timeout);
+        let give_up = clock::uptime().after(self.connect_timeout);
         let info = self.client.get_connection_info();
         let settings = info.redis_settings();
         let resp3 = settings.protocol() != ProtocolVersion::RESP2;
@@ -146,7 +146,7 @@ struct Greetings<'a> {
 impl Greetings<'_> {
     fn say(&mut self, command: &redis::Cmd) -> Result<Value, ConnectError> {
         // A time-out of zero would be none at all.
-        let left = self.give_up.since(clock::now().uptime).max(Duration::from_millis(1));
+        let left = self.give_up.since(clock::uptime()).max(Duration::from_millis(1));
         self.connection.set_read_timeout(Some(left))?;
         Ok(self.connection.req_command(command).and_then(Value::extract_error)?)
     }
@@ -204,7 +204,7 @@ impl r2d2::ManageConnection for Manager {
     fn connect(&self) -> Result<Connection, ConnectError> {
         // TLS libraries panic where the program has not set them up: not again and again.
         if let Some((when, error @ ConnectError::Panicked(_))) = self.health.last_connect_failure()
-            && clock::now().uptime.since(when) < PANIC_PAUSE
+            && clock::uptime().since(when) < PANIC_PAUSE
         {
             return Err(error);
         }

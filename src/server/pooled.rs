@@ -69,11 +69,11 @@ where
             let now = if self.pool.test_on_check_out() { clock::now() } else { limits.asked };
             return Ok((connection, now));
         }
-        let began = clock::now().uptime;
+        let began = clock::uptime();
         let mut opening_since = None;
         let mut said = None;
         loop {
-            let left = limits.connected_by.since(clock::now().uptime);
+            let left = limits.connected_by.since(clock::uptime());
             let missing = match self.wait_for_one(left, &mut opening_since) {
                 Ok(connection) => match usable(connection) {
                     Some(connection) => return Ok((connection, clock::now())),
@@ -81,7 +81,7 @@ where
                 },
                 Err(missing) => missing,
             };
-            let now = clock::now().uptime;
+            let now = clock::uptime();
             let over = now >= limits.connected_by;
             let cause = match self.connect_failure(began, over) {
                 Some(ConnectError::Refused(refusal))
@@ -111,7 +111,7 @@ where
         left: Duration,
         opening_since: &mut Option<Uptime>,
     ) -> Result<r2d2::PooledConnection<M>, NoConnection> {
-        let now = clock::now().uptime;
+        let now = clock::uptime();
         let open = self.pool.state().connections;
         let turn = if self.health.is_none() {
             TURN
@@ -243,7 +243,7 @@ where
             // on one of the others is no breach of I6.
             retire(connection);
             let others = self.health.is_some() && self.pool.state().connections > 0;
-            if !others || clock::now().uptime.after(CROWDED_PAUSE) >= limits.connected_by {
+            if !others || clock::uptime().after(CROWDED_PAUSE) >= limits.connected_by {
                 return Err(Failure::Refused(refusal));
             }
             thread::sleep(CROWDED_PAUSE);

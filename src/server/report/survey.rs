@@ -160,7 +160,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
     fn watch_a_second_begin(&mut self, until: u64) -> RedisResult<Option<ClockDifference>> {
         let mut difference = None;
         let mut first = None;
-        let began = clock::now().uptime;
+        let began = clock::uptime();
         loop {
             let before = clock::now().wall;
             let answer = self.one(cmd("TTL").arg(self.probe.as_bytes()))?;
@@ -170,7 +170,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
             let server = Wall(until.saturating_sub(left).saturating_mul(1_000_000));
             note(&mut difference, ClockDifference::of(before, after, server, SECOND));
             let another = *first.get_or_insert(left) != left;
-            if another || clock::now().uptime.since(began) > SECOND * 2 {
+            if another || clock::uptime().since(began) > SECOND * 2 {
                 return Ok(difference);
             }
             thread::sleep(LOOK_FOR_A_SECOND);
