@@ -33,6 +33,9 @@
 //! windows: the server, and the clock. [`documentation::algorithm`] explains the rules, [`documentation::design`] the
 //! reasons.
 //!
+//! What a server can do for locks, and what may go wrong there, is the answer of [`Locker::server`]; [`documentation::servers`] has
+//! each version, [`documentation::operations`] how to run it.
+//!
 //! What goes wrong is an [`Error`]; what happens on the way is an [`Event`], written to the log unless an [`Observe`]r wants it.
 
 mod clock;

@@ -32,8 +32,10 @@ pub(super) const PANIC_PAUSE: Duration = Duration::from_secs(5);
 /// Unlike the redis crate's own manager it sets time-outs for connecting and for each answer (2 s unless changed),
 /// never uses a connection again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers answer
 /// with an error. On each connection that it opens it asks the server once, by INFO, what it is: a replica is refused, and what
-/// a server is too old for is known before anything is sent. Where INFO is refused, or hung up on as some proxies do, it goes on without. Turn r2d2's `test_on_check_out` off: it costs a round trip for every
-/// command and proves nothing about the next.
+/// a server is too old for is known before anything is written. Where INFO is refused, or hung up on as some proxies do, it goes
+/// on without. A connection that has been idle for ten seconds is not used by locks again, since the server may have closed it.
+///
+/// Turn r2d2's `test_on_check_out` off: it costs a round trip for every command and proves nothing about the next.
 #[derive(Clone)]
 pub struct Manager {
     client: redis::Client,

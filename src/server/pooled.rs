@@ -165,6 +165,14 @@ where
     Some(connection)
 }
 
+/// Whether there is a server at the other end, whatever it says.
+fn answers(connection: &mut impl Carrier, limit: Duration) -> Result<(), redis::RedisError> {
+    match connection.exchange(&redis::cmd("PING").get_packed_command(), 1, limit) {
+        Err(error) if refusal_in(&error).is_none() => Err(error),
+        _ => Ok(()),
+    }
+}
+
 /// Gives a connection back that its pool will not use again (I8).
 pub(super) fn retire<M: r2d2::ManageConnection>(mut connection: r2d2::PooledConnection<M>)
 where
@@ -192,24 +200,20 @@ where
         loop {
             let began = limits.asked.uptime;
             let (mut connection, now) = self.checkout(&limits)?;
-            if let Some(version) =
-                connection.server_version().filter(|version| *version < limits.needs.needs())
-            {
-                // What it was when this connection was opened; it may have been upgraded since, and the connection be closed.
-                let ping = redis::cmd("PING").get_packed_command();
-                match connection.exchange(&ping, 1, limits.answered_by.since(now.uptime)) {
-                    Err(error) if refusal_in(&error).is_none() => {
-                        retire(connection);
-                        limits.asked = clock::now();
-                        if limits.asked.uptime >= limits.answered_by {
-                            let waited = limits.asked.uptime.since(began);
-                            let cause = NoConnection::Failed(error);
-                            return Err(Failure::NoConnection { cause, waited });
-                        }
-                        continue;
-                    }
-                    _ => return Err(Failure::TooOld(version)),
+            let version = connection.server_version().filter(|version| *version < limits.needs.needs());
+            if let Some(version) = version {
+                // What it was when this connection was opened. It may have been upgraded since, and the connection be closed.
+                let limit = limits.answered_by.since(now.uptime);
+                let Err(error) = answers(&mut *connection, limit) else {
+                    return Err(Failure::TooOld(version));
+                };
+                retire(connection);
+                limits.asked = clock::now();
+                if limits.asked.uptime < limits.answered_by {
+                    continue;
                 }
+                let (cause, waited) = (NoConnection::Failed(error), limits.asked.uptime.since(began));
+                return Err(Failure::NoConnection { cause, waited });
             }
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
