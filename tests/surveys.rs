@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_may_do_harm_to_locks_is_warned_of,
             a_user_with_few_rights_is_told_the_rest,
             a_survey_leaves_nothing_behind,
+            a_survey_that_is_refused_or_cut_short_removes_what_it_wrote,
             a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it,
             a_survey_that_gets_no_answer,
             a_proxy_that_hangs_up_on_info_is_used_without,
@@ -158,6 +159,29 @@ fn a_survey_leaves_nothing_behind() -> Outcome {
         let lock = Lock::new(&locker, "after", expiring().protocol(protocol))?;
         let _released = lock.lock()?.release()?;
         assert_eq!(server.say(&["EXISTS", "after"])?, ":0");
+    }
+    Ok(())
+}
+
+fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
+    const NO: &str = "-ERR unknown command\r\n";
+    let server = RedisServer::start()?;
+    let gate = Gate::playing(Played::V2_4, server.address())?;
+    let locker = impatient(&gate.url(), 1);
+    for (command, n, fault, told) in [
+        ("EXPIREAT", 1, Fault::Say(NO), true),
+        ("TTL", 2, Fault::Say(NO), true),
+        ("GETSET", 1, Fault::Say(NO), true),
+        // Nothing is written by whoever cannot remove it.
+        ("DEL", 1, Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"), true),
+        ("GETSET", 1, Fault::SwallowAnswer, false),
+        ("TTL", 2, Fault::HalfOpen, false),
+    ] {
+        gate.nth(command, n, fault.clone());
+        let survey = locker.server();
+        assert_eq!(survey.is_ok(), told, "{command}: {survey:?}");
+        assert_eq!(gate.faults_left(), 0, "{command}");
+        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
     }
     Ok(())
 }

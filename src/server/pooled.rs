@@ -279,7 +279,11 @@ where
             match answer {
                 // One that was closed while it was idle. Asking again changes nothing.
                 Err(error) if error.is_connection_dropped() && !asked_before => asked_before = true,
-                Err(error) => return Err(failure_of(error)),
+                Err(error) => {
+                    // It may have been left behind. If it cannot be removed either, that is all that could be done.
+                    let _ = self.call(probe, &Request::at_any_time(Command::Del), limits);
+                    return Err(failure_of(error));
+                }
                 Ok(answer) => return answer.map_err(Failure::Refused),
             }
         }

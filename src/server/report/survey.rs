@@ -72,30 +72,31 @@ impl<'a, C: Carrier> Survey<'a, C> {
     /// Tries what locking sends, on a key of its own.
     fn try_commands(&mut self, version: Version) -> RedisResult<()> {
         let key = self.probe.as_bytes();
-        let mut commands = vec![
-            ("SETNX", cmd("SETNX").arg(key).arg("1").clone()),
-            ("GET", cmd("GET").arg(key).clone()),
-            ("GETSET", cmd("GETSET").arg(key).arg("1").clone()),
-            ("DEL", cmd("DEL").arg(key).clone()),
-        ];
-        if version >= Version::new(2, 2, 0) {
-            commands.extend([
-                ("WATCH", cmd("WATCH").arg(key).clone()),
-                ("UNWATCH", cmd("UNWATCH")),
-                ("MULTI", cmd("MULTI")),
-                ("EXEC", cmd("EXEC")),
-                // There is none to discard, unless EXEC was refused.
-                ("DISCARD", cmd("DISCARD")),
-            ]);
+        let del = cmd("DEL").arg(key).clone();
+        self.try_one("GET", cmd("GET").arg(key))?;
+        // What cannot be removed is not written.
+        if self.try_one("DEL", &del)? {
+            self.try_one("SETNX", cmd("SETNX").arg(key).arg("1"))?;
+            self.try_one("GETSET", cmd("GETSET").arg(key).arg("1"))?;
+            self.one(&del)?.ok();
         }
-        for (name, command) in commands {
-            if let Err(refusal) = self.one(&command)?
-                && refuses_the_command(&refusal)
-            {
-                self.refused.insert(name, refusal);
+        if version >= Version::new(2, 2, 0) {
+            self.try_one("WATCH", cmd("WATCH").arg(key))?;
+            // There is nothing to discard, unless EXEC was refused.
+            for name in ["UNWATCH", "MULTI", "EXEC", "DISCARD"] {
+                self.try_one(name, &cmd(name))?;
             }
         }
         Ok(())
+    }
+
+    /// Returns whether the command was not refused, and notes if it is so to this user always.
+    fn try_one(&mut self, name: &'static str, command: &Cmd) -> RedisResult<bool> {
+        let Err(refusal) = self.one(command)? else { return Ok(true) };
+        if refuses_the_command(&refusal) {
+            self.refused.insert(name, refusal);
+        }
+        Ok(false)
     }
 
     fn one(&mut self, command: &Cmd) -> RedisResult<Result<Value, Refusal>> {
@@ -144,12 +145,14 @@ impl<'a, C: Carrier> Survey<'a, C> {
             ] {
                 if let Err(refusal) = self.one(&command)? {
                     self.refused.insert(name, refusal);
-                    return Ok(None);
                 }
             }
-            difference = self.watch_a_second_begin(until)?;
+            let told = !["SET", "EXPIREAT"].iter().any(|name| self.refused.contains_key(name));
+            if told {
+                difference = self.watch_a_second_begin(until)?;
+            }
             let _removed = self.one(cmd("DEL").arg(self.probe.as_bytes()))?;
-            if difference.is_some() {
+            if difference.is_some() || !told {
                 break;
             }
             // It was gone at once: that time has passed by the server's clock.
