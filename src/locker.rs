@@ -121,7 +121,7 @@ impl Locker {
     /// the rest. Print it to read it, and look at [`Server::warnings`].
     ///
     /// Waits for the server as a lock without a timeout does ([`Settings::patience`]), and at most a command time-out for each
-    /// answer. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, DEL, WATCH, UNWATCH, MULTI, EXEC, DISCARD and
+    /// answer. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, UNWATCH, MULTI, EXEC, DISCARD and
     /// TIME, on a key of its own named `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given a
     /// time to end at and watched for up to a second. One connection of the pool is in use meanwhile, and closed then.
     ///
@@ -219,7 +219,8 @@ impl Settings {
     /// refused as well.
     ///
     /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
-    /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s left for their commands.
+    /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s
+    /// left for their commands.
     pub fn max_clock_difference(self, limit: Duration) -> Self {
         Self { max_clock_difference: Some(limit), ..self }
     }

@@ -10,11 +10,11 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, mem, thread};
 
 use libtest_mimic::Trial;
-use rustix::time::{ClockId, clock_gettime};
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::processes::{self, PART, protocol_named};
 use crate::servers::{Gate, Played};
+use crate::stress::arena::moment::Moment;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -44,12 +44,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// How long each hold is relied on in the contests.
 const LEASE: Duration = Duration::from_millis(300);
-
-/// The monotonic clock of the machine.
-fn monotonic() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).expect("below a second"))
-}
 
 /// A worker whose wall clock is set. Killed when dropped.
 struct Worker {
@@ -124,9 +118,9 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
     loop {
         let held = lock.lock()?;
         // In this order: the end is never told later than it is.
-        let enter = monotonic();
-        let valid_until = enter + held.remaining().expect("it expires");
-        writeln!(io::stdout(), "{} {}", enter.as_micros(), valid_until.as_micros())?;
+        let enter = Moment::now();
+        let valid_until = enter.after(held.remaining().expect("it expires"));
+        writeln!(io::stdout(), "{enter} {valid_until}")?;
         mem::forget(held);
         // The other's turn: whoever is ahead would take over from itself before the other may.
         let mine = lock.peek()?;
@@ -140,7 +134,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
 pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
     let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
-    let taken = monotonic();
+    let taken = Instant::now();
     println!("holding");
     for _asked in io::stdin().lines() {
         let still = match held.ensure_held() {
@@ -149,7 +143,7 @@ pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> proce
             Err(error) => return Err(error.into()),
         };
         let remaining = held.remaining().expect("it expires");
-        println!("{still} {} {}", remaining.as_micros(), monotonic().saturating_sub(taken).as_micros());
+        println!("{still} {} {}", remaining.as_micros(), taken.elapsed().as_micros());
     }
     println!("{:?}", held.release()?);
     Ok(())
@@ -164,12 +158,12 @@ pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
     Ok(())
 }
 
-/// From when until when somebody relied on the lock, in microseconds.
+/// From when until when somebody relied on the lock.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     holder: usize,
-    enter: u64,
-    valid_until: u64,
+    enter: Moment,
+    valid_until: Moment,
 }
 
 type Overlap = Option<(Lease, Lease)>;

@@ -3,7 +3,7 @@
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
 #[path = "../examples/stress/arena/mod.rs"]
-mod arena;
+pub(crate) mod arena;
 
 use std::time::{Duration, Instant};
 

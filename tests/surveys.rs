@@ -290,6 +290,8 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
 
     let unasked = Locker::at(&gate.url())?.without_info().open()?;
     let told = unasked.server()?;
+    let written = gate.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
+    assert_eq!(written, None, "a replica is not written to");
     assert!(matches!(told.warnings()[..], [Warning::IsReplica { .. }, ..]), "{told}");
     assert!(told.obstacle(Protocol::Classic).is_some());
     assert!(

@@ -158,9 +158,10 @@ impl Server {
         }
         let commands: &[&str] = match protocol {
             Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
-            Protocol::Watched | Protocol::Ttl => {
-                &["SETNX", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"]
+            Protocol::Watched => {
+                &["SETNX", "SET", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"]
             }
+            Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"],
         };
         let (command, refusal) = commands.iter().find_map(|command| self.refused.get_key_value(command))?;
         Some(format!("the server refused {command}: {}", refusal.text()))
@@ -298,6 +299,17 @@ mod tests {
             "the server refused MULTI: ERR unknown command 'MULTI'"
         );
         assert_eq!(gone.obstacle(Protocol::Classic), None);
+        let obstacles = |command| {
+            let server = server(NEW, &[], &[(command, "NOPERM this user has no permissions to run it")]);
+            Protocol::ALL.map(|protocol| server.obstacle(protocol).is_some())
+        };
+        // Classic, Watched, Ttl.
+        assert_eq!(obstacles("SETNX"), [true, true, false]);
+        assert_eq!(obstacles("SET"), [false, true, true]);
+        assert_eq!(obstacles("GETSET"), [true, false, false]);
+        assert_eq!(obstacles("EXEC"), [false, true, true]);
+        assert_eq!(obstacles("DEL"), [true; 3]);
+        assert_eq!(obstacles("CONFIG"), [false; 3]);
     }
 
     #[test]

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use redis::{Cmd, RedisResult, Value, cmd, from_redis_value};
 
-use super::super::carrier::Carrier;
-use super::super::info::{Info, Role};
-use super::super::refusal::{Refusal, RefusalKind};
-use super::super::refusal_in;
 use super::{Answers, ClockDifference, Server};
 use crate::clock::{self, Wall};
 use crate::key::Key;
+use crate::server::carrier::Carrier;
+use crate::server::info::{Info, Role};
+use crate::server::refusal::{Refusal, RefusalKind};
+use crate::server::refusal_in;
 use crate::version::Version;
 
 /// What CONFIG is asked for.
@@ -61,11 +61,18 @@ impl<'a, C: Carrier> Survey<'a, C> {
                 }
             }
         }
-        if !matches!(info.role(), Some(Role::Replica { .. })) {
+        // On a replica nothing is to be written.
+        let may_write = !matches!(info.role(), Some(Role::Replica { .. }));
+        if may_write {
             self.try_commands(version)?;
         }
-        let clock =
-            if version >= Version::new(2, 6, 0) { self.clock_by_time()? } else { self.clock_by_ttl()? };
+        let clock = if version >= Version::new(2, 6, 0) {
+            self.clock_by_time()?
+        } else if may_write {
+            self.clock_by_ttl()?
+        } else {
+            None
+        };
         Ok(Ok(Server::told_by(Answers { info, version, config, refused: self.refused, clock })))
     }
 
@@ -78,6 +85,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
         if self.try_one("DEL", &del)? {
             self.try_one("SETNX", cmd("SETNX").arg(key).arg("1"))?;
             self.try_one("GETSET", cmd("GETSET").arg(key).arg("1"))?;
+            self.try_one("SET", cmd("SET").arg(key).arg("1"))?;
             self.one(&del)?.ok();
         }
         if version >= Version::new(2, 2, 0) {
@@ -90,7 +98,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
         Ok(())
     }
 
-    /// Returns whether the command was not refused, and notes if it is so to this user always.
+    /// Returns whether the command was carried out, and notes it if it never is for this user.
     fn try_one(&mut self, name: &'static str, command: &Cmd) -> RedisResult<bool> {
         let Err(refusal) = self.one(command)? else { return Ok(true) };
         if refuses_the_command(&refusal) {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::super::connection::GOOD_FOR;
-use super::super::info::Role;
 use super::{ClockDifference, Persistence, Server};
+use crate::server::connection::GOOD_FOR;
+use crate::server::info::Role;
 
 /// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
 /// server's are.
@@ -130,7 +130,7 @@ impl Warning {
         {
             warnings.push(Warning::ClosesIdle { idle });
         }
-        let questions = |command: &&'static str| ["CONFIG", "TIME", "SET", "EXPIREAT"].contains(command);
+        let questions = |command: &&'static str| ["CONFIG", "TIME", "EXPIREAT"].contains(command);
         let commands: Vec<_> = server.refused().map(|(command, _)| command).filter(questions).collect();
         if !commands.is_empty() {
             warnings.push(Warning::NotTold { commands });
