@@ -55,7 +55,7 @@ impl Engine {
             protocol: options.protocol,
             expiration: options.expiration,
             deadline,
-            poll_interval: options.poll_interval,
+            polling: options.polling,
             takeover: options.takeover,
             takeover_margin: options.takeover_margin,
             patience: self.window.patience(),

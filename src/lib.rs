@@ -63,7 +63,9 @@ pub use guard::LockGuard;
 pub use key::Key;
 pub use lock::Lock;
 pub use locker::{Locker, Settings};
-pub use options::{DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Protocol};
+pub use options::{
+    DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Polling, Protocol,
+};
 pub use protocol::release::Release;
 pub use server::refusal::{Refusal, RefusalKind};
 pub use server::{

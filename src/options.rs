@@ -1,9 +1,12 @@
 //! What a lock is asked for: how long it may be held, how long to wait for it, how often to look. Plain values, all
 //! `const fn`; what makes no sense is refused when a [`Lock`](crate::Lock) is made of them.
 
+mod polling;
+
 use std::time::Duration;
 
 use crate::version::Version;
+pub use polling::Polling;
 
 /// The longest expiration that is accepted: ten years.
 pub const LONGEST_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -36,10 +39,13 @@ pub struct LockOptions {
     pub(crate) expiration: Option<Duration>,
     /// `None` waits for ever.
     pub(crate) timeout: Option<Duration>,
-    pub(crate) poll_interval: Duration,
+    pub(crate) polling: Polling,
     pub(crate) takeover: Takeover,
     pub(crate) takeover_margin: Duration,
     pub(crate) protocol: Protocol,
+    /// How often in a row the held lock may pass to another thread.
+    pub(crate) hand_over: u32,
+    pub(crate) wake_ups: bool,
 }
 
 /// By which commands a lock is taken over and given back. All three write the same values and honour each other's, and the
@@ -112,10 +118,12 @@ impl LockOptions {
         Self {
             expiration: None,
             timeout: Some(DEFAULT_TIMEOUT),
-            poll_interval: DEFAULT_POLL_INTERVAL,
+            polling: Polling::every(DEFAULT_POLL_INTERVAL),
             takeover: Takeover::Expired,
             takeover_margin: Duration::ZERO,
             protocol: Protocol::Classic,
+            hand_over: 0,
+            wake_ups: false,
         }
     }
 
@@ -145,12 +153,39 @@ impl LockOptions {
         Self { timeout: None, ..self }
     }
 
-    /// Returns the options with another poll interval: how long a waiter sleeps between two tries, 0.1 s unless given.
-    /// A waiter sleeps less where the deadline or the expiry that it saw comes sooner. At least a millisecond.
+    /// Returns the options with another poll interval: how long a waiter pauses between two looks, 0.1 s unless given, with jitter and
+    /// back-off left as they are. A waiter pauses less where the deadline or the expiry that it saw comes sooner. At least a millisecond.
     ///
     /// In the gem it is fixed at 0.1 s.
-    pub const fn poll_interval(self, poll_interval: Duration) -> Self {
-        Self { poll_interval, ..self }
+    pub const fn poll_interval(self, interval: Duration) -> Self {
+        Self { polling: Polling { interval, ..self.polling }, ..self }
+    }
+
+    /// Returns the options with another way of polling: with jitter, say, or with pauses that grow. The gem has no such thing.
+    pub const fn polling(self, polling: Polling) -> Self {
+        Self { polling, ..self }
+    }
+
+    /// Returns the options with hand-over: when another thread of the process waits for the key through the same
+    /// [`Locker`](crate::Locker), a release passes the held lock on to it instead of deleting the key, at most `times` times in a row, so
+    /// that other processes get their turn; 0, no hand-over, unless given.
+    ///
+    /// The lease is renewed in the passing, by the rules of the protocol (in Classic one GETSET), so the next holder has all of the
+    /// time that its own options say, and a lease that has passed is never handed over. It passes between locks of the same
+    /// protocol, both with or both without an expiration. While it goes round, waiters in other processes find the key held; choose
+    /// `times` so that as many holds take a small part of what they put up with. The gem has no such thing.
+    pub const fn hand_over(self, times: u32) -> Self {
+        Self { hand_over: times, ..self }
+    }
+
+    /// Returns the options with wake-ups between processes: a release leaves a token in the list `KEY:wake-up`, for two seconds at
+    /// most, and a waiting process takes it with BLPOP on one connection of its own for all its keys. So the next waiter, in whichever
+    /// process, tries at once, the one that has waited longest first. For servers from Redis 2.0 on; older ones are polled only.
+    ///
+    /// All that is lost with a token is a poll interval: gems, and locks without this option, leave none. Needs a locker that knows how to
+    /// open a connection: any but one made by [`Locker::with_pool`](crate::Locker::with_pool). The gem has no such thing.
+    pub const fn with_wake_ups(self) -> Self {
+        Self { wake_ups: true, ..self }
     }
 
     /// Returns the options with the gem's takeover, which is a bug that some fleets may rely on: an expiring lock takes
@@ -190,13 +225,10 @@ impl LockOptions {
             None if !self.takeover_margin.is_zero() => Some(
                 "a takeover margin does nothing without an expiration, since such a lock takes nothing over; leave it out",
             ),
-            _ if self.poll_interval < Duration::from_millis(1) => Some(
-                "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
-            ),
             None if self.protocol == Protocol::Ttl => Some(
                 "the protocol Ttl needs an expiration, since the server is to free the lock; say `expiring_after`, with 1 s for what a gem from 1.4.2 on does without one, or use another protocol",
             ),
-            _ => None,
+            _ => self.polling.problem(),
         }
     }
 }
@@ -209,7 +241,8 @@ mod tests {
     fn defaults_are_the_gem_s() {
         let options = LockOptions::held_until_released();
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
-        assert_eq!(options.poll_interval, Duration::from_millis(100));
+        assert_eq!(options.polling, Polling::every(Duration::from_millis(100)));
+        assert_eq!((options.hand_over, options.wake_ups), (0, false));
         assert_eq!(options.takeover, Takeover::Expired);
         assert_eq!(options.problem(), None);
     }

@@ -20,6 +20,7 @@
 pub(crate) mod acquire;
 pub(crate) mod lease;
 pub(crate) mod release;
+pub(crate) mod renew;
 #[cfg(test)]
 mod scripts;
 #[cfg(test)]
@@ -29,7 +30,8 @@ mod simulation;
 
 use std::time::Duration;
 
-use lease::End;
+use crate::options::Protocol;
+use lease::{End, GUARD, Lease};
 
 /// A command on the lock's key. These are all that locking ever sends; Classic sends the first four.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,6 +53,17 @@ pub(crate) struct Entry {
     pub(crate) value: Vec<u8>,
     /// After how long the server removes the key by itself; only in Ttl.
     pub(crate) ttl: Option<Duration>,
+}
+
+impl Entry {
+    /// The entry of a lease of so long an expiration.
+    fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
+        let ttl = match protocol {
+            Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(GUARD)),
+            Protocol::Classic | Protocol::Watched => None,
+        };
+        Self { value: lease.value.clone(), ttl }
+    }
 }
 
 /// What a transaction does to the key.

@@ -28,6 +28,11 @@ impl Nonce {
         Self(random % NONCES)
     }
 
+    /// Returns a number that others do not share, for choices that they are not to make alike.
+    pub(crate) fn seed(self) -> u64 {
+        self.0
+    }
+
     /// Returns the next one. Each value gets one of its own: two that are written in the same microsecond, or by a clock
     /// that was set back, differ as well.
     pub(crate) fn next(self) -> Self {

@@ -1,13 +1,16 @@
 //! The rules of getting a lock. Classic is the gem's protocol with its gaps closed; Watched and Ttl differ in how they take
 //! over, by a transaction that fails if anybody else was faster, and Ttl in that the server removes the key of the dead.
 
+mod terms;
+
 use std::time::Duration;
 
-use super::lease::{End, GUARD, Lease};
+use super::lease::{End, Lease};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{Protocol, Takeover};
-use crate::value::{Content, Expiry, Nonce};
+use crate::value::{Content, Expiry};
+pub(crate) use terms::{Action, Note, Sighting, Terms};
 
 /// How often in a row we go on without a sleep because the key changed while we looked at it: one that comes and goes that
 /// fast is one that others are busy with.
@@ -16,46 +19,6 @@ const RETRIES_AT_ONCE: u32 = 3;
 /// How long after the value was read GETSET may still be sent. Much less than the guard: a GETSET that waits for a connection
 /// while another takes over and works would put our older time over his.
 const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(250);
-
-/// What an attempt to get a lock is to keep to.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) protocol: Protocol,
-    pub(crate) expiration: Option<Duration>,
-    /// Monotonic (I7); `None` waits for ever.
-    pub(crate) deadline: Option<Uptime>,
-    pub(crate) poll_interval: Duration,
-    pub(crate) takeover: Takeover,
-    /// How much longer than its time a value is left alone, for clocks that differ by more than the guard.
-    pub(crate) takeover_margin: Duration,
-    /// How long an attempt without a deadline puts up with lost answers in a row.
-    pub(crate) patience: Duration,
-    /// The one before the first that is used.
-    pub(crate) nonce: Nonce,
-}
-
-/// What to do next to get a lock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Send(Request),
-    /// Sleep, then call [`Acquiring::woken`]. No connection is held meanwhile (I9).
-    Sleep(Duration),
-    Held(Lease),
-    GiveUp(GiveUp),
-}
-
-/// Something that happened on the way and that somebody may want to know.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
-    /// We hold the lock, taken over from a holder whose time had passed.
-    TookOver(Content),
-    /// We lost a takeover and have overwritten the winner's value, as the gem does: nobody can prevent it with GETSET.
-    Overwrote(Content),
-    /// The grant came after its own lease, and was refused.
-    LateGrant,
-    /// The key holds what never expires and cannot be taken over. Said once an attempt.
-    Stuck(Content),
-}
 
 /// One attempt to get one lock.
 ///
@@ -78,7 +41,8 @@ pub(crate) enum Note {
 /// | `Replacing` (EXEC sent) | carried out | held |
 /// | | not carried out | somebody was faster, and nothing was overwritten: GET → `Reading`, three times in a row at most |
 /// | | no answer | remember the value, GET → `Reading`: our bytes there prove that we won |
-/// | `Sleeping` | woken | `Trying` |
+/// | `Sleeping` | woken | expiring: GET → `Reading`, the one command of an idle waiter; else `Trying` |
+/// | | news that the lock is free | `Trying`, unless an answer is in doubt: GET → `Reading` |
 #[derive(Debug)]
 pub(crate) struct Acquiring {
     terms: Terms,
@@ -94,7 +58,9 @@ pub(crate) struct Acquiring {
     trouble_since: Option<Uptime>,
     at_once_in_a_row: u32,
     stuck_noted: bool,
-    /// How often we asked for the lock.
+    /// How many pauses in a row in which nothing changed.
+    idle: u32,
+    /// How often we looked whether the lock is free.
     pub(crate) tries: u32,
     /// What the key was last seen to hold.
     pub(crate) seen: Option<Content>,
@@ -113,8 +79,25 @@ enum State {
 }
 
 impl Acquiring {
+    /// Begins by asking for the lock.
     pub(crate) fn start(terms: Terms, now: Now) -> (Self, Action) {
-        let mut attempt = Self {
+        let mut attempt = Self::new(terms, None);
+        let action = attempt.freed(now);
+        (attempt, action)
+    }
+
+    /// Begins where somebody else has just looked: as if the attempt had looked itself.
+    pub(crate) fn behind(terms: Terms, sighting: Sighting, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(terms, sighting.seen);
+        let action = match attempt.wait_from(sighting.at, now) {
+            Action::Sleep(Duration::ZERO) => attempt.woken(now),
+            action => action,
+        };
+        (attempt, action)
+    }
+
+    fn new(terms: Terms, seen: Option<Content>) -> Self {
+        Self {
             terms,
             state: State::Sleeping,
             unanswered: Vec::new(),
@@ -123,18 +106,31 @@ impl Acquiring {
             trouble_since: None,
             at_once_in_a_row: 0,
             stuck_noted: false,
+            idle: 0,
             tries: 0,
-            seen: None,
+            seen,
             notes: Vec::new(),
-        };
-        let action = attempt.ask(now);
-        (attempt, action)
+        }
     }
 
-    /// Goes on after a sleep.
+    /// Goes on after a sleep. A look is enough where the key is likely still held, and all that a takeover needs to begin.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
+        if self.terms.expiration.is_none() {
+            return self.freed(now);
+        }
+        self.begin_a_round();
+        self.read()
+    }
+
+    /// Goes on at the news that the lock was given back.
+    pub(crate) fn freed(&mut self, now: Now) -> Action {
+        self.begin_a_round();
+        if self.doubt { self.read() } else { self.ask(now) }
+    }
+
+    fn begin_a_round(&mut self) {
+        self.tries = self.tries.saturating_add(1);
         self.at_once_in_a_row = 0;
-        if self.doubt && self.trouble_since.is_some() { self.read() } else { self.ask(now) }
     }
 
     /// Goes on after a command.
@@ -178,7 +174,6 @@ impl Acquiring {
 
     /// Rule 1: asks for a free lock.
     fn ask(&mut self, now: Now) -> Action {
-        self.tries = self.tries.saturating_add(1);
         let lease = self.new_lease(now);
         let command = Command::SetNx(self.entry(&lease));
         self.state = State::Trying(lease);
@@ -192,11 +187,7 @@ impl Acquiring {
     }
 
     fn entry(&self, lease: &Lease) -> Entry {
-        let ttl = match self.terms.protocol {
-            Protocol::Ttl => self.terms.expiration.map(|expiration| expiration.saturating_add(GUARD)),
-            Protocol::Classic | Protocol::Watched => None,
-        };
-        Entry { value: lease.value.clone(), ttl }
+        Entry::of(lease, self.terms.protocol, self.terms.expiration)
     }
 
     fn read(&mut self) -> Action {
@@ -214,7 +205,7 @@ impl Acquiring {
         let content = Content::read(found);
         let free = matches!(content, Content::Absent);
         let ours_to_take = self.may_take_over(&content, now.wall);
-        self.seen = Some(content.clone());
+        self.saw(content.clone());
         if free {
             return if self.at_once_again() { self.ask(now) } else { self.wait(now) };
         }
@@ -269,8 +260,15 @@ impl Acquiring {
             return self.enter(lease, Some(content), now);
         }
         self.notes.push(Note::Overwrote(content.clone()));
-        self.seen = Some(content);
+        self.saw(content);
         self.wait(now)
+    }
+
+    fn saw(&mut self, content: Content) {
+        if self.seen.as_ref() != Some(&content) {
+            self.idle = 0;
+        }
+        self.seen = Some(content);
     }
 
     /// Rule 4: a grant counts only while its lease lasts (I3). A late one frees itself when its time has passed.
@@ -289,9 +287,13 @@ impl Acquiring {
     /// Rule 5: sleeps the poll interval, but not past the deadline, where there is one last try, nor past the expiry
     /// that was seen.
     fn wait(&mut self, now: Now) -> Action {
+        self.wait_from(now.uptime, now)
+    }
+
+    fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         self.note_what_never_expires();
-        let Some(time) = self.time_left(now) else { return self.give_up(GiveUp::Timeout) };
-        let sleep = match &self.seen {
+        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
+        let time = match &self.seen {
             Some(Content::Until(Expiry(until))) if self.terms.expiration.is_some() => {
                 let until = until.after(self.terms.takeover_margin);
                 // Taken over is what is in the past, so a microsecond more.
@@ -300,8 +302,7 @@ impl Acquiring {
             }
             _ => time,
         };
-        self.state = State::Sleeping;
-        Action::Sleep(sleep)
+        self.sleep(time)
     }
 
     /// No answer: whether the command was carried out is found out by reading, on a new connection, and never by sending
@@ -322,14 +323,11 @@ impl Acquiring {
             self.trouble_since = Some(now.uptime);
             return self.read();
         };
-        match self.time_left(now) {
+        match self.time_left(now.uptime, now) {
             Some(_) if self.terms.deadline.is_none() && now.uptime.since(since) >= self.terms.patience => {
                 self.give_up(GiveUp::Io)
             }
-            Some(time) => {
-                self.state = State::Sleeping;
-                Action::Sleep(time)
-            }
+            Some(time) => self.sleep(time),
             None => self.give_up(GiveUp::Io),
         }
     }
@@ -340,12 +338,20 @@ impl Acquiring {
         self.unanswered.push((lease, from));
     }
 
-    /// The poll interval, or what is left of it until the deadline; `None` at the deadline.
-    fn time_left(&self, now: Now) -> Option<Duration> {
+    fn sleep(&mut self, time: Duration) -> Action {
+        self.state = State::Sleeping;
+        self.idle = self.idle.saturating_add(1);
+        Action::Sleep(time)
+    }
+
+    /// The pause between two looks, or what is left of it until the deadline; `None` at the deadline.
+    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+        let pause = self.terms.polling.pause(self.idle, self.terms.nonce.seed());
+        let pause = pause.saturating_sub(now.uptime.since(looked));
         match self.terms.deadline {
             Some(deadline) if now.uptime >= deadline => None,
-            Some(deadline) => Some(self.terms.poll_interval.min(deadline.since(now.uptime))),
-            None => Some(self.terms.poll_interval),
+            Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
+            None => Some(pause),
         }
     }
 

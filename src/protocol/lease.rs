@@ -9,6 +9,10 @@ use crate::value::{self, Nonce};
 /// the guard against clocks that differ and against a DEL in flight.
 pub(crate) const GUARD: Duration = Duration::from_secs(1);
 
+/// How far from ours a time is at most that a loser of the classic takeover wrote over our value: he asked as we did, for as
+/// long as we did, and GETSET follows its GET at once.
+const LOSERS_OVERWRITE: Duration = Duration::from_millis(400);
+
 /// What a holder has: the bytes in the key, and until when they can be relied on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
@@ -50,6 +54,12 @@ impl End {
     /// Over when either clock says so (I7).
     pub(crate) fn has_passed(self, now: Now) -> bool {
         now.wall >= self.wall || now.uptime >= self.uptime
+    }
+
+    /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
+    pub(crate) fn may_be_a_loser_s(self, until: Wall) -> bool {
+        let ours = self.wall.after(GUARD);
+        until.since(ours).max(ours.since(until)) <= LOSERS_OVERWRITE
     }
 
     /// How long it can still be relied on: by the clock that allows less.

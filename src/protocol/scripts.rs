@@ -32,6 +32,7 @@ use super::acquire::{Acquiring, Action, Terms};
 use super::release::Releasing;
 use super::simulated::Server;
 use crate::clock::{Now, Uptime, Wall};
+use crate::options::Polling;
 use crate::value::{Content, Nonce};
 use client::Client;
 
@@ -195,7 +196,7 @@ impl Stage {
             protocol: client.protocol,
             expiration: client.expiration,
             deadline: client.timeout.map(|timeout| now.uptime.after(timeout)),
-            poll_interval: Duration::from_millis(100),
+            polling: Polling::every(Duration::from_millis(100)),
             takeover: client.takeover,
             takeover_margin: client.margin,
             patience: Duration::from_secs(5),

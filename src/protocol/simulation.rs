@@ -13,7 +13,7 @@ use super::release::{Releasing, Step};
 use super::simulated::{Server, Watching};
 use super::{Command, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::{Protocol, Takeover};
+use crate::options::{Polling, Protocol, Takeover};
 use crate::value::Nonce;
 
 const START: u64 = 1_795_000_000_000_000;
@@ -163,7 +163,7 @@ impl World {
             protocol: client.protocol,
             expiration: Some(client.expiration),
             deadline: None,
-            poll_interval: Duration::from_millis(100),
+            polling: Polling::every(Duration::from_millis(100)),
             takeover: Takeover::Expired,
             takeover_margin: Duration::from_millis(self.laws.margin),
             patience: Duration::from_secs(5),

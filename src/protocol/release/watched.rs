@@ -1,21 +1,15 @@
 //! The rules of Watched and Ttl: looks at the key, and deletes it by a transaction that fails if anybody has written it since.
 //! So our own bytes there are proof that nobody took the lock during our hold, and another's lock is never deleted (I5).
 
-use std::time::Duration;
-
 use super::by_the_clocks::ByTheClocks;
 use super::{Release, Step};
 use crate::clock::Now;
-use crate::protocol::lease::{End, GUARD};
+use crate::protocol::lease::End;
 use crate::protocol::{Change, Command, GiveUp, Reply, Request};
 use crate::value;
 
 /// How often in a row the key is looked at again because it was written after we had looked.
 const LOOKS: u32 = 3;
-
-/// How far from ours a time is at most that a loser of the classic takeover wrote over our value: he asked as we did, for as
-/// long as we did, and GETSET follows its GET at once.
-const LOSERS_OVERWRITE: Duration = Duration::from_millis(400);
 
 /// | state | reply | next |
 /// |---|---|---|
@@ -106,10 +100,9 @@ impl Watched {
             self.state = State::Deleting { certified: true };
             return delete;
         }
-        let ours = self.end.wall.after(GUARD);
-        let of_a_loser = found.and_then(value::classic_time).is_some_and(|until| {
-            until.since(ours).max(ours.since(until)) <= LOSERS_OVERWRITE && !self.end.has_passed(now)
-        });
+        let of_a_loser = found
+            .and_then(value::classic_time)
+            .is_some_and(|until| self.end.may_be_a_loser_s(until) && !self.end.has_passed(now));
         if of_a_loser {
             self.state = State::Deleting { certified: false };
             return delete;
