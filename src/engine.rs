@@ -1,26 +1,29 @@
-//! The only loop: asks the rules what to do, does it through the windows, and brings the answer and the time back to the
-//! rules, until there is a lease or an error.
+//! Drives the rules: asks them what to do, does it through the windows, and brings the answer and the time back to them, until
+//! there is an end.
 
+mod acquire;
 mod call;
+mod give_back;
+mod wake_ups;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::process;
 use std::sync::Arc;
-use std::time::Duration;
-use std::{process, thread};
 
 use crate::clock::{self, Now, Uptime};
-use crate::error::{Contention, Error, NoAnswer};
-use crate::event::{Event, Observer};
+use crate::error::{Error, NoAnswer};
+use crate::event::Observer;
 use crate::identity::Identity;
 use crate::key::Key;
-use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
-use crate::protocol::lease::Lease;
-use crate::protocol::release::{Release, Releasing, Step};
+use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::server::{Failure, Limits, Server, Window};
 use crate::value::Content;
+use crate::waiting::Lines;
+pub(crate) use acquire::Acquired;
 use call::Call;
+pub(crate) use give_back::Held;
+pub(crate) use wake_ups::WakeUps;
 
 /// The windows that an attempt is made through.
 #[derive(Clone, Debug)]
@@ -28,6 +31,9 @@ pub(crate) struct Engine {
     pub(crate) window: Arc<dyn Window>,
     pub(crate) observer: Observer,
     pub(crate) identity: Arc<Identity>,
+    /// Shared by all clones of a locker.
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) wake_ups: Arc<WakeUps>,
 }
 
 // A panic in the user's code finds nothing here half done: pool and observer are only reached through locks that are let
@@ -35,122 +41,12 @@ pub(crate) struct Engine {
 impl UnwindSafe for Engine {}
 impl RefUnwindSafe for Engine {}
 
-/// A lock that was got, and what it took.
-#[derive(Debug)]
-pub(crate) struct Acquired {
-    pub(crate) protocol: Protocol,
-    pub(crate) lease: Lease,
-    pub(crate) at: Now,
-    pub(crate) tries: u32,
-    pub(crate) waited: Duration,
-}
-
 impl Engine {
-    /// Tries until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
-    pub(crate) fn acquire(&self, key: &Key, options: &LockOptions) -> Result<Acquired, Error> {
-        self.refuse_after_a_fork(key)?;
-        let began = clock::now();
-        let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let terms = Terms {
-            protocol: options.protocol,
-            expiration: options.expiration,
-            deadline,
-            polling: options.polling,
-            takeover: options.takeover,
-            takeover_margin: options.takeover_margin,
-            patience: self.window.patience(),
-            nonce: self.identity.next_nonce(),
-        };
-        let mut call = Call::new(self, key, options.protocol);
-        let mut now = began;
-        let (mut attempt, mut action) = Acquiring::start(terms, now);
-        loop {
-            match action {
-                Action::Send(_) => {}
-                // Leaving takes a trip, and the lease runs; so this connection is given up (I3).
-                Action::Held(_) => call.burst = None,
-                Action::Sleep(_) | Action::GiveUp(_) => call.leave_the_burst(),
-            }
-            // An observer may want a connection for itself.
-            self.report(key, &mut attempt.notes);
-            action = match action {
-                Action::Send(request) => {
-                    let reply = call.send(&request, now, deadline);
-                    now = clock::now();
-                    attempt.reply(reply, now)
-                }
-                Action::Sleep(time) => {
-                    thread::sleep(time);
-                    now = clock::now();
-                    attempt.woken(now)
-                }
-                Action::Held(lease) => {
-                    let at = now;
-                    let waited = at.uptime.since(began.uptime);
-                    self.observer.tell(&Event::Acquired { key, tries: attempt.tries, waited });
-                    return Ok(Acquired {
-                        protocol: options.protocol,
-                        lease,
-                        at,
-                        tries: attempt.tries,
-                        waited,
-                    });
-                }
-                Action::GiveUp(reason) => {
-                    let details = Box::new(Contention {
-                        tries: attempt.tries,
-                        waited: now.uptime.since(began.uptime),
-                        seen: attempt.seen.take(),
-                        expiring: options.expiration.is_some(),
-                        takeover_margin: options.takeover_margin,
-                        taken_by_this_thread: false,
-                    });
-                    let timeout = options.timeout.unwrap_or(Duration::MAX);
-                    let advice = match options.expiration {
-                        Some(_) => "if it is ours, it frees itself when its lease has passed; try again then",
-                        None => {
-                            "it has no expiration, so nobody can tell whether it is ours; look at the key, and clear it if its holder is dead"
-                        }
-                    };
-                    return Err(match reason {
-                        GiveUp::Timeout => Error::Timeout { key: key.clone(), timeout, details },
-                        _ => call.error(reason, advice),
-                    });
-                }
-            };
-        }
-    }
-
-    /// Gives a lease back by the rules that it was got by, with a few commands and no sleep.
-    pub(crate) fn release(
-        &self,
-        key: &Key,
-        protocol: Protocol,
-        lease: &Lease,
-        began: Now,
-    ) -> Result<Release, Error> {
-        let mut call = Call::new(self, key, protocol);
-        let mut now = began;
-        let (mut releasing, mut step) = Releasing::start(protocol, lease, now);
-        loop {
-            if !matches!(step, Step::Send(_)) {
-                call.leave_the_burst();
-            }
-            let request = match step {
-                Step::Send(request) => request,
-                Step::Done(release) => return Ok(release),
-                Step::GiveUp(reason) => {
-                    let advice = match lease.end {
-                        Some(_) => "if it was not released, it frees itself when its lease has passed",
-                        None => "it has no expiration, so look at the key, and clear it if it is still there",
-                    };
-                    return Err(call.error(reason, advice));
-                }
-            };
-            let reply = call.send(&request, now, Some(began.uptime));
-            now = clock::now();
-            step = releasing.reply(&reply, now);
-        }
+    pub(crate) fn new(window: Arc<dyn Window>, observer: Observer, identity: Identity) -> Self {
+        let lines = Arc::<Lines>::default();
+        let bell = identity.next_nonce().seed();
+        let wake_ups = Arc::new(WakeUps::new(Arc::clone(&window), Arc::clone(&lines), bell));
+        Self { window, observer, identity: Arc::new(identity), lines, wake_ups }
     }
 
     /// Reads what the key holds, with one GET.
@@ -220,27 +116,17 @@ impl Engine {
         let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
         Limits { needs, asked: now, reachable_by, connected_by, answered_by }
     }
-
-    fn report(&self, key: &Key, notes: &mut Vec<Note>) {
-        for note in notes.drain(..) {
-            self.observer.tell(&match &note {
-                Note::TookOver(from) => Event::TookOver { key, from },
-                Note::Overwrote(winner) => Event::Overwrote { key, winner },
-                Note::LateGrant => Event::LateGrant { key },
-                Note::Stuck(content) => Event::Stuck { key, content },
-            });
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::Mutex;
+    use std::time::Duration;
 
     use crate::protocol::lease::End;
-    use crate::server::Burst;
-    use crate::{Lock, Locker};
+    use crate::server::{Burst, Ear};
+    use crate::{Lock, LockOptions, Locker};
 
     /// Holds an expired value, grants everything, and keeps what it was asked.
     #[derive(Debug, Default)]
@@ -262,6 +148,18 @@ mod tests {
 
         fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
+        }
+
+        fn leave_token(&self, _: &[u8], _: &Limits) -> Result<(), Failure> {
+            unreachable!("nobody is to be woken")
+        }
+
+        fn can_listen(&self) -> bool {
+            false
+        }
+
+        fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
+            unreachable!("nobody is to be woken")
         }
 
         fn command_timeout(&self) -> Duration {

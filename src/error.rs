@@ -29,6 +29,26 @@ pub enum Error {
         details: Box<Contention>,
     },
 
+    /// The wait was ended by its [`Canceller`](crate::Canceller), or would have begun after that was used.
+    #[error("lock {key}: the wait was cancelled after {}; it is not ours", Span(*waited))]
+    #[non_exhaustive]
+    Cancelled {
+        /// The lock's key.
+        key: Key,
+        /// How long the wait was.
+        waited: Duration,
+    },
+
+    /// The locker was [shut down](crate::Locker::shut_down): nobody waits for its locks any more.
+    #[error(
+        "lock {key}: its locker was shut down, and gets no more locks; open a new one if the program is to go on"
+    )]
+    #[non_exhaustive]
+    ShutDown {
+        /// The lock's key.
+        key: Key,
+    },
+
     /// This thread is inside [`Lock::with`](crate::Lock::with) on this key: waiting would wait for itself.
     #[error(
         "lock {key} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
@@ -198,6 +218,8 @@ impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let variant = match self {
             Error::Timeout { .. } => "Timeout",
+            Error::Cancelled { .. } => "Cancelled",
+            Error::ShutDown { .. } => "ShutDown",
             Error::Nested { .. } => "Nested",
             Error::Forked { .. } => "Forked",
             Error::Expired { .. } => "Expired",
@@ -223,6 +245,8 @@ impl Error {
     pub fn key(&self) -> Option<&Key> {
         match self {
             Error::Timeout { key, .. }
+            | Error::Cancelled { key, .. }
+            | Error::ShutDown { key }
             | Error::Nested { key }
             | Error::Forked { key }
             | Error::Expired { key, .. }

@@ -89,6 +89,13 @@ pub enum Event<'a> {
         /// What went wrong.
         error: &'a redis::RedisError,
     },
+    /// Wake-ups between processes do not work for now, and waiters rely on polling: said once until they work again. The server may be
+    /// too old, or refuse the commands, or there is no connection.
+    #[non_exhaustive]
+    NoWakeUps {
+        /// What is in the way.
+        why: &'a str,
+    },
     /// A lock was given back, well or not: see [`Release`].
     #[non_exhaustive]
     Released {
@@ -146,11 +153,17 @@ impl Observe for LogObserver {
             Event::Trouble { key, command, error } => {
                 log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
             }
+            Event::NoWakeUps { why } => {
+                log::warn!(target: TARGET, "no wake-ups between processes, waiters poll: {why}");
+            }
             Event::Released { key, outcome: Release::Released { .. }, held, overran: true } => {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; nobody took it meanwhile, but others might have: choose a longer expiration");
             }
             Event::Released { key, outcome: Release::Released { .. }, held, overran: false } => {
                 log::debug!(target: TARGET, "lock {key}: released after {held:?}");
+            }
+            Event::Released { key, outcome: Release::HandedOver { .. }, held, .. } => {
+                log::debug!(target: TARGET, "lock {key}: handed over to the next thread after {held:?}");
             }
             Event::Released { key, outcome: Release::Inherited, .. } => {
                 log::debug!(target: TARGET, "lock {key}: left to the parent process, which holds it");

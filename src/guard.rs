@@ -1,20 +1,21 @@
 //! A lock that is held. Knows its lease and how to give it back; does not know how it was declared.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
+use std::{fmt, mem};
 
 use chrono::{DateTime, Utc};
 
 use crate::clock::{self, Now};
-use crate::engine::{Acquired, Engine};
+use crate::engine::{Acquired, Engine, Held};
 use crate::error::Error;
 use crate::event::Event;
 use crate::held::Mark;
 use crate::key::Key;
-use crate::options::Protocol;
+use crate::options::LockOptions;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::Release;
+use crate::waiting::Hold;
 
 /// A lock that is held: released when dropped, also by a panic.
 ///
@@ -27,19 +28,38 @@ use crate::protocol::release::Release;
 pub struct LockGuard {
     engine: Arc<Engine>,
     key: Key,
-    protocol: Protocol,
+    options: LockOptions,
     lease: Lease,
+    passed: u32,
     acquired: Now,
     tries: u32,
     waited: Duration,
-    released: bool,
+    /// Taken out when the lock is given back.
+    hold: Option<Hold>,
     _mark: Mark,
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, key: Key, acquired: Acquired, mark: Mark) -> Self {
-        let Acquired { protocol, lease, at, tries, waited } = acquired;
-        Self { engine, key, protocol, lease, acquired: at, tries, waited, released: false, _mark: mark }
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        key: Key,
+        options: LockOptions,
+        acquired: Acquired,
+        mark: Mark,
+    ) -> Self {
+        let Acquired { lease, hold, passed, at, tries, waited } = acquired;
+        Self {
+            engine,
+            key,
+            options,
+            lease,
+            passed,
+            acquired: at,
+            tries,
+            waited,
+            hold: Some(hold),
+            _mark: mark,
+        }
     }
 
     /// Returns the lock's key.
@@ -48,7 +68,8 @@ impl LockGuard {
         &self.key
     }
 
-    /// Returns how often the lock was asked for until it was ours: 1 if it was free.
+    /// Returns how often we looked whether the lock is free until it was ours: 1 if it was, 0 if another thread
+    /// [handed it over](crate::LockOptions::hand_over).
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.tries
@@ -113,13 +134,15 @@ impl LockGuard {
     }
 
     fn give_back(&mut self) -> Result<Release, Error> {
-        self.released = true;
+        let Some(hold) = self.hold.take() else { unreachable!("a lock is given back once") };
         let now = clock::now();
         let held = now.uptime.since(self.acquired.uptime);
-        // I10: the parent holds the lock, and its connections are not the child's to use.
+        // I10: the parent holds the lock, and its connections and its line are not the child's to use.
         let outcome = if self.engine.identity.is_this_process() {
-            self.engine.release(&self.key, self.protocol, &self.lease, now)
+            let Self { key, options, lease, passed, .. } = &*self;
+            self.engine.give_back(Held { key, options, lease, passed: *passed, hold }, now)
         } else {
+            mem::forget(hold);
             Ok(Release::Inherited)
         };
         self.engine.observer.tell(&match &outcome {
@@ -136,7 +159,7 @@ impl LockGuard {
 impl Drop for LockGuard {
     /// Releases, and reports trouble to the observer: dropping never fails and never panics (I10).
     fn drop(&mut self) {
-        if !self.released {
+        if self.hold.is_some() {
             // What went wrong has been reported.
             let _ = self.give_back();
         }
@@ -163,8 +186,8 @@ mod tests {
     use crate::event::Observe;
     use crate::identity::Identity;
     use crate::protocol::{Reply, Request};
-    use crate::server::{Burst, Failure, Limits, Server, Window};
-    use crate::{Lock, LockOptions, Locker};
+    use crate::server::{Burst, Ear, Failure, Limits, Server, Window};
+    use crate::{Lock, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
 
@@ -189,6 +212,18 @@ mod tests {
 
         fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
+        }
+
+        fn leave_token(&self, _: &[u8], _: &Limits) -> Result<(), Failure> {
+            unreachable!("nobody is to be woken")
+        }
+
+        fn can_listen(&self) -> bool {
+            false
+        }
+
+        fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
+            unreachable!("nobody is to be woken")
         }
 
         fn command_timeout(&self) -> Duration {

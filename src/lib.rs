@@ -55,6 +55,7 @@ mod protocol;
 mod server;
 mod value;
 mod version;
+mod waiting;
 
 pub use declared::DeclaredLock;
 pub use error::{Contention, Error, NoAnswer, NoConnection};
@@ -73,6 +74,7 @@ pub use server::{
 };
 pub use value::{Content, Expiry};
 pub use version::Version;
+pub use waiting::Canceller;
 
 /// The crates whose types appear in this one's, in the versions that it uses.
 pub use ::{chrono, r2d2, redis};

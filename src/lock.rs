@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
 use crate::value::Content;
+use crate::waiting::Canceller;
 
 /// A distributed lock: one key on one server.
 ///
@@ -23,6 +24,7 @@ pub struct Lock {
     locker: Locker,
     key: Key,
     options: LockOptions,
+    canceller: Option<Canceller>,
 }
 
 impl Lock {
@@ -31,17 +33,23 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, an expiration of more than
-    /// ten years, a takeover margin of more than that or without an expiration, or no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl).
+    /// ten years, a takeover margin of more than that or without an expiration, no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl),
+    /// polling that makes no sense, or wake-ups through a locker that was made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         let problem = if key.is_empty() {
             Some("a lock's key must not be empty; give it the name of what it protects")
+        } else if options.wake_ups && !locker.engine().window.can_listen() {
+            Some(
+                "wake-ups need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
+                 `with_managed_pool`, or leave wake-ups out",
+            )
         } else {
             options.problem()
         };
         match problem {
             Some(problem) => Err(Error::Options { key, problem }),
-            None => Ok(Self { locker: locker.clone(), key, options }),
+            None => Ok(Self { locker: locker.clone(), key, options, canceller: None }),
         }
     }
 
@@ -54,6 +62,14 @@ impl Lock {
     /// Returns the options that the lock was made with.
     pub fn options(&self) -> LockOptions {
         self.options
+    }
+
+    /// Returns the lock with a handle that ends its waits: see [`Canceller`]. Once that has been used, it acquires nothing any more.
+    ///
+    /// The gem has no such thing.
+    #[must_use]
+    pub fn cancelled_by(self, canceller: &Canceller) -> Self {
+        Self { canceller: Some(canceller.clone()), ..self }
     }
 
     /// Runs `body` while the lock is held and returns its result untouched. Waits up to the timeout of the options. The
@@ -163,10 +179,10 @@ impl Lock {
         if by_this_thread() == Some(Taken::Scoped) {
             return Err(Error::Nested { key: self.key.clone() });
         }
-        match engine.acquire(&self.key, options) {
+        match engine.acquire(&self.key, options, self.canceller.as_ref()) {
             Ok(acquired) => {
                 let mark = held::note(&engine.identity, &self.key, taken);
-                Ok(LockGuard::new(Arc::clone(engine), self.key.clone(), acquired, mark))
+                Ok(LockGuard::new(Arc::clone(engine), self.key.clone(), *options, acquired, mark))
             }
             Err(mut error) => {
                 if let Error::Timeout { details, .. } = &mut error {

@@ -143,6 +143,18 @@ impl Locker {
         self.engine.survey()
     }
 
+    /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::ShutDown`], as does
+    /// whoever asks for a lock from now on. A command that is on its way is waited for first; if it gets the lock, the wait ends with
+    /// the lock. Locks that are held stay held, and can be given back. Returns without waiting for any of that.
+    ///
+    /// The gem has no such thing.
+    pub fn shut_down(&self) {
+        // I10: a forked child has no threads that wait, and may find the lines in the middle of a change.
+        if self.engine.identity.is_this_process() {
+            self.engine.lines.close();
+        }
+    }
+
     /// Returns the locker with another observer than [`LogObserver`]. Locks made from it report there.
     #[must_use]
     pub fn observed_by(self, observer: impl Observe) -> Self {
@@ -152,7 +164,7 @@ impl Locker {
 
     pub(crate) fn through(window: Arc<dyn Window>) -> Self {
         let observer = Observer(Arc::new(LogObserver));
-        Self { engine: Arc::new(Engine { window, observer, identity: Arc::new(Identity::new()) }) }
+        Self { engine: Arc::new(Engine::new(window, observer, Identity::new())) }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {

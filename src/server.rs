@@ -12,6 +12,7 @@ mod manager;
 mod pooled;
 pub(crate) mod refusal;
 mod report;
+mod token;
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -67,6 +68,15 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
     /// Asks the server what it is and can do, with the help of a key that is nobody's.
     fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure>;
 
+    /// Leaves a token in a list, for whoever waits there; on a server that is too old for waiting nothing is sent.
+    fn leave_token(&self, list: &[u8], limits: &Limits) -> Result<(), Failure>;
+
+    /// Whether it can open connections of its own.
+    fn can_listen(&self) -> bool;
+
+    /// Opens a connection for nothing but waiting for tokens.
+    fn listen(&self) -> Result<Box<dyn Ear>, Failure>;
+
     /// The longest that one command takes.
     fn command_timeout(&self) -> Duration;
 
@@ -81,6 +91,12 @@ pub(crate) trait Burst: fmt::Debug {
 
     /// Stops watching, and gives the connection back.
     fn leave(self: Box<Self>, limits: &Limits);
+}
+
+/// A connection that waits for tokens.
+pub(crate) trait Ear: Send + fmt::Debug {
+    /// Waits for some seconds; returns the list that a token was taken from, the first of these that had one.
+    fn hear(&mut self, lists: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure>;
 }
 
 /// Returns the refusal in an error, if it is the server's own word and not a failure to understand it.

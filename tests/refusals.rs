@@ -84,7 +84,7 @@ fn a_server_over_its_memory() -> Outcome {
     let lock = ground.lock(&key, expiring());
     let held = lock.lock()?;
     server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-    assert_eq!(refused(&lock.lock().unwrap_err()), RefusalKind::OverMemory);
+    assert_eq!(refused(&ground.lock(&key, expiring()).lock().unwrap_err()), RefusalKind::OverMemory);
     assert_eq!(held.release()?, Release::Released { certified: false }, "DEL is let through");
     let error = lock.lock().unwrap_err();
     assert_says(&error, &key, &["OOM", "free memory or raise the limit"]);

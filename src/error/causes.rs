@@ -12,7 +12,7 @@ use crate::value::Content;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Contention {
-    /// How often the lock was asked for.
+    /// How often we looked whether the lock is free; 0 if other threads of this process were before us all the time.
     pub tries: u32,
     /// How long the wait was.
     pub waited: Duration,
@@ -22,6 +22,8 @@ pub struct Contention {
     pub expiring: bool,
     /// How much longer than its time an expired lock is left alone, by the options.
     pub takeover_margin: Duration,
+    /// How many threads of this process, waiting for the same key through the same locker, were still before us at the end.
+    pub ahead: usize,
     /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
@@ -31,6 +33,10 @@ impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.tries == 1 { "try" } else { "tries" };
         write!(f, " after {} {plural}", self.tries)?;
+        if self.ahead > 0 {
+            let plural = if self.ahead == 1 { "thread" } else { "threads" };
+            write!(f, ", with {} {plural} of this process first in line", self.ahead)?;
+        }
         match &self.seen {
             _ if !self.expiring => f.write_str(
                 "; a lock without an expiration is never taken over: if its holder is dead, clear it by hand",

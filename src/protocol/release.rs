@@ -23,6 +23,13 @@ pub enum Release {
         /// an expiration, and in [`Protocol::Classic`](crate::Protocol::Classic), it is `false`.
         certified: bool,
     },
+    /// The lock was passed on to the next thread of this process, with a lease of its own, and the key was not deleted. Only with
+    /// [`LockOptions::hand_over`](crate::LockOptions::hand_over).
+    HandedOver {
+        /// Whether the key still held our very own bytes, as in `Released`. In [`Protocol::Classic`](crate::Protocol::Classic) too, where
+        /// passing a lock on shows what the key held.
+        certified: bool,
+    },
     /// The lease had passed before the release, by the wall clock or by the monotonic one. Nothing was deleted, since the
     /// key may be another's by now; **others may have worked at the same time**. Choose a longer expiration.
     Overran,

@@ -13,8 +13,9 @@ use super::connection::{Connection, told};
 use super::health::Health;
 use super::info::{Info, Role};
 use super::refusal::Refusal;
-use super::refusal_in;
+use super::{Failure, refusal_in, token};
 use crate::clock::{self, Uptime};
+use crate::error::NoConnection;
 use crate::version::Version;
 
 /// How long connecting may take when nothing else is said.
@@ -84,6 +85,22 @@ impl Manager {
 
     pub(crate) fn health(&self) -> Arc<Health> {
         Arc::clone(&self.health)
+    }
+
+    /// Opens a connection that waits for answers as long as a BLPOP takes, and a command's time on top of that.
+    pub(super) fn connect_to_listen(&self) -> Result<Connection, Failure> {
+        let patient =
+            self.clone().command_timeout(Duration::from_secs(token::WAITS.into()) + self.command_timeout);
+        let began = clock::uptime();
+        r2d2::ManageConnection::connect(&patient).map_err(|error| {
+            let cause = match error {
+                ConnectError::Refused(refusal) => return Failure::Refused(refusal),
+                ConnectError::Replica { of } => NoConnection::Replica { of },
+                ConnectError::Failed(error) => NoConnection::Failed(error),
+                ConnectError::Panicked(text) => NoConnection::Panicked(text),
+            };
+            Failure::NoConnection { cause, waited: clock::uptime().since(began) }
+        })
     }
 
     /// Some proxies hang up on commands that they do not pass on, and INFO is one: a server that does so twice is not asked again

@@ -12,7 +12,8 @@ use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
 use super::refusal::RefusalKind;
 use super::report::survey::Survey;
-use super::{Burst, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
+use super::token::{self, Listener};
+use super::{Burst, Ear, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
@@ -36,7 +37,8 @@ pub(crate) struct Pooled<M: r2d2::ManageConnection> {
     pool: r2d2::Pool<M>,
     command_timeout: Duration,
     patience: Duration,
-    /// What the manager knows about the server, where it is ours.
+    /// Where it is ours, for what it knows about the server, and for a connection beside the pool.
+    manager: Option<Manager>,
     health: Option<Arc<Health>>,
     /// Whether the server has accepted a MULTI.
     multi_is_known: Arc<AtomicBool>,
@@ -47,7 +49,8 @@ impl Pooled<Manager> {
     pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager, patience: Duration) -> Self {
         let [_, command_timeout] = manager.limits();
         let health = Some(manager.health());
-        Self { pool, command_timeout, patience, health, multi_is_known: Arc::default() }
+        let manager = Some(manager.clone());
+        Self { pool, command_timeout, patience, manager, health, multi_is_known: Arc::default() }
     }
 }
 
@@ -59,7 +62,7 @@ where
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
         let patience = pool.connection_timeout();
         let command_timeout = manager::DEFAULT_COMMAND_TIMEOUT;
-        Self { pool, command_timeout, patience, health: None, multi_is_known: Arc::default() }
+        Self { pool, command_timeout, patience, manager: None, health: None, multi_is_known: Arc::default() }
     }
 
     /// Returns a connection, and the time when it was there.
@@ -287,6 +290,37 @@ where
                 Ok(answer) => return answer.map_err(Failure::Refused),
             }
         }
+    }
+
+    fn leave_token(&self, list: &[u8], limits: &Limits) -> Result<(), Failure> {
+        let (mut connection, now) = self.checkout(limits)?;
+        if connection.server_version().is_some_and(|version| version < token::NEEDS) {
+            return Ok(());
+        }
+        let (packed, replies) = token::packed(list);
+        match connection.exchange(&packed, replies, limits.answered_by.since(now.uptime)) {
+            Ok(replies) => match token::objection(replies) {
+                None => Ok(()),
+                Some(refusal) => {
+                    // A transaction may be open on it.
+                    retire(connection);
+                    Err(Failure::Refused(refusal))
+                }
+            },
+            Err(error) => {
+                retire(connection);
+                Err(refusal_in(&error).map_or_else(|| failure_of(error), Failure::Refused))
+            }
+        }
+    }
+
+    fn can_listen(&self) -> bool {
+        self.manager.is_some()
+    }
+
+    fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
+        let Some(manager) = &self.manager else { unreachable!("a pool of somebody else's is not asked to") };
+        Ok(Box::new(Listener::on(manager.connect_to_listen()?)?))
     }
 
     fn command_timeout(&self) -> Duration {

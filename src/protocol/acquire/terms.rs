@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use crate::clock::Uptime;
+use crate::clock::{Now, Uptime};
 use crate::options::{Polling, Protocol, Takeover};
-use crate::protocol::lease::Lease;
+use crate::protocol::lease::{GUARD, Lease};
 use crate::protocol::{GiveUp, Request};
-use crate::value::{Content, Nonce};
+use crate::value::{Content, Expiry, Nonce};
 
 /// What an attempt to get a lock is to keep to.
 #[derive(Clone, Copy, Debug)]
@@ -53,4 +53,12 @@ pub(crate) enum Note {
 pub(crate) struct Sighting {
     pub(crate) seen: Option<Content>,
     pub(crate) at: Uptime,
+}
+
+impl Sighting {
+    /// What others see of a lease that they meet with in the key.
+    pub(crate) fn of(lease: &Lease, now: Now) -> Self {
+        let seen = lease.end.map(|end| Content::Until(Expiry(end.wall.after(GUARD))));
+        Self { seen, at: now.uptime }
+    }
 }

@@ -1,0 +1,248 @@
+//! Wake-ups between processes: one thread of a locker waits for tokens, on one connection, for all keys that somebody of this
+//! process waits for, and lets the head of the line know. Everything that goes wrong here costs a poll interval and no more.
+//!
+//! The thread is started when the first waiter asks for it, and ends when nobody has waited for a while. A key that is new to it
+//! interrupts its BLPOP by a token in a list of the locker's own.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::clock::{self, Uptime};
+use crate::event::{Event, Observer};
+use crate::key::Key;
+use crate::options::Protocol;
+use crate::server::{Ear, Failure, Limits, Window};
+use crate::waiting::{Lines, News};
+
+/// How long a key is listened for after it was last waited for: whoever works with a key again and again does not have it taken in
+/// anew each time.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How long it takes to try again where connecting failed, at first and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+/// How long a server is left alone that has said no, or is too old.
+const REFUSED: Duration = Duration::from_secs(60);
+
+/// The tokens of a locker.
+pub(crate) struct WakeUps {
+    window: Arc<dyn Window>,
+    lines: Arc<Lines>,
+    /// The list that interrupts the thread.
+    bell: Vec<u8>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// The keys that tokens are waited for, by their lists.
+    wanted: HashMap<Vec<u8>, Wanted>,
+    /// Whether there is a thread.
+    running: bool,
+    /// Whether it has a connection, and how many of the keys it has taken in.
+    listening: bool,
+    /// Whether keys were added that it has not taken in.
+    stale: bool,
+    /// Until when it is not tried again.
+    quiet_until: Option<Uptime>,
+}
+
+struct Wanted {
+    key: Key,
+    /// When it was last asked for.
+    at: Uptime,
+    /// When this process last left a token there, unless one has come since.
+    left: Option<Uptime>,
+}
+
+impl WakeUps {
+    /// `random` names this locker's bell.
+    pub(crate) fn new(window: Arc<dyn Window>, lines: Arc<Lines>, random: u64) -> Self {
+        let bell = format!("setnx-lock:bell:{random:x}").into_bytes();
+        Self { window, lines, bell, state: Mutex::default() }
+    }
+
+    /// Leaves a token for whoever waits for the key in another process, or in this one.
+    pub(super) fn leave(&self, key: &Key, limits: &Limits) -> Result<(), Failure> {
+        let list = list_of(key);
+        // Before it is there: it may come back at once.
+        if let Some(wanted) = self.lock().wanted.get_mut(&list) {
+            wanted.left = Some(clock::uptime());
+        }
+        self.window.leave_token(&list, limits)
+    }
+
+    /// Returns when this process left a token for the key that others may be acting upon, if it would get to know what comes of
+    /// that. Whoever comes next waits his turn among the processes.
+    pub(super) fn left(&self, key: &Key) -> Option<Uptime> {
+        let state = self.lock();
+        state.wanted.get(&list_of(key)).filter(|_| state.listening)?.left
+    }
+
+    /// Whether tokens for the key are being waited for by this process.
+    pub(super) fn hears(&self, key: &Key) -> bool {
+        let state = self.lock();
+        state.listening && !state.stale && state.wanted.contains_key(&list_of(key))
+    }
+
+    /// Has tokens for the key waited for, from now on and for a while after it was last asked for.
+    pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &Observer) {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if state.quiet_until.is_some_and(|until| now < until) {
+            return;
+        }
+        let mut added = false;
+        let wanted = state.wanted.entry(list_of(key)).or_insert_with(|| {
+            added = true;
+            Wanted { key: key.clone(), at: now, left: None }
+        });
+        wanted.at = now;
+        let ring = added && state.listening && !state.stale;
+        state.stale |= added;
+        let start = !state.running;
+        state.running = true;
+        drop(state);
+        if start {
+            self.start(observer);
+        }
+        if ring {
+            // If that fails, the thread takes the key in when its BLPOP is over.
+            let _ = self.window.leave_token(&self.bell, &self.limits());
+        }
+    }
+
+    fn start(self: &Arc<Self>, observer: &Observer) {
+        let (this, told) = (Arc::clone(self), observer.clone());
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| this.run(&told))).is_err() {
+                this.end(None);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("setnx-lock wake-ups".to_owned()).spawn(body) {
+            observer.tell(&Event::NoWakeUps { why: &format!("cannot start a thread: {error}") });
+            self.end(Some(REFUSED));
+        }
+    }
+
+    /// Waits for tokens, until nobody wants any.
+    fn run(&self, observer: &Observer) {
+        let mut ear: Option<Box<dyn Ear>> = None;
+        let mut pause = RETRY[0];
+        let mut said = false;
+        while let Some(lists) = self.take_in(ear.is_some()) {
+            let heard = match &mut ear {
+                Some(ear) => ear.hear(&lists.iter().map(Vec::as_slice).collect::<Vec<_>>()),
+                None => match self.window.listen() {
+                    Ok(opened) => {
+                        ear = Some(opened);
+                        continue;
+                    }
+                    Err(failure) => Err(failure),
+                },
+            };
+            let failure = match heard {
+                Ok(list) => {
+                    (pause, said) = (RETRY[0], false);
+                    if let Some(list) = list {
+                        self.pass_on(&list);
+                    }
+                    continue;
+                }
+                Err(failure) => failure,
+            };
+            ear = None;
+            if !said {
+                said = true;
+                observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
+            }
+            match failure {
+                Failure::Refused(refusal) if !refusal.may_pass() => return self.end(Some(REFUSED)),
+                Failure::TooOld(_) => return self.end(Some(REFUSED)),
+                _ => {}
+            }
+            self.lock().listening = false;
+            thread::sleep(pause);
+            pause = RETRY[1].min(pause * 2);
+        }
+    }
+
+    /// Returns the lists to wait for; `None` if nobody wants any, and the thread is to end.
+    fn take_in(&self, listening: bool) -> Option<Vec<Vec<u8>>> {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        state
+            .wanted
+            .retain(|_, wanted| now.since(wanted.at) < LINGER || self.lines.is_waited_for(&wanted.key));
+        state.stale = false;
+        state.listening = listening;
+        if state.wanted.is_empty() {
+            (state.running, state.listening) = (false, false);
+            return None;
+        }
+        let mut lists = vec![self.bell.clone()];
+        lists.extend(state.wanted.keys().cloned());
+        Some(lists)
+    }
+
+    /// Gives a token to the head of the key's line. One that nobody here waits for any more is somebody else's.
+    fn pass_on(&self, list: &[u8]) {
+        let key = self.lock().wanted.get_mut(list).map(|wanted| {
+            wanted.left = None;
+            wanted.key.clone()
+        });
+        let Some(key) = key else { return };
+        if !self.lines.tell(&key, News::Freed) {
+            self.lock().wanted.remove(list);
+            // If that fails, the next waits for a poll interval.
+            let _ = self.window.leave_token(list, &self.limits());
+        }
+    }
+
+    fn end(&self, quiet: Option<Duration>) {
+        let quiet_until = quiet.map(|time| clock::uptime().after(time));
+        *self.lock() = State { quiet_until, ..State::default() };
+    }
+
+    /// What a token is worth waiting for: no connection that is not there, and an answer.
+    fn limits(&self) -> Limits {
+        let asked = clock::now();
+        let answered_by = asked.uptime.after(self.window.command_timeout());
+        Limits {
+            needs: Protocol::Classic,
+            asked,
+            reachable_by: asked.uptime,
+            connected_by: answered_by,
+            answered_by,
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The list beside a key.
+fn list_of(key: &Key) -> Vec<u8> {
+    [key.as_bytes(), b":wake-up"].concat()
+}
+
+pub(super) fn in_words(failure: &Failure) -> String {
+    match failure {
+        Failure::NoConnection { cause, .. } => cause.to_string(),
+        Failure::Refused(refusal) => refusal.to_string(),
+        Failure::Lost(error) => error.to_string(),
+        Failure::TooOld(version) => format!("the server is Redis {version}, and wake-ups need 2.0"),
+        Failure::TooLate => "there was no time left".to_owned(),
+    }
+}
+
+impl fmt::Debug for WakeUps {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WakeUps").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,56 @@
+//! Waiting within a process: whose turn it is among the threads that want one key, what they let each other know, and how a wait
+//! is ended from outside. Nothing here talks to a server or asks the time.
+
+mod cancel;
+mod line;
+/// What the line and the canceller are made of; the tests that search for lost wake-ups put a model in its place.
+mod sync {
+    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, atomic};
+    pub(super) use std::thread::{Thread, current};
+}
+
+use std::time::Duration;
+
+pub use cancel::Canceller;
+pub(crate) use line::{Hold, Lines, News, Place, Turn, Woken};
+
+use crate::key::Key;
+use crate::options::{LockOptions, Protocol};
+pub(crate) use crate::protocol::acquire::Sighting;
+use crate::protocol::lease::Lease;
+
+/// What a waiter wants of the lock, for a holder who could pass his on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) protocol: Protocol,
+    pub(crate) expiration: Option<Duration>,
+    wake_ups: bool,
+}
+
+impl Wish {
+    pub(crate) fn of(options: &LockOptions) -> Self {
+        let LockOptions { protocol, expiration, wake_ups, .. } = *options;
+        Self { protocol, expiration, wake_ups }
+    }
+
+    /// Whether a lock of this kind can be passed on to whoever has the wish.
+    pub(crate) fn is_met_by(&self, protocol: Protocol, lease: &Lease) -> bool {
+        self.protocol == protocol && self.expiration.is_some() == lease.end.is_some()
+    }
+
+    /// Whether news of a release also comes as a token, in the order in which all processes wait.
+    fn takes_tokens(&self) -> bool {
+        self.wake_ups
+    }
+}
+
+/// A held lock that passes from one thread to the next.
+#[derive(Clone, Debug)]
+pub(crate) struct Gift {
+    /// Renewed for whoever gets it.
+    pub(crate) lease: Lease,
+    /// What others are to know of it.
+    pub(crate) sighting: Sighting,
+    /// How often in a row it has passed on.
+    pub(crate) passed: u32,
+}

@@ -1,0 +1,113 @@
+//! Ending waits from outside: a flag, and the threads to wake when it is set.
+//!
+//! [`Canceller::cancel`] neither blocks nor allocates, so that it can be called wherever a program learns that it is to stop, in a
+//! handler of a signal too. It sets the flag, then wakes whoever is registered, if it gets the list's mutex at once. If it does not,
+//! somebody is registering or going, or another is cancelling; whoever has the mutex looks at the flag after giving it back, and
+//! does the waking then. The two fences make sure of that: either the canceller finds the mutex free, or its owner finds the flag set.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::sync::atomic::{AtomicBool, Ordering, fence};
+use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
+
+/// Ends waits for locks, from another thread: clone it, hand one to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call
+/// [`cancel`](Self::cancel) on the other. One can serve any number of locks and threads; it cannot be taken back.
+///
+/// ```
+/// # use setnx_lock::{Canceller, Error, Lock, LockOptions, Locker};
+/// # use std::{thread, time::Duration};
+/// # fn example(locker: &Locker) -> Result<(), Error> {
+/// let stop = Canceller::new();
+/// let lock = Lock::new(locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
+/// let lock = lock.cancelled_by(&stop);
+/// let worker = thread::spawn(move || lock.lock().map(drop));
+/// stop.cancel(); // in the thread that handles signals, say
+/// match worker.join().unwrap() {
+///     Err(Error::Cancelled { .. }) => println!("stopped while waiting"),
+///     other => other?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct Canceller(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    cancelled: AtomicBool,
+    waiting: Mutex<Vec<Thread>>,
+}
+
+impl Canceller {
+    /// Returns a canceller that has not been used.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends the waits of all locks that this canceller was given to, at once, and those that would begin later: each fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled). A command that is on its way is waited for first; if it gets the lock, the wait
+    /// ends with the lock. Locks that are held stay held.
+    ///
+    /// Neither blocks nor allocates. In a handler of a signal itself, rather than in a thread that handles signals, it rests on
+    /// [`Thread::unpark`](std::thread::Thread::unpark) doing neither, as on Linux.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.0.wake_all();
+    }
+
+    /// Whether it has been used.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Has this thread woken when it is used, until what is returned is dropped.
+    pub(crate) fn register(&self) -> Registered<'_> {
+        self.0.change(|waiting| waiting.push(current()));
+        Registered(&self.0)
+    }
+}
+
+impl Shared {
+    fn wake_all(&self) {
+        let waiting = match self.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        for thread in waiting.iter() {
+            thread.unpark();
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Thread>)) {
+        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        fence(Ordering::SeqCst);
+        if self.cancelled.load(Ordering::SeqCst) {
+            self.wake_all();
+        }
+    }
+}
+
+/// A thread that is woken when its canceller is used.
+pub(crate) struct Registered<'a>(&'a Shared);
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.0.change(|waiting| {
+            let own = current().id();
+            if let Some(position) = waiting.iter().position(|thread| thread.id() == own) {
+                waiting.swap_remove(position);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Canceller").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
+    }
+}
