@@ -136,7 +136,7 @@ impl LockGuard {
     fn give_back(&mut self) -> Result<Release, Error> {
         let Some(hold) = self.hold.take() else { unreachable!("a lock is given back once") };
         let now = clock::now();
-        let held = now.uptime.since(self.acquired.uptime);
+        let time = now.uptime.since(self.acquired.uptime);
         // I10: the parent holds the lock, and its connections and its line are not the child's to use.
         let outcome = if self.engine.identity.is_this_process() {
             let Self { key, options, lease, passed, .. } = &*self;
@@ -148,7 +148,7 @@ impl LockGuard {
         self.engine.observer.tell(&match &outcome {
             Ok(outcome) => {
                 let overran = self.lease.has_passed(now);
-                Event::Released { key: &self.key, outcome: *outcome, held, overran }
+                Event::Released { key: &self.key, outcome: *outcome, held: time, overran }
             }
             Err(error) => Event::ReleaseFailed { key: &self.key, error },
         });

@@ -35,8 +35,8 @@ enum Renewal {
 
 impl Engine {
     /// Gives a lock back by the rules that it was got by, with a few commands and no sleep, and lets the next thread know.
-    pub(crate) fn give_back(&self, held: Held<'_>, began: Now) -> Result<Release, Error> {
-        let Held { key, options, lease, passed, hold } = held;
+    pub(crate) fn give_back(&self, lock: Held<'_>, began: Now) -> Result<Release, Error> {
+        let Held { key, options, lease, passed, hold } = lock;
         let heir = hold
             .heir()
             .filter(|(_, wish)| passed < options.hand_over && wish.is_met_by(options.protocol, lease));
@@ -50,13 +50,13 @@ impl Engine {
             Renewal::Renewed(Renewed { lease, found }) => {
                 let sighting = Sighting::of(&lease, clock::now());
                 let gift = Gift { lease, sighting, passed: passed + 1 };
-                match hold.give(heir, gift) {
-                    Ok(()) => Ok(match found {
+                match hold.give(heir, &gift) {
+                    None => Ok(match found {
                         Found::Nothing => Release::Lost,
                         found => Release::HandedOver { certified: found == Found::Ours },
                     }),
                     // He has given up meanwhile.
-                    Err((hold, gift)) => self.release(key, options, &gift.lease, hold, clock::now()),
+                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now()),
                 }
             }
         }

@@ -52,7 +52,7 @@ impl Polling {
         let factor = 1_u32.checked_shl(before).unwrap_or(u32::MAX);
         let full = self.interval.saturating_mul(factor).min(longest.max(self.interval));
         let share = f64::from(self.jitter) / 100.0 * f64::from(mixed(random, before)) / f64::from(u32::MAX);
-        (full - full.mul_f64(share)).max(SHORTEST)
+        full.mul_f64(1.0 - share).max(SHORTEST)
     }
 
     /// Returns what is wrong with the policy, in words for the user.

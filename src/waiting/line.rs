@@ -313,20 +313,20 @@ impl Hold {
         (head.asleep && head.gift.is_none()).then_some((head.id, head.wish))
     }
 
-    /// Passes the lock on, if the heir still waits; else returns both.
-    pub(crate) fn give(mut self, heir: u64, gift: Gift) -> Result<(), (Self, Gift)> {
+    /// Passes the lock on, if the heir still waits; else returns itself.
+    pub(crate) fn give(mut self, heir: u64, gift: &Gift) -> Option<Self> {
         let mut all = self.lines.lock();
         let head = all.lines.get_mut(&self.key).and_then(|line| line.waiters.front_mut());
         let Some(head) = head.filter(|head| head.id == heir && head.asleep && head.gift.is_none()) else {
             drop(all);
-            return Err((self, gift));
+            return Some(self);
         };
-        head.gift = Some(gift);
+        head.gift = Some(gift.clone());
         let thread = head.thread.clone();
         drop(all);
         self.over = true;
         thread.unpark();
-        Ok(())
+        None
     }
 
     /// The lock is given back: lets the head know, unless a token will.
