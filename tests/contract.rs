@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use std::{panic, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Release};
 
 use crate::support::record::recorded;
 use crate::support::{Ground, LONG, Outcome, expiring, millis, tests};
@@ -39,9 +39,8 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         a_nested_guard_times_out_with_a_hint,
         any_bytes_are_a_key,
     ];
-    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl].into_iter();
-    protocols
-        .map(|protocol| ground.with(protocol))
+    ground
+        .in_every_way()
         .flat_map(|ground| {
             tests.iter().map(move |(name, test)| {
                 let works = ground.supports_its_protocol();
@@ -311,11 +310,7 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
 fn eight_threads_on_a_pool_of_one_lose_no_update(ground: &Ground) -> Outcome {
     let key = ground.key("pool-of-one");
     let locker = Locker::at(&ground.url)?.pool_size(1).open()?;
-    let lock = Lock::new(
-        &locker,
-        &key.key,
-        expiring().protocol(ground.protocol).timeout(LONG).poll_interval(millis(2)),
-    )?;
+    let lock = ground.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
     let (counted, expected) = count(vec![lock; 8], 20)?;
     assert_eq!(counted, expected);
     assert_eq!(key.value(), None);

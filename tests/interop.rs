@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, DeclaredLock, LockOptions, Protocol, Version};
+use setnx_lock::{Content, DeclaredLock, LockOptions, Version};
 
 use crate::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{CLASSIC, Gem, RubyPeer, TIME_TO_LIVE, Taken};
-use crate::support::{Ground, LONG, Outcome, TestKey, millis};
+use crate::support::{Ground, LONG, Outcome, TestKey, Way, millis};
 
 /// What both sides lock with in the tests that nobody dies in.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -35,8 +35,7 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         no_update_is_lost_among_four_processes_of_each,
     ];
     let gems = [CLASSIC, TIME_TO_LIVE].into_iter().filter(|gem| gem.is_there());
-    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
-    gems.flat_map(|gem| protocols.map(|protocol| (gem, ground.with(protocol))))
+    gems.flat_map(|gem| ground.in_every_way().map(move |ground| (gem, ground)))
         .flat_map(|(gem, ground)| {
             tests.iter().map(move |(name, test)| {
                 let scenario = format!("gem_{gem}: {name}");
@@ -149,8 +148,8 @@ fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
 fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     let (mut ruby, key) = (pair.peer()?, pair.key());
     let name = key.key.to_string();
-    let protocol = pair.ground.protocol_name();
-    let mut rust = worker(&["hold", &pair.ground.url, &name, "500ms", &protocol])?;
+    let (protocol, way) = (pair.ground.protocol_name(), pair.ground.way.name());
+    let mut rust = worker(&["hold", &pair.ground.url, &name, "500ms", &protocol, way])?;
     let mut said = String::new();
     BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut said)?;
     assert_eq!(said, "holding\n");
@@ -174,7 +173,13 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
     let mut ruby = pair.peer()?;
     let locker = pair.ground.locker();
     // The same test may run on another ground of the same server.
-    let id = format!("{}-{}-{}", pair.ground.name, pair.ground.protocol_name(), pair.gem);
+    let id = format!(
+        "{}-{}-{}-{}",
+        pair.ground.name,
+        pair.ground.protocol_name(),
+        pair.ground.way.name(),
+        pair.gem
+    );
     let name = &format!("hockey_team:{id}:trade_players_lock");
     assert_eq!(ruby.take(name, Some(EXPIRATION), millis(0))?, Taken::Held);
     assert!(DECLARED.of(&locker, &id)?.try_lock()?.is_none());
@@ -232,7 +237,8 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
         ruby.args(["churn", &name, &file, &total, &expiration]);
         ruby.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
     };
-    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol]);
+    let way = pair.ground.way.name();
+    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol, way]);
     let mut all: Vec<Counting> = (0..OF_EACH)
         .map(|_| ruby())
         .chain((0..OF_EACH).map(|_| rust()))
@@ -245,14 +251,15 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     let (ruby, rust) = counted.split_at(OF_EACH);
     let sum = |of: &[u32]| of.iter().sum::<u32>();
     println!(
-        "  gem {} and {protocol}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
+        "  gem {} and {protocol}, {way}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
         pair.gem,
         sum(ruby),
         sum(rust)
     );
     assert_eq!(fs::read_to_string(&file)?, total, "no update is lost");
     assert_eq!(sum(ruby) + sum(rust), TOTAL, "and each was made once");
-    assert!(sum(ruby) > 0 && sum(rust) > 0, "both languages are served");
+    // Where locks are passed on among our own, a gem that polls may come away with nothing in so short a time.
+    assert!(sum(rust) > 0 && (sum(ruby) > 0 || pair.ground.way != Way::default()), "both are served");
     assert_eq!(key.value(), None, "no key is left behind");
     Ok(())
 }

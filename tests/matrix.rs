@@ -91,7 +91,7 @@ struct Arena {
 
 enum Hold {
     Ruby { gem: &'static str, name: &'static str },
-    Ours(LockGuard),
+    Ours(Box<LockGuard>),
 }
 
 impl Arena {
@@ -124,7 +124,7 @@ impl Arena {
             }
             _ => {
                 let lock = setnx_lock::Lock::new(&self.ground.locker(), &key.key, locker.options())?;
-                Ok(lock.try_lock()?.map(Hold::Ours))
+                Ok(lock.try_lock()?.map(|held| Hold::Ours(Box::new(held))))
             }
         }
     }

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::clocks;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Way, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -26,7 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Makes this program a worker: its part, and what that needs, separated by commas.
 pub(crate) const PART: &str = "SETNX_LOCK_TEST_WORKER";
 
-const THREADS: u32 = 2;
+const THREADS: usize = 2;
 const ROUNDS: u32 = 25;
 
 /// Plays a worker if this process was started as one.
@@ -35,9 +35,9 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let words: Vec<&str> = part.split(',').collect();
     let played = match words.as_slice() {
         ["count", url, key, file] => count(url, key, Path::new(file)),
-        ["hold", url, key, expiration, protocol] => hold(url, key, expiration, protocol),
-        ["churn", url, key, file, total, expiration, protocol] => {
-            churn(url, key, Path::new(file), total, expiration, protocol)
+        ["hold", url, key, expiration, protocol, way] => hold(url, key, expiration, protocol, way),
+        ["churn", url, key, file, total, expiration, protocol, way] => {
+            churn(url, key, Path::new(file), [total, expiration, protocol, way])
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
@@ -86,9 +86,10 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
 }
 
 /// Takes the lock, says so, and keeps it until killed, or for a minute.
-fn hold(url: &str, key: &str, expiration: &str, protocol: &str) -> Played {
+fn hold(url: &str, key: &str, expiration: &str, protocol: &str, way: &str) -> Played {
     let expiration = humantime::parse_duration(expiration)?;
     let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
+    let options = Way::named(way)?.set(options);
     let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
     println!("holding");
     thread::sleep(LONG);
@@ -97,15 +98,28 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str) -> Played {
 }
 
 /// Says ready, waits for a line, and counts in a file under the lock until `total` is reached, as the peer in Ruby does, and
-/// says how often it did.
-fn churn(url: &str, key: &str, file: &Path, total: &str, expiration: &str, protocol: &str) -> Played {
+/// says how often it did. On two threads, so that there is somebody to pass a lock on to.
+fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, way]: [&str; 4]) -> Played {
     let total: u32 = total.parse()?;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
-    let options = options.protocol(protocol_named(protocol)?).timeout(LONG);
+    let options = Way::named(way)?.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
     let lock = Lock::new(&Locker::open(url)?, key, options)?;
-    let mut counted = 0;
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
+    let counted = thread::scope(|scope| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+        let threads = [(); THREADS].map(|()| scope.spawn(|| churn_on_a_thread(&lock, file, total)));
+        threads.into_iter().try_fold(0, |sum, thread| Ok(sum + thread.join().unwrap()?))
+    })?;
+    println!("counted {counted}");
+    Ok(())
+}
+
+fn churn_on_a_thread(
+    lock: &Lock,
+    file: &Path,
+    total: u32,
+) -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+    let mut counted = 0;
     loop {
         let number = lock.with(|_| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
@@ -117,13 +131,11 @@ fn churn(url: &str, key: &str, file: &Path, total: &str, expiration: &str, proto
             Ok(number)
         })?;
         if number >= total {
-            break;
+            return Ok(counted);
         }
         // From 0 to 7 ms, by chance.
         thread::sleep(millis(RandomState::new().hash_one(counted) % 8));
     }
-    println!("counted {counted}");
-    Ok(())
 }
 
 pub(crate) fn protocol_named(name: &str) -> Result<Protocol, String> {
@@ -143,14 +155,14 @@ fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
     for mut worker in workers {
         assert!(worker.wait()?.success());
     }
-    assert_eq!(fs::read_to_string(&file)?, (PROCESSES * THREADS * ROUNDS).to_string());
+    assert_eq!(fs::read_to_string(&file)?, (PROCESSES * ROUNDS * u32::try_from(THREADS)?).to_string());
     assert_eq!(server.say(&["EXISTS", "number_lock"])?, ":0", "nothing is left behind");
     Ok(())
 }
 
 fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
     let server = RedisServer::start()?;
-    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms", "classic"])?;
+    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms", "classic", "plain"])?;
     let mut said = String::new();
     BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut said)?;
     assert_eq!(said, "holding\n");

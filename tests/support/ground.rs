@@ -8,14 +8,14 @@ use std::{env, process};
 use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
 
-use super::{Outcome, RedisServer, assert_says, expiring};
+use super::{Outcome, RedisServer, Way, assert_says, expiring};
 use crate::servers::{Gate, Played};
 use crate::transactions::PAST;
 
 /// Servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
 
-/// A server to test on, and the protocol to do it with.
+/// A server to test on, and the protocol and the way of waiting to do it with.
 #[derive(Clone, Debug)]
 pub(crate) struct Ground {
     pub(crate) name: String,
@@ -27,6 +27,7 @@ pub(crate) struct Ground {
     /// Where it stands among the grounds.
     pub(crate) place: usize,
     pub(crate) protocol: Protocol,
+    pub(crate) way: Way,
     /// Kept for as long as a test may need them.
     _server: Option<Arc<RedisServer>>,
     _gate: Option<Arc<Gate>>,
@@ -108,6 +109,7 @@ impl Ground {
             version: Version::new(0, 0, 0),
             place: 0,
             protocol: Protocol::Classic,
+            way: Way::default(),
             _server: None,
             _gate: None,
         }
@@ -121,6 +123,14 @@ impl Ground {
     /// The same server, with another protocol.
     pub(crate) fn with(&self, protocol: Protocol) -> Self {
         Self { protocol, ..self.clone() }
+    }
+
+    /// The same server, with every protocol and every way of waiting.
+    pub(crate) fn in_every_way(&self) -> impl Iterator<Item = Self> + use<'_> {
+        Way::ALL.into_iter().flat_map(move |way| {
+            [Protocol::Classic, Protocol::Watched, Protocol::Ttl]
+                .map(|protocol| Self { way, ..self.with(protocol) })
+        })
     }
 
     /// Whether the server is new enough for the protocol.
@@ -175,15 +185,20 @@ impl Ground {
     /// A lock on a key of the test's own, through a locker of its own. What Ttl refuses, a lock without an expiration, is done
     /// in Classic.
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
-        let locker = self.locker();
-        Lock::new(&locker, &key.key, options.protocol(self.protocol))
-            .unwrap_or_else(|_| Lock::new(&locker, &key.key, options).unwrap())
+        self.lock_through(&self.locker(), key, options)
+    }
+
+    /// The same through a locker that others use as well.
+    pub(crate) fn lock_through(&self, locker: &Locker, key: &TestKey, options: LockOptions) -> Lock {
+        let options = self.way.set(options);
+        Lock::new(locker, &key.key, options.protocol(self.protocol))
+            .unwrap_or_else(|_| Lock::new(locker, &key.key, options).unwrap())
     }
 
     /// A key that no other test uses, removed at the end.
     pub(crate) fn key(&self, test: &str) -> TestKey {
         let process = process::id().to_string();
-        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), test];
+        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), self.way.name(), test];
         let key = TestKey { key: Key::joined(parts), ground: self.clone() };
         key.delete();
         key

@@ -11,6 +11,7 @@ pub(crate) mod record;
 pub(crate) mod redis_server;
 pub(crate) mod ruby;
 pub(crate) mod scene;
+pub(crate) mod way;
 
 use std::time::Duration;
 
@@ -19,6 +20,7 @@ use setnx_lock::{Error, LockOptions};
 
 pub(crate) use ground::{Ground, TestKey};
 pub(crate) use redis_server::RedisServer;
+pub(crate) use way::Way;
 
 /// What a test returns: nothing, or why it failed. Assertions panic, as everywhere.
 pub(crate) type Outcome = Result<(), Failed>;

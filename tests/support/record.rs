@@ -7,11 +7,11 @@ use comfy_table::{CellAlignment, Table, presets};
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
 
-use super::Outcome;
 use super::ground::Ground;
+use super::{Outcome, Way};
 
 /// What came of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Came {
     Passed,
     /// The server is too old, and that was said as it should be.
@@ -19,8 +19,8 @@ enum Came {
     Failed,
 }
 
-/// Scenario, place of the server among all, protocol; with the server as it is shown.
-type Cell = (String, usize, &'static str);
+/// Scenario, place of the server among all, protocol, way of waiting.
+type Cell = (String, usize, &'static str, Way);
 
 static RECORD: Mutex<BTreeMap<Cell, Came>> = Mutex::new(BTreeMap::new());
 static SERVERS: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
@@ -38,12 +38,13 @@ pub(crate) fn recorded(
     test: impl FnOnce(&Ground) -> Outcome + Send + 'static,
     refused: impl FnOnce(&Ground) -> Outcome + Send + 'static,
 ) -> Trial {
-    let name = format!("{part}::{}::{}::{scenario}", ground.name, ground.protocol_name());
+    let way = ground.way.name();
+    let name = format!("{part}::{}::{}::{way}::{scenario}", ground.name, ground.protocol_name());
     let (ground, scenario) = (ground.clone(), scenario.to_owned());
     Trial::test(name, move || {
         let letter =
             LETTERS.iter().find(|(protocol, _)| *protocol == ground.protocol).map_or("?", |(_, l)| l);
-        let cell = (scenario, ground.place, letter);
+        let cell = (scenario, ground.place, letter, ground.way);
         // Unless it comes to its end.
         note(&ground, &cell, Came::Failed);
         if works {
@@ -76,11 +77,16 @@ pub(crate) fn print() {
     scenarios.dedup();
     for scenario in scenarios {
         let cells = servers.keys().map(|place| {
-            let of = |letter| match record.get(&(scenario.clone(), *place, letter)) {
-                Some(Came::Passed) => letter,
-                Some(Came::Refused) => "-",
-                Some(Came::Failed) => "FAILED",
-                None => " ",
+            let of = |letter| {
+                // The worst of all ways of waiting.
+                let ways = Way::ALL.into_iter();
+                let came = ways.filter_map(|way| record.get(&(scenario.clone(), *place, letter, way)));
+                match came.max() {
+                    Some(Came::Passed) => letter,
+                    Some(Came::Refused) => "-",
+                    Some(Came::Failed) => "FAILED",
+                    None => " ",
+                }
             };
             LETTERS.map(|(_, letter)| of(letter)).join(" ")
         });
@@ -92,7 +98,7 @@ pub(crate) fn print() {
     let count = |came| record.values().filter(|other| **other == came).count();
     println!("{table}");
     println!(
-        "C, W, T: passed by Classic, Watched, Ttl ({}); -: refused, as it should be on a server so old ({}); failed: {}\n",
+        "C, W, T: passed by Classic, Watched, Ttl, in all ways of waiting ({}); -: refused, as it should be on a server so old ({}); failed: {}\n",
         count(Came::Passed),
         count(Came::Refused),
         count(Came::Failed)
