@@ -17,6 +17,7 @@
 //! | `surveys` | what a locker finds out about its server |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
+//! | `turns` | the line before a key, among the threads of a process |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
@@ -39,6 +40,7 @@ mod support;
 mod surveys;
 mod transaction_faults;
 mod transactions;
+mod turns;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -84,6 +86,7 @@ fn main() -> ExitCode {
         surveys::trials(),
         transaction_faults::trials(),
         transactions::trials(),
+        turns::trials(),
         wire::trials(),
     ] {
         trials.extend(part);

@@ -1,7 +1,5 @@
 //! What goes over the wire, as the server's own MONITOR sees it.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{mem, thread};
@@ -9,6 +7,7 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
+use crate::support::monitor::{Monitor, connected, names};
 use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,53 +20,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             watched_and_ttl_send_their_transactions,
         ],
     )
-}
-
-/// Records what the server carries out, from `MONITOR` on a connection of its own.
-struct Monitor(BufReader<TcpStream>);
-
-/// What ends a recording.
-const END: &str = "end-of-recording";
-
-impl Monitor {
-    fn on(server: &RedisServer) -> std::io::Result<Self> {
-        let mut stream = TcpStream::connect(server.address())?;
-        stream.set_read_timeout(Some(LONG))?;
-        stream.write_all(b"*1\r\n$7\r\nMONITOR\r\n")?;
-        let mut monitor = Self(BufReader::new(stream));
-        assert_eq!(monitor.line()?, "+OK");
-        Ok(monitor)
-    }
-
-    fn line(&mut self) -> std::io::Result<String> {
-        let mut line = String::new();
-        self.0.read_line(&mut line)?;
-        Ok(line.trim_end().to_owned())
-    }
-
-    /// Returns all commands until now, each with its words.
-    fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
-        server.say(&["ECHO", END])?;
-        let mut commands = Vec::new();
-        loop {
-            // +1795157376.492303 [0 127.0.0.1:40000] "SETNX" "key" "value"
-            let line = self.line()?;
-            let words: Vec<String> = line.split('"').skip(1).step_by(2).map(str::to_owned).collect();
-            if words.last().is_some_and(|word| word == END) {
-                return Ok(commands);
-            }
-            commands.push(words);
-        }
-    }
-}
-
-/// Returns the lock with a connection opened, and so with what is said when one is.
-fn connected(lock: Lock) -> Result<Lock, Error> {
-    lock.peek().map(|_| lock)
-}
-
-fn names(commands: &[Vec<String>]) -> Vec<&str> {
-    commands.iter().map(|words| words[0].as_str()).collect()
 }
 
 fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outcome {

@@ -1,6 +1,8 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
+pub(crate) mod asleep;
 pub(crate) mod ground;
+pub(crate) mod monitor;
 pub(crate) mod raw;
 pub(crate) mod record;
 #[allow(
