@@ -8,6 +8,7 @@
 mod gate;
 mod harm;
 mod info;
+mod presence;
 mod quirks;
 mod real;
 mod resp;
