@@ -5,7 +5,8 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
-//! | `gate_versions`, `gate_harm` | the gate before a server plays old versions, and does harm, as it should |
+//! | `gate_versions`, `gate_lists` | the gate before a server plays old versions as it should |
+//! | `gate_harm` | it does harm as it should |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
@@ -26,6 +27,7 @@ mod contract;
 mod events;
 mod faults;
 mod gate_harm;
+mod gate_lists;
 mod gate_versions;
 mod golden;
 mod interop;
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         events::trials(),
         faults::trials(),
         gate_harm::trials(),
+        gate_lists::trials(),
         gate_versions::trials(),
         golden::trials(),
         matrix::trials(),
