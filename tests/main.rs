@@ -6,7 +6,7 @@
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
 //! | `gate_versions`, `gate_lists` | the gate before a server plays old versions as it should |
-//! | `gate_harm` | it does harm as it should |
+//! | `gate_harm`, `gate_waiting` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
@@ -29,6 +29,7 @@ mod faults;
 mod gate_harm;
 mod gate_lists;
 mod gate_versions;
+mod gate_waiting;
 mod golden;
 mod interop;
 mod matrix;
@@ -77,6 +78,7 @@ fn main() -> ExitCode {
         gate_harm::trials(),
         gate_lists::trials(),
         gate_versions::trials(),
+        gate_waiting::trials(),
         golden::trials(),
         matrix::trials(),
         package::trials(),
