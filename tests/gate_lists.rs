@@ -42,14 +42,20 @@ pub(crate) fn every_waiting_version(test: impl Fn(Played, &mut Wire, &mut Wire, 
 /// Waits until so many clients are blocked in the server.
 #[track_caller]
 pub(crate) fn until_blocked(server: &RedisServer, count: usize) {
+    until(server, "blocked_clients", count);
+}
+
+/// Waits until INFO of the server has this in its section on clients.
+#[track_caller]
+pub(crate) fn until(server: &RedisServer, name: &str, value: usize) {
     let ends = Instant::now() + LONG;
     let mut wire = Wire::to(&server.url());
     loop {
         let info = wire.ask("INFO clients");
-        if field(&info, "blocked_clients") == Some(count.to_string().as_str()) {
+        if field(&info, name) == Some(value.to_string().as_str()) {
             return;
         }
-        assert!(Instant::now() < ends, "not {count}: {info}");
+        assert!(Instant::now() < ends, "{name} is not {value}: {info}");
         thread::sleep(millis(5));
     }
 }

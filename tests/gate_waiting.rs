@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::gate_lists::{every_waiting_version, until_blocked};
+use crate::gate_lists::{every_waiting_version, until, until_blocked};
 use crate::gate_versions::field;
 use crate::servers::{Fault, Gate, Played};
 use crate::support::raw::Wire;
@@ -112,8 +112,8 @@ fn who_leaves_before_waiting_takes_nothing() -> Outcome {
         hold.reached();
         drop(wire);
         hold.go_on();
-        // Whether it reached the server or not, it is not there any more in the end.
-        until_blocked(&server, 0);
+        // Whether it reached the server or not, it is not there any more when nobody is but who asks.
+        until(&server, "connected_clients", 1);
         let mut wire = Wire::to(&gate.url());
         assert_eq!(wire.ask("RPUSH list token"), ":1");
         assert_eq!(wire.ask("LPOP list"), "token", "{gate:?}");
