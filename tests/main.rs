@@ -5,7 +5,8 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
-//! | `gate_versions`, `gate_harm` | the gate before a server plays old versions, and does harm, as it should |
+//! | `gate_versions`, `gate_lists` | the gate before a server plays old versions as it should |
+//! | `gate_harm`, `gate_waiting` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
@@ -27,7 +28,9 @@ mod contract;
 mod events;
 mod faults;
 mod gate_harm;
+mod gate_lists;
 mod gate_versions;
+mod gate_waiting;
 mod golden;
 mod interop;
 mod matrix;
@@ -75,7 +78,9 @@ fn main() -> ExitCode {
         events::trials(),
         faults::trials(),
         gate_harm::trials(),
+        gate_lists::trials(),
         gate_versions::trials(),
+        gate_waiting::trials(),
         golden::trials(),
         matrix::trials(),
         package::trials(),

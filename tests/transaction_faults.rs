@@ -113,20 +113,20 @@ fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
 }
 
 fn the_trips_of_a_release_share_one_time_out() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("share");
-    let lock =
-        Lock::new(&Locker::open(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
-    assert_eq!(lock.lock()?.release()?, CERTIFIED);
     // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
     for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
+        // What was sent is carried out later on, and would take the harm that is meant for the next.
+        let scene = Scene::set()?;
+        let key = scene.ground.key("share");
+        let lock =
+            Lock::new(&Locker::open(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+        assert_eq!(lock.lock()?.release()?, CERTIFIED);
         let held = lock.lock()?;
         for command in late {
             scene.gate.next(command, Fault::AnswerLate(millis(1500)));
         }
         let error = held.release().expect_err("no answer in time");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
-        key.delete();
     }
     Ok(())
 }

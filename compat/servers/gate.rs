@@ -1,17 +1,19 @@
 //! The gate itself: takes connections, writes down what is asked, and passes it on unless something else is to become of it.
 
 use std::collections::HashMap;
-use std::io::{BufReader, Read, Write};
+use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
 use super::harm::{Fault, Faults, Hold, Which};
+use super::presence::Presence;
 use super::quirks::{Memory, Player};
 use super::real::Real;
-use super::resp::{read_request, text};
+use super::resp::{Request, read_request, text};
 use super::versions::Played;
 
 /// After these a server talks without being asked: the rest of the connection is passed on as it is, and not written down.
@@ -178,14 +180,40 @@ fn shut(stream: &TcpStream) {
 }
 
 impl Shared {
+    /// Reads all the time, also while something is carried out: so a client that leaves is noticed.
     fn serve(&self, connection: usize, client: &TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
-        let mut from_client = BufReader::new(client);
-        let mut to_client = client;
-        let mut real = Real::connect(self.real)?;
+        let real = Real::connect(self.real)?;
         self.keep(connection, real.stream());
+        let presence = Presence::new(real.stream())?;
+        let (sender, requests) = mpsc::channel();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut from_client = BufReader::new(client);
+                while let Ok(Some(request)) = read_request(&mut from_client) {
+                    if sender.send(request).is_err() {
+                        break;
+                    }
+                }
+                presence.ends();
+                drop(sender);
+            });
+            let ended = self.answer(connection, requests, client, real, &presence);
+            shut(client);
+            ended
+        })
+    }
+
+    fn answer(
+        &self,
+        connection: usize,
+        requests: Receiver<Request>,
+        mut to_client: &TcpStream,
+        mut real: Real,
+        presence: &Presence,
+    ) -> io::Result<()> {
         let mut player = self.played.lock().unwrap().map(|version| Player::new(version, self.real));
-        while let Some(request) = read_request(&mut from_client)? {
+        while let Ok(request) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
             let asked = Asked { connection, name: request.name(), arguments };
             self.asked.lock().unwrap().push(asked.clone());
@@ -198,21 +226,25 @@ impl Shared {
             let taken = player.as_ref().is_none_or(|player| player.takes(&request));
             if TALKATIVE.contains(&asked.name.as_str()) && taken && fault.is_none() {
                 real.send(&request)?;
-                return pass_on(from_client, client, &mut real);
+                return pass_on(requests, to_client, &mut real);
             }
             self.watch_limit(&asked);
-            let mut carry_out = || match &mut player {
-                Some(player) => player.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
-                None => real.ask(&request),
+            let mut carry_out = || {
+                presence.during(&asked.name, || match &mut player {
+                    Some(player) => player.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
+                    None => real.ask(&request),
+                })
             };
+            // A client may leave before its answers come; what it has sent is carried out nevertheless.
+            let mut say = |reply: &[u8]| drop(to_client.write_all(reply));
             match fault {
-                None => to_client.write_all(&carry_out()?)?,
+                None => say(&carry_out()?),
                 Some(Fault::SwallowRequest) => {}
                 Some(Fault::SwallowAnswer) => drop(carry_out()?),
                 Some(Fault::AnswerLate(delay)) => {
                     let reply = carry_out()?;
                     thread::sleep(delay);
-                    to_client.write_all(&reply)?;
+                    say(&reply);
                 }
                 Some(Fault::CutBefore) => return Ok(()),
                 Some(Fault::CutAfter) => return carry_out().map(drop),
@@ -221,10 +253,10 @@ impl Shared {
                     return to_client.write_all(&reply[..reply.len() / 2]);
                 }
                 Some(Fault::HalfOpen) => return self.wait_for_the_end(),
-                Some(Fault::Say(text)) => to_client.write_all(text.as_bytes())?,
+                Some(Fault::Say(text)) => say(text.as_bytes()),
                 Some(Fault::Hold(door)) => {
                     door.wait();
-                    to_client.write_all(&carry_out()?)?;
+                    say(&carry_out()?);
                 }
             }
         }
@@ -237,6 +269,10 @@ impl Shared {
 
     fn keep(&self, connection: usize, stream: &TcpStream) {
         self.open.lock().unwrap().entry(connection).or_default().extend(stream.try_clone());
+        // Too late to be closed with the others.
+        if *self.stopped.lock().unwrap() {
+            shut(stream);
+        }
     }
 
     fn close(&self, connection: usize) {
@@ -257,12 +293,12 @@ impl Shared {
     }
 }
 
-/// Copies both ways until one side ends.
-fn pass_on(mut from_client: impl Read + Send, client: &TcpStream, real: &mut Real) -> io::Result<()> {
+/// Passes on both ways until one side ends.
+fn pass_on(requests: Receiver<Request>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
     let real_stream = real.stream().try_clone()?;
     thread::scope(|scope| {
-        scope.spawn(|| {
-            let _ended = io::copy(&mut from_client, &mut &real_stream);
+        scope.spawn(move || {
+            let _ended = requests.into_iter().try_for_each(|request| (&real_stream).write_all(&request.raw));
             shut(&real_stream);
         });
         let _ended = io::copy(real.reader(), &mut &*client);

@@ -7,6 +7,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use super::info::Info;
+use super::lists::{self, Queued};
 use super::real::Real;
 use super::resp::{self, Request, text};
 use super::versions::{OVER_MEMORY, Played};
@@ -61,13 +62,14 @@ pub(super) struct Player {
     in_multi: bool,
     /// Something was not queued since MULTI.
     spoiled: bool,
+    queued: Queued,
     /// For looking at the memory while the connection itself may be in a transaction.
     aside: Option<Real>,
 }
 
 impl Player {
     pub(super) fn new(version: Played, address: SocketAddr) -> Self {
-        Self { version, address, in_multi: false, spoiled: false, aside: None }
+        Self { version, address, in_multi: false, spoiled: false, queued: Queued::default(), aside: None }
     }
 
     /// Has a command carried out, if this version has it, as this version did. `limited` says that there is a `maxmemory`.
@@ -85,10 +87,13 @@ impl Player {
         // From 2.6.5 on; before, EXEC carries out the rest.
         if name == "EXEC" && self.spoiled && self.version >= Played::V2_6 {
             real.ask(&Request::of(&[b"DISCARD"]))?;
-            (self.in_multi, self.spoiled) = (false, false);
+            self.transaction_ends();
             return Ok(resp::error("EXECABORT Transaction discarded because of previous errors."));
         }
         let version = self.version;
+        if name == "EXEC" && version < Played::V2_6 {
+            return self.exec(request, real);
+        }
         let script = script(version, &name).map(|script| {
             let words = request.words.iter().map(Vec::as_slice);
             Request::of(
@@ -98,7 +103,11 @@ impl Player {
                     .collect::<Vec<_>>(),
             )
         });
-        let reply = real.ask_reworded(script.as_ref().unwrap_or(request), &|said| version.reworded(said))?;
+        let reply = if version < Played::V2_2 && lists::is_waiting(&name) {
+            self.wait(request, real)?
+        } else {
+            real.ask_reworded(script.as_ref().unwrap_or(request), &|said| version.reworded(said))?
+        };
         if name == "INFO" && reply.starts_with(b"$") {
             let section = request.words.get(1).map_or(String::new(), |word| text(word));
             let info = Info::parse(&real.ask(&Request::of(&[b"INFO", b"everything"]))?);
@@ -106,10 +115,38 @@ impl Player {
         }
         match name.as_str() {
             "MULTI" if reply.starts_with(b"+") => self.in_multi = true,
-            "EXEC" | "DISCARD" => (self.in_multi, self.spoiled) = (false, false),
+            "EXEC" | "DISCARD" => self.transaction_ends(),
+            _ if self.in_multi && reply == b"+QUEUED\r\n" => self.queued.add(request),
             _ => {}
         }
         Ok(reply)
+    }
+
+    /// EXEC before 2.6: an item went to somebody who waited when it was pushed, and not after the transaction.
+    fn exec(&mut self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
+        let expiring = self.queued.expiring_after_a_push();
+        let exist = expiring.iter().map(|(_, key)| Request::of(&[b"EXISTS", key]));
+        let requests: Vec<Request> = [Request::of(&[&request.words[0]])].into_iter().chain(exist).collect();
+        let mut replies = real.ask_together(&requests, &|said| self.version.reworded(said))?.into_iter();
+        let done = replies.next().unwrap_or_default();
+        let reply = lists::without_a_list(done, &expiring, replies.as_slice())?;
+        self.transaction_ends();
+        Ok(reply)
+    }
+
+    /// BLPOP and BRPOP before 2.2.
+    fn wait(&self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
+        let mut requests = vec![lists::with_whole_timeout(request)];
+        if !self.in_multi {
+            requests.insert(0, lists::deleting_before(request));
+        }
+        let mut replies = real.ask_together(&requests, &|said| self.version.reworded(said))?;
+        Ok(replies.pop().unwrap_or_default())
+    }
+
+    fn transaction_ends(&mut self) {
+        (self.in_multi, self.spoiled) = (false, false);
+        self.queued.clear();
     }
 
     /// Whether it comes to anything at all.

@@ -79,6 +79,12 @@ pub(super) fn read_reply(
     Ok(raw)
 }
 
+/// Returns the elements of an array, as they came; none if it is no array.
+pub(super) fn elements(mut reply: &[u8]) -> io::Result<Vec<Vec<u8>>> {
+    let count = if reply.starts_with(b"*") { read_number(&mut reply, &mut Vec::new())? } else { None };
+    (0..count.unwrap_or(0)).map(|_| read_reply(&mut reply, &|_| None)).collect()
+}
+
 pub(super) fn error(words: &str) -> Vec<u8> {
     format!("-{words}\r\n").into_bytes()
 }

@@ -220,7 +220,19 @@ impl Played {
             ["CLIENT", ..] => Some("ERR Syntax error, try CLIENT (LIST | KILL ip:port)".into()),
             ["CONFIG", "GET" | "SET" | "RESETSTAT", ..] => None,
             ["CONFIG", ..] => Some("ERR CONFIG subcommand must be one of GET, SET, RESETSTAT".into()),
+            ["BLPOP" | "BRPOP" | "BRPOPLPUSH", .., timeout] => self.refuses_timeout(timeout).map(Into::into),
             _ => None,
+        }
+    }
+
+    /// Read: whole seconds until 6.0; before 2.2 whatever there was of a number in it.
+    fn refuses_timeout(self, timeout: &str) -> Option<&'static str> {
+        match timeout.parse() {
+            _ if self <= V2_0 => None,
+            Ok(0i64..) => None,
+            Ok(_) => Some("ERR timeout is negative"),
+            Err(_) if self <= V2_4 => Some("ERR timeout is not an integer"),
+            Err(_) => Some("ERR timeout is not an integer or out of range"),
         }
     }
 

@@ -1,0 +1,108 @@
+//! Lists that are waited for, as versions before 2.6 had them.
+//!
+//! Who waits, and who is served first, is the real server's work. Played is what else there was to see: that a list with a time to
+//! live was deleted by waiting for it, and that an item for somebody who waited never was in the list.
+
+use std::io;
+
+use super::resp::{self, Request, text};
+
+/// Deletes what has a time to live, up to the list that the command is going to find.
+const DELETE_UP_TO_FIRST: &str = "
+    for _, key in ipairs(KEYS) do
+        if redis.call('PTTL', key) >= 0 then redis.call('DEL', key) end
+        if redis.call('EXISTS', key) == 1 then return 1 end
+    end
+    return 0";
+
+pub(super) fn is_waiting(name: &str) -> bool {
+    ["BLPOP", "BRPOP"].contains(&name)
+}
+
+/// What goes before a command that waits, before 2.2: it looked up each list as one that is going to be written.
+pub(super) fn deleting_before(request: &Request) -> Request {
+    let [_, keys @ .., _timeout] = request.words.as_slice() else { unreachable!("it takes two arguments") };
+    let count = keys.len().to_string();
+    let mut words: Vec<&[u8]> = vec![b"EVAL", DELETE_UP_TO_FIRST.as_bytes(), count.as_bytes()];
+    words.extend(keys.iter().map(Vec::as_slice));
+    Request::of(&words)
+}
+
+/// The same command with its timeout as it was read before 2.2: as far as it is a whole number, and else as 0, which is for ever.
+/// A negative one was over at once.
+pub(super) fn with_whole_timeout(request: &Request) -> Request {
+    let mut words: Vec<&[u8]> = request.words.iter().map(Vec::as_slice).collect();
+    let given = text(words.pop().unwrap_or_default());
+    let (sign, number) = match given.trim_start() {
+        number if number.starts_with(['+', '-']) => number.split_at(1),
+        number => ("", number),
+    };
+    let digits = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
+    let seconds = match (sign, digits.parse().unwrap_or(0)) {
+        ("-", 1u64..) => "0.001".to_owned(),
+        (_, seconds) => seconds.to_string(),
+    };
+    words.push(seconds.as_bytes());
+    Request::of(&words)
+}
+
+/// The commands that wait for EXEC.
+#[derive(Debug, Default)]
+pub(super) struct Queued(Vec<Request>);
+
+impl Queued {
+    pub(super) fn add(&mut self, request: &Request) {
+        self.0.push(Request { raw: request.raw.clone(), words: request.words.clone() });
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+
+    /// Returns each EXPIRE that follows a push to the same list, with its place. Not where another command could be why the list
+    /// is gone afterwards.
+    pub(super) fn expiring_after_a_push(&self) -> Vec<(usize, &[u8])> {
+        let mut pushed: Vec<&[u8]> = Vec::new();
+        let mut expiring: Vec<(usize, &[u8])> = Vec::new();
+        for (place, request) in self.0.iter().enumerate() {
+            match (request.name().as_str(), &request.words[1..]) {
+                ("LPUSH" | "RPUSH", [list, ..]) => pushed.push(list),
+                ("EXPIRE", [list, seconds])
+                    if text(seconds).parse().is_ok_and(|seconds: i64| seconds > 0) =>
+                {
+                    if pushed.contains(&list.as_slice()) {
+                        expiring.push((place, list));
+                    }
+                }
+                (_, touched) => {
+                    let untouched = |list: &[u8]| touched.iter().all(|word| word != list);
+                    pushed.retain(|list| untouched(list));
+                    expiring.retain(|(_, list)| untouched(list));
+                }
+            }
+        }
+        expiring
+    }
+}
+
+/// The answer to EXEC with 0 for each of those EXPIREs whose list was not there, as its item had gone to somebody who waited.
+///
+/// `exist` has the answers to EXISTS right after the transaction.
+pub(super) fn without_a_list(
+    done: Vec<u8>,
+    expiring: &[(usize, &[u8])],
+    exist: &[Vec<u8>],
+) -> io::Result<Vec<u8>> {
+    let mut answers = resp::elements(&done)?;
+    if answers.is_empty() {
+        // It was not carried out.
+        return Ok(done);
+    }
+    for ((place, _), exists) in expiring.iter().zip(exist) {
+        match answers.get_mut(*place) {
+            Some(answer) if answer == b":1\r\n" && exists == b":0\r\n" => *answer = b":0\r\n".to_vec(),
+            _ => {}
+        }
+    }
+    Ok([format!("*{}\r\n", answers.len()).into_bytes(), answers.concat()].concat())
+}
