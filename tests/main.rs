@@ -14,6 +14,7 @@
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
 //! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
+//! | `cancelling` | waits that are ended from outside |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
 //! | `surveys` | what a locker finds out about its server |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
@@ -23,6 +24,7 @@
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
 mod boundaries;
+mod cancelling;
 mod clocks;
 mod contract;
 mod events;
@@ -74,6 +76,7 @@ fn main() -> ExitCode {
     trials.extend(grounds.iter().flat_map(interop::trials));
     for part in [
         boundaries::trials(),
+        cancelling::trials(),
         clocks::trials(),
         events::trials(),
         faults::trials(),

@@ -10,8 +10,8 @@ use std::{env, fs, io, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
-use crate::clocks;
 use crate::support::{LONG, Outcome, RedisServer, Way, expiring, millis, tests};
+use crate::{cancelling, clocks};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -41,6 +41,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
+        ["wait_for_a_signal", url, key] => cancelling::wait_for_a_signal(url, key),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such part: {part}").into()),
     };
