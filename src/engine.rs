@@ -17,7 +17,7 @@ use crate::identity::Identity;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
-use crate::server::{Failure, Limits, Server, Window};
+use crate::server::{Failure, Limits, Over, Server, Window};
 use crate::value::Content;
 use crate::waiting::Lines;
 pub(crate) use acquire::Acquired;
@@ -107,14 +107,14 @@ impl Engine {
 
     /// A call ends within its timeout and the time of one command, which is also how long a connection is waited for: the
     /// last try comes at the deadline, and needs one. A server that cannot be reached is not waited for beyond the deadline.
-    fn limits(&self, needs: Protocol, now: Now, deadline: Option<Uptime>) -> Limits {
+    fn limits(&self, needs: Protocol, now: Now, deadline: Option<Uptime>) -> Limits<'static> {
         let command = self.window.command_timeout();
         let (reachable_by, answered_by) = match deadline {
             Some(deadline) => (deadline, deadline.after(command)),
             None => (now.uptime.after(self.window.patience()), Uptime::MAX),
         };
         let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
-        Limits { needs, asked: now, reachable_by, connected_by, answered_by }
+        Limits { needs, asked: now, reachable_by, connected_by, answered_by, over: Over::NEVER }
     }
 }
 
@@ -133,7 +133,7 @@ mod tests {
     struct Dead(Mutex<Vec<(&'static str, Now, Option<End>)>>);
 
     impl Window for Dead {
-        fn call(&self, _: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+        fn call(&self, _: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
             self.0.lock().unwrap().push((request.command.name(), limits.asked, request.before));
             Ok(match &request.command {
                 Command::SetNx(_) => Reply::Integer(0),
@@ -142,15 +142,15 @@ mod tests {
             })
         }
 
-        fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+        fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn Burst>), Failure> {
             unreachable!("Classic watches nothing")
         }
 
-        fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
+        fn survey(&self, _: &Key, _: &Limits<'_>) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
         }
 
-        fn leave_token(&self, _: &[u8], _: &Limits) -> Result<(), Failure> {
+        fn leave_token(&self, _: &[u8], _: &Limits<'_>) -> Result<(), Failure> {
             unreachable!("nobody is to be woken")
         }
 

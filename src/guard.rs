@@ -201,20 +201,20 @@ mod tests {
     struct Generous(AtomicU32);
 
     impl Window for Generous {
-        fn call(&self, _: &Key, _: &Request, _: &Limits) -> Result<Reply, Failure> {
+        fn call(&self, _: &Key, _: &Request, _: &Limits<'_>) -> Result<Reply, Failure> {
             self.0.fetch_add(1, Ordering::Relaxed);
             Ok(Reply::Integer(1))
         }
 
-        fn watch(&self, _: &Key, _: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+        fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn Burst>), Failure> {
             unreachable!("Classic watches nothing")
         }
 
-        fn survey(&self, _: &Key, _: &Limits) -> Result<Server, Failure> {
+        fn survey(&self, _: &Key, _: &Limits<'_>) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
         }
 
-        fn leave_token(&self, _: &[u8], _: &Limits) -> Result<(), Failure> {
+        fn leave_token(&self, _: &[u8], _: &Limits<'_>) -> Result<(), Failure> {
             unreachable!("nobody is to be woken")
         }
 

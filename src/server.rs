@@ -33,7 +33,7 @@ pub use report::{ClockDifference, Persistence, Server, Warning};
 
 /// What a command is sent under: what the server must be able to do, and until when what is waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct Limits<'a> {
     /// A server that is known to be too old for this gets nothing sent.
     pub(crate) needs: Protocol,
     /// When the command was decided on.
@@ -44,6 +44,22 @@ pub(crate) struct Limits {
     pub(crate) connected_by: Uptime,
     /// The answer is waited for until here, where the connection knows time-outs.
     pub(crate) answered_by: Uptime,
+    /// No connection is waited for any longer once this says so.
+    pub(crate) over: Over<'a>,
+}
+
+/// Says whether waiting has been ended from outside.
+#[derive(Clone, Copy)]
+pub(crate) struct Over<'a>(pub(crate) &'a dyn Fn() -> bool);
+
+impl Over<'_> {
+    pub(crate) const NEVER: Over<'static> = Over(&|| false);
+}
+
+impl fmt::Debug for Over<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Over").field(&self.0()).finish()
+    }
 }
 
 /// Why a command has no reply for the rules to judge.
@@ -60,16 +76,16 @@ pub(crate) enum Failure {
 pub(crate) trait Window: Send + Sync + fmt::Debug {
     /// Sends one command and returns its reply in the form that the command has. Once, but for a command that the
     /// server refused unread because it has no room for the connection.
-    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure>;
+    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure>;
 
     /// Sends WATCH and GET and returns GET's reply, with the connection that watches.
-    fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure>;
+    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn Burst>), Failure>;
 
     /// Asks the server what it is and can do, with the help of a key that is nobody's.
-    fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure>;
+    fn survey(&self, probe: &Key, limits: &Limits<'_>) -> Result<Server, Failure>;
 
     /// Leaves a token in a list, for whoever waits there; on a server that is too old for waiting nothing is sent.
-    fn leave_token(&self, list: &[u8], limits: &Limits) -> Result<(), Failure>;
+    fn leave_token(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure>;
 
     /// Whether it can open connections of its own.
     fn can_listen(&self) -> bool;
@@ -87,10 +103,10 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
 /// A connection that watches a key: for one transaction, or to be left. When it is dropped it is not used again.
 pub(crate) trait Burst: fmt::Debug {
     /// Sends the transaction and returns what came of it.
-    fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure>;
+    fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits<'_>) -> Result<Reply, Failure>;
 
     /// Stops watching, and gives the connection back.
-    fn leave(self: Box<Self>, limits: &Limits);
+    fn leave(self: Box<Self>, limits: &Limits<'_>);
 }
 
 /// A connection that waits for tokens.

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_used_canceller_lets_nothing_begin,
             one_canceller_ends_the_waits_of_many_threads_and_keys,
             a_command_under_way_is_waited_for_and_may_get_the_lock,
+            a_wait_for_a_connection_ends_too,
             shutting_down_ends_all_waits_and_lets_holders_release,
             a_signal_ends_a_wait,
         ],
@@ -151,6 +152,23 @@ fn a_command_under_way_is_waited_for_and_may_get_the_lock() -> Outcome {
     canceller.cancel();
     let held = waiting.join().unwrap()?;
     assert_eq!(held.release()?, Release::Released { certified: false });
+    Ok(())
+}
+
+fn a_wait_for_a_connection_ends_too() -> Outcome {
+    let server = RedisServer::start()?;
+    let url = server.url();
+    drop(server);
+    let locker = Locker::open(&url)?;
+    let canceller = Canceller::new();
+    let patient = LockOptions::expiring_after(LONG).timeout(LONG * 60);
+    let lock = Lock::new(&locker, "unreachable", patient)?.cancelled_by(&canceller);
+    let waits = [waiting(&lock), waiting(&lock)];
+    canceller.cancel();
+    for wait in waits {
+        let error = wait.join().unwrap().expect_err("there is no server");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    }
     Ok(())
 }
 

@@ -13,6 +13,7 @@ use crate::options::LockOptions;
 use crate::protocol::GiveUp;
 use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
 use crate::protocol::lease::Lease;
+use crate::server::Over;
 use crate::value::Content;
 use crate::waiting::{Canceller, Gift, Hold, News, Place, Sighting, Turn, Wish, Woken};
 
@@ -110,7 +111,8 @@ impl Wait<'_> {
         mut now: Now,
         mut place: Option<Place>,
     ) -> Result<Acquired, Error> {
-        let mut call = Call::new(self.engine, self.key, self.options.protocol);
+        let over = || self.is_over();
+        let mut call = Call::new(self.engine, self.key, self.options.protocol).ended_by(Over(&over));
         loop {
             match action {
                 Action::Send(_) => {}
@@ -158,6 +160,10 @@ impl Wait<'_> {
                     return Err(self.timed_out(attempt.tries, attempt.seen.take(), 0, now));
                 }
                 Action::GiveUp(reason) => {
+                    // Unless something is in doubt, that the wait was ended is why.
+                    if reason != GiveUp::Unknown {
+                        self.check()?;
+                    }
                     let advice = match self.options.expiration {
                         Some(_) => "if it is ours, it frees itself when its lease has passed; try again then",
                         None => {
@@ -206,6 +212,10 @@ impl Wait<'_> {
             }
             true
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_cancelled() || self.engine.lines.is_closed()
     }
 
     fn is_cancelled(&self) -> bool {

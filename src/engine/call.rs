@@ -10,7 +10,7 @@ use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::server::refusal::Refusal;
-use crate::server::{Burst, Failure, Limits};
+use crate::server::{Burst, Failure, Limits, Over};
 use crate::version::Version;
 
 /// The commands of one call on one lock, and what went wrong last: the rules know only that something did.
@@ -18,9 +18,11 @@ pub(super) struct Call<'a> {
     engine: &'a Engine,
     key: &'a Key,
     protocol: Protocol,
+    /// Whether waiting has been ended from outside.
+    over: Over<'a>,
     trouble: Option<Trouble>,
     /// The connection that watches the key, and until when it may take to leave it.
-    pub(super) burst: Option<(Box<dyn Burst>, Limits)>,
+    pub(super) burst: Option<(Box<dyn Burst>, Limits<'static>)>,
     /// The last command that got no answer and may have changed the key, and why it got none.
     unanswered: Option<(&'static str, redis::RedisError)>,
 }
@@ -34,11 +36,16 @@ enum Trouble {
 
 impl<'a> Call<'a> {
     pub(super) fn new(engine: &'a Engine, key: &'a Key, protocol: Protocol) -> Self {
-        Self { engine, key, protocol, trouble: None, burst: None, unanswered: None }
+        Self { engine, key, protocol, over: Over::NEVER, trouble: None, burst: None, unanswered: None }
+    }
+
+    /// Has no connection waited for any longer once this says so.
+    pub(super) fn ended_by(self, over: Over<'a>) -> Self {
+        Self { over, ..self }
     }
 
     pub(super) fn send(&mut self, request: &Request, now: Now, deadline: Option<Uptime>) -> Reply {
-        let limits = self.engine.limits(self.protocol, now, deadline);
+        let limits = Limits { over: self.over, ..self.engine.limits(self.protocol, now, deadline) };
         if self.trouble.is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent;
         }
@@ -67,7 +74,7 @@ impl<'a> Call<'a> {
 
     /// A transaction goes to the connection that watches; everything else ends the watching, so that a call never needs two
     /// connections at a time.
-    fn carry(&mut self, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+    fn carry(&mut self, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
         let window = &self.engine.window;
         match &request.command {
             command @ Command::Exec(_) => match self.burst.take() {
@@ -78,7 +85,7 @@ impl<'a> Call<'a> {
             Command::WatchGet => {
                 self.leave_the_burst();
                 let (reply, burst) = window.watch(self.key, limits)?;
-                self.burst = Some((burst, *limits));
+                self.burst = Some((burst, Limits { over: Over::NEVER, ..*limits }));
                 Ok(reply)
             }
             _ => {

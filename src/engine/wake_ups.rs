@@ -15,7 +15,7 @@ use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::server::{Ear, Failure, Limits, Window};
+use crate::server::{Ear, Failure, Limits, Over, Window};
 use crate::waiting::{Lines, News};
 
 /// How long a key is listened for after it was last waited for: whoever works with a key again and again does not have it taken in
@@ -67,7 +67,7 @@ impl WakeUps {
     }
 
     /// Leaves a token for whoever waits for the key in another process, or in this one.
-    pub(super) fn leave(&self, key: &Key, limits: &Limits) -> Result<(), Failure> {
+    pub(super) fn leave(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
         let list = list_of(key);
         // Before it is there: it may come back at once.
         if let Some(wanted) = self.lock().wanted.get_mut(&list) {
@@ -209,7 +209,7 @@ impl WakeUps {
     }
 
     /// What a token is worth waiting for: no connection that is not there, and an answer.
-    fn limits(&self) -> Limits {
+    fn limits(&self) -> Limits<'static> {
         let asked = clock::now();
         let answered_by = asked.uptime.after(self.window.command_timeout());
         Limits {
@@ -218,6 +218,7 @@ impl WakeUps {
             reachable_by: asked.uptime,
             connected_by: answered_by,
             answered_by,
+            over: Over::NEVER,
         }
     }
 

@@ -36,7 +36,7 @@ where
 
     /// Sends a transaction. Where MULTI is refused, what follows would be carried out at once and unguarded; so the first
     /// MULTI goes alone, and only after one was accepted do all go together.
-    fn transact(&mut self, packed: &[u8], replies: usize, limits: &Limits) -> RedisResult<Vec<Value>> {
+    fn transact(&mut self, packed: &[u8], replies: usize, limits: &Limits<'_>) -> RedisResult<Vec<Value>> {
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
         let left = || limits.answered_by.since(clock::uptime());
         if self.multi_is_known.load(Ordering::Relaxed) {
@@ -52,7 +52,7 @@ where
     }
 
     /// Sends one command that ends a state of the connection, and gives it back if that is what the server did.
-    fn end_with(mut self, name: &str, limits: &Limits) {
+    fn end_with(mut self, name: &str, limits: &Limits<'_>) {
         let Some(mut connection) = self.connection.take() else { return };
         connection.answer_within(limits.answered_by.since(clock::uptime()));
         if !matches!(connection.req_packed_command(&redis::cmd(name).get_packed_command()), Ok(Value::Okay)) {
@@ -65,7 +65,12 @@ impl<M: r2d2::ManageConnection> Burst for Watching<M>
 where
     M::Connection: Carrier,
 {
-    fn exec(mut self: Box<Self>, key: &Key, command: &Command, limits: &Limits) -> Result<Reply, Failure> {
+    fn exec(
+        mut self: Box<Self>,
+        key: &Key,
+        command: &Command,
+        limits: &Limits<'_>,
+    ) -> Result<Reply, Failure> {
         let (packed, replies) = form::packed(key, command);
         let answer = self.transact(&packed, replies, limits).and_then(|replies| form::read(command, replies));
         match answer {
@@ -84,7 +89,7 @@ where
         }
     }
 
-    fn leave(self: Box<Self>, limits: &Limits) {
+    fn leave(self: Box<Self>, limits: &Limits<'_>) {
         self.end_with("UNWATCH", limits);
     }
 }

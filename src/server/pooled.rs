@@ -66,7 +66,7 @@ where
     }
 
     /// Returns a connection, and the time when it was there.
-    fn checkout(&self, limits: &Limits) -> Result<(r2d2::PooledConnection<M>, Now), Failure> {
+    fn checkout(&self, limits: &Limits<'_>) -> Result<(r2d2::PooledConnection<M>, Now), Failure> {
         if let Some(connection) = self.pool.try_get().and_then(usable) {
             // At hand, so it is still the time at which the command was decided on; unless r2d2 has tested it first.
             let now = if self.pool.test_on_check_out() { clock::now() } else { limits.asked };
@@ -85,7 +85,7 @@ where
                 Err(missing) => missing,
             };
             let now = clock::uptime();
-            let over = now >= limits.connected_by;
+            let over = now >= limits.connected_by || limits.over.0();
             let cause = match self.connect_failure(began, over) {
                 Some(ConnectError::Refused(refusal))
                     if over || now >= limits.reachable_by || !refusal.may_pass() =>
@@ -195,7 +195,7 @@ where
         &self,
         key: &Key,
         request: &Request,
-        limits: &Limits,
+        limits: &Limits<'_>,
     ) -> Result<(Reply, r2d2::PooledConnection<M>), Failure> {
         let Request { command, before } = request;
         let (packed, replies) = form::packed(key, command);
@@ -263,16 +263,16 @@ impl<M: r2d2::ManageConnection> Window for Pooled<M>
 where
     M::Connection: Carrier,
 {
-    fn call(&self, key: &Key, request: &Request, limits: &Limits) -> Result<Reply, Failure> {
+    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
         self.send(key, request, limits).map(|(reply, _)| reply)
     }
 
-    fn watch(&self, key: &Key, limits: &Limits) -> Result<(Reply, Box<dyn Burst>), Failure> {
+    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn Burst>), Failure> {
         let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits)?;
         Ok((reply, Box::new(Watching::on(connection, Arc::clone(&self.multi_is_known)))))
     }
 
-    fn survey(&self, probe: &Key, limits: &Limits) -> Result<Server, Failure> {
+    fn survey(&self, probe: &Key, limits: &Limits<'_>) -> Result<Server, Failure> {
         let mut asked_before = false;
         loop {
             let (mut connection, _) = self.checkout(limits)?;
@@ -292,7 +292,7 @@ where
         }
     }
 
-    fn leave_token(&self, list: &[u8], limits: &Limits) -> Result<(), Failure> {
+    fn leave_token(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure> {
         let (mut connection, now) = self.checkout(limits)?;
         if connection.server_version().is_some_and(|version| version < token::NEEDS) {
             return Ok(());
