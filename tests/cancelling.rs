@@ -14,6 +14,7 @@ use signal_hook::iterator::Signals;
 use crate::processes::{Played, worker};
 use crate::servers::{Fault, Gate};
 use crate::support::asleep::asleep;
+use crate::support::monitor::connected;
 use crate::support::{Ground, LONG, Outcome, RedisServer, TestKey, Way, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -146,7 +147,7 @@ fn a_command_under_way_is_waited_for_and_may_get_the_lock() -> Outcome {
     let gate = Gate::before(server.address())?;
     let locker = Locker::open(&gate.url())?;
     let canceller = Canceller::new();
-    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&canceller);
+    let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&canceller))?;
     gate.next("SETNX", Fault::AnswerLate(millis(300)));
     let waiting = waiting(&lock);
     canceller.cancel();
