@@ -133,10 +133,10 @@ class Crew
   end
 end
 
-def job
+# Does a job on a thread of its own and says what came of it. The words are handed over: a moment later the line is another.
+def job(*words)
   Thread.new do
-    Thread.current.report_on_exception = false
-    puts yield
+    puts yield(*words)
   rescue StandardError => e
     puts "failed #{e.class}: #{e.message.tr("\n", ' ')}"
   end
@@ -149,15 +149,13 @@ while (line = $stdin.gets)
   verb, *words = line.split
   case verb
   when 'open'
-    job do
-      crew = Crew.new(*words)
+    job(*words) do |threads, millis|
+      crew = Crew.new(threads, millis)
       "ready #{gem_in_use}, redis-rb #{Redis::VERSION}, Ruby #{RUBY_VERSION}"
     end
   when 'warm' then job { crew.warm }
-  when 'pairs', 'once', 'loop' then job { crew.public_send(verb, *words) }
-  when 'take'
-    told = kept[words[0]] = Queue.new
-    job { crew.take(words[0], told) }
+  when 'pairs', 'once', 'loop' then job(verb, *words) { |what, *rest| crew.public_send(what, *rest) }
+  when 'take' then job(words[0], kept[words[0]] = Queue.new) { |key, told| crew.take(key, told) }
   when 'give' then kept.delete(words[0]) << :give
   when 'cpu' then puts "cpu #{Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)}"
   else puts "failed no such command: #{verb}"

@@ -1,4 +1,4 @@
-//! The clock that all processes of this machine share, whatever language they are in: CLOCK_MONOTONIC, in nanoseconds. And
+//! The clock that all processes of this machine share, whatever language they are in: `CLOCK_MONOTONIC`, in nanoseconds. And
 //! exact waits by it.
 
 use std::hint;

@@ -88,8 +88,8 @@ impl Options {
     pub(crate) fn plan(&self) -> Plan {
         let plan = if self.quick {
             Plan {
-                pair_rounds: 7,
-                pair_turn: Duration::from_millis(100),
+                pair_rounds: 12,
+                pair_turn: Duration::from_millis(50),
                 contention_rounds: 1,
                 contention_turn: Duration::from_secs(1),
                 idle_rounds: 1,
@@ -98,8 +98,8 @@ impl Options {
             }
         } else {
             Plan {
-                pair_rounds: 25,
-                pair_turn: Duration::from_millis(200),
+                pair_rounds: 80,
+                pair_turn: Duration::from_millis(50),
                 contention_rounds: 3,
                 contention_turn: Duration::from_secs(3),
                 idle_rounds: 2,

@@ -1,4 +1,6 @@
-//! Plots: a line of each candidate, with the median as a dot and a bar from the smallest figure to the largest.
+//! Plots: a line for each candidate, with the median as a dot and a bar from the smallest figure to the largest.
+
+use std::iter;
 
 use svg::Document;
 use svg::node::element::{Circle, Group, Line, Rectangle, Text};
@@ -6,6 +8,7 @@ use svg::node::element::{Circle, Group, Line, Rectangle, Text};
 use crate::report::figure;
 use crate::stats::Spread;
 
+/// What the axis and the letters are drawn in.
 const INK: &str = "#222";
 const FAINT: &str = "#666";
 const GRID: &str = "#dde1e6";
@@ -119,8 +122,12 @@ impl Axis {
             } else {
                 (0.0, 1.0)
             };
-            let decades = std::iter::successors(Some(from), |power| Some(power + 1.0));
-            let ticks = decades.take_while(|power| *power <= to).map(|power| 10_f64.powf(power)).collect();
+            // Over a decade or two there is room for more.
+            let parts: &[f64] = if to - from <= 2.0 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let decades = iter::successors(Some(from), |power| Some(power + 1.0));
+            let decades = decades.take_while(|power| *power <= to).map(|power| 10_f64.powf(power));
+            let ticks = decades.flat_map(|decade| parts.iter().map(move |part| decade * part));
+            let ticks = ticks.filter(|tick| tick.log10() <= to + 1e-9).collect();
             Self { from, to, logarithmic: true, ticks }
         } else {
             let largest = if largest > 0.0 { largest } else { 1.0 };
@@ -172,6 +179,9 @@ fn text(words: &str, x: f64, y: f64, size: u16, colour: &str) -> Text {
 
 /// A tick's number without zeros that say nothing.
 fn short(tick: f64) -> String {
+    if tick >= 1e6 {
+        return format!("{} M", short(tick / 1e6));
+    }
     let text = format!("{tick:.6}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -90,9 +90,10 @@ fn machine() -> String {
 
 /// The median, and what it lies between.
 pub(crate) fn cell(spread: Option<Spread>) -> String {
-    spread.map_or("–".to_owned(), |Spread { median, min, max }| {
-        format!("{} ({} – {})", figure(median), figure(min), figure(max))
-    })
+    let Some(Spread { median, min, max }) = spread else { return plain(None) };
+    let [median, min, max] = [median, min, max].map(figure);
+    // Of one round there is only one.
+    if min == max { median } else { format!("{median} ({min} – {max})") }
 }
 
 /// The median alone.
@@ -103,6 +104,7 @@ pub(crate) fn plain(spread: Option<Spread>) -> String {
 /// As many digits as say something.
 pub(crate) fn figure(number: f64) -> String {
     match number.abs() {
+        ..1e-9 => "0".to_owned(),
         100.0.. => format!("{number:.0}"),
         10.0.. => format!("{number:.1}"),
         0.1.. => format!("{number:.2}"),

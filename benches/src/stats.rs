@@ -21,7 +21,7 @@ impl Spread {
         figures.sort_by(f64::total_cmp);
         let middle = figures.len() / 2;
         let upper = *figures.get(middle)?;
-        let lower = if figures.len() % 2 == 0 { figures[middle - 1] } else { upper };
+        let lower = if figures.len().is_multiple_of(2) { figures[middle - 1] } else { upper };
         Some(Self { median: f64::midpoint(lower, upper), min: figures[0], max: *figures.last()? })
     }
 }

@@ -37,7 +37,7 @@ struct Sample {
     /// From the release to the end of the last turn, in milliseconds.
     served: f64,
     looping: Looping,
-    /// One round trip, in milliseconds.
+    /// One round trip, in milliseconds: the median of all that were measured between the turns.
     round_trip: f64,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
             "{} rounds. Shapes are processes × threads. The lock is held for {HOLD:?} at a time. Once each: waiters arrive within {ARRIVAL:?} and wait behind a held lock; in the shapes of one process the holder is a thread of it, otherwise a process of its own. Again and again: for {:?}, asking again at once.",
             stage.plan.contention_rounds, stage.plan.contention_turn
         ),
-        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's, measured before each turn.".to_owned(),
+        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's, the median of what was measured on the same server between the turns.".to_owned(),
     ];
     notes.extend(overlaps);
     Ok(Section {
@@ -97,15 +97,22 @@ fn measure(
         .iter()
         .map(|one| Contender::ready(&what, one.name, Team::open(one, &arena.url(), processes, threads)));
     let contenders = contenders.collect();
-    stage.rounds(&what, stage.plan.contention_rounds, contenders, |name, team, round| {
-        let key = |part| format!("bench:{name}:{round}:{part}");
-        let (trips, time) = echo.pairs("none", ECHO)?;
-        // Not always the same part of a poller's interval after the arrival.
-        let phase = Duration::from_millis(u64::from(round) * 37 % 100);
-        let served = team.once(&key("once"), threads, phase)?;
-        let looping = team.again(&key("loop"), threads, stage.plan.contention_turn, &mut arena)?;
-        Ok(Sample { served, looping, round_trip: as_f64(time) / as_f64(trips) / 2e6 })
-    })
+    let mut trips = Vec::new();
+    let mut results =
+        stage.rounds(&what, stage.plan.contention_rounds, contenders, |name, team, round| {
+            let key = |part| format!("bench:{name}:{round}:{part}");
+            let (pairs, time) = echo.pairs("none", ECHO)?;
+            trips.push(as_f64(time) / as_f64(pairs) / 2e6);
+            // Not always the same part of a poller's interval after the arrival.
+            let phase = Duration::from_millis(u64::from(round) * 37 % 100);
+            let served = team.once(&key("once"), threads, phase)?;
+            let looping = team.again(&key("loop"), threads, stage.plan.contention_turn, &mut arena)?;
+            Ok(Sample { served, looping, round_trip: 0.0 })
+        })?;
+    let trip = Spread::of(trips).map_or(f64::NAN, |spread| spread.median);
+    let samples = results.candidates.iter_mut().flat_map(|(_, samples)| samples).flatten();
+    samples.for_each(|sample| sample.round_trip = trip);
+    Ok(results)
 }
 
 impl Team {

@@ -1,5 +1,6 @@
 //! W5: a process that holds locks is killed. How long after they expire has the next holder each?
 
+use std::collections::HashMap;
 use std::thread;
 use std::time::Duration;
 
@@ -46,14 +47,15 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
             let start = now() + nanos(Duration::from_millis(phase));
             waiting.tell(format_args!("once {key} 0 1 {start} 0"))?;
         }
-        let expiries = keys.iter().map(|key| arena.expiry(key)).collect::<Result<Vec<_>, _>>()?;
+        let expiries = keys.into_iter().map(|key| Ok((key.clone(), arena.expiry(&key)?)));
+        let mut expiries = expiries.collect::<Result<HashMap<_, _>, Failure>>()?;
         thread::sleep(Duration::from_millis(INTERVAL) + LAST_MOMENTS);
         holder.kill()?;
         let mut late = Vec::new();
-        for _ in &keys {
+        while !expiries.is_empty() {
             let (key, turns) = waiting.turns(0)?;
-            let expiry = keys.iter().position(|one| *one == key).map(|at| expiries[at]);
-            let (expiry, turn) = expiry.zip(turns.first()).ok_or("an answer of another lock")?;
+            let expiry = expiries.remove(&key).ok_or("a turn with another lock, or a second one")?;
+            let turn = turns.first().ok_or("nobody had a turn")?;
             late.push(moment::millis_between(expiry, turn.entered));
         }
         Ok(Sample(late))
