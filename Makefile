@@ -56,7 +56,7 @@ golden: ## make the files in compat/golden anew, and show what changed
 	@ruby compat/ruby/golden.rb compat/golden
 	@git --no-pager diff --stat -p -- compat/golden
 
-bench: ## measure locks beside raw commands and other libraries, ten minutes: tables and plots in target/bench (QUICK=1: two minutes)
+bench: ## measure locks beside raw commands and other libraries: tables and plots in target/bench (QUICK=1 for a short run)
 	@scripts/setup redis-server
 	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, and says so
 	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py

@@ -25,7 +25,7 @@ pub(crate) enum Part {
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Fewer and shorter rounds: about two minutes in all, and not ten
+    /// Fewer and shorter rounds: two to three minutes in all, and not ten to fifteen
     #[arg(long)]
     pub(crate) quick: bool,
     /// Only these workloads, with a comma between them
@@ -98,10 +98,10 @@ impl Options {
             }
         } else {
             Plan {
-                pair_rounds: 80,
+                pair_rounds: 50,
                 pair_turn: Duration::from_millis(50),
                 contention_rounds: 3,
-                contention_turn: Duration::from_secs(3),
+                contention_turn: Duration::from_secs(2),
                 idle_rounds: 2,
                 idle_turn: Duration::from_secs(10),
                 death_rounds: 10,

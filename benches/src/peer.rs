@@ -63,7 +63,7 @@ impl Peer {
         let mut command = candidate.command()?;
         command.env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => format!("{} is not installed", command.get_program().display()).into(),
+            io::ErrorKind::NotFound => "what it runs by is not installed; `make bench` installs it".into(),
             _ => Failure::from(error),
         })?;
         let input = process.stdin.take().ok_or("a worker without input")?;

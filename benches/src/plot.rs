@@ -25,6 +25,9 @@ const LINE: f64 = 16.0;
 const GAP: f64 = 10.0;
 const FOOT: f64 = 56.0;
 
+/// The legend of a panel with one series.
+pub(crate) const ALONE: &str = "median, smallest to largest";
+
 /// Figures of several candidates on one axis.
 #[derive(Debug)]
 pub(crate) struct Panel {
@@ -32,6 +35,8 @@ pub(crate) struct Panel {
     /// What is shown, with its unit.
     pub(crate) axis: String,
     pub(crate) logarithmic: bool,
+    /// What stands before the names of the series.
+    pub(crate) legend: &'static str,
     /// Their names; none if there is only one.
     pub(crate) series: Vec<String>,
     /// Each candidate, with a figure for each series.
@@ -71,10 +76,9 @@ impl Panel {
     fn draw(&self) -> Group {
         let axis = Axis::of(self);
         let mut group = Group::new().add(text(&self.title, LEFT, 24.0, 15, INK).set("font-weight", "bold"));
-        let legend = if self.series.is_empty() { "median, smallest to largest" } else { "" };
-        group = group.add(text(legend, LEFT, 46.0, 12, FAINT));
+        group = group.add(text(self.legend, LEFT, 46.0, 12, FAINT));
         for (n, name) in self.series.iter().enumerate() {
-            let x = LEFT + 110.0 * number(n);
+            let x = LEFT + 140.0 + 80.0 * number(n);
             group = group.add(dot(x + 5.0, 42.0, COLOURS[n % COLOURS.len()]));
             group = group.add(text(name, x + 14.0, 46.0, 12, INK));
         }

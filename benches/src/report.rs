@@ -88,6 +88,11 @@ fn machine() -> String {
     format!("{cores} cores of {}", model.map_or("an unnamed processor", |(_, model)| model.trim()))
 }
 
+/// So many of them, in words.
+pub(crate) fn rounds(count: u32) -> String {
+    if count == 1 { "One round".to_owned() } else { format!("{count} rounds") }
+}
+
 /// The median, and what it lies between.
 pub(crate) fn cell(spread: Option<Spread>) -> String {
     let Some(Spread { median, min, max }) = spread else { return plain(None) };

@@ -8,8 +8,8 @@ use crate::arena::Arena;
 use crate::candidates::{Candidate, OURS};
 use crate::moment::{as_f64, nanos, now};
 use crate::peer::Peer;
-use crate::plot::Panel;
-use crate::report::{Section, Table, cell, plain};
+use crate::plot::{ALONE, Panel};
+use crate::report::{Section, Table, cell, plain, rounds};
 use crate::rounds::{Contender, Stage};
 
 const WAITERS: u32 = 64;
@@ -28,30 +28,31 @@ struct Sample {
 pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
     let mut arena = Arena::start()?;
     let url = arena.url();
-    let (rounds, time) = (stage.plan.idle_rounds, stage.plan.idle_turn);
+    let time = stage.plan.idle_turn;
     let contenders = candidates.iter().map(|one| {
         let pair = Peer::open(one, &url, 1).and_then(|held| Ok((held, Peer::open(one, &url, WAITERS)?)));
         Contender::ready("W4", one.name, pair)
     });
     let contenders = contenders.collect();
-    let results = stage.rounds("W4", rounds, contenders, |name, (holder, waiting), round| {
-        let key = format!("bench:{name}:{round}");
-        holder.warm()?;
-        waiting.warm()?;
-        holder.take(&key)?;
-        let (start, step) = (now(), nanos(ARRIVAL) / u64::from(WAITERS));
-        waiting.tell(format_args!("once {key} 0 {WAITERS} {start} {step}"))?;
-        thread::sleep(ARRIVAL + SETTLED);
-        let before = (arena.commands()?, waiting.processor_time()?);
-        thread::sleep(time);
-        let after = (arena.commands()?, waiting.processor_time()?);
-        holder.give(&key)?;
-        waiting.turns(0)?;
-        Ok(Sample {
-            commands: as_f64(after.0 - before.0) / time.as_secs_f64(),
-            processor: as_f64(after.1 - before.1) / 1e6 / time.as_secs_f64(),
-        })
-    })?;
+    let results =
+        stage.rounds("W4", stage.plan.idle_rounds, contenders, |name, (holder, waiting), round| {
+            let key = format!("bench:{name}:{round}");
+            holder.warm()?;
+            waiting.warm()?;
+            holder.take(&key)?;
+            let (start, step) = (now(), nanos(ARRIVAL) / u64::from(WAITERS));
+            waiting.tell(format_args!("once {key} 0 {WAITERS} {start} {step}"))?;
+            thread::sleep(ARRIVAL + SETTLED);
+            let before = (arena.commands()?, waiting.processor_time()?);
+            thread::sleep(time);
+            let after = (arena.commands()?, waiting.processor_time()?);
+            holder.give(&key)?;
+            waiting.turns(0)?;
+            Ok(Sample {
+                commands: as_f64(after.0 - before.0) / time.as_secs_f64(),
+                processor: as_f64(after.1 - before.1) / 1e6 / time.as_secs_f64(),
+            })
+        })?;
 
     let mut table = Table::new(
         "",
@@ -70,6 +71,7 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
         title: title.to_owned(),
         axis: axis.to_owned(),
         logarithmic: true,
+        legend: ALONE,
         series: Vec::new(),
         rows: results.names().map(|name| (name, vec![results.spread(name, |s| Some(figure(s)))])).collect(),
     };
@@ -81,7 +83,7 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
     ];
     Ok(Section {
         title: "W4: idle waiting, 64 threads of one process".to_owned(),
-        notes: vec![format!("{rounds} rounds of {time:?} for each.")],
+        notes: vec![format!("{} of {time:?} for each.", rounds(stage.plan.idle_rounds))],
         tables: vec![table],
         panels,
     })

@@ -5,8 +5,8 @@ use crate::arena::Arena;
 use crate::candidates::{Candidate, RAW};
 use crate::moment::as_f64;
 use crate::peer::Peer;
-use crate::plot::Panel;
-use crate::report::{Section, Table, cell, plain};
+use crate::plot::{ALONE, Panel};
+use crate::report::{Section, Table, cell, plain, rounds};
 use crate::rounds::{Contender, Stage};
 use crate::stats::Results;
 
@@ -27,8 +27,8 @@ pub(crate) fn alone(stage: &Stage, candidates: &[&Candidate]) -> Result<Section,
         title: "W1: acquire and release, uncontended, one thread".to_owned(),
         notes: vec![
             format!(
-                "{} rounds of {:?} for each. Figures are the median over all rounds (smallest – largest); a ratio is the median of the ratios of each round.",
-                stage.plan.pair_rounds, stage.plan.pair_turn
+                "{} of {:?} for each. Figures are the median over all rounds (smallest – largest); a ratio is the median of the ratios of each round.",
+                rounds(stage.plan.pair_rounds), stage.plan.pair_turn
             ),
             "Commands are counted by the server, which counts a script and also each command within it. The pair of `echo` is two round trips.".to_owned(),
         ],
@@ -37,6 +37,7 @@ pub(crate) fn alone(stage: &Stage, candidates: &[&Candidate]) -> Result<Section,
             title: "Acquire and release, uncontended, one thread".to_owned(),
             axis: "pairs a second".to_owned(),
             logarithmic: true,
+            legend: ALONE,
             series: Vec::new(),
             rows: results
                 .names()
@@ -58,7 +59,7 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
         .map(|name| (*name, each.iter().map(|results| results.spread(name, |s| Some(s.rate))).collect()));
     Ok(Section {
         title: "W2: the same with several threads, each on a key of its own".to_owned(),
-        notes: vec![format!("{} rounds of {:?} for each.", stage.plan.pair_rounds, stage.plan.pair_turn)],
+        notes: vec![format!("{} of {:?} for each.", rounds(stage.plan.pair_rounds), stage.plan.pair_turn)],
         tables: TOGETHER
             .iter()
             .zip(&each)
@@ -68,7 +69,8 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
             title: "Acquire and release, each thread on a key of its own".to_owned(),
             axis: "pairs a second, all threads together".to_owned(),
             logarithmic: true,
-            series: TOGETHER.map(|threads| format!("{threads} threads")).to_vec(),
+            legend: "threads",
+            series: TOGETHER.map(|threads| threads.to_string()).to_vec(),
             rows: rows.collect(),
         }],
     })
@@ -81,14 +83,14 @@ fn measure(
     threads: u32,
 ) -> Result<Results<Sample>, Failure> {
     let mut arena = Arena::start()?;
-    let (rounds, time) = (stage.plan.pair_rounds, stage.plan.pair_turn);
+    let time = stage.plan.pair_turn;
     let contenders = candidates.iter().map(|one| {
         let peer = Peer::open(one, &arena.url(), threads);
         Contender::ready(what, one.name, peer)
     });
     let contenders = contenders.collect();
     // The first round warms up.
-    let mut results = stage.rounds(what, rounds + 1, contenders, |name, peer, _| {
+    let mut results = stage.rounds(what, stage.plan.pair_rounds + 1, contenders, |name, peer, _| {
         // Its own connections, and the tasks that serve them.
         peer.warm()?;
         let before = arena.commands()?;
