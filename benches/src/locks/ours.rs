@@ -20,7 +20,7 @@ pub(crate) struct Variant {
     pool: Option<u32>,
 }
 
-/// A variant more is a line more.
+/// Each is a line: its name, what is said of it, what it is measured at, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours", "defaults; a connection for each thread", &[W1, W2, W3, W4, W5], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
@@ -41,7 +41,7 @@ const fn variant(
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
-pub(crate) const GRACE: Duration = Duration::from_secs(1);
+const GRACE: Duration = Duration::from_secs(1);
 
 pub(super) struct Ours {
     locker: Locker,
