@@ -1,8 +1,10 @@
 # The two commands: `make demo` and `make test`. Each installs what it needs first; see scripts/setup.
 
 CARGO ?= cargo
+# The benches are a package of their own, built beside the library.
+BENCH = --manifest-path benches/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
 
-.PHONY: help demo demo-ruby stress test test-servers gate server golden bench setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-servers gate server golden bench bench-check setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +35,7 @@ test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all te
 
 fmt:
 	$(CARGO) fmt --check
+	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
 clippy:
 	$(CARGO) clippy --all-targets --features tls-rustls -- -D warnings
@@ -53,9 +56,15 @@ golden: ## make the files in compat/golden anew, and show what changed
 	@ruby compat/ruby/golden.rb compat/golden
 	@git --no-pager diff --stat -p -- compat/golden
 
-bench: ## acquire and release against raw SETNX and DEL, interleaved
+bench: ## measure locks beside raw commands and other libraries: tables and plots in target/bench (QUICK=1 for a short run)
 	@scripts/setup redis-server
-	@$(CARGO) bench --bench pairs -- $(ARGS)
+	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, and says so
+	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py
+	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
+
+bench-check: ## clippy and the tests of the benches, which are a package of their own
+	$(CARGO) clippy $(BENCH) --all-targets -- -D warnings
+	$(CARGO) test $(BENCH)
 
 deny: ## licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check

@@ -1,0 +1,162 @@
+"""A worker process that locks with redis-py; src/worker.rs says what it is told and answers. REDIS_URL names the server."""
+
+import os
+import platform
+import sys
+import threading
+import time
+
+try:
+    import redis
+    from redis.lock import Lock
+except ImportError:
+    print("failed redis-py is missing; `make bench` installs it", flush=True)
+    sys.exit(1)
+
+WARMING_PAIRS = 3
+SERVER = redis.Redis.from_url(os.environ["REDIS_URL"])
+
+threads = 0
+lease = 0.0
+kept = {}
+
+
+def lock(key):
+    return Lock(SERVER, key, timeout=lease)
+
+
+def say(text):
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+def all_of(count, work):
+    """Has each of so many threads do the work, and returns what each came to."""
+    results, failures = [None] * count, []
+
+    def run(n):
+        try:
+            results[n] = work(n)
+        except Exception as error:
+            failures.append(error)
+
+    each = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(count)]
+    for thread in each:
+        thread.start()
+    for thread in each:
+        thread.join()
+    if failures:
+        raise failures[0]
+    return results
+
+
+def warm():
+    def some(n):
+        own = lock(f"warm:{os.getpid()}:{n}")
+        for _ in range(WARMING_PAIRS):
+            own.acquire()
+            own.release()
+
+    all_of(threads, some)
+
+
+def pairs(keys, millis):
+    began = time.monotonic_ns()
+    end = began + int(millis) * 1_000_000
+
+    def run(n):
+        own, count = lock(f"{keys}:{n}"), 0
+        while time.monotonic_ns() < end:
+            own.acquire()
+            own.release()
+            count += 1
+        return count
+
+    total = sum(all_of(threads, run))
+    say(f"pairs {total} {time.monotonic_ns() - began}")
+
+
+def hold_for(nanos):
+    """Sleeps through one half and spins through the other, so that no hold is longer for a sleep that overshoots."""
+    end = time.monotonic_ns() + nanos
+    time.sleep(nanos / 2e9)
+    while time.monotonic_ns() < end:
+        pass
+
+
+def turns(again, key, hold, count, start, last):
+    hold, start, last = int(hold) * 1000, int(start), int(last)
+    end = start + last * 1_000_000
+
+    def run(n):
+        own, mine = lock(key), []
+        begin = start if again else start + n * last
+        time.sleep(max(0, begin - time.monotonic_ns()) / 1e9)
+        while time.monotonic_ns() < end if again else not mine:
+            own.acquire()
+            entered = time.monotonic_ns()
+            if not again or entered < end:
+                hold_for(hold)
+                mine.append((entered, time.monotonic_ns()))
+            own.release()
+        return mine
+
+    done = all_of(int(count), run)
+    lines = [f"turn {n} {entered} {left}" for n, mine in enumerate(done) for entered, left in mine]
+    say("\n".join([*lines, f"done {key}"]))
+
+
+def keep(key, told):
+    own = lock(key)
+    own.acquire()
+    say(f"held {key}")
+    told.wait()
+    gave = time.monotonic_ns()
+    own.release()
+    say(f"gave {key} {gave}")
+
+
+def job(work, *arguments):
+    def run():
+        try:
+            work(*arguments)
+        except Exception as error:
+            say(f"failed {type(error).__name__}: {error}".replace("\n", " "))
+
+    threading.Thread(target=run, daemon=True).start()
+
+
+def open_up(count, millis):
+    global threads, lease
+    threads, lease = int(count), int(millis) / 1000
+    warm()
+    say(f"ready redis-py {redis.__version__}, Python {platform.python_version()}")
+
+
+def warm_up():
+    warm()
+    say("warm")
+
+
+for line in sys.stdin:
+    verb, *words = line.split()
+    if verb == "open":
+        job(open_up, *words)
+    elif verb == "warm":
+        job(warm_up)
+    elif verb == "pairs":
+        job(pairs, *words)
+    elif verb in ("once", "loop"):
+        job(turns, verb == "loop", *words)
+    elif verb == "take":
+        kept[words[0]] = threading.Event()
+        job(keep, words[0], kept[words[0]])
+    elif verb == "give":
+        kept.pop(words[0]).set()
+    elif verb == "cpu":
+        say(f"cpu {time.process_time_ns()}")
+    else:
+        say(f"failed no such command: {verb}")
+
+# Whoever told it what to do is gone: no thread is waited for.
+os._exit(0)

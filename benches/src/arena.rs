@@ -1,0 +1,69 @@
+//! The private server that a workload runs on, and what it tells of itself: commands that it carried out, when a key expires.
+
+use redis::{Connection, IntoConnectionInfo, RedisConnectionInfo, cmd};
+
+use crate::Failure;
+use crate::moment;
+use crate::redis_server::RedisServer;
+
+/// What a connection begins with; it is no command of a lock. (A PING is: there are pools that send one each time.)
+const OF_CONNECTING: [&str; 6] = ["auth", "client", "command", "hello", "info", "select"];
+/// Values from here on are points in time, not smaller numbers.
+const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
+
+pub(crate) struct Arena {
+    server: RedisServer,
+    connection: Connection,
+}
+
+impl Arena {
+    pub(crate) fn start() -> Result<Self, Failure> {
+        let server = RedisServer::start()?;
+        let quiet = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let info = server.url().into_connection_info()?.set_redis_settings(quiet);
+        let connection = redis::Client::open(info)?.get_connection()?;
+        Ok(Self { server, connection })
+    }
+
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
+    }
+
+    pub(crate) fn version(&mut self) -> Result<String, Failure> {
+        let info: String = cmd("INFO").arg("server").query(&mut self.connection)?;
+        let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
+        Ok(version.ok_or("the server does not tell its version")?.to_owned())
+    }
+
+    /// Returns how many commands the server has carried out, also within scripts, but for those that a connection begins with.
+    pub(crate) fn commands(&mut self) -> Result<u64, Failure> {
+        let info: String = cmd("INFO").arg("commandstats").query(&mut self.connection)?;
+        let counts = info.lines().filter_map(|line| {
+            let (name, figures) = line.strip_prefix("cmdstat_")?.split_once(':')?;
+            let name = name.split('|').next().unwrap_or(name);
+            let calls = figures.split(',').find_map(|figure| figure.strip_prefix("calls="))?;
+            (!OF_CONNECTING.contains(&name)).then(|| calls.parse::<u64>())
+        });
+        Ok(counts.sum::<Result<_, _>>()?)
+    }
+
+    /// Returns when others may have the key of a holder that is dead: by its value, where that is a point in time, or else by
+    /// its time to live.
+    pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {
+        let value: Option<Vec<u8>> = cmd("GET").arg(key).query(&mut self.connection)?;
+        let value = value.ok_or("the key of a holder is not there")?;
+        // Only with a point: a random name may look like a number.
+        let text = str::from_utf8(&value).ok().filter(|text| text.contains('.'));
+        let seconds = text.and_then(|text| text.parse::<f64>().ok());
+        if let Some(seconds) = seconds.filter(|seconds| *seconds > FIRST_PLAUSIBLE_SECOND) {
+            return Ok(moment::of_wall(seconds));
+        }
+        let before = moment::as_f64(moment::now());
+        let millis: i32 = cmd("PTTL").arg(key).query(&mut self.connection)?;
+        let asked = f64::midpoint(before, moment::as_f64(moment::now()));
+        if millis <= 0 {
+            return Err("the key of a holder does not expire".into());
+        }
+        Ok(asked + f64::from(millis) * 1e6)
+    }
+}

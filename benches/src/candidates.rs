@@ -1,0 +1,121 @@
+//! Who is compared, at which workloads, and with which settings.
+
+use std::env;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::arena::Arena;
+use crate::locks::{VARIANTS, Variant};
+use crate::options::Options;
+use crate::options::Workload::{self, W1, W2, W3, W4, W5};
+use crate::peer::Peer;
+use crate::{Failure, root};
+
+/// The names of those that others are compared with.
+pub(crate) const OURS: &str = "ours";
+pub(crate) const RAW: &str = "raw";
+pub(crate) const ECHO: &str = "echo";
+
+#[derive(Clone, Debug)]
+pub(crate) struct Candidate {
+    pub(crate) name: &'static str,
+    pub(crate) settings: &'static str,
+    pub(crate) workloads: &'static [Workload],
+    language: Language,
+    /// What it says of itself and of what it uses.
+    pub(crate) version: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Language {
+    Rust,
+    Ruby,
+    Python,
+}
+
+const ALL: &[Workload] = &[W1, W2, W3, W4, W5];
+
+impl Candidate {
+    /// Returns all there are, the floors first.
+    fn all() -> Vec<Self> {
+        let new = |name, language, workloads, settings| Self {
+            name,
+            settings,
+            workloads,
+            language,
+            version: String::new(),
+        };
+        let ours = |variant: &Variant| new(variant.name, Language::Rust, variant.workloads, variant.settings);
+        let floors = [
+            new(ECHO, Language::Rust, &[W1], "two PINGs for a pair, a connection for each thread"),
+            new(RAW, Language::Rust, &[W1, W2], "SETNX and DEL, a connection for each thread"),
+        ];
+        let peers = [
+            new("gem", Language::Ruby, ALL, "polls every 0.1 s (fixed); a connection for each thread"),
+            new(
+                "redis-py",
+                Language::Python,
+                ALL,
+                "sleep 0.1 s (default); one client with its pool; releases by a script",
+            ),
+            new(
+                "rslock",
+                Language::Rust,
+                ALL,
+                "retry delay up to 0.2 s (default), `acquire`; one connection for all, a runtime of several threads; releases by a script, also after each failed try",
+            ),
+            new(
+                "redlock",
+                Language::Rust,
+                ALL,
+                "retry delay up to 0.2 s (default), `acquire`, one server; opens a connection for each command; releases by a script, also after each failed try",
+            ),
+        ];
+        floors.into_iter().chain(VARIANTS.iter().map(ours)).chain(peers).collect()
+    }
+
+    /// Returns those that were asked for and work here; says which do not.
+    pub(crate) fn choose(options: &Options) -> Result<Vec<Self>, Failure> {
+        let all = Self::all();
+        let names: Vec<_> = all.iter().map(|candidate| candidate.name).collect();
+        if let Some(unknown) = options.candidates.iter().find(|name| !names.contains(&name.as_str())) {
+            return Err(format!("no candidate {unknown}; there are {}", names.join(", ")).into());
+        }
+        let asked =
+            |name: &str| options.candidates.is_empty() || options.candidates.iter().any(|n| n == name);
+        let arena = Arena::start()?;
+        let mut chosen = Vec::new();
+        for mut candidate in all.into_iter().filter(|candidate| asked(candidate.name)) {
+            match Peer::open(&candidate, &arena.url(), 1) {
+                Ok(peer) => {
+                    candidate.version.clone_from(&peer.version);
+                    chosen.push(candidate);
+                }
+                Err(failure) => println!("without {}: {failure}", candidate.name),
+            }
+        }
+        Ok(chosen)
+    }
+
+    /// The echo, which workloads measure a round trip with, whether or not it was asked for.
+    pub(crate) fn echo() -> Self {
+        let mut all = Self::all();
+        all.swap_remove(0)
+    }
+
+    /// Returns the command that starts a worker process of it.
+    pub(crate) fn command(&self) -> Result<Command, Failure> {
+        let peers = root().join("benches").join("peers");
+        let (program, script) = match self.language {
+            Language::Rust => (env::current_exe()?, None),
+            Language::Ruby => (PathBuf::from("ruby"), Some(peers.join("worker.rb"))),
+            Language::Python => (root().join("target/bench/venv/bin/python"), Some(peers.join("worker.py"))),
+        };
+        let mut command = Command::new(program);
+        match script {
+            Some(script) => command.arg(script),
+            None => command.arg("worker").arg(self.name),
+        };
+        Ok(command)
+    }
+}

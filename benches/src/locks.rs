@@ -1,0 +1,63 @@
+//! What a worker process locks with: one file for each library in Rust. A worker of another language is in `peers/`.
+
+mod ours;
+mod peers;
+mod raw;
+
+use std::time::{Duration, Instant};
+
+use crate::Failure;
+
+pub(crate) use ours::{VARIANTS, Variant};
+
+/// How long anybody waits for a lock at most. Nobody should come near it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A library, set up for one process.
+pub(crate) trait Locks: Send + Sync {
+    /// Returns its name and version.
+    fn version(&self) -> String;
+
+    /// Returns what one thread locks with.
+    fn client(&self) -> Result<Box<dyn Client>, Failure>;
+
+    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads; returns how many there were.
+    /// `None` where threads are the way.
+    fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<u64, Failure>> {
+        None
+    }
+}
+
+pub(crate) trait Client: Send {
+    /// Waits for the lock, calls `inside` with it, and releases it.
+    fn hold(&mut self, key: &str, inside: &mut dyn FnMut()) -> Result<(), Failure>;
+}
+
+/// Sets up the library that a candidate of that name uses.
+pub(crate) fn open(
+    candidate: &str,
+    url: &str,
+    threads: u32,
+    lease: Duration,
+) -> Result<Box<dyn Locks>, Failure> {
+    if let Some(variant) = VARIANTS.iter().find(|variant| variant.name == candidate) {
+        return Ok(Box::new(ours::Ours::open(variant, url, threads, lease)?));
+    }
+    Ok(match candidate {
+        "echo" => Box::new(raw::Raw::open(url, raw::What::Echo)?),
+        "raw" => Box::new(raw::Raw::open(url, raw::What::Pair)?),
+        "rslock" => Box::new(peers::Rslock::open(url, lease)?),
+        "redlock" => Box::new(peers::Redlock::open(url, lease)?),
+        _ => return Err(format!("no candidate {candidate}").into()),
+    })
+}
+
+/// Reads the version of a dependency from what Cargo wrote down; of the newest, if there are several.
+fn version_of(package: &str) -> &'static str {
+    let versions = include_str!("../Cargo.lock").split("[[package]]").filter_map(|entry| {
+        let name = entry.lines().find_map(|line| line.strip_prefix("name = "))?;
+        let version = entry.lines().find_map(|line| line.strip_prefix("version = "))?;
+        (name.trim_matches('"') == package).then_some(version.trim_matches('"'))
+    });
+    versions.last().unwrap_or("?")
+}

@@ -1,0 +1,105 @@
+//! Other libraries in Rust, with the settings that they come with.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use redlock::RedLock;
+use rslock::LockManager;
+use tokio::runtime::{Builder, Runtime};
+
+use super::{Client, Locks, version_of};
+use crate::Failure;
+
+/// Asynchronous, all of a process on one connection. Uncontended it runs as tasks, as it is meant to; contended, a thread for
+/// each waiter drives it, which costs it some microseconds where it sleeps for up to 200 ms.
+pub(super) struct Rslock {
+    runtime: Arc<Runtime>,
+    manager: LockManager,
+    lease: Duration,
+}
+
+impl Rslock {
+    pub(super) fn open(url: &str, lease: Duration) -> Result<Self, Failure> {
+        let runtime = Arc::new(Builder::new_multi_thread().enable_all().build()?);
+        Ok(Self { runtime, manager: LockManager::new(vec![url]), lease })
+    }
+}
+
+impl Locks for Rslock {
+    fn version(&self) -> String {
+        format!("rslock {}, tokio {}", version_of("rslock"), version_of("tokio"))
+    }
+
+    fn client(&self) -> Result<Box<dyn Client>, Failure> {
+        let (runtime, manager) = (Arc::clone(&self.runtime), self.manager.clone());
+        Ok(Box::new(RslockThread { runtime, manager, lease: self.lease }))
+    }
+
+    fn pairs(&self, tasks: usize, keys: &str, end: Instant) -> Option<Result<u64, Failure>> {
+        let tasks: Vec<_> = (0..tasks)
+            .map(|n| {
+                let (manager, key, lease) = (self.manager.clone(), format!("{keys}:{n}"), self.lease);
+                self.runtime.spawn(async move {
+                    let mut pairs = 0;
+                    while Instant::now() < end {
+                        manager.acquire(key.as_str(), lease).await?.release().await;
+                        pairs += 1;
+                    }
+                    Ok::<u64, Failure>(pairs)
+                })
+            })
+            .collect();
+        Some(tasks.into_iter().map(|task| self.runtime.block_on(task)?).sum())
+    }
+}
+
+struct RslockThread {
+    runtime: Arc<Runtime>,
+    manager: LockManager,
+    lease: Duration,
+}
+
+impl Client for RslockThread {
+    fn hold(&mut self, key: &str, inside: &mut dyn FnMut()) -> Result<(), Failure> {
+        let guard = self.runtime.block_on(self.manager.acquire(key, self.lease))?;
+        inside();
+        self.runtime.block_on(guard.release());
+        Ok(())
+    }
+}
+
+/// Opens a connection for each command.
+pub(super) struct Redlock {
+    manager: RedLock,
+    lease: usize,
+}
+
+impl Redlock {
+    pub(super) fn open(url: &str, lease: Duration) -> Result<Self, Failure> {
+        Ok(Self { manager: RedLock::new(vec![url]), lease: usize::try_from(lease.as_millis())? })
+    }
+}
+
+impl Locks for Redlock {
+    fn version(&self) -> String {
+        format!("redlock {}", version_of("redlock"))
+    }
+
+    fn client(&self) -> Result<Box<dyn Client>, Failure> {
+        Ok(Box::new(RedlockThread { manager: self.manager.clone(), lease: self.lease }))
+    }
+}
+
+struct RedlockThread {
+    manager: RedLock,
+    lease: usize,
+}
+
+impl Client for RedlockThread {
+    fn hold(&mut self, key: &str, inside: &mut dyn FnMut()) -> Result<(), Failure> {
+        let guard = self.manager.acquire(key.as_bytes(), self.lease)?;
+        inside();
+        drop(guard);
+        Ok(())
+    }
+}

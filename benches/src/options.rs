@@ -1,0 +1,121 @@
+//! What is typed, parsed once, and the plan that comes of it: how many rounds of each workload, and how long they last.
+
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Measures locks beside raw commands and other libraries, on private servers on this machine.
+#[derive(Debug, Parser)]
+#[command(name = "bench", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) part: Option<Part>,
+}
+
+/// The parts that the program plays for itself.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Part {
+    #[command(hide = true)]
+    Conduct(Options),
+    #[command(hide = true)]
+    Worker { candidate: String },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct Options {
+    /// Fewer and shorter rounds: two to three minutes in all, and not ten to fifteen
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// Only these workloads, with a comma between them
+    #[arg(long, value_delimiter = ',', ignore_case = true, value_name = "WORKLOAD")]
+    only: Vec<Workload>,
+    /// Only these candidates, with a comma between them: see the table that the run begins with
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
+    pub(crate) candidates: Vec<String>,
+    /// So many rounds of each workload
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Workload {
+    /// Acquire and release, uncontended, one thread
+    W1,
+    /// The same with 2, 8 and 64 threads, each on a key of its own
+    W2,
+    /// Contention for one key
+    W3,
+    /// 64 waiters that wait
+    W4,
+    /// A holder that is killed
+    W5,
+}
+
+impl Workload {
+    /// As it is called in a list of files.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Workload::W1 => "w1-pairs",
+            Workload::W2 => "w2-threads",
+            Workload::W3 => "w3-contention",
+            Workload::W4 => "w4-waiting",
+            Workload::W5 => "w5-death",
+        }
+    }
+}
+
+/// How much is measured.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan {
+    /// Of W1 and W2, whose turns are short.
+    pub(crate) pair_rounds: u32,
+    pub(crate) pair_turn: Duration,
+    pub(crate) contention_rounds: u32,
+    pub(crate) contention_turn: Duration,
+    pub(crate) idle_rounds: u32,
+    pub(crate) idle_turn: Duration,
+    pub(crate) death_rounds: u32,
+}
+
+impl Options {
+    pub(crate) fn workloads(&self) -> Vec<Workload> {
+        let all = Workload::value_variants().iter().copied();
+        all.filter(|workload| self.only.is_empty() || self.only.contains(workload)).collect()
+    }
+
+    pub(crate) fn plan(&self) -> Plan {
+        let plan = if self.quick {
+            Plan {
+                pair_rounds: 12,
+                pair_turn: Duration::from_millis(50),
+                contention_rounds: 1,
+                contention_turn: Duration::from_secs(1),
+                idle_rounds: 1,
+                idle_turn: Duration::from_secs(4),
+                death_rounds: 3,
+            }
+        } else {
+            Plan {
+                pair_rounds: 50,
+                pair_turn: Duration::from_millis(50),
+                contention_rounds: 3,
+                contention_turn: Duration::from_secs(2),
+                idle_rounds: 2,
+                idle_turn: Duration::from_secs(10),
+                death_rounds: 10,
+            }
+        };
+        match self.rounds {
+            None => plan,
+            Some(rounds) => Plan {
+                pair_rounds: rounds,
+                contention_rounds: rounds,
+                idle_rounds: rounds,
+                death_rounds: rounds,
+                ..plan
+            },
+        }
+    }
+}

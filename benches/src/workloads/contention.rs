@@ -1,0 +1,286 @@
+//! W3: many want one lock that is held for a millisecond at a time, as threads of one process and over several processes. First
+//! everybody once, after a release that all have waited for; then everybody again and again.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::arena::Arena;
+use crate::candidates::{Candidate, OURS};
+use crate::moment::{self, as_f64, nanos, now, sleep_until};
+use crate::peer::{Peer, Turn};
+use crate::plot::Panel;
+use crate::report::{Section, Table, cell, plain, rounds};
+use crate::rounds::{Contender, Stage};
+use crate::stats::{Results, Spread, Times};
+
+/// Processes, and threads of each.
+const SHAPES: [(usize, usize); 4] = [(1, 8), (8, 1), (1, 64), (8, 8)];
+/// How long the lock is held.
+const HOLD: Duration = Duration::from_millis(1);
+/// Waiters begin one after another over so much time, the poll interval of most: they are not to poll in step.
+const ARRIVAL: Duration = Duration::from_millis(100);
+/// How long the last of them waits, at least, until the lock is released.
+const QUEUED: Duration = Duration::from_millis(250);
+/// Until everybody has heard when to start.
+const NOTICE: Duration = Duration::from_millis(50);
+/// How long, and how often, the round trip is measured in each turn; the fastest counts, as it is to be the floor.
+const ECHO: Duration = Duration::from_millis(10);
+const ECHOES: u32 = 5;
+
+struct Team {
+    peers: Vec<Peer>,
+    /// Holds the lock at first, where that is not the one process.
+    holder: Option<Peer>,
+}
+
+struct Sample {
+    /// From the release to the end of the last turn, in milliseconds.
+    served: f64,
+    looping: Looping,
+    /// One round trip, in milliseconds: the median of what was measured before all turns.
+    round_trip: f64,
+}
+
+struct Looping {
+    /// A second.
+    acquisitions: f64,
+    /// Of an equal share.
+    smallest: f64,
+    largest: f64,
+    /// For each acquisition.
+    commands: f64,
+    /// From the moment before a release to the next holder's entry, in milliseconds.
+    handoff: Option<[f64; 2]>,
+    overlaps: usize,
+}
+
+/// Runs it in all shapes.
+pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
+    let mut shapes = Vec::new();
+    for (processes, threads) in SHAPES {
+        let shape = format!("{processes} × {threads}");
+        shapes.push((shape, measure(stage, candidates, processes, threads)?));
+    }
+    let overlaps = shapes.iter().flat_map(|(shape, results)| {
+        results.candidates.iter().filter_map(move |(name, samples)| {
+            let overlaps: usize = samples.iter().flatten().map(|sample| sample.looping.overlaps).sum();
+            (overlaps > 0)
+                .then(|| format!("{name}, {shape}: {overlaps} turns began before another had ended"))
+        })
+    });
+    let mut notes = vec![
+        format!(
+            "{}. Shapes are processes × threads. The lock is held for {HOLD:?} at a time. Once each: waiters arrive within {ARRIVAL:?} and wait behind a held lock; in the shapes of one process the holder is a thread of it, otherwise a process of its own. Again and again: for {:?}, asking again at once.",
+            rounds(stage.plan.contention_rounds), stage.plan.contention_turn
+        ),
+        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's on the same server, measured before each turn.".to_owned(),
+    ];
+    notes.extend(overlaps);
+    Ok(Section {
+        title: "W3: contention for one key".to_owned(),
+        notes,
+        tables: shapes.iter().map(|(shape, results)| table(results, shape)).collect(),
+        panels: panels(&shapes, candidates),
+    })
+}
+
+fn measure(
+    stage: &Stage,
+    candidates: &[&Candidate],
+    processes: usize,
+    threads: usize,
+) -> Result<Results<Sample>, Failure> {
+    let what = format!("W3, {processes} × {threads}");
+    let mut arena = Arena::start()?;
+    let mut echo = Peer::open(&Candidate::echo(), &arena.url(), 1)?;
+    let contenders = candidates
+        .iter()
+        .map(|one| Contender::ready(&what, one.name, Team::open(one, &arena.url(), processes, threads)));
+    let contenders = contenders.collect();
+    let mut trips = Vec::new();
+    let mut results =
+        stage.rounds(&what, stage.plan.contention_rounds, contenders, |name, team, round| {
+            let key = |part| format!("bench:{name}:{round}:{part}");
+            trips.push(round_trip(&mut echo)?);
+            // Not always the same part of a poller's interval after the arrival.
+            let phase = Duration::from_millis(u64::from(round) * 37 % 100);
+            let served = team.once(&key("once"), threads, phase)?;
+            let looping = team.again(&key("loop"), threads, stage.plan.contention_turn, &mut arena)?;
+            Ok(Sample { served, looping, round_trip: 0.0 })
+        })?;
+    let trip = Spread::of(trips).map_or(f64::NAN, |spread| spread.median);
+    let samples = results.candidates.iter_mut().flat_map(|(_, samples)| samples).flatten();
+    samples.for_each(|sample| sample.round_trip = trip);
+    Ok(results)
+}
+
+/// Returns what a round trip takes, in milliseconds.
+fn round_trip(echo: &mut Peer) -> Result<f64, Failure> {
+    let mut fastest = f64::INFINITY;
+    for _ in 0..ECHOES {
+        let (pairs, time) = echo.pairs("none", ECHO)?;
+        fastest = fastest.min(as_f64(time) / as_f64(pairs) / 2e6);
+    }
+    Ok(fastest)
+}
+
+impl Team {
+    fn open(candidate: &Candidate, url: &str, processes: usize, threads: usize) -> Result<Self, Failure> {
+        let threads = u32::try_from(threads)?;
+        let peers = (0..processes).map(|_| Peer::open(candidate, url, threads));
+        let peers = peers.collect::<Result<_, _>>()?;
+        let holder = (processes > 1).then(|| Peer::open(candidate, url, 1)).transpose()?;
+        Ok(Self { peers, holder })
+    }
+
+    /// Opens connections again that were closed for being idle.
+    fn warm(&mut self) -> Result<(), Failure> {
+        self.holder.iter_mut().chain(&mut self.peers).try_for_each(Peer::warm)
+    }
+
+    fn holder(&mut self) -> &mut Peer {
+        self.holder.as_mut().unwrap_or(&mut self.peers[0])
+    }
+
+    /// Everybody takes the lock once, after a release; returns the milliseconds until all have.
+    fn once(&mut self, key: &str, threads: usize, phase: Duration) -> Result<f64, Failure> {
+        self.warm()?;
+        self.holder().take(key)?;
+        let start = now() + nanos(NOTICE);
+        let count = self.peers.len() as u64;
+        let slot = nanos(ARRIVAL) / (count * threads as u64);
+        for (n, peer) in self.peers.iter_mut().enumerate() {
+            let (hold, start, step) = (HOLD.as_micros(), start + slot * n as u64, slot * count);
+            peer.tell(format_args!("once {key} {hold} {threads} {start} {step}"))?;
+        }
+        sleep_until(start + nanos(ARRIVAL + QUEUED + phase));
+        let gave = self.holder().give(key)?;
+        let last = self.turns()?.iter().map(|turn| turn.left).max().ok_or("nobody had a turn")?;
+        Ok(moment::millis_between(as_f64(gave), last))
+    }
+
+    /// Everybody takes the lock again and again for a while.
+    fn again(
+        &mut self,
+        key: &str,
+        threads: usize,
+        time: Duration,
+        arena: &mut Arena,
+    ) -> Result<Looping, Failure> {
+        self.warm()?;
+        let start = now() + nanos(NOTICE);
+        for peer in &mut self.peers {
+            let (hold, time) = (HOLD.as_micros(), time.as_millis());
+            peer.tell(format_args!("loop {key} {hold} {threads} {start} {time}"))?;
+        }
+        sleep_until(start);
+        let before = arena.commands()?;
+        sleep_until(start + nanos(time));
+        let commands = arena.commands()? - before;
+        let turns = self.turns()?;
+        Looping::of(&turns, self.peers.len() * threads, time, commands)
+    }
+
+    /// Returns everybody's turns.
+    fn turns(&mut self) -> Result<Vec<Turn>, Failure> {
+        let mut turns = Vec::new();
+        for (n, peer) in self.peers.iter_mut().enumerate() {
+            turns.append(&mut peer.turns(n)?.1);
+        }
+        turns.sort_by_key(|turn| turn.entered);
+        Ok(turns)
+    }
+}
+
+impl Looping {
+    fn of(turns: &[Turn], waiters: usize, time: Duration, commands: u64) -> Result<Self, Failure> {
+        let mut counts = HashMap::<_, u64>::new();
+        for turn in turns {
+            *counts.entry(turn.who).or_default() += 1;
+        }
+        let all = as_f64(turns.len() as u64);
+        let share = |count: u64| as_f64(count) * as_f64(waiters as u64) / all;
+        // Who never had a turn is not among the counts.
+        let smallest = if counts.len() < waiters { 0 } else { counts.values().copied().min().unwrap_or(0) };
+        let pairs = turns.windows(2).map(|pair| (pair[0].left, pair[1].entered));
+        let handoffs = Times::of(pairs.clone().map(|(left, entered)| entered.saturating_sub(left)))?;
+        Ok(Self {
+            acquisitions: all / time.as_secs_f64(),
+            smallest: share(smallest),
+            largest: share(counts.values().copied().max().unwrap_or(0)),
+            commands: as_f64(commands) / all,
+            handoff: handoffs.map(|times| [0.5, 0.99].map(|quantile| times.millis_at(quantile))),
+            overlaps: pairs.filter(|(left, entered)| entered < left).count(),
+        })
+    }
+}
+
+type Figure = fn(&Sample) -> Option<f64>;
+
+const SERVED: Figure = |sample| Some(sample.served);
+const ACQUISITIONS: Figure = |sample| Some(sample.looping.acquisitions);
+const SMALLEST: Figure = |sample| Some(sample.looping.smallest);
+const LARGEST: Figure = |sample| Some(sample.looping.largest);
+const COMMANDS: Figure = |sample| Some(sample.looping.commands);
+const HANDOFF: Figure = |sample| Some(sample.looping.handoff?[0]);
+const HANDOFF_P99: Figure = |sample| Some(sample.looping.handoff?[1]);
+const HANDOFF_TRIPS: Figure = |sample| Some(sample.looping.handoff?[0] / sample.round_trip);
+
+fn table(results: &Results<Sample>, shape: &str) -> Table {
+    let mut table = Table::new(
+        shape,
+        &[
+            "candidate",
+            "once each: all served, ms",
+            "as a ratio to ours",
+            "again: acquisitions/s",
+            "smallest share",
+            "largest share",
+            "commands each",
+            "hand-off, median ms",
+            "p99 ms",
+            "median in round trips",
+        ],
+    );
+    for name in results.names() {
+        let spread = |figure| results.spread(name, figure);
+        table.row([
+            name.to_owned(),
+            cell(spread(SERVED)),
+            plain(results.ratio(name, OURS, SERVED)),
+            cell(spread(ACQUISITIONS)),
+            plain(spread(SMALLEST)),
+            plain(spread(LARGEST)),
+            plain(spread(COMMANDS)),
+            cell(spread(HANDOFF)),
+            cell(spread(HANDOFF_P99)),
+            plain(spread(HANDOFF_TRIPS)),
+        ]);
+    }
+    table
+}
+
+fn panels(shapes: &[(String, Results<Sample>)], candidates: &[&Candidate]) -> Vec<Panel> {
+    let panel = |title: &str, axis: &str, logarithmic, figure: Figure| {
+        let of_all = |name| -> Vec<Option<Spread>> {
+            shapes.iter().map(|(_, results)| results.spread(name, figure)).collect()
+        };
+        Panel {
+            title: title.to_owned(),
+            axis: axis.to_owned(),
+            logarithmic,
+            legend: "processes × threads",
+            series: shapes.iter().map(|(shape, _)| shape.clone()).collect(),
+            rows: candidates.iter().map(|one| (one.name, of_all(one.name))).collect(),
+        }
+    };
+    vec![
+        panel("Once each: until all are served", "milliseconds from the release", true, SERVED),
+        panel("Again and again: acquisitions", "acquisitions a second", true, ACQUISITIONS),
+        panel("Again and again: hand-off, median", "milliseconds", true, HANDOFF),
+        panel("Again and again: hand-off, p99", "milliseconds", true, HANDOFF_P99),
+        panel("Again and again: the smallest share", "of an equal share", false, SMALLEST),
+        panel("Again and again: commands", "commands for each acquisition", true, COMMANDS),
+    ]
+}
