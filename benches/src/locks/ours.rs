@@ -25,6 +25,11 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours", "defaults; a connection for each thread", &[W1, W2, W3, W4, W5], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
+    variant("ours-hand-over", "hand-over, 16 times in a row", &[W1, W3, W4], |options| options.hand_over(16)),
+    variant("ours-wake-ups", "wake-ups", &[W1, W3, W4, W5], LockOptions::with_wake_ups),
+    variant("ours-both", "hand-over, 16 times in a row, and wake-ups", &[W3, W4], |options| {
+        options.hand_over(16).with_wake_ups()
+    }),
     Variant {
         pool: Some(10),
         ..variant("ours-pool-10", "pool of 10, the default", &[W2], |options| options)
@@ -87,7 +92,7 @@ impl Client for Thread {
         let guard = lock.lock()?;
         inside();
         match guard.release()? {
-            Release::Released { .. } => Ok(()),
+            Release::Released { .. } | Release::HandedOver { .. } => Ok(()),
             outcome => Err(format!("the release said {outcome:?}").into()),
         }
     }
