@@ -3,6 +3,12 @@
 #[doc = include_str!("../docs/algorithm.md")]
 pub mod algorithm {}
 
+#[doc = include_str!("../docs/waiting.md")]
+pub mod waiting {}
+
+#[doc = include_str!("../docs/performance.md")]
+pub mod performance {}
+
 #[doc = include_str!("../docs/wire.md")]
 pub mod wire {}
 
