@@ -24,9 +24,8 @@ const ARRIVAL: Duration = Duration::from_millis(100);
 const QUEUED: Duration = Duration::from_millis(250);
 /// Until everybody has heard when to start.
 const NOTICE: Duration = Duration::from_millis(50);
-/// How long, and how often, the round trip is measured in each turn; the fastest counts, as it is to be the floor.
-const ECHO: Duration = Duration::from_millis(10);
-const ECHOES: u32 = 5;
+/// How long the round trip is measured before each turn.
+const ECHO: Duration = Duration::from_millis(150);
 
 struct Team {
     peers: Vec<Peer>,
@@ -74,7 +73,7 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
             "{}. Shapes are processes × threads. The lock is held for {HOLD:?} at a time. Once each: waiters arrive within {ARRIVAL:?} and wait behind a held lock; in the shapes of one process the holder is a thread of it, otherwise a process of its own. Again and again: for {:?}, asking again at once.",
             rounds(stage.plan.contention_rounds), stage.plan.contention_turn
         ),
-        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's on the same server, measured before each turn.".to_owned(),
+        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's on the same server at the pace of the lock, by a thread that says PING in place of both commands and holds nothing for as long; measured before each turn.".to_owned(),
     ];
     notes.extend(overlaps);
     Ok(Section {
@@ -93,7 +92,7 @@ fn measure(
 ) -> Result<Results<Sample>, Failure> {
     let what = format!("W3, {processes} × {threads}");
     let mut arena = Arena::start()?;
-    let mut echo = Peer::open(&Candidate::echo(), &arena.url(), 1)?;
+    let mut echo = Team::open(&Candidate::echo(), &arena.url(), 1, 1)?;
     let contenders = candidates
         .iter()
         .map(|one| Contender::ready(&what, one.name, Team::open(one, &arena.url(), processes, threads)));
@@ -102,7 +101,7 @@ fn measure(
     let mut results =
         stage.rounds(&what, stage.plan.contention_rounds, contenders, |name, team, round| {
             let key = |part| format!("bench:{name}:{round}:{part}");
-            trips.push(round_trip(&mut echo)?);
+            trips.extend(round_trip(&mut echo, &mut arena)?);
             // Not always the same part of a poller's interval after the arrival.
             let phase = Duration::from_millis(u64::from(round) * 37 % 100);
             let served = team.once(&key("once"), threads, phase)?;
@@ -115,14 +114,11 @@ fn measure(
     Ok(results)
 }
 
-/// Returns what a round trip takes, in milliseconds.
-fn round_trip(echo: &mut Peer) -> Result<f64, Failure> {
-    let mut fastest = f64::INFINITY;
-    for _ in 0..ECHOES {
-        let (pairs, time) = echo.pairs("none", ECHO)?;
-        fastest = fastest.min(as_f64(time) / as_f64(pairs) / 2e6);
-    }
-    Ok(fastest)
+/// Returns what a round trip takes at the pace of the lock, in milliseconds: a thread alone says PING where it would give the lock back, and
+/// again where it would take it, and the server has been idle for as long as a lock is held.
+fn round_trip(echo: &mut Team, arena: &mut Arena) -> Result<Option<f64>, Failure> {
+    let looping = echo.again("none", 1, ECHO, arena)?;
+    Ok(looping.handoff.map(|[median, _]| median / 2.0))
 }
 
 impl Team {
