@@ -11,7 +11,7 @@
 //! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, gives the lock back |
 //! | `bob starts behind ann` | begins with what ann saw last, as if it had looked when she did |
 //! | `ann is told it is free` | goes on at the news that the lock was given back, before its sleep is over |
-//! | `ann renews`, `ann renews for 30s` | replaces its lease by one of its own expiration, or of that one (or `without end`), that begins now |
+//! | `ann renews`, `ann renews for 30s` | replaces its lease by one of its own expiration, or of that one, that begins now |
 //! | `ann is served` | the server carries out its command and the answer arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused` | the server says no |
@@ -142,7 +142,6 @@ impl Stage {
                 let expiration = self.client(name)?.expiration;
                 self.renews(name, expiration).map(Some)
             }
-            [name, "renews", "without", "end"] => self.renews(name, None).map(Some),
             [name, "renews", "for", expiration] => self.renews(name, Some(time(expiration)?)).map(Some),
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
@@ -278,6 +277,10 @@ impl Stage {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
+        if reply == Reply::Executed(None) {
+            // Its value never came into the key.
+            client.values.pop();
+        }
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.reply(&reply, now);
             return Ok(client.shown_release(step));

@@ -39,7 +39,7 @@ pub(super) struct Client {
     pub(super) sent: Option<Command>,
     /// When it is no longer to be sent.
     pub(super) before: Option<End>,
-    /// The values that the commands of its attempt have carried, each of which is to be carried once (I2).
+    /// The values that the commands of its attempt have carried, each of which is to be in the key once (I2).
     pub(super) values: Vec<Vec<u8>>,
     pub(super) answer: Option<Reply>,
     /// Requests that were lost, with what their connections watched.
