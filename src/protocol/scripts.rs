@@ -6,15 +6,18 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `margin 2s` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `margin 2s`, `every 50ms`, `back-off 1s`, `jitter 20` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, gives the lock back |
+//! | `bob starts behind ann` | begins with what ann saw last, as if it had looked when she did |
+//! | `ann is told it is free` | goes on at the news that the lock was given back, before its sleep is over |
+//! | `ann renews`, `ann renews for 30s` | replaces its lease by one of its own expiration, or of that one, that begins now |
 //! | `ann is served` | the server carries out its command and the answer arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused` | the server says no |
 //! | `ann's request is lost`, `ann's answer is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
-//! | `ann has a connection too late` | nothing was sent, since its time had passed by then |
+//! | `ann has a connection too late` | nothing was sent, since the time that it was bound to had passed by then |
 //! | `ann's request arrives late` | the first that was lost on the way is carried out after all, with nobody to answer |
 //! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
 //! | `the key` | shows what it holds |
@@ -30,9 +33,9 @@ use std::{env, fs};
 use super::Reply;
 use super::acquire::{Acquiring, Action, Terms};
 use super::release::Releasing;
+use super::renew::Renewing;
 use super::simulated::Server;
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::Polling;
 use crate::value::{Content, Nonce};
 use client::Client;
 
@@ -128,15 +131,18 @@ impl Stage {
                 self.client(owner(name)?)?.skew += step;
                 Ok(None)
             }
-            [name, "starts"] => self.starts(name).map(Some),
-            [name, "wakes"] => {
-                let asleep = std::mem::take(&mut self.client(name)?.asleep);
-                if asleep {
-                    self.go_on(name, Acquiring::woken).map(Some)
-                } else {
-                    Err("it is not asleep".into())
-                }
+            [name, "starts"] => self.starts(name, Acquiring::start).map(Some),
+            [name, "starts", "behind", other] => {
+                let sighting = self.client(other)?.sighting.clone().ok_or("it has seen nothing")?;
+                self.starts(name, |terms, now| Acquiring::behind(terms, sighting, now)).map(Some)
             }
+            [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
+            [name, "is", "told", "it", "is", "free"] => self.wakes(name, Acquiring::freed).map(Some),
+            [name, "renews"] => {
+                let expiration = self.client(name)?.expiration;
+                self.renews(name, expiration).map(Some)
+            }
+            [name, "renews", "for", expiration] => self.renews(name, Some(time(expiration)?)).map(Some),
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
                 self.execute(name)?;
@@ -145,7 +151,7 @@ impl Stage {
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.answered(name).map(Some),
             [name, "is", "refused"] => self.failed(name, Reply::Refused).map(Some),
-            [name, "has", "a", "connection", "too", "late"] => self.failed(name, Reply::TooLate).map(Some),
+            [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
             [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
@@ -189,23 +195,31 @@ impl Stage {
         Ok(Now { wall: self.wall(skew), uptime: Uptime(self.elapsed) })
     }
 
-    fn starts(&mut self, name: &str) -> Told<String> {
+    fn starts(&mut self, name: &str, begin: impl FnOnce(Terms, Now) -> (Acquiring, Action)) -> Told<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let terms = Terms {
             protocol: client.protocol,
             expiration: client.expiration,
             deadline: client.timeout.map(|timeout| now.uptime.after(timeout)),
-            polling: Polling::every(Duration::from_millis(100)),
+            polling: client.polling,
             takeover: client.takeover,
             takeover_margin: client.margin,
             patience: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };
-        let (attempt, action) = Acquiring::start(terms, now);
+        let (attempt, action) = begin(terms, now);
         client.attempt = Some(attempt);
+        client.asleep = false;
         client.values.clear();
         Ok(client.shown(action))
+    }
+
+    fn wakes(&mut self, name: &str, step: impl FnOnce(&mut Acquiring, Now) -> Action) -> Told<String> {
+        if !std::mem::take(&mut self.client(name)?.asleep) {
+            return Err("it is not asleep".into());
+        }
+        self.go_on(name, step)
     }
 
     fn go_on(&mut self, name: &str, step: impl FnOnce(&mut Acquiring, Now) -> Action) -> Told<String> {
@@ -223,6 +237,25 @@ impl Stage {
         let (releasing, step) = Releasing::start(client.protocol, &lease, now);
         client.releasing = Some(releasing);
         Ok(client.shown_release(step))
+    }
+
+    fn renews(&mut self, name: &str, expiration: Option<Duration>) -> Told<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let lease = client.lease.clone().ok_or("it holds nothing")?;
+        client.renewals += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.renewals);
+        let (renewing, step) = Renewing::start(client.protocol, &lease, expiration, nonce, now);
+        client.renewing = Some(renewing);
+        Ok(client.shown_renewal(step))
+    }
+
+    fn too_late(&mut self, name: &str) -> Told<String> {
+        let now = self.now(name)?;
+        if !self.client(name)?.before.is_some_and(|end| end.has_passed(now)) {
+            return Err("it may still be sent".into());
+        }
+        self.failed(name, Reply::TooLate)
     }
 
     fn execute(&mut self, name: &str) -> Told<()> {
@@ -244,11 +277,24 @@ impl Stage {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
+        if reply == Reply::Executed(None) {
+            // Its value never came into the key.
+            client.values.pop();
+        }
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.reply(&reply, now);
             return Ok(client.shown_release(step));
         }
-        self.go_on(name, |attempt, now| attempt.reply(reply, now))
+        if let Some(renewing) = &mut client.renewing {
+            let step = renewing.reply(&reply, now);
+            return Ok(client.shown_renewal(step));
+        }
+        let looked = matches!(reply, Reply::Bulk(_));
+        let told = self.go_on(name, |attempt, now| attempt.reply(reply, now))?;
+        if looked {
+            self.client(name)?.note_sighting(now);
+        }
+        Ok(told)
     }
 
     /// The key's value, by the name of whoever wrote it.

@@ -4,30 +4,42 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use super::{Told, time};
-use crate::options::{Protocol, Takeover};
-use crate::protocol::acquire::{Acquiring, Action, Note};
-use crate::protocol::lease::Lease;
+use crate::clock::Now;
+use crate::options::{Polling, Protocol, Takeover};
+use crate::protocol::acquire::{Acquiring, Action, Note, Sighting};
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::release::{Release, Releasing, Step};
+use crate::protocol::renew::{self, Found, Renewing};
 use crate::protocol::simulated::Watching;
 use crate::protocol::{Change, Command, Entry, Reply, Request};
+use crate::value::Content;
 
 pub(super) struct Client {
     pub(super) expiration: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) takeover: Takeover,
     pub(super) margin: Duration,
+    pub(super) polling: Polling,
     pub(super) protocol: Protocol,
     pub(super) number: u64,
     /// How far its wall clock is ahead, in microseconds.
     pub(super) skew: i64,
     pub(super) attempt: Option<Acquiring>,
+    /// What it saw last of the lock, and when.
+    pub(super) sighting: Option<Sighting>,
     pub(super) lease: Option<Lease>,
     /// Whether the lease is being given back.
     pub(super) releasing: Option<Releasing>,
+    /// Whether the lease is being replaced by a later one.
+    pub(super) renewing: Option<Renewing>,
+    /// How many times it was.
+    pub(super) renewals: u64,
     /// What its connection watches.
     pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
-    /// The values that the commands of its attempt have carried, each of which is to be carried once (I2).
+    /// When it is no longer to be sent.
+    pub(super) before: Option<End>,
+    /// The values that the commands of its attempt have carried, each of which is to be in the key once (I2).
     pub(super) values: Vec<Vec<u8>>,
     pub(super) answer: Option<Reply>,
     /// Requests that were lost, with what their connections watched.
@@ -42,14 +54,19 @@ impl Client {
             timeout: Some(Duration::from_secs(5)),
             takeover: Takeover::Expired,
             margin: Duration::ZERO,
+            polling: Polling::every(Duration::from_millis(100)),
             protocol: Protocol::Classic,
             number: n,
             skew: 0,
             attempt: None,
+            sighting: None,
             lease: None,
             releasing: None,
+            renewing: None,
+            renewals: 0,
             watching: Watching::default(),
             sent: None,
+            before: None,
             values: Vec::new(),
             answer: None,
             lost: VecDeque::new(),
@@ -64,6 +81,17 @@ impl Client {
                 "ttl" => client.protocol = Protocol::Ttl,
                 "margin" => client.margin = time(options.next().ok_or("a margin of what")?)?,
                 "forever" => client.timeout = None,
+                "every" => {
+                    client.polling = Polling::every(time(options.next().ok_or("every what")?)?);
+                }
+                "back-off" => {
+                    let longest = time(options.next().ok_or("a back-off to what")?)?;
+                    client.polling = client.polling.backing_off_to(longest);
+                }
+                "jitter" => {
+                    let percent = options.next().and_then(|percent| percent.parse().ok());
+                    client.polling = client.polling.jittered_by(percent.ok_or("a jitter of what percent")?);
+                }
                 "timeout" => client.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
                 expiration => client.expiration = Some(time(expiration)?),
             }
@@ -82,12 +110,7 @@ impl Client {
             }));
         }
         shown.push(match action {
-            Action::Send(Request { command, .. }) => {
-                let name = command.name().to_owned();
-                self.note_value(&command);
-                self.sent = Some(command);
-                name
-            }
+            Action::Send(request) => self.sends(request),
             Action::Sleep(time) => {
                 self.asleep = true;
                 format!("sleeps {time:?}")
@@ -104,6 +127,13 @@ impl Client {
         shown.join(", ")
     }
 
+    fn sends(&mut self, Request { command, before }: Request) -> String {
+        let name = command.name().to_owned();
+        self.note_value(&command);
+        (self.sent, self.before) = (Some(command), before);
+        name
+    }
+
     fn note_value(&mut self, command: &Command) {
         if let Command::SetNx(Entry { value, .. })
         | Command::GetSet(value)
@@ -116,11 +146,7 @@ impl Client {
 
     pub(super) fn shown_release(&mut self, step: Step) -> String {
         match step {
-            Step::Send(Request { command, .. }) => {
-                let name = command.name().to_owned();
-                self.sent = Some(command);
-                name
-            }
+            Step::Send(request) => self.sends(request),
             Step::Done(release) => {
                 self.releasing = None;
                 match release {
@@ -133,6 +159,45 @@ impl Client {
                 self.releasing = None;
                 format!("gives up: {reason:?}")
             }
+        }
+    }
+
+    pub(super) fn shown_renewal(&mut self, step: renew::Step) -> String {
+        let step = match step {
+            renew::Step::Send(request) => return self.sends(request),
+            over => over,
+        };
+        self.renewing = None;
+        match step {
+            renew::Step::Send(_) => unreachable!("it is over"),
+            renew::Step::Renewed(renewed) => {
+                self.lease = Some(renewed.lease);
+                match renewed.found {
+                    Found::Ours => "renewed, nobody had it meanwhile",
+                    Found::Unproven => "renewed",
+                    Found::Nothing => "renewed, it had been cleared",
+                }
+                .into()
+            }
+            renew::Step::NotRenewed => "not renewed".into(),
+            renew::Step::Lost { overwrote } => {
+                self.lease = None;
+                match overwrote {
+                    Content::Until(_) => "lost, overwrote another's".into(),
+                    other => format!("lost, overwrote {other:?}"),
+                }
+            }
+            renew::Step::GiveUp(reason) => {
+                self.lease = None;
+                format!("gives up: {reason:?}")
+            }
+        }
+    }
+
+    /// After a look that was answered.
+    pub(super) fn note_sighting(&mut self, now: Now) {
+        if let Some(seen) = self.attempt.as_ref().and_then(|attempt| attempt.seen.clone()) {
+            self.sighting = Some(Sighting { seen: Some(seen), at: now.uptime });
         }
     }
 }
