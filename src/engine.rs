@@ -182,7 +182,7 @@ mod tests {
         for (name, at, before) in asked.iter() {
             let remaining = before.map(|end| end.remaining(*at));
             match *name {
-                "GETSET" => assert_eq!(remaining, Some(Duration::from_millis(250)), "well within the guard"),
+                "GETSET" => assert_eq!(remaining, Some(Duration::from_millis(100)), "well within the guard"),
                 "DEL" => assert!(remaining.is_some_and(|time| time <= Duration::from_secs(10)), "the lease"),
                 _ => assert_eq!(remaining, None),
             }

@@ -232,7 +232,7 @@ impl Settings {
     ///
     /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so that
     /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s
-    /// left for their commands.
+    /// left for their commands, of which in Classic a GETSET may wait for a connection for 0.1 s.
     pub fn max_clock_difference(self, limit: Duration) -> Self {
         Self { max_clock_difference: Some(limit), ..self }
     }

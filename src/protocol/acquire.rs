@@ -16,9 +16,9 @@ pub(crate) use terms::{Action, Note, Sighting, Terms};
 /// fast is one that others are busy with.
 const RETRIES_AT_ONCE: u32 = 3;
 
-/// How long after the value was read GETSET may still be sent. Much less than the guard: a GETSET that waits for a connection
-/// while another takes over and works would put our older time over his.
-const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(250);
+/// How long after the value was read GETSET may still be sent. Much less than the guard, of which it takes its part: a GETSET that
+/// waits for a connection while another takes over and works would put our older time over his.
+pub(super) const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(100);
 
 /// One attempt to get one lock.
 ///
@@ -89,6 +89,11 @@ impl Acquiring {
     /// Begins where somebody else has just looked: as if the attempt had looked itself.
     pub(crate) fn behind(terms: Terms, sighting: Sighting, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(terms, sighting.seen);
+        // What was seen may have expired since.
+        if attempt.seen.as_ref().is_some_and(|seen| attempt.may_take_over(seen, now.wall)) {
+            let action = attempt.woken(now);
+            return (attempt, action);
+        }
         let action = match attempt.wait_from(sighting.at, now) {
             Action::Sleep(Duration::ZERO) => attempt.woken(now),
             action => action,
@@ -115,15 +120,13 @@ impl Acquiring {
 
     /// Goes on after a sleep. A look is enough where the key is likely still held, and all that a takeover needs to begin.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
-        if self.terms.expiration.is_none() {
-            return self.freed(now);
-        }
         self.begin_a_round();
-        self.read()
+        if self.terms.expiration.is_some() { self.read() } else { self.ask(now) }
     }
 
     /// Goes on at the news that the lock was given back.
     pub(crate) fn freed(&mut self, now: Now) -> Action {
+        self.idle = 0;
         self.begin_a_round();
         if self.doubt { self.read() } else { self.ask(now) }
     }

@@ -4,7 +4,8 @@
 
 use std::time::Duration;
 
-use super::lease::Lease;
+use super::acquire::TAKEOVER_STILL_TRUE;
+use super::lease::{End, Lease};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::Now;
 use crate::options::Protocol;
@@ -17,7 +18,7 @@ const LOOKS: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Send(Request),
-    /// The new lease is ours.
+    /// The new lease is ours. Whoever gets it looks whether it still lasts (I3).
     Renewed(Renewed),
     /// The old one stands as it was, and may be given back by the rules of releasing.
     NotRenewed,
@@ -50,7 +51,8 @@ pub(crate) enum Found {
 ///
 /// | state | reply | next |
 /// |---|---|---|
-/// | start | no expiration | renewed: there is nothing that could pass |
+/// | start | no expiration, old and new | renewed: there is nothing that could pass |
+/// | | only one of them has an expiration | not renewed |
 /// | | lease passed | not renewed |
 /// | | Classic | GETSET → `Swapping`; Watched and Ttl: WATCH, GET → `Looking` |
 /// | `Swapping` | our own bytes, a time close to ours, or absent | renewed |
@@ -96,11 +98,16 @@ impl Renewing {
         let entry = Entry::of(&new, protocol, expiration);
         let mut renewing = Self { old: old.clone(), new, entry, looks: 0, state: State::Looking };
         let step = match (old.end, protocol) {
+            // What has no end names nobody, and what names somebody has one.
+            _ if old.end.is_some() != expiration.is_some() => Step::NotRenewed,
             (None, _) => renewing.renewed(Found::Unproven),
             (Some(end), _) if end.has_passed(now) => Step::NotRenewed,
             (Some(end), Protocol::Classic) => {
                 renewing.state = State::Swapping;
-                Step::Send(Request::before(end, Command::GetSet(renewing.new.value.clone())))
+                // Not later than our lease lasts, nor than a GETSET may be sent for (I4): another may come to have the lock.
+                let time = end.remaining(now).min(TAKEOVER_STILL_TRUE);
+                let swap = Command::GetSet(renewing.new.value.clone());
+                Step::Send(Request::before(End::of(now, time), swap))
             }
             (Some(_), Protocol::Watched | Protocol::Ttl) => renewing.look(),
         };

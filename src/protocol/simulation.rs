@@ -15,9 +15,9 @@ use world::{Laws, World};
 const WITHIN_THE_GUARD: Laws = Laws {
     protocols: [Protocol::Classic; 3],
     expirations: [1500; 3],
-    skew: 400,
+    skew: 300,
     margin: 0,
-    delay: 400,
+    delay: 300,
     waits: false,
 };
 
