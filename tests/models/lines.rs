@@ -19,7 +19,9 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 use line::{Hold, Lines, News, Place, Turn, Woken};
-use scene::{Ending::*, Part, Release::*, Scene};
+use scene::Ending::{Dies, Late, Polls};
+use scene::Release::{LeavesAToken, Overruns, PassesOn, Unsure};
+use scene::{Part, Scene};
 
 /// A key, and how many there are of it.
 #[derive(Clone, Debug)]
@@ -49,10 +51,12 @@ struct Sighting;
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     tokens: bool,
+    /// Whose it is.
+    of: usize,
 }
 
 impl Wish {
-    fn takes_tokens(&self) -> bool {
+    fn takes_tokens(self) -> bool {
         self.tokens
     }
 }
@@ -60,6 +64,8 @@ impl Wish {
 #[derive(Clone, Debug)]
 struct Gift {
     sighting: Sighting,
+    /// What it was renewed for.
+    wish: Wish,
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -86,6 +92,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_heir_dies", move || {
             Scene::of([waits().then(PassesOn), waits().until(Dies).then(PassesOn), waits().then(PassesOn)])
         }),
+        trial("a_holder_overruns", move || {
+            Scene::of([waits().then(Overruns), waits().then(Overruns), waits()]).in_order()
+        }),
+        trial("one_who_was_given_the_lock_overruns", move || {
+            Scene::of([waits().then(PassesOn), waits().then(Overruns), waits()]).in_order()
+        }),
+        trial("news_is_left_to_the_next", move || {
+            Scene::of([waits(), waits().until(Late), waits()]).in_order()
+        }),
         trial("all_give_up_but_one", move || {
             Scene::of([waits().until(Late), waits(), waits().until(Late), waits().until(Dies)])
         }),
@@ -105,6 +120,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("all_waiting_ends", move || {
             let other = waits().of_key(1).twice();
             Scene::of([waits().twice(), waits().then(PassesOn), waits().until(Late), other]).closed()
+        }),
+        trial("all_waiting_for_what_never_comes_ends", move || {
+            Scene::of([waits(), waits(), waits().of_key(1)]).taken().closed()
         }),
         trial("unparked_for_no_reason", move || {
             Scene::of([waits().then(PassesOn), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
@@ -126,7 +144,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn trial(name: &'static str, scene: impl Fn() -> Scene + Clone + Send + Sync + 'static) -> Trial {
     Trial::test(format!("lines::{name}"), move || {
-        let schedules = crate::setting("SETNX_LOCK_MODEL_ITERATIONS", 1200).div_ceil(2);
+        let schedules = crate::setting("SETNX_LOCK_MODEL_ITERATIONS", 500).div_ceil(2);
         let play = move || scene().play();
         Runner::new(RandomScheduler::new(schedules), Config::new()).run(play.clone());
         Runner::new(PctScheduler::new(3, schedules), Config::new()).run(play);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use shuttle::sync::{Condvar, Mutex};
+use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use shuttle::thread;
 
 use super::{Gift, Hold, Key, Lines, News, Place, Sighting, Turn, Wish, Woken};
@@ -49,6 +49,8 @@ pub(super) enum Release {
     /// The server does as it is told, but its answer is lost.
     Unsure,
     LeavesAToken,
+    /// Not before the next in line is at its head, where it would take over.
+    Overruns,
 }
 
 impl Part {
@@ -87,13 +89,21 @@ pub(super) struct Scene {
     parts: Vec<Part>,
     in_order: bool,
     closed: bool,
+    taken: bool,
     tokens: bool,
     unparks: Vec<usize>,
 }
 
 impl Scene {
     pub(super) fn of<const N: usize>(parts: [Part; N]) -> Self {
-        Self { parts: parts.to_vec(), in_order: false, closed: false, tokens: false, unparks: Vec::new() }
+        Self {
+            parts: parts.to_vec(),
+            in_order: false,
+            closed: false,
+            taken: false,
+            tokens: false,
+            unparks: Vec::new(),
+        }
     }
 
     /// They come one after the other, each before the lock is free for the first time.
@@ -104,6 +114,11 @@ impl Scene {
     /// All waiting is ended at any moment.
     pub(super) fn closed(self) -> Self {
         Self { closed: true, ..self }
+    }
+
+    /// The lock is somebody else's, for ever.
+    pub(super) fn taken(self) -> Self {
+        Self { taken: true, ..self }
     }
 
     /// Somebody waits for tokens, and lets the lines know.
@@ -119,7 +134,7 @@ impl Scene {
     /// Plays it once, in the schedule of the checker, and looks whether all came out right.
     pub(super) fn play(self) {
         let world = Arc::new(World::new(&self));
-        let listener = self.tokens.then(|| spawn(&world, |world| world.listen()));
+        let listener = self.tokens.then(|| spawn(&world, World::listen));
         let actors: Vec<_> = self
             .parts
             .iter()
@@ -164,6 +179,11 @@ fn spawn(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thre
     thread::spawn(move || body(&world))
 }
 
+/// Threads of a scene share one of the system's, so that the panic of one seems to be everybody's.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct World {
     lines: Arc<Lines>,
     keys: Vec<Key>,
@@ -173,6 +193,8 @@ struct World {
     over: Vec<AtomicBool>,
     /// Who has come to the line, where the order matters.
     came: Option<(Mutex<usize>, Condvar)>,
+    /// Who came last to the head of the line.
+    head: (Mutex<usize>, Condvar),
     /// Who got the lock, in that order, where it matters.
     served: Mutex<Vec<usize>>,
     /// Whether a thread panics in this scene, and may take a gift with it.
@@ -194,7 +216,7 @@ struct Server {
 impl World {
     fn new(scene: &Scene) -> Self {
         let server = |name| Server {
-            value: AtomicUsize::new(if scene.in_order && name == 0 { HELD } else { FREE }),
+            value: AtomicUsize::new(if scene.taken || scene.in_order && name == 0 { HELD } else { FREE }),
             asked: AtomicBool::new(false),
             inside: AtomicUsize::new(0),
         };
@@ -205,6 +227,7 @@ impl World {
             tokens: Tokens::default(),
             over: scene.parts.iter().map(|_| AtomicBool::new(false)).collect(),
             came: scene.in_order.then(|| (Mutex::new(0), Condvar::new())),
+            head: (Mutex::new(0), Condvar::new()),
             served: Mutex::new(Vec::new()),
             somebody_dies: AtomicBool::new(false),
         }
@@ -223,10 +246,9 @@ impl World {
     fn look_back(&self, scene: &Scene) {
         for (key, server) in self.keys.iter().zip(&self.servers) {
             let value = server.value.load(SeqCst);
-            assert!(
-                value == FREE || value == GIFT && self.somebody_dies.load(SeqCst),
-                "a lock is lost: {value}"
-            );
+            let left = if scene.taken { HELD } else { FREE };
+            let died = value == GIFT && self.somebody_dies.load(SeqCst);
+            assert!(value == left || died, "a lock is lost: {value}");
             assert_eq!(
                 Arc::strong_count(&key.copies),
                 1,
@@ -234,7 +256,7 @@ impl World {
             );
         }
         if scene.in_order {
-            let served = self.served.lock().unwrap();
+            let served = lock(&self.served);
             assert!(served.is_sorted(), "not first come, first served: {served:?}");
             let patient = scene
                 .parts
@@ -278,20 +300,20 @@ struct List {
 
 impl Tokens {
     fn leave(&self) {
-        self.list.lock().unwrap().tokens += 1;
+        lock(&self.list).tokens += 1;
         self.changed.notify_all();
     }
 
     fn want(&self) {
-        self.list.lock().unwrap().wanted = true;
+        lock(&self.list).wanted = true;
         self.changed.notify_all();
     }
 
     /// Returns whether there was one; else it is over.
     fn hear(&self) -> bool {
-        let list = self.list.lock().unwrap();
+        let list = lock(&self.list);
         let silent = |list: &mut List| !list.stopped && (list.tokens == 0 || !list.wanted);
-        let mut list = self.changed.wait_while(list, silent).unwrap();
+        let mut list = self.changed.wait_while(list, silent).unwrap_or_else(PoisonError::into_inner);
         if list.stopped {
             return false;
         }
@@ -300,16 +322,19 @@ impl Tokens {
     }
 
     fn put_back(&self, still_wanted: impl FnOnce() -> bool) {
-        let mut list = self.list.lock().unwrap();
+        let mut list = lock(&self.list);
         list.tokens += 1;
         list.wanted = still_wanted();
     }
 
     fn stop(&self) {
-        self.list.lock().unwrap().stopped = true;
+        lock(&self.list).stopped = true;
         self.changed.notify_all();
     }
 }
+
+/// What a thread panics with that is meant to.
+struct Death;
 
 struct Actor<'a> {
     world: &'a World,
@@ -321,7 +346,11 @@ impl Actor<'_> {
     fn act(&self) {
         for _ in 0..self.part.rounds {
             let got = match self.part.kind {
-                Kind::Waits => catch_unwind(AssertUnwindSafe(|| self.wait())).unwrap_or_default(),
+                Kind::Waits => match catch_unwind(AssertUnwindSafe(|| self.wait())) {
+                    Ok(got) => got,
+                    Err(panic) if panic.is::<Death>() => None,
+                    Err(panic) => resume_unwind(panic),
+                },
                 Kind::Tries => self.server().set(false).then(|| self.world.lines.hold(self.key(), Sighting)),
                 Kind::Elsewhere => {
                     if self.server().set(false) {
@@ -343,12 +372,15 @@ impl Actor<'_> {
     /// As the engine does it: behind what somebody else has seen it sleeps first, and where it is late it looks once more.
     fn wait(&self) -> Option<Hold> {
         let tokens = self.part.release == Release::LeavesAToken;
-        let mut place = self.join(Wish { tokens });
+        let mut place = self.join(Wish { tokens, of: self.number });
         let mut look = match place.turn(|| self.park(false)) {
             Turn::Given(gift, hold) => return Some(self.accept(&gift, hold)),
             Turn::Over { .. } => return None,
             Turn::Ours(sighting) => sighting.is_none(),
         };
+        let (head, changed) = &self.world.head;
+        *lock(head) = self.number;
+        changed.notify_all();
         let mut over = false;
         loop {
             if look && self.ask() {
@@ -363,6 +395,8 @@ impl Actor<'_> {
             look = true;
             match place.sleep(Sighting, || self.park(true)) {
                 Woken::Given(gift, hold) => return Some(self.accept(&gift, hold)),
+                // Whoever is late leaves the news to others.
+                Woken::News(_) if self.part.ending == Ending::Late && self.is_over() => return None,
                 Woken::News(_) => {}
                 Woken::Over => over = self.part.ending != Ending::Polls || self.world.lines.is_closed(),
             }
@@ -371,8 +405,9 @@ impl Actor<'_> {
 
     fn join(&self, wish: Wish) -> Place {
         let Some((came, more)) = &self.world.came else { return self.world.lines.join(self.key(), wish) };
-        let count = came.lock().unwrap();
-        let mut count = more.wait_while(count, |count| *count < self.number).unwrap();
+        let count = lock(came);
+        let mut count =
+            more.wait_while(count, |count| *count < self.number).unwrap_or_else(PoisonError::into_inner);
         let place = self.world.lines.join(self.key(), wish);
         *count += 1;
         let last = *count == self.world.over.len();
@@ -395,7 +430,8 @@ impl Actor<'_> {
         got
     }
 
-    fn accept(&self, _: &Gift, hold: Hold) -> Hold {
+    fn accept(&self, gift: &Gift, hold: Hold) -> Hold {
+        assert_eq!(gift.wish.of, self.number, "renewed for somebody else");
         let renewed = self.server().value.compare_exchange(GIFT, HELD, SeqCst, SeqCst);
         assert_eq!(renewed, Ok(GIFT), "what was given is not there");
         hold
@@ -403,14 +439,20 @@ impl Actor<'_> {
 
     fn give_back(&self, hold: Hold) {
         let (world, server) = (self.world, self.server());
+        if self.part.release == Release::Overruns {
+            let (head, changed) = &world.head;
+            let _next = changed
+                .wait_while(lock(head), |head| *head <= self.number)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
         let mut ours = HELD;
         let mut hold = hold;
         if self.part.release == Release::PassesOn
-            && let Some((heir, _)) = hold.heir()
+            && let Some((heir, wish)) = hold.heir()
         {
             server.value.store(GIFT, SeqCst);
             ours = GIFT;
-            match hold.give(heir, &Gift { sighting: Sighting }) {
+            match hold.give(heir, &Gift { sighting: Sighting, wish }) {
                 None => return,
                 Some(kept) => hold = kept,
             }
@@ -418,7 +460,7 @@ impl Actor<'_> {
         let released = server.value.compare_exchange(ours, FREE, SeqCst, SeqCst);
         assert!(released.is_ok() || world.somebody_dies.load(SeqCst), "another has it: {released:?}");
         match self.part.release {
-            Release::Plain | Release::PassesOn => hold.end(News::Freed, false),
+            Release::Plain | Release::PassesOn | Release::Overruns => hold.end(News::Freed, false),
             Release::Unsure => drop(hold),
             Release::LeavesAToken => {
                 world.tokens.leave();
@@ -429,16 +471,14 @@ impl Actor<'_> {
 
     /// Sleeps, and says whether to sleep on.
     fn park(&self, at_the_head: bool) -> bool {
-        let over = &self.world.over[self.number];
         let ended = match self.part.ending {
             Ending::Never => false,
-            Ending::Late => over.load(SeqCst),
-            Ending::Polls => at_the_head && over.swap(false, SeqCst),
-            Ending::Dies => over.load(SeqCst),
+            Ending::Late | Ending::Dies => self.is_over(),
+            Ending::Polls => at_the_head && self.world.over[self.number].swap(false, SeqCst),
         };
         if ended && self.part.ending == Ending::Dies {
             self.world.somebody_dies.store(true, SeqCst);
-            resume_unwind(Box::new("meant to"));
+            resume_unwind(Box::new(Death));
         }
         if ended {
             return false;
@@ -450,9 +490,13 @@ impl Actor<'_> {
         true
     }
 
+    fn is_over(&self) -> bool {
+        self.world.over[self.number].load(SeqCst)
+    }
+
     fn served(&self) {
         if self.world.came.is_some() {
-            self.world.served.lock().unwrap().push(self.number);
+            lock(&self.world.served).push(self.number);
         }
     }
 
