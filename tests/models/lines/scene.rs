@@ -85,6 +85,7 @@ impl Part {
 
 const KEYS: usize = 2;
 
+#[allow(clippy::struct_excessive_bools, reason = "each may be there or not")]
 pub(super) struct Scene {
     parts: Vec<Part>,
     in_order: bool,
