@@ -4,6 +4,9 @@
 //! handler of a signal too. It sets the flag, then wakes whoever is registered, if it gets the list's mutex at once. If it does not,
 //! somebody is registering or going, or another is cancelling; whoever has the mutex looks at the flag after giving it back, and
 //! does the waking then. The two fences make sure of that: either the canceller finds the mutex free, or its owner finds the flag set.
+//! They order the flag too; its own `SeqCst` adds nothing that is needed.
+//!
+//! `tests/models` tries this file with weakly ordered memory, and with signals that come while their own thread has the mutex.
 
 use std::fmt;
 use std::sync::Arc;

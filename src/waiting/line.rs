@@ -12,6 +12,11 @@
 //!
 //! Parking may also return for no reason, or because of an unpark that was meant for something else in the thread: every return is
 //! followed by another look. An entry lives as long as somebody waits for the key or holds it.
+//!
+//! News also makes the line forget what was last seen of the key. That alone would do for a new head, who looks there first: where
+//! nothing was seen he asks the server, and where something was, a holder will tell him or his sleep has an end.
+//!
+//! `tests/models` searches this file for lost wake-ups, with threads whose schedules a checker chooses.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

@@ -1,0 +1,133 @@
+//! Cancelling at any moment of two threads that register, sleep and go. The checker is loom: it tries every schedule
+//! with few preemptions, and every value that a weakly ordered load may see.
+//!
+//! The mutex and the parking are made here, of nothing but atomics with the orders that the standard library's have: the checker's
+//! own are stricter, and would hide a fence that is missing.
+
+#[allow(unreachable_pub, reason = "public in the library")]
+#[path = "../../src/waiting/cancel.rs"]
+mod cancel;
+mod sync;
+
+use libtest_mimic::Trial;
+use loom::model::Builder;
+use loom::thread;
+
+use cancel::Canceller;
+use sync::{Signal, park};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let scenarios: [(&'static str, fn()); 7] = [
+        ("one_sleeps", one_sleeps),
+        ("two_sleep", two_sleep),
+        ("one_sleeps_as_another_comes_and_goes", one_sleeps_as_another_comes_and_goes),
+        ("two_cancel_at_once", two_cancel_at_once),
+        ("a_signal_cancels_in_the_midst_of_registering", a_signal_cancels_in_the_midst_of_registering),
+        ("a_signal_cancels_in_the_midst_of_going", a_signal_cancels_in_the_midst_of_going),
+        ("a_signal_cancels_in_the_midst_of_cancelling", a_signal_cancels_in_the_midst_of_cancelling),
+    ];
+    let trial = |(name, scenario): (&'static str, fn())| {
+        Trial::test(format!("cancels::{name}"), move || {
+            let mut builder = Builder::new();
+            // Every schedule would take hours; few bugs need more than two preemptions.
+            builder.preemption_bound = Some(crate::setting("SETNX_LOCK_MODEL_PREEMPTIONS", 2));
+            builder.check(scenario);
+            Ok(())
+        })
+    };
+    scenarios.into_iter().map(trial).collect()
+}
+
+/// As in the engine: registers, then looks and sleeps.
+fn wait(canceller: &Canceller) {
+    let _registered = canceller.register();
+    while !canceller.is_cancelled() {
+        park();
+    }
+}
+
+fn waits(canceller: &Canceller) -> thread::JoinHandle<()> {
+    let canceller = canceller.clone();
+    thread::spawn(move || wait(&canceller))
+}
+
+fn one_sleeps() {
+    let canceller = Canceller::new();
+    let waiter = waits(&canceller);
+    canceller.cancel();
+    waiter.join().unwrap();
+}
+
+fn two_sleep() {
+    let canceller = Canceller::new();
+    let waiters = [waits(&canceller), waits(&canceller)];
+    canceller.cancel();
+    for waiter in waiters {
+        waiter.join().unwrap();
+    }
+}
+
+/// The mutex is held by one who does not sleep at all, while the other does.
+fn one_sleeps_as_another_comes_and_goes() {
+    let canceller = Canceller::new();
+    let waiter = waits(&canceller);
+    let visitor = {
+        let canceller = canceller.clone();
+        thread::spawn(move || drop(canceller.register()))
+    };
+    canceller.cancel();
+    waiter.join().unwrap();
+    visitor.join().unwrap();
+}
+
+fn two_cancel_at_once() {
+    let canceller = Canceller::new();
+    let waiter = waits(&canceller);
+    let other = {
+        let canceller = canceller.clone();
+        thread::spawn(move || canceller.cancel())
+    };
+    canceller.cancel();
+    waiter.join().unwrap();
+    other.join().unwrap();
+}
+
+/// A handler of a signal runs in the thread that has the mutex, which cannot go on before it has returned.
+fn a_signal_cancels_in_the_midst_of_registering() {
+    let canceller = Canceller::new();
+    let waiter = waits(&canceller);
+    let signalled = {
+        let canceller = canceller.clone();
+        thread::spawn(move || {
+            let handler = canceller.clone();
+            let signal = Signal::before_the_next_thread_is_named(move || handler.cancel());
+            let _registered = canceller.register();
+            assert!(signal.has_come());
+        })
+    };
+    waiter.join().unwrap();
+    signalled.join().unwrap();
+}
+
+fn a_signal_cancels_in_the_midst_of_going() {
+    let canceller = Canceller::new();
+    let waiter = waits(&canceller);
+    let registered = canceller.register();
+    let handler = canceller.clone();
+    let signal = Signal::before_the_next_thread_is_named(move || handler.cancel());
+    drop(registered);
+    assert!(signal.has_come());
+    waiter.join().unwrap();
+}
+
+/// The handler is called where the waking begins, and again while it goes on.
+fn a_signal_cancels_in_the_midst_of_cancelling() {
+    let canceller = Canceller::new();
+    let waiters = [waits(&canceller), waits(&canceller)];
+    let handler = canceller.clone();
+    let _signal = Signal::before_the_next_thread_is_woken(move || handler.cancel());
+    canceller.cancel();
+    for waiter in waiters {
+        waiter.join().unwrap();
+    }
+}
