@@ -4,12 +4,8 @@
 #[allow(dead_code, reason = "whether a line is closed is for the engine")]
 #[path = "../../src/waiting/line.rs"]
 mod line;
-/// What the line is made of.
-mod sync {
-    pub(super) use shuttle::sync::{Mutex, MutexGuard, PoisonError};
-    pub(super) use shuttle::thread::{Thread, current};
-}
 mod scene;
+mod sync;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;

@@ -8,6 +8,7 @@ use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use shuttle::thread;
 
+use super::sync::{self, Thread};
 use super::{Gift, Hold, Key, Lines, News, Place, Sighting, Turn, Wish, Woken};
 
 /// What a thread does.
@@ -142,14 +143,17 @@ impl Scene {
             .enumerate()
             .map(|(number, part)| {
                 let part = *part;
-                spawn(&world, move |world| Actor { world, number, part }.act())
+                spawn(&world, move |world| {
+                    world.threads[number].clone().enter();
+                    Actor { world, number, part }.act();
+                })
             })
             .collect();
         // Who ends waits: one thread for each kind of end, so that every kind comes at any moment.
         let mut fates = Vec::new();
         for (number, part) in self.parts.iter().enumerate() {
             if part.ending != Ending::Never {
-                let thread = actors[number].thread().clone();
+                let thread = world.threads[number].clone();
                 fates.push(spawn(&world, move |world| {
                     world.over[number].store(true, SeqCst);
                     thread.unpark();
@@ -160,9 +164,8 @@ impl Scene {
             fates.push(spawn(&world, |world| world.lines.close()));
         }
         if !self.unparks.is_empty() {
-            let threads: Vec<_> =
-                self.unparks.iter().map(|number| actors[*number].thread().clone()).collect();
-            fates.push(spawn(&world, move |_| threads.iter().for_each(thread::Thread::unpark)));
+            let threads: Vec<_> = self.unparks.iter().map(|number| world.threads[*number].clone()).collect();
+            fates.push(spawn(&world, move |_| threads.iter().for_each(Thread::unpark)));
         }
         for thread in actors.into_iter().chain(fates) {
             thread.join().unwrap();
@@ -190,6 +193,7 @@ struct World {
     keys: Vec<Key>,
     servers: Vec<Server>,
     tokens: Tokens,
+    threads: Vec<Thread>,
     /// Whose time is over, or whose end has come.
     over: Vec<AtomicBool>,
     /// Who has come to the line, where the order matters.
@@ -226,6 +230,7 @@ impl World {
             keys: (0..KEYS).map(|name| Key { name, copies: Arc::new(()) }).collect(),
             servers: (0..KEYS).map(server).collect(),
             tokens: Tokens::default(),
+            threads: scene.parts.iter().map(|_| Thread::default()).collect(),
             over: scene.parts.iter().map(|_| AtomicBool::new(false)).collect(),
             came: scene.in_order.then(|| (Mutex::new(0), Condvar::new())),
             head: (Mutex::new(0), Condvar::new()),
@@ -486,7 +491,7 @@ impl Actor<'_> {
         }
         // It may return for no reason at all.
         if !thread_rng().gen_bool(0.1) {
-            thread::park();
+            sync::park();
         }
         true
     }
