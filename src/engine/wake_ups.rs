@@ -197,7 +197,12 @@ impl WakeUps {
         });
         let Some(key) = key else { return };
         if !self.lines.tell(&key, News::Freed) {
-            self.lock().wanted.remove(list);
+            let mut state = self.lock();
+            // Who has joined since wants the token that is put back.
+            if !self.lines.is_waited_for(&key) {
+                state.wanted.remove(list);
+            }
+            drop(state);
             // If that fails, the next waits for a poll interval.
             let _ = self.window.leave_token(list, &self.limits());
         }
