@@ -20,6 +20,7 @@
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `turns` | the line before a key, among the threads of a process |
+//! | `wake_ups`, `wake_up_faults` | tokens that wake the next process, and what happens when that comes to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
@@ -46,6 +47,8 @@ mod surveys;
 mod transaction_faults;
 mod transactions;
 mod turns;
+mod wake_up_faults;
+mod wake_ups;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -95,6 +98,8 @@ fn main() -> ExitCode {
         transaction_faults::trials(),
         transactions::trials(),
         turns::trials(),
+        wake_up_faults::trials(),
+        wake_ups::trials(),
         wire::trials(),
     ] {
         trials.extend(part);
