@@ -102,9 +102,9 @@ fn a_server_that_is_started_anew() -> Outcome {
     until_listening(&server, 1);
     assert_eq!(whys.told().len(), 1, "{:?}", whys.told());
     // The key went with the server.
-    drop(held);
     drop(elsewhere(&server, "k", WOKEN)?.lock()?);
     drop(waiter.came()?);
+    drop(held);
     Ok(())
 }
 

@@ -35,7 +35,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_releaser_that_is_killed_leaves_no_list_without_an_end,
             a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another,
             a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another,
-            who_has_just_released_waits_for_his_turn,
             peers_that_leave_no_tokens_cost_a_poll,
             a_pool_that_cannot_listen_is_refused,
             a_pool_of_one_connection_is_enough,
@@ -440,25 +439,6 @@ fn a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> Outcome 
     monitor.wait_for("the other one's try", |words| words[0] == "SETNX");
     drop(stranger);
     assert!(other.still_waits());
-    Ok(())
-}
-
-fn who_has_just_released_waits_for_his_turn() -> Outcome {
-    let server = RedisServer::start()?;
-    let (first, second) = (elsewhere(&server, "k", WOKEN)?, elsewhere(&server, "k", WOKEN)?);
-    let held = elsewhere(&server, "k", WOKEN)?.lock()?;
-    let waiter = Waiter::of(&first);
-    until_listening(&server, 1);
-    drop(held);
-    let held = waiter.came()?;
-    let waiter = Waiter::of(&second);
-    until_listening(&server, 2);
-    // The first listens as well, and has done so for longer; so it may be the one to hear its own token.
-    drop(held);
-    let again = Waiter::of(&first);
-    let (one, other) = (waiter.came(), thread::spawn(move || again.came()));
-    drop(one?);
-    drop(other.join().unwrap()?);
     Ok(())
 }
 
