@@ -184,14 +184,14 @@ fn in_turn(
     rounds: usize,
 ) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
     let held = elsewhere(server, "k", WOKEN)?.lock()?;
-    let served = Arc::new(Mutex::new(Vec::new()));
+    let turns = Arc::new(Mutex::new(Vec::new()));
     let (sender, done) = mpsc::channel();
     for n in 0..processes {
-        let (lock, served, sender) = (elsewhere(server, "k", WOKEN)?, Arc::clone(&served), sender.clone());
+        let (lock, turns, sender) = (elsewhere(server, "k", WOKEN)?, Arc::clone(&turns), sender.clone());
         thread::spawn(move || {
             let came = (0..rounds).try_for_each(|_| {
                 lock.with(|_| {
-                    served.lock().unwrap().push(n);
+                    turns.lock().unwrap().push(n);
                     Ok::<_, Error>(())
                 })
             });
@@ -203,27 +203,27 @@ fn in_turn(
     for _ in 0..processes {
         done.recv_timeout(IN_TIME)??;
     }
-    let served = served.lock().unwrap().clone();
-    Ok(served)
+    let turns = turns.lock().unwrap().clone();
+    Ok(turns)
 }
 
 fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
     const PROCESSES: usize = 4;
     const ROUNDS: usize = 10;
     let expected: Vec<usize> = (0..PROCESSES).cycle().take(PROCESSES * ROUNDS).collect();
-    let mut served = Vec::new();
+    let mut turns = Vec::new();
     for _ in 0..5 {
         let server = RedisServer::start()?;
         let monitor = Monitor::on(&server)?;
-        served = in_turn(&server, PROCESSES, ROUNDS)?;
+        turns = in_turn(&server, PROCESSES, ROUNDS)?;
         let commands = monitor.recorded(&server)?;
         let sent = |name: &str| names(&commands).iter().filter(|sent| **sent == name).count();
         // One that has waited for five seconds waits anew, behind the others: on a busy machine it is done over.
-        if served == expected || sent("BLPOP") <= PROCESSES + sent("RPUSH") {
+        if turns == expected || sent("BLPOP") <= PROCESSES + sent("RPUSH") {
             break;
         }
     }
-    assert_eq!(served, expected);
+    assert_eq!(turns, expected);
     Ok(())
 }
 
@@ -367,7 +367,7 @@ fn a_releaser_that_is_killed_leaves_no_list_without_an_end() -> Outcome {
 }
 
 fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Outcome {
-    let ways: [fn(&RedisServer) -> Result<(), Box<dyn std::error::Error>>; 3] = [
+    let ways: [fn(&RedisServer) -> Result<(), Error>; 3] = [
         |server| {
             let waiter = Waiter::of(&elsewhere(server, "k", WOKEN.timeout(millis(200)))?);
             until_listening(server, 1);
@@ -394,7 +394,7 @@ fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Out
     for gives_up in ways {
         let server = RedisServer::start()?;
         let held = elsewhere(&server, "k", WOKEN)?.lock()?;
-        gives_up(&server).unwrap();
+        gives_up(&server)?;
         // It is still listening, and before the other.
         until_listening(&server, 1);
         let waiter = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
@@ -484,9 +484,9 @@ fn a_pool_of_one_connection_is_enough() -> Outcome {
     let own = Locker::at(&server.url())?.pool_size(1).open()?;
     let manager = Manager::new(redis::Client::open(server.url())?);
     let pool = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
-    let managed = Locker::with_managed_pool(pool.build_unchecked(manager.clone()), &manager);
+    let shared = Locker::with_managed_pool(pool.build_unchecked(manager.clone()), &manager);
     let mut locks = Vec::new();
-    for locker in [own, managed] {
+    for locker in [own, shared] {
         let lock = Lock::new(&locker, "k", WOKEN)?;
         locks.extend([lock.clone(), lock.clone(), lock]);
     }
