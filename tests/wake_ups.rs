@@ -366,8 +366,11 @@ fn a_releaser_that_is_killed_leaves_no_list_without_an_end() -> Outcome {
     Ok(())
 }
 
+/// Lets somebody wait and give up.
+type GivesUp = fn(&RedisServer) -> Result<(), Error>;
+
 fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Outcome {
-    let ways: [fn(&RedisServer) -> Result<(), Error>; 3] = [
+    let ways: [GivesUp; 3] = [
         |server| {
             let waiter = Waiter::of(&elsewhere(server, "k", WOKEN.timeout(millis(200)))?);
             until_listening(server, 1);
