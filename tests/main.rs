@@ -20,6 +20,8 @@
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `turns` | the line before a key, among the threads of a process |
+//! | `wake_ups`, `wake_up_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
+//! | `wake_up_faults` | what happens when wake-ups come to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
@@ -46,6 +48,9 @@ mod surveys;
 mod transaction_faults;
 mod transactions;
 mod turns;
+mod wake_up_ends;
+mod wake_up_faults;
+mod wake_ups;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -95,6 +100,9 @@ fn main() -> ExitCode {
         transaction_faults::trials(),
         transactions::trials(),
         turns::trials(),
+        wake_up_ends::trials(),
+        wake_up_faults::trials(),
+        wake_ups::trials(),
         wire::trials(),
     ] {
         trials.extend(part);

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::{LONG, Outcome, RedisServer, Way, expiring, millis, tests};
-use crate::{cancelling, clocks};
+use crate::{cancelling, clocks, wake_ups};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -42,6 +42,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancelling::wait_for_a_signal(url, key),
+        ["wake_ups", part @ ..] => wake_ups::as_worker(part),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such part: {part}").into()),
     };

@@ -83,10 +83,21 @@ impl Wait<'_> {
     fn once(&self) -> Result<Acquired, Error> {
         if self.options.timeout == Some(Duration::ZERO) {
             let (attempt, action) = Acquiring::start(self.terms(), self.began);
-            return self.attempt(attempt, action, self.began, None);
+            return self.attempt(attempt, action, self.began, &mut None);
         }
-        let mut place = self.engine.lines.join(self.key, Wish::of(self.options));
-        let turn = place.turn(self.parking(self.deadline));
+        let mut place = Some(self.engine.lines.join(self.key, Wish::of(self.options)));
+        let came = self.in_line(&mut place);
+        // A token that came as we gave up is for another process, if nobody in this one is left.
+        if self.options.wake_ups && place.and_then(Place::leave) == Some(News::Freed) {
+            let now = clock::uptime();
+            self.engine.leave_token(self.key, self.deadline.map_or(now, |deadline| deadline.min(now)));
+        }
+        came
+    }
+
+    fn in_line(&self, place: &mut Option<Place>) -> Result<Acquired, Error> {
+        let Some(standing) = place else { unreachable!("it has just joined the line") };
+        let turn = standing.turn(self.parking(self.deadline));
         let now = clock::now();
         let (attempt, action) = match turn {
             Turn::Ours(None) => match self.token_under_way() {
@@ -100,7 +111,7 @@ impl Wait<'_> {
                 return Err(self.timed_out(0, seen.and_then(|sighting| sighting.seen), ahead, now));
             }
         };
-        self.attempt(attempt, action, now, Some(place))
+        self.attempt(attempt, action, now, place)
     }
 
     /// Talks to the server, as the head of the line.
@@ -109,7 +120,7 @@ impl Wait<'_> {
         mut attempt: Acquiring,
         mut action: Action,
         mut now: Now,
-        mut place: Option<Place>,
+        place: &mut Option<Place>,
     ) -> Result<Acquired, Error> {
         let over = || self.is_over();
         let mut call = Call::new(self.engine, self.key, self.options.protocol).ended_by(Over(&over));
@@ -129,7 +140,7 @@ impl Wait<'_> {
                     attempt.reply(reply, now)
                 }
                 Action::Sleep(time) => {
-                    let Some(place) = &mut place else {
+                    let Some(place) = place else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
                     if self.options.wake_ups {
@@ -149,7 +160,7 @@ impl Wait<'_> {
                 }
                 Action::Held(lease) => {
                     let sighting = Sighting::of(&lease, now);
-                    let hold = match place {
+                    let hold = match place.take() {
                         Some(place) => place.enter(sighting),
                         None => self.engine.lines.hold(self.key, sighting),
                     };

@@ -2,8 +2,7 @@
 
 use super::Engine;
 use super::call::Call;
-use super::wake_ups;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
@@ -77,10 +76,10 @@ impl Engine {
         }
         // Where this process waits for tokens as others do, its next thread is woken when it is its turn among them.
         let hears = options.wake_ups && self.wake_ups.hears(key);
-        let by_token = hears && self.leave_token(key, began);
+        let by_token = hears && self.leave_token(key, began.uptime);
         hold.end(News::Freed, by_token);
         if options.wake_ups && !hears {
-            self.leave_token(key, began);
+            self.leave_token(key, began.uptime);
         }
         outcome
     }
@@ -110,14 +109,11 @@ impl Engine {
         }
     }
 
-    /// Leaves a token for the next waiter in whichever process. Returns whether there is one now.
-    fn leave_token(&self, key: &Key, began: Now) -> bool {
-        let limits = self.limits(Protocol::Classic, clock::now(), Some(began.uptime));
-        let left = self.wake_ups.leave(key, &limits);
-        if let Err(failure) = &left {
-            self.observer.tell(&Event::NoWakeUps { why: &wake_ups::in_words(failure) });
-        }
-        left.is_ok()
+    /// Leaves a token for the next waiter in whichever process, within the time of one command since then. Returns whether there is one
+    /// now.
+    pub(super) fn leave_token(&self, key: &Key, since: Uptime) -> bool {
+        let limits = self.limits(Protocol::Classic, clock::now(), Some(since));
+        self.wake_ups.leave(key, &limits, &self.observer)
     }
 
     /// Puts a lease for the next holder into the place of this one's.

@@ -5,16 +5,16 @@
 //! interrupts its BLPOP by a token in a list of the locker's own.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::Duration;
+use std::{fmt, mem, thread};
 
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::server::refusal::RefusalKind;
 use crate::server::{Ear, Failure, Limits, Over, Window};
 use crate::waiting::{Lines, News};
 
@@ -47,8 +47,18 @@ struct State {
     listening: bool,
     /// Whether keys were added that it has not taken in.
     stale: bool,
-    /// Until when it is not tried again.
-    quiet_until: Option<Uptime>,
+    /// Until when nobody listens, since the server refuses it.
+    deaf_until: Option<Uptime>,
+    /// Until when no tokens are left, for the same reason.
+    mute_until: Option<Uptime>,
+    /// Whether it was told that listening does not work, and that leaving tokens does not, and has not worked since.
+    told: Told,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Told {
+    deaf: bool,
+    mute: bool,
 }
 
 struct Wanted {
@@ -66,14 +76,39 @@ impl WakeUps {
         Self { window, lines, bell, state: Mutex::default() }
     }
 
-    /// Leaves a token for whoever waits for the key in another process, or in this one.
-    pub(super) fn leave(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Leaves a token for whoever waits for the key in another process, or in this one. Returns whether there is one now.
+    pub(super) fn leave(&self, key: &Key, limits: &Limits<'_>, observer: &Observer) -> bool {
         let list = list_of(key);
+        let mut state = self.lock();
+        if state.mute_until.is_some_and(|until| clock::uptime() < until) {
+            return false;
+        }
         // Before it is there: it may come back at once.
-        if let Some(wanted) = self.lock().wanted.get_mut(&list) {
+        if let Some(wanted) = state.wanted.get_mut(&list) {
             wanted.left = Some(clock::uptime());
         }
-        self.window.leave_token(&list, limits)
+        drop(state);
+        let left = self.window.leave_token(&list, limits);
+        let mut state = self.lock();
+        let Err(failure) = left else {
+            state.told.mute = false;
+            return true;
+        };
+        // Nobody is to wait for what comes of it.
+        if let Some(wanted) = state.wanted.get_mut(&list) {
+            wanted.left = None;
+        }
+        if let Failure::Refused(refusal) = &failure
+            && !(refusal.may_pass() || refusal.sends_away() || refusal.kind() == RefusalKind::WrongType)
+        {
+            state.mute_until = Some(clock::uptime().after(REFUSED));
+        }
+        let told = mem::replace(&mut state.told.mute, true);
+        drop(state);
+        if !told {
+            observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
+        }
+        false
     }
 
     /// Returns when this process left a token for the key that others may be acting upon, if it would get to know what comes of
@@ -93,7 +128,7 @@ impl WakeUps {
     pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &Observer) {
         let now = clock::uptime();
         let mut state = self.lock();
-        if state.quiet_until.is_some_and(|until| now < until) {
+        if state.deaf_until.is_some_and(|until| now < until) {
             return;
         }
         let mut added = false;
@@ -133,7 +168,6 @@ impl WakeUps {
     fn run(&self, observer: &Observer) {
         let mut ear: Option<Box<dyn Ear>> = None;
         let mut pause = RETRY[0];
-        let mut said = false;
         while let Some(lists) = self.take_in(ear.is_some()) {
             let heard = match &mut ear {
                 Some(ear) => ear.hear(&lists.iter().map(Vec::as_slice).collect::<Vec<_>>()),
@@ -147,7 +181,8 @@ impl WakeUps {
             };
             let failure = match heard {
                 Ok(list) => {
-                    (pause, said) = (RETRY[0], false);
+                    pause = RETRY[0];
+                    self.lock().told.deaf = false;
                     if let Some(list) = list {
                         self.pass_on(&list);
                     }
@@ -156,16 +191,17 @@ impl WakeUps {
                 Err(failure) => failure,
             };
             ear = None;
-            if !said {
-                said = true;
+            if !mem::replace(&mut self.lock().told.deaf, true) {
                 observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
             }
             match failure {
-                Failure::Refused(refusal) if !refusal.may_pass() => return self.end(Some(REFUSED)),
+                Failure::Refused(refusal) if !(refusal.may_pass() || refusal.sends_away()) => {
+                    return self.end(Some(REFUSED));
+                }
                 Failure::TooOld(_) => return self.end(Some(REFUSED)),
                 _ => {}
             }
-            self.lock().listening = false;
+            self.forget_tokens();
             thread::sleep(pause);
             pause = RETRY[1].min(pause * 2);
         }
@@ -189,6 +225,15 @@ impl WakeUps {
         Some(lists)
     }
 
+    /// Tokens that are under way may be lost with the connection, or with the server.
+    fn forget_tokens(&self) {
+        let mut state = self.lock();
+        state.listening = false;
+        for wanted in state.wanted.values_mut() {
+            wanted.left = None;
+        }
+    }
+
     /// Gives a token to the head of the key's line. One that nobody here waits for any more is somebody else's.
     fn pass_on(&self, list: &[u8]) {
         let key = self.lock().wanted.get_mut(list).map(|wanted| {
@@ -209,8 +254,10 @@ impl WakeUps {
     }
 
     fn end(&self, quiet: Option<Duration>) {
-        let quiet_until = quiet.map(|time| clock::uptime().after(time));
-        *self.lock() = State { quiet_until, ..State::default() };
+        let deaf_until = quiet.map(|time| clock::uptime().after(time));
+        let mut state = self.lock();
+        let State { mute_until, told, .. } = *state;
+        *state = State { deaf_until, mute_until, told, ..State::default() };
     }
 
     /// What a token is worth waiting for: no connection that is not there, and an answer.
@@ -237,10 +284,24 @@ fn list_of(key: &Key) -> Vec<u8> {
     [key.as_bytes(), b":wake-up"].concat()
 }
 
-pub(super) fn in_words(failure: &Failure) -> String {
+fn in_words(failure: &Failure) -> String {
     match failure {
         Failure::NoConnection { cause, .. } => cause.to_string(),
-        Failure::Refused(refusal) => refusal.to_string(),
+        Failure::Refused(refusal) => {
+            let text = refusal.text().trim_end_matches('.');
+            match refusal.kind() {
+                RefusalKind::NotPermitted => format!(
+                    "the server refused: {text}: the user needs BLPOP, RPUSH, LTRIM, EXPIRE, MULTI and EXEC, on KEY:wake-up and \
+                     setnx-lock:bell:*"
+                ),
+                RefusalKind::WrongType => {
+                    format!(
+                        "the server refused: {text}: what is in KEY:wake-up, for one of the keys, is no list"
+                    )
+                }
+                _ => refusal.to_string(),
+            }
+        }
         Failure::Lost(error) => error.to_string(),
         Failure::TooOld(version) => format!("the server is Redis {version}, and wake-ups need 2.0"),
         Failure::TooLate => "there was no time left".to_owned(),

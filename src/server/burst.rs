@@ -25,6 +25,28 @@ where
     multi_is_known: Arc<AtomicBool>,
 }
 
+/// Sends a transaction. Where MULTI is refused, what follows would be carried out at once and unguarded; so the first
+/// MULTI goes alone, and only after one was accepted do all go together.
+pub(super) fn transact(
+    connection: &mut impl Carrier,
+    multi_is_known: &AtomicBool,
+    packed: &[u8],
+    replies: usize,
+    limits: &Limits<'_>,
+) -> RedisResult<Vec<Value>> {
+    let left = || limits.answered_by.since(clock::uptime());
+    if multi_is_known.load(Ordering::Relaxed) {
+        return connection.exchange(packed, replies, left());
+    }
+    let (multi, rest) = packed.split_at(form::MULTI.len());
+    let mut all = connection.exchange(multi, 1, left())?;
+    if all == [Value::Okay] {
+        multi_is_known.store(true, Ordering::Relaxed);
+        all.extend(connection.exchange(rest, replies - 1, left())?);
+    }
+    Ok(all)
+}
+
 impl<M: r2d2::ManageConnection> Watching<M>
 where
     M::Connection: Carrier,
@@ -34,21 +56,9 @@ where
         Self { connection: Some(connection), multi_is_known }
     }
 
-    /// Sends a transaction. Where MULTI is refused, what follows would be carried out at once and unguarded; so the first
-    /// MULTI goes alone, and only after one was accepted do all go together.
     fn transact(&mut self, packed: &[u8], replies: usize, limits: &Limits<'_>) -> RedisResult<Vec<Value>> {
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the burst ends") };
-        let left = || limits.answered_by.since(clock::uptime());
-        if self.multi_is_known.load(Ordering::Relaxed) {
-            return connection.exchange(packed, replies, left());
-        }
-        let (multi, rest) = packed.split_at(form::MULTI.len());
-        let mut all = connection.exchange(multi, 1, left())?;
-        if all == [Value::Okay] {
-            self.multi_is_known.store(true, Ordering::Relaxed);
-            all.extend(connection.exchange(rest, replies - 1, left())?);
-        }
-        Ok(all)
+        transact(&mut **connection, &self.multi_is_known, packed, replies, limits)
     }
 
     /// Sends one command that ends a state of the connection, and gives it back if that is what the server did.

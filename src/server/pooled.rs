@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use super::burst::Watching;
+use super::burst::{self, Watching};
 use super::carrier::Carrier;
 use super::form::{self, Answer};
 use super::health::Health;
@@ -14,6 +14,8 @@ use super::refusal::RefusalKind;
 use super::report::survey::Survey;
 use super::token::{self, Listener};
 use super::{Burst, Ear, Failure, Limits, Server, Window, failure_of, refusal_in, refused};
+use redis::Value;
+
 use crate::clock::{self, Now, Uptime};
 use crate::error::NoConnection;
 use crate::key::Key;
@@ -293,20 +295,19 @@ where
     }
 
     fn leave_token(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure> {
-        let (mut connection, now) = self.checkout(limits)?;
+        let (mut connection, _) = self.checkout(limits)?;
         if connection.server_version().is_some_and(|version| version < token::NEEDS) {
             return Ok(());
         }
         let (packed, replies) = token::packed(list);
-        match connection.exchange(&packed, replies, limits.answered_by.since(now.uptime)) {
-            Ok(replies) => match token::objection(replies) {
-                None => Ok(()),
-                Some(refusal) => {
-                    // A transaction may be open on it.
+        match burst::transact(&mut *connection, &self.multi_is_known, &packed, replies, limits) {
+            Ok(replies) => {
+                // Unless EXEC was carried out, a transaction may be open on it.
+                if !matches!(replies.last(), Some(Value::Array(_))) {
                     retire(connection);
-                    Err(Failure::Refused(refusal))
                 }
-            },
+                token::objection(replies).map_or(Ok(()), |refusal| Err(Failure::Refused(refusal)))
+            }
             Err(error) => {
                 retire(connection);
                 Err(refusal_in(&error).map_or_else(|| failure_of(error), Failure::Refused))

@@ -105,6 +105,12 @@ impl Refusal {
         }
     }
 
+    /// Whether the server sent away who waited for something: it has become a replica, say. Where the address leads to now is found
+    /// out by connecting anew.
+    pub(crate) fn sends_away(&self) -> bool {
+        self.kind == RefusalKind::ReadOnly || self.text.starts_with("UNBLOCKED")
+    }
+
     /// Whether the server closes the connection after saying this.
     pub(crate) fn ends_the_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients

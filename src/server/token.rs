@@ -20,12 +20,14 @@ const TOKEN_LASTS: u32 = 2;
 pub(super) const WAITS: u32 = 5;
 
 /// Packs what leaves a token in a list, and returns how many replies there will be. In a transaction, so that no list is ever left
-/// without its end. Before 2.2 pushing onto a list that has an end removes that list first, so that the new one can be given one.
+/// without its end. One token is enough for as many releases as nobody has acted upon, so that a list is never longer. Before 2.2
+/// changing a list that has an end removes that list first, so that the new one can be given one.
 pub(super) fn packed(list: &[u8]) -> (Vec<u8>, usize) {
     let mut packed = Vec::new();
     let commands = [
         redis::cmd("MULTI"),
         redis::cmd("RPUSH").arg(list).arg("1").clone(),
+        redis::cmd("LTRIM").arg(list).arg(0).arg(0).clone(),
         redis::cmd("EXPIRE").arg(list).arg(TOKEN_LASTS).clone(),
         redis::cmd("EXEC"),
     ];
@@ -88,7 +90,8 @@ mod tests {
         let (packed, replies) = packed(b"k:wake-up");
         let text = String::from_utf8(packed).unwrap();
         let words: Vec<_> = text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
-        assert_eq!(words.join(" "), "MULTI RPUSH k:wake-up 1 EXPIRE k:wake-up 2 EXEC ");
-        assert_eq!(replies, 4);
+        assert_eq!(words.join(" "), "MULTI RPUSH k:wake-up 1 LTRIM k:wake-up 0 0 EXPIRE k:wake-up 2 EXEC ");
+        assert_eq!(replies, 5);
+        assert!(text.starts_with(std::str::from_utf8(super::super::form::MULTI).unwrap()));
     }
 }

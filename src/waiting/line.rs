@@ -275,27 +275,40 @@ enum Came<T> {
     Over { seen: Option<Sighting>, ahead: usize },
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
+impl Place {
+    /// Leaves the line without the lock. Whoever is next gets the news that was not acted upon; if there is nobody, it is returned.
+    pub(crate) fn leave(mut self) -> Option<News> {
+        self.go()
+    }
+
+    fn go(&mut self) -> Option<News> {
         if self.left {
-            return;
+            return None;
         }
+        self.left = true;
         let mut all = self.lines.lock();
-        let next = all.lines.get_mut(&self.key).and_then(|line| {
-            let (waiter, next) = line.remove(self.id)?;
-            let lost = waiter.gift.map(|_| {
-                line.holders -= 1;
-                News::Changed
-            });
-            // What was not acted upon is for the next to act upon.
-            if let Some(news) = waiter.news.max(lost) {
-                return line.tell(news);
-            }
-            next
+        let line = all.lines.get_mut(&self.key)?;
+        let (waiter, mut next) = line.remove(self.id)?;
+        let lost = waiter.gift.map(|_| {
+            line.holders -= 1;
+            News::Changed
         });
+        // What was not acted upon is for the next to act upon.
+        let mut news = waiter.news.max(lost);
+        if let Some(untold) = news {
+            next = line.tell(untold);
+            news = news.filter(|_| next.is_none());
+        }
         all.forget_if_idle(&self.key);
         drop(all);
         unpark(next.as_ref());
+        news
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.go();
     }
 }
 

@@ -14,6 +14,7 @@ pub(crate) mod redis_server;
 pub(crate) mod ruby;
 pub(crate) mod scene;
 pub(crate) mod way;
+pub(crate) mod woken;
 
 use std::time::Duration;
 

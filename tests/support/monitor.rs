@@ -2,6 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
+use std::time::Instant;
 
 use setnx_lock::{Error, Lock};
 
@@ -29,14 +30,33 @@ impl Monitor {
         Ok(line.trim_end().to_owned())
     }
 
+    fn command(&mut self) -> std::io::Result<Vec<String>> {
+        // +1795157376.492303 [0 127.0.0.1:40000] "SETNX" "key" "value"
+        Ok(self.line()?.split('"').skip(1).step_by(2).map(str::to_owned).collect())
+    }
+
+    /// Waits for a command of which this is so.
+    #[track_caller]
+    pub(crate) fn wait_for(&mut self, what: &str, mut it_is_so: impl FnMut(&[String]) -> bool) {
+        let end = Instant::now() + LONG;
+        while !it_is_so(&self.command().unwrap()) {
+            assert!(Instant::now() < end, "never sent: {what}");
+        }
+    }
+
+    /// Waits until somebody begins to wait for tokens of the key.
+    #[track_caller]
+    pub(crate) fn wait_for_a_listener(&mut self, key: &str) {
+        let list = format!("{key}:wake-up");
+        self.wait_for("BLPOP", |words| words[0] == "BLPOP" && words.contains(&list));
+    }
+
     /// Returns all commands until now, each with its words.
     pub(crate) fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
         server.say(&["ECHO", END])?;
         let mut commands = Vec::new();
         loop {
-            // +1795157376.492303 [0 127.0.0.1:40000] "SETNX" "key" "value"
-            let line = self.line()?;
-            let words: Vec<String> = line.split('"').skip(1).step_by(2).map(str::to_owned).collect();
+            let words = self.command()?;
             if words.last().is_some_and(|word| word == END) {
                 return Ok(commands);
             }
