@@ -3,7 +3,7 @@
 use super::Engine;
 use super::call::Call;
 use super::wake_ups;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
@@ -40,9 +40,13 @@ impl Engine {
         let heir = hold
             .heir()
             .filter(|(_, wish)| passed < options.hand_over && wish.is_met_by(options.protocol, lease));
-        let Some((heir, wish)) = heir else { return self.release(key, options, lease, hold, began) };
+        let deadline = began.uptime;
+        let Some((heir, wish)) = heir else {
+            return self.release(key, options, lease, hold, began, deadline);
+        };
         match self.renew(key, options.protocol, lease, &wish, began)? {
-            Renewal::NotRenewed => self.release(key, options, lease, hold, began),
+            // What was tried has taken time, and the lease may have passed meanwhile (I5).
+            Renewal::NotRenewed => self.release(key, options, lease, hold, clock::now(), deadline),
             Renewal::Lost(winner) => {
                 self.observer.tell(&Event::Overwrote { key, winner: &winner });
                 Ok(Release::Lost)
@@ -56,31 +60,33 @@ impl Engine {
                         found => Release::HandedOver { certified: found == Found::Ours },
                     }),
                     // He has given up meanwhile.
-                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now()),
+                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now(), deadline),
                 }
             }
         }
     }
 
+    /// All that it sends is to be answered within the time of one command after the deadline.
     fn release(
         &self,
         key: &Key,
         options: &LockOptions,
         lease: &Lease,
         hold: Hold,
-        began: Now,
+        now: Now,
+        deadline: Uptime,
     ) -> Result<Release, Error> {
-        let outcome = self.release_by_the_rules(key, options.protocol, lease, began);
+        let outcome = self.release_by_the_rules(key, options.protocol, lease, now, deadline);
         if !matches!(outcome, Ok(Release::Released { .. })) {
             hold.end(News::Changed, false);
             return outcome;
         }
         // Where this process waits for tokens as others do, its next thread is woken when it is its turn among them.
         let hears = options.wake_ups && self.wake_ups.hears(key);
-        let by_token = hears && self.leave_token(key, began);
+        let by_token = hears && self.leave_token(key, deadline);
         hold.end(News::Freed, by_token);
         if options.wake_ups && !hears {
-            self.leave_token(key, began);
+            self.leave_token(key, deadline);
         }
         outcome
     }
@@ -90,10 +96,10 @@ impl Engine {
         key: &Key,
         protocol: Protocol,
         lease: &Lease,
-        began: Now,
+        mut now: Now,
+        deadline: Uptime,
     ) -> Result<Release, Error> {
         let mut call = Call::new(self, key, protocol);
-        let mut now = began;
         let (mut releasing, mut step) = Releasing::start(protocol, lease, now);
         loop {
             if !matches!(step, Step::Send(_)) {
@@ -104,15 +110,15 @@ impl Engine {
                 Step::Done(release) => return Ok(release),
                 Step::GiveUp(reason) => return Err(not_released(call, reason, lease)),
             };
-            let reply = call.send(&request, now, Some(began.uptime));
+            let reply = call.send(&request, now, Some(deadline));
             now = clock::now();
             step = releasing.reply(&reply, now);
         }
     }
 
     /// Leaves a token for the next waiter in whichever process. Returns whether there is one now.
-    fn leave_token(&self, key: &Key, began: Now) -> bool {
-        let limits = self.limits(Protocol::Classic, clock::now(), Some(began.uptime));
+    fn leave_token(&self, key: &Key, deadline: Uptime) -> bool {
+        let limits = self.limits(Protocol::Classic, clock::now(), Some(deadline));
         let left = self.wake_ups.leave(key, &limits);
         if let Err(failure) = &left {
             self.observer.tell(&Event::NoWakeUps { why: &wake_ups::in_words(failure) });
