@@ -54,14 +54,12 @@ impl Engine {
             Renewal::Renewed(Renewed { lease, found }) => {
                 let sighting = Sighting::of(&lease, clock::now());
                 let gift = Gift { lease, sighting, passed: passed + 1 };
-                match hold.give(heir, &gift) {
-                    None => Ok(match found {
-                        Found::Nothing => Release::Lost,
-                        found => Release::HandedOver { certified: found == Found::Ours },
-                    }),
+                let outcome = match hold.give(heir, &gift) {
+                    None => Release::HandedOver { certified: true },
                     // He has given up meanwhile.
-                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now(), deadline),
-                }
+                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now(), deadline)?,
+                };
+                Ok(in_view_of(found, outcome))
             }
         }
     }
@@ -154,6 +152,16 @@ impl Engine {
             now = clock::now();
             step = renewing.reply(&reply, now);
         }
+    }
+}
+
+/// Since the renewal the key has held the new value: only the renewal has seen what became of the old one.
+fn in_view_of(found: Found, outcome: Release) -> Release {
+    match (found, outcome) {
+        (Found::Nothing, Release::Released { .. } | Release::HandedOver { .. }) => Release::Lost,
+        (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
+        (Found::Unproven, Release::HandedOver { .. }) => Release::HandedOver { certified: false },
+        (_, outcome) => outcome,
     }
 }
 
