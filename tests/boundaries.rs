@@ -8,9 +8,10 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Content, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
+use crate::hand_overs::{Heir, heir};
 use crate::servers::Fault;
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
-use crate::support::{Outcome, TestKey, millis};
+use crate::support::{LONG, Outcome, TestKey, Way, millis};
 use crate::transactions::PAST;
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -33,14 +34,20 @@ enum Path {
     Release,
     /// The same, by a locker whose transactions go in one trip, as all but the first do.
     ReleaseInOneTrip,
+    /// It is given back, and a token left for whoever waits.
+    ReleaseWithToken,
+    /// It passes on to a thread that waits for it.
+    HandOver,
 }
 
-const PATHS: [(&str, Path); 5] = [
+const PATHS: [(&str, Path); 7] = [
     ("a_free_lock", Path::Free),
     ("a_new_connection", Path::Connecting),
     ("a_dead_holder_s_lock", Path::TakeOver),
     ("a_release", Path::Release),
     ("a_release_in_one_trip", Path::ReleaseInOneTrip),
+    ("a_release_with_a_token", Path::ReleaseWithToken),
+    ("a_hand_over", Path::HandOver),
 ];
 
 /// What can happen, and whether it can to a command in the middle of a trip: a stream of bytes loses nothing in between.
@@ -58,11 +65,15 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         for (path_name, path) in PATHS {
-            if matches!((protocol, path), (Protocol::Classic, Path::ReleaseInOneTrip)) {
-                continue;
+            match (protocol, path) {
+                (Protocol::Classic, Path::ReleaseInOneTrip) => continue,
+                // The token is the same in all protocols.
+                (Protocol::Watched | Protocol::Ttl, Path::ReleaseWithToken) => continue,
+                _ => {}
             }
             for (fault_name, fault, in_one_trip) in FAULTS {
-                if matches!(path, Path::ReleaseInOneTrip) && !in_one_trip {
+                let one_trip = matches!(path, Path::ReleaseInOneTrip | Path::ReleaseWithToken);
+                if one_trip && !in_one_trip {
                     continue;
                 }
                 let name = format!("{protocol:?}").to_lowercase();
@@ -101,6 +112,8 @@ struct Stage {
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
+    /// A thread that waits for it.
+    heir: Option<Heir>,
 }
 
 impl Stage {
@@ -110,6 +123,11 @@ impl Stage {
         let settings = Locker::at(&scene.gate.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
         let locker = settings.command_timeout(COMMAND_TIMEOUT).patience(COMMAND_TIMEOUT).open()?;
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
+        let way = Way {
+            hand_over: matches!(path, Path::HandOver),
+            wake_ups: matches!(path, Path::ReleaseWithToken),
+        };
+        let options = way.set(options);
         let lock = Lock::new(&locker, &key.key, options)?;
         let held = match path {
             // The connection is there already, as it is for most calls.
@@ -123,10 +141,13 @@ impl Stage {
                 let _released = lock.lock()?.release()?;
                 Some(lock.lock()?)
             }
-            Path::Release => Some(lock.lock()?),
+            Path::Release | Path::ReleaseWithToken | Path::HandOver => Some(lock.lock()?),
         };
+        // It polls for itself when it is told to, or when the lock's time has passed.
+        let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
+        let heir = way.hand_over.then(waits).transpose()?.map(|lock| heir(&lock));
         scene.gate.forget();
-        Ok(Self { scene, key, lock, held })
+        Ok(Self { scene, key, lock, held, heir })
     }
 
     fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
@@ -134,7 +155,9 @@ impl Stage {
             Some(held) => drop(held),
             None => mem::forget(self.lock.lock()?),
         }
-        Ok(self.scene.gate.names())
+        let names = self.scene.gate.names();
+        self.heir.map(Heir::join).transpose()?;
+        Ok(names)
     }
 
     /// Goes the way, and returns whether the fault happened on it.
@@ -149,7 +172,10 @@ impl Stage {
             Some(held) => {
                 let released = held.release();
                 assert!(began.elapsed() < IN_TIME);
-                self.judge_released(&released)?;
+                match self.heir.take() {
+                    None => self.judge_released(&released)?,
+                    Some(heir) => self.judge_handed_over(&released, heir.join())?,
+                }
             }
         }
         assert_nothing_sent_twice(&self.scene.gate);
@@ -205,6 +231,28 @@ impl Stage {
         let names = self.scene.gate.names();
         let deletions = names.iter().filter(|name| *name == "DEL").count();
         if deletions > 1 { Err(format!("deleted more than once: {names:?}")) } else { Ok(()) }
+    }
+
+    /// Whatever happened, the thread that waits gets the lock, and has it alone.
+    fn judge_handed_over(
+        &self,
+        released: &Result<Release, Error>,
+        heir: Result<LockGuard, Error>,
+    ) -> Result<(), Box<dyn std::error::Error>> {
+        match released {
+            Ok(Release::HandedOver { .. } | Release::Released { .. } | Release::Overran) => {}
+            Err(Error::Unknown { .. } | Error::Io { .. } | Error::Pool { .. }) => {}
+            _ => return Err(format!("{released:?}").into()),
+        }
+        let heir = heir.map_err(|error| format!("{released:?}, and the heir got {error:?}"))?;
+        let ours = self.is_ours();
+        let other = self.scene.ground.lock(&self.key, LockOptions::expiring_after(LEASE)).try_lock()?;
+        if heir.ensure_held().is_ok() && (!ours || other.is_some()) {
+            return Err(format!("{released:?}, and the heir shares it with {other:?}").into());
+        }
+        // Either may have lost it by now.
+        drop((heir, other));
+        Ok(())
     }
 
     /// Whatever happened, the next one gets the lock when the expiration and one second have passed.

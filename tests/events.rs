@@ -27,7 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Writes down each event's name, and the outcome of a release.
 #[derive(Clone, Debug, Default)]
-struct Diary(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Diary(Arc<Mutex<Vec<String>>>);
 
 impl Observe for Diary {
     fn event(&self, event: &Event<'_>) {
@@ -46,7 +46,7 @@ impl Observe for Diary {
 
 impl Diary {
     /// Returns what was written since the last time.
-    fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         mem::take(&mut self.0.lock().unwrap())
     }
 }

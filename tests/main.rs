@@ -8,6 +8,7 @@
 //! | `gate_versions`, `gate_lists` | the gate before a server plays old versions as it should |
 //! | `gate_harm`, `gate_waiting` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
+//! | `hand_overs`, `hand_over_faults`, `hand_over_crowds` | a held lock passes from thread to thread, what happens when that comes to harm, and when many want it |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
 //! | `refusals` | what the server, or the library itself, says no to |
@@ -36,6 +37,9 @@ mod gate_lists;
 mod gate_versions;
 mod gate_waiting;
 mod golden;
+mod hand_over_crowds;
+mod hand_over_faults;
+mod hand_overs;
 mod interop;
 mod matrix;
 mod package;
@@ -90,6 +94,9 @@ fn main() -> ExitCode {
         gate_versions::trials(),
         gate_waiting::trials(),
         golden::trials(),
+        hand_over_crowds::trials(),
+        hand_over_faults::trials(),
+        hand_overs::trials(),
         matrix::trials(),
         package::trials(),
         pools::trials(),

@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_checker_leaves_alone_what_is_right,
             the_checker_agrees_with_a_look_at_every_pair,
             watched_never_has_two_valid_leases,
+            locks_that_pass_from_thread_to_thread_never_have_two_valid_leases,
             the_gem_s_protocol_is_caught,
         ],
     )
@@ -62,14 +63,27 @@ fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<Accoun
 }
 
 fn watched_never_has_two_valid_leases() -> Outcome {
+    excludes(Player::Ours(Protocol::Watched))?;
+    Ok(())
+}
+
+fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcome {
+    let holds = excludes(Player::Passing)?;
+    let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOver)));
+    let passed_on = holds.iter().filter(passed_on).count();
+    assert!(passed_on > holds.len() / 50, "{passed_on} of {}", holds.len());
+    Ok(())
+}
+
+fn excludes(player: Player) -> Result<Vec<Hold>, Failure> {
     const ENOUGH: usize = 1500;
-    let account = play(Player::Ours(Protocol::Watched), |holds| holds.len() < ENOUGH)?;
+    let account = play(player, |holds| holds.len() < ENOUGH)?;
     let findings = check(&account.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
     let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
     assert!(clean, "{findings:?}; the logs are kept in {}", account.logs.keep().display());
-    Ok(())
+    Ok(account.holds)
 }
 
 /// Or the checker would see nothing.
@@ -124,6 +138,7 @@ fn the_checker_finds_what_a_release_did_not_say() -> Outcome {
         (Some(Told::Released), 1),
         (Some(Told::Certified), 1),
         (Some(Told::Silent), 1),
+        (Some(Told::HandedOver), 1),
         (Some(Told::Overran), 0),
         (Some(Told::Lost), 0),
         (Some(Told::Failed), 0),

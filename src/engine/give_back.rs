@@ -39,9 +39,13 @@ impl Engine {
         let heir = hold
             .heir()
             .filter(|(_, wish)| passed < options.hand_over && wish.is_met_by(options.protocol, lease));
-        let Some((heir, wish)) = heir else { return self.release(key, options, lease, hold, began) };
+        let deadline = began.uptime;
+        let Some((heir, wish)) = heir else {
+            return self.release(key, options, lease, hold, began, deadline);
+        };
         match self.renew(key, options.protocol, lease, &wish, began)? {
-            Renewal::NotRenewed => self.release(key, options, lease, hold, began),
+            // What was tried has taken time, and the lease may have passed meanwhile (I5).
+            Renewal::NotRenewed => self.release(key, options, lease, hold, clock::now(), deadline),
             Renewal::Lost(winner) => {
                 self.observer.tell(&Event::Overwrote { key, winner: &winner });
                 Ok(Release::Lost)
@@ -49,37 +53,37 @@ impl Engine {
             Renewal::Renewed(Renewed { lease, found }) => {
                 let sighting = Sighting::of(&lease, clock::now());
                 let gift = Gift { lease, sighting, passed: passed + 1 };
-                match hold.give(heir, &gift) {
-                    None => Ok(match found {
-                        Found::Nothing => Release::Lost,
-                        found => Release::HandedOver { certified: found == Found::Ours },
-                    }),
+                let outcome = match hold.give(heir, &gift) {
+                    None => Release::HandedOver { certified: true },
                     // He has given up meanwhile.
-                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now()),
-                }
+                    Some(hold) => self.release(key, options, &gift.lease, hold, clock::now(), deadline)?,
+                };
+                Ok(in_view_of(found, outcome))
             }
         }
     }
 
+    /// All that it sends is to be answered within the time of one command after the deadline.
     fn release(
         &self,
         key: &Key,
         options: &LockOptions,
         lease: &Lease,
         hold: Hold,
-        began: Now,
+        now: Now,
+        deadline: Uptime,
     ) -> Result<Release, Error> {
-        let outcome = self.release_by_the_rules(key, options.protocol, lease, began);
+        let outcome = self.release_by_the_rules(key, options.protocol, lease, now, deadline);
         if !matches!(outcome, Ok(Release::Released { .. })) {
             hold.end(News::Changed, false);
             return outcome;
         }
         // Where this process waits for tokens as others do, its next thread is woken when it is its turn among them.
         let hears = options.wake_ups && self.wake_ups.hears(key);
-        let by_token = hears && self.leave_token(key, began.uptime);
+        let by_token = hears && self.leave_token(key, deadline);
         hold.end(News::Freed, by_token);
         if options.wake_ups && !hears {
-            self.leave_token(key, began.uptime);
+            self.leave_token(key, deadline);
         }
         outcome
     }
@@ -89,10 +93,10 @@ impl Engine {
         key: &Key,
         protocol: Protocol,
         lease: &Lease,
-        began: Now,
+        mut now: Now,
+        deadline: Uptime,
     ) -> Result<Release, Error> {
         let mut call = Call::new(self, key, protocol);
-        let mut now = began;
         let (mut releasing, mut step) = Releasing::start(protocol, lease, now);
         loop {
             if !matches!(step, Step::Send(_)) {
@@ -103,7 +107,7 @@ impl Engine {
                 Step::Done(release) => return Ok(release),
                 Step::GiveUp(reason) => return Err(not_released(call, reason, lease)),
             };
-            let reply = call.send(&request, now, Some(began.uptime));
+            let reply = call.send(&request, now, Some(deadline));
             now = clock::now();
             step = releasing.reply(&reply, now);
         }
@@ -144,6 +148,16 @@ impl Engine {
             now = clock::now();
             step = renewing.reply(&reply, now);
         }
+    }
+}
+
+/// Since the renewal the key has held the new value: only the renewal has seen what became of the old one.
+fn in_view_of(found: Found, outcome: Release) -> Release {
+    match (found, outcome) {
+        (Found::Nothing, Release::Released { .. } | Release::HandedOver { .. }) => Release::Lost,
+        (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
+        (Found::Unproven, Release::HandedOver { .. }) => Release::HandedOver { certified: false },
+        (_, outcome) => outcome,
     }
 }
 

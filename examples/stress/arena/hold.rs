@@ -35,6 +35,8 @@ pub(crate) enum End {
 pub(crate) enum Outcome {
     Certified,
     Released,
+    /// It went to another thread of the process.
+    HandedOver,
     Overran,
     Lost,
     /// Nothing, which is all that the gem ever says.
@@ -59,6 +61,12 @@ impl Hold {
 
     /// Whether the holder went away without having heard that others may have been inside.
     pub(crate) fn left_assured(&self) -> bool {
-        matches!(self.end, End::Left(_, Some(Outcome::Certified | Outcome::Released | Outcome::Silent)))
+        matches!(
+            self.end,
+            End::Left(
+                _,
+                Some(Outcome::Certified | Outcome::Released | Outcome::HandedOver | Outcome::Silent)
+            )
+        )
     }
 }

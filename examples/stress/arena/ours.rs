@@ -13,17 +13,26 @@ use super::player::{Hand, Held};
 /// Less than the longest delay, so that some answers are given up: their commands are carried out all the same.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(1800);
 
+/// How often in a row a lock passes on.
+const TIMES: u32 = 3;
+
 #[derive(Debug)]
 pub(crate) struct Ours {
     locker: Locker,
     protocol: Protocol,
+    /// Whether locks pass from thread to thread, and processes wake each other.
+    passing: bool,
     chance: Chance,
 }
 
 impl Ours {
     pub(crate) fn open(url: &str, protocol: Protocol, threads: u32) -> Result<Self, Failure> {
         let locker = Locker::at(url)?.pool_size(threads).command_timeout(COMMAND_TIMEOUT).open()?;
-        Ok(Self { locker: locker.observed_by(Witness), protocol, chance: Chance::new() })
+        Ok(Self { locker: locker.observed_by(Witness), protocol, passing: false, chance: Chance::new() })
+    }
+
+    pub(crate) fn passing(self) -> Self {
+        Self { passing: true, ..self }
     }
 }
 
@@ -58,6 +67,7 @@ impl Hand for &Ours {
     ) -> Result<Option<Box<dyn Held + '_>>, Failure> {
         let poll = self.chance.millis(&(30..100));
         let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
+        let options = if self.passing { options.hand_over(TIMES).with_wake_ups() } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
         SEEN.with_borrow_mut(|(took_over, _)| *took_over = false);
         match lock.try_lock_for(patience) {
@@ -86,6 +96,7 @@ impl Held for LockGuard {
         let outcome = match LockGuard::release(*self) {
             Ok(Release::Released { certified: true }) => Outcome::Certified,
             Ok(Release::Released { certified: false }) => Outcome::Released,
+            Ok(Release::HandedOver { .. }) => Outcome::HandedOver,
             Ok(Release::Overran) => Outcome::Overran,
             Ok(Release::Lost) => Outcome::Lost,
             Ok(other) => return (Outcome::Failed, Some(format!("{other:?}"))),

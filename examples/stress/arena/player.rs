@@ -12,12 +12,15 @@ use super::{Failure, gem, ours};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Player {
     Ours(Protocol),
+    /// Watched, with locks that pass from thread to thread, and wake-ups between the processes.
+    Passing,
     Gem,
 }
 
 impl Player {
-    pub(crate) const ALL: [(&str, Self); 4] = [
+    pub(crate) const ALL: [(&str, Self); 5] = [
         ("watched", Self::Ours(Protocol::Watched)),
+        ("passing", Self::Passing),
         ("gem", Self::Gem),
         ("classic", Self::Ours(Protocol::Classic)),
         ("ttl", Self::Ours(Protocol::Ttl)),
@@ -25,7 +28,7 @@ impl Player {
 
     /// Whether it promises that no two leases are ever valid at once, whatever the delays and the expirations.
     pub(crate) fn excludes(self) -> bool {
-        matches!(self, Self::Ours(Protocol::Watched | Protocol::Ttl))
+        matches!(self, Self::Ours(Protocol::Watched | Protocol::Ttl) | Self::Passing)
     }
 
     /// Whether it is known to go wrong under this stress.
@@ -37,6 +40,7 @@ impl Player {
     pub(crate) fn table(self, url: &str, threads: u32) -> Result<Table, Failure> {
         Ok(match self {
             Self::Ours(protocol) => Table::Ours(ours::Ours::open(url, protocol, threads)?),
+            Self::Passing => Table::Ours(ours::Ours::open(url, Protocol::Watched, threads)?.passing()),
             Self::Gem => Table::Gem(url.to_owned()),
         })
     }

@@ -24,9 +24,10 @@ pub(crate) enum Line {
     Note { at: Moment, words: String },
 }
 
-const OUTCOMES: [(Outcome, &str); 6] = [
+const OUTCOMES: [(Outcome, &str); 7] = [
     (Outcome::Certified, "certified"),
     (Outcome::Released, "released"),
+    (Outcome::HandedOver, "handed-over"),
     (Outcome::Overran, "overran"),
     (Outcome::Lost, "lost"),
     (Outcome::Silent, "silent"),
