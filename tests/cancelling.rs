@@ -109,13 +109,13 @@ fn a_used_canceller_lets_nothing_begin() -> Outcome {
     let (server, key, locker) = scene("used")?;
     let canceller = Canceller::new();
     let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
-    let cancelled = lock.clone().cancelled_by(&canceller);
-    let held = cancelled.lock()?;
+    let ended = lock.clone().cancelled_by(&canceller);
+    let held = ended.lock()?;
     canceller.cancel();
     held.ensure_held()?;
-    assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(cancelled.with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.try_lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
     assert_eq!(held.release()?, Release::Released { certified: false }, "what is held can be given back");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");
