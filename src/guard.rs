@@ -69,7 +69,7 @@ impl LockGuard {
     }
 
     /// Returns how often we looked whether the lock is free until it was ours: 1 if it was, 0 if another thread
-    /// [handed it over](crate::LockOptions::hand_over).
+    /// [handed it over](crate::LockOptions::hand_over) before we had looked.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.tries
