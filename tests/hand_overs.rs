@@ -36,8 +36,10 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
+pub(crate) type OfAProtocol = fn(Protocol) -> Outcome;
+
 /// Names a test for each protocol.
-pub(crate) fn of_each_protocol(part: &str, tests: &[(&str, fn(Protocol) -> Outcome)]) -> Vec<Trial> {
+pub(crate) fn of_each_protocol(part: &str, tests: &[(&str, OfAProtocol)]) -> Vec<Trial> {
     let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
     let trials = protocols.into_iter().flat_map(|protocol| {
         tests.iter().map(move |(name, test)| {
@@ -132,7 +134,7 @@ fn as_often_as_said(protocol: Protocol) -> Outcome {
         let monitor = Monitor::on(&stage.server)?;
         // The lock goes round twice.
         let mut held = lock.lock()?;
-        let mut heirs: VecDeque<Heir> = (0..2 * times + 1).map(|_| heir(&lock)).collect();
+        let mut heirs: VecDeque<Heir> = (0..=2 * times).map(|_| heir(&lock)).collect();
         let (mut attempts, mut told) = (vec![held.attempts()], Vec::new());
         while let Some(next) = heirs.pop_front() {
             told.push(held.release()?);
