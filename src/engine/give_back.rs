@@ -36,9 +36,8 @@ impl Engine {
     /// Gives a lock back by the rules that it was got by, with a few commands and no sleep, and lets the next thread know.
     pub(crate) fn give_back(&self, lock: Held<'_>, began: Now) -> Result<Release, Error> {
         let Held { key, options, lease, passed, hold } = lock;
-        let heir = hold
-            .heir()
-            .filter(|(_, wish)| passed < options.hand_over && wish.is_met_by(options.protocol, lease));
+        let heir = if passed < options.hand_over { hold.heir() } else { None };
+        let heir = heir.filter(|(_, wish)| wish.is_met_by(options.protocol, lease));
         let deadline = began.uptime;
         let Some((heir, wish)) = heir else {
             return self.release(key, options, lease, hold, began, deadline);

@@ -19,17 +19,16 @@
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a checker chooses.
 
 use std::collections::{HashMap, VecDeque};
-use std::fmt;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
 use super::{Gift, Key, Sighting, Wish};
 
 /// The lines of a locker.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(crate) struct Lines(Mutex<All>);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct All {
     lines: HashMap<Key, Line>,
     /// Nobody waits any more.
@@ -37,7 +36,7 @@ struct All {
     next_id: u64,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Line {
     /// How many threads of this process have the lock: more than one if a holder overran.
     holders: usize,
@@ -46,6 +45,7 @@ struct Line {
     waiters: VecDeque<Waiter>,
 }
 
+#[derive(Debug)]
 struct Waiter {
     id: u64,
     thread: Thread,
@@ -146,10 +146,14 @@ impl Lines {
 }
 
 impl All {
-    fn forget_if_idle(&mut self, key: &Key) {
-        if self.lines.get(key).is_some_and(|line| line.holders == 0 && line.waiters.is_empty()) {
+    /// Takes somebody out of a line, and forgets that when nobody is left.
+    fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut Line) -> T) -> Option<T> {
+        let line = self.lines.get_mut(key)?;
+        let came = leave(line);
+        if line.holders == 0 && line.waiters.is_empty() {
             self.lines.remove(key);
         }
+        Some(came)
     }
 }
 
@@ -176,6 +180,7 @@ impl Line {
 }
 
 /// A place in the line before a key. Left when dropped.
+#[derive(Debug)]
 pub(crate) struct Place {
     lines: Arc<Lines>,
     key: Key,
@@ -287,19 +292,21 @@ impl Place {
         }
         self.left = true;
         let mut all = self.lines.lock();
-        let line = all.lines.get_mut(&self.key)?;
-        let (waiter, mut next) = line.remove(self.id)?;
-        let lost = waiter.gift.map(|_| {
-            line.holders -= 1;
-            News::Changed
-        });
-        // What was not acted upon is for the next to act upon.
-        let mut news = waiter.news.max(lost);
-        if let Some(untold) = news {
-            next = line.tell(untold);
-            news = news.filter(|_| next.is_none());
-        }
-        all.forget_if_idle(&self.key);
+        let (next, news) = all.leave(&self.key, |line| {
+            let (waiter, next) = line.remove(self.id)?;
+            let lost = waiter.gift.map(|_| {
+                line.holders -= 1;
+                News::Changed
+            });
+            // What was not acted upon is for the next to act upon.
+            Some(match waiter.news.max(lost) {
+                Some(news) => match line.tell(news) {
+                    None => (None, Some(news)),
+                    next => (next, None),
+                },
+                None => (next, None),
+            })
+        })??;
         drop(all);
         unpark(next.as_ref());
         news
@@ -313,6 +320,7 @@ impl Drop for Place {
 }
 
 /// A lock that a thread of this process has, as the line knows it. Those behind are told when it is dropped.
+#[derive(Debug)]
 pub(crate) struct Hold {
     lines: Arc<Lines>,
     key: Key,
@@ -355,14 +363,13 @@ impl Hold {
     fn give_up(&mut self, news: News, by_token: bool) {
         self.over = true;
         let mut all = self.lines.lock();
-        let head = all.lines.get_mut(&self.key).and_then(|line| {
+        let head = all.leave(&self.key, |line| {
             line.holders -= 1;
             let told = by_token && line.waiters.front().is_some_and(|head| head.wish.takes_tokens());
             if told { None } else { line.tell(news) }
         });
-        all.forget_if_idle(&self.key);
         drop(all);
-        unpark(head.as_ref());
+        unpark(head.flatten().as_ref());
     }
 }
 
@@ -377,23 +384,5 @@ impl Drop for Hold {
 fn unpark(thread: Option<&Thread>) {
     if let Some(thread) = thread {
         thread.unpark();
-    }
-}
-
-impl fmt::Debug for Lines {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Lines").finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place").field("key", &self.key).field("id", &self.id).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for Hold {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("key", &self.key).finish_non_exhaustive()
     }
 }

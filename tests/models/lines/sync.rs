@@ -8,7 +8,7 @@ use shuttle::sync::Condvar;
 pub(super) use shuttle::sync::{Mutex, MutexGuard, PoisonError};
 
 /// A thread, as the token that it wakes by.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 
 shuttle::thread_local! {
