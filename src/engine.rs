@@ -9,6 +9,8 @@ mod wake_ups;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::process;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Error, NoAnswer};
@@ -34,7 +36,12 @@ pub(crate) struct Engine {
     /// Shared by all clones of a locker.
     pub(crate) lines: Arc<Lines>,
     pub(crate) wake_ups: Arc<WakeUps>,
+    /// When a wait was last given up because the server could not be reached, in microseconds of uptime; 0 is never.
+    pub(crate) unreachable: Arc<AtomicU64>,
 }
+
+/// How long a server is put up with that another has just put up with in vain.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(50);
 
 // A panic in the user's code finds nothing here half done: pool and observer are only reached through locks that are let
 // go of between two calls, and a connection that was in the middle of a command is not used again (I8).
@@ -46,7 +53,7 @@ impl Engine {
         let lines = Arc::<Lines>::default();
         let bell = identity.next_nonce().seed();
         let wake_ups = Arc::new(WakeUps::new(Arc::clone(&window), Arc::clone(&lines), bell));
-        Self { window, observer, identity: Arc::new(identity), lines, wake_ups }
+        Self { window, observer, identity: Arc::new(identity), lines, wake_ups, unreachable: Arc::default() }
     }
 
     /// Reads what the key holds, with one GET.
@@ -105,6 +112,20 @@ impl Engine {
         if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }
     }
 
+    fn note_unreachable(&self) {
+        let now = clock::uptime().0.as_micros();
+        self.unreachable.store(u64::try_from(now).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long a wait that began then puts up with a server that cannot be reached: hardly at all where another has just given up
+    /// while this one stood in line behind it. Otherwise the last of a line would wait as many times as there are before him.
+    fn patience(&self, began: Uptime) -> Duration {
+        let full = self.window.patience();
+        let found = Uptime(Duration::from_micros(self.unreachable.load(Ordering::Relaxed)));
+        let just_now = began < found && clock::uptime().since(found) < full;
+        if just_now { LITTLE_PATIENCE.min(full) } else { full }
+    }
+
     /// A call ends within its timeout and the time of one command, which is also how long a connection is waited for: the
     /// last try comes at the deadline, and needs one. A server that cannot be reached is not waited for beyond the deadline.
     fn limits(&self, needs: Protocol, now: Now, deadline: Option<Uptime>) -> Limits<'static> {
@@ -122,7 +143,6 @@ impl Engine {
 mod tests {
     use super::*;
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use crate::protocol::lease::End;
     use crate::server::{Burst, Ear};

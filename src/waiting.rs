@@ -21,26 +21,31 @@ use crate::protocol::lease::Lease;
 
 /// What a waiter wants of the lock, for a holder who could pass his on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
-    pub(crate) protocol: Protocol,
-    pub(crate) expiration: Option<Duration>,
-    wake_ups: bool,
-}
+pub(crate) struct Wish(LockOptions);
 
 impl Wish {
     pub(crate) fn of(options: &LockOptions) -> Self {
-        let LockOptions { protocol, expiration, wake_ups, .. } = *options;
-        Self { protocol, expiration, wake_ups }
+        // How long each waits is its own affair.
+        Self(options.wait_forever())
+    }
+
+    pub(crate) fn expiration(&self) -> Option<Duration> {
+        self.0.expiration
     }
 
     /// Whether a lock of this kind can be passed on to whoever has the wish.
     pub(crate) fn is_met_by(&self, protocol: Protocol, lease: &Lease) -> bool {
-        self.protocol == protocol && self.expiration.is_some() == lease.end.is_some()
+        self.0.protocol == protocol && self.0.expiration.is_some() == lease.end.is_some()
+    }
+
+    /// Whether one of the two can look at the lock for both.
+    fn waits_as(&self, other: &Self) -> bool {
+        self.0 == other.0
     }
 
     /// Whether news of a release also comes as a token, in the order in which all processes wait.
     fn takes_tokens(&self) -> bool {
-        self.wake_ups
+        self.0.wake_ups
     }
 }
 

@@ -99,6 +99,9 @@ impl Wait<'_> {
         let Some(standing) = place else { unreachable!("it has just joined the line") };
         let turn = standing.turn(self.parking(self.deadline));
         let now = clock::now();
+        if !matches!(turn, Turn::Given(..)) {
+            self.check()?;
+        }
         let (attempt, action) = match turn {
             Turn::Ours(None) => match self.token_under_way() {
                 None => Acquiring::start(self.terms(), now),
@@ -106,9 +109,10 @@ impl Wait<'_> {
             },
             Turn::Ours(Some(sighting)) => Acquiring::behind(self.terms(), sighting, now),
             Turn::Given(gift, hold) => return Ok(self.accepted(gift, hold, 0)),
-            Turn::Over { seen, ahead } => {
-                self.check()?;
-                return Err(self.timed_out(0, seen.and_then(|sighting| sighting.seen), ahead, now));
+            // Those before us have not got as far as seeing it. So we try ourselves, to know why.
+            Turn::Over { seen: None, .. } => Acquiring::start(self.terms(), now),
+            Turn::Over { seen: Some(Sighting { seen, .. }), ahead } => {
+                return Err(self.timed_out(0, seen, ahead, now));
             }
         };
         self.attempt(attempt, action, now, place)
@@ -123,7 +127,8 @@ impl Wait<'_> {
         place: &mut Option<Place>,
     ) -> Result<Acquired, Error> {
         let over = || self.is_over();
-        let mut call = Call::new(self.engine, self.key, self.options.protocol).ended_by(Over(&over));
+        let call = Call::new(self.engine, self.key, self.options.protocol);
+        let mut call = call.ended_by(Over(&over), self.engine.patience(self.began.uptime));
         loop {
             match action {
                 Action::Send(_) => {}
@@ -149,13 +154,20 @@ impl Wait<'_> {
                     let sighting = Sighting { seen: attempt.seen.clone(), at: now.uptime };
                     let woken = place.sleep(sighting, self.parking(Some(now.uptime.after(time))));
                     now = clock::now();
+                    if self.is_over() && !matches!(woken, Woken::Given(..)) {
+                        if let Woken::News(news) = woken {
+                            // For the next to act upon.
+                            self.engine.lines.tell(self.key, news);
+                        }
+                        if attempt.is_in_doubt() {
+                            return Err(self.given_up(call, GiveUp::Unknown));
+                        }
+                        self.check()?;
+                    }
                     match woken {
                         Woken::News(News::Freed) => attempt.freed(now),
                         Woken::Given(gift, hold) => return Ok(self.accepted(gift, hold, attempt.tries)),
-                        Woken::News(News::Changed) | Woken::Over => {
-                            self.check()?;
-                            attempt.woken(now)
-                        }
+                        Woken::News(News::Changed) | Woken::Over => attempt.woken(now),
                     }
                 }
                 Action::Held(lease) => {
@@ -175,16 +187,23 @@ impl Wait<'_> {
                     if reason != GiveUp::Unknown {
                         self.check()?;
                     }
-                    let advice = match self.options.expiration {
-                        Some(_) => "if it is ours, it frees itself when its lease has passed; try again then",
-                        None => {
-                            "it has no expiration, so nobody can tell whether it is ours; look at the key, and clear it if its holder is dead"
-                        }
-                    };
-                    return Err(call.error(reason, advice));
+                    return Err(self.given_up(call, reason));
                 }
             };
         }
+    }
+
+    fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
+        if matches!(reason, GiveUp::Unsent | GiveUp::Io) {
+            self.engine.note_unreachable();
+        }
+        let advice = match self.options.expiration {
+            Some(_) => "if it is ours, it frees itself when its lease has passed; try again then",
+            None => {
+                "it has no expiration, so nobody can tell whether it is ours; look at the key, and clear it if its holder is dead"
+            }
+        };
+        call.error(reason, advice)
     }
 
     fn token_under_way(&self) -> Option<Uptime> {
@@ -205,7 +224,7 @@ impl Wait<'_> {
             polling: self.options.polling,
             takeover: self.options.takeover,
             takeover_margin: self.options.takeover_margin,
-            patience: self.engine.window.patience(),
+            patience: self.engine.patience(self.began.uptime),
             nonce: self.engine.identity.next_nonce(),
         }
     }

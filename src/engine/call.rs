@@ -20,6 +20,8 @@ pub(super) struct Call<'a> {
     protocol: Protocol,
     /// Whether waiting has been ended from outside.
     over: Over<'a>,
+    /// How long a server that cannot be reached is put up with, where there is no deadline.
+    patience: Duration,
     trouble: Option<Trouble>,
     /// The connection that watches the key, and until when it may take to leave it.
     pub(super) burst: Option<(Box<dyn Burst>, Limits<'static>)>,
@@ -36,16 +38,22 @@ enum Trouble {
 
 impl<'a> Call<'a> {
     pub(super) fn new(engine: &'a Engine, key: &'a Key, protocol: Protocol) -> Self {
-        Self { engine, key, protocol, over: Over::NEVER, trouble: None, burst: None, unanswered: None }
+        let patience = engine.window.patience();
+        let over = Over::NEVER;
+        Self { engine, key, protocol, over, patience, trouble: None, burst: None, unanswered: None }
     }
 
-    /// Has no connection waited for any longer once this says so.
-    pub(super) fn ended_by(self, over: Over<'a>) -> Self {
-        Self { over, ..self }
+    /// Has no connection waited for any longer once this says so, or, without a deadline, than this.
+    pub(super) fn ended_by(self, over: Over<'a>, patience: Duration) -> Self {
+        Self { over, patience, ..self }
     }
 
     pub(super) fn send(&mut self, request: &Request, now: Now, deadline: Option<Uptime>) -> Reply {
-        let limits = Limits { over: self.over, ..self.engine.limits(self.protocol, now, deadline) };
+        let mut limits = Limits { over: self.over, ..self.engine.limits(self.protocol, now, deadline) };
+        if deadline.is_none() {
+            limits.reachable_by = now.uptime.after(self.patience);
+            limits.connected_by = limits.reachable_by;
+        }
         if self.trouble.is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent;
         }

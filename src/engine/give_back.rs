@@ -131,7 +131,7 @@ impl Engine {
         let mut call = Call::new(self, key, protocol);
         let mut now = began;
         let nonce = self.identity.next_nonce();
-        let (mut renewing, mut step) = Renewing::start(protocol, lease, wish.expiration, nonce, now);
+        let (mut renewing, mut step) = Renewing::start(protocol, lease, wish.expiration(), nonce, now);
         loop {
             if !matches!(step, renew::Step::Send(_)) {
                 call.leave_the_burst();

@@ -25,6 +25,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How long it takes to try again where connecting failed, at first and at most.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
+/// How long a connection is waited for that a token is to go by.
+const LITTLE_PATIENCE: Duration = Duration::from_millis(50);
+
 /// How long a server is left alone that has said no, or is too old.
 const REFUSED: Duration = Duration::from_secs(60);
 
@@ -260,7 +263,7 @@ impl WakeUps {
         *state = State { deaf_until, mute_until, told, ..State::default() };
     }
 
-    /// What a token is worth waiting for: no connection that is not there, and an answer.
+    /// What a token is worth waiting for, who may be a waiter that wants to sleep: a moment for a connection, and an answer.
     fn limits(&self) -> Limits<'static> {
         let asked = clock::now();
         let answered_by = asked.uptime.after(self.window.command_timeout());
@@ -268,7 +271,7 @@ impl WakeUps {
             needs: Protocol::Classic,
             asked,
             reachable_by: asked.uptime,
-            connected_by: answered_by,
+            connected_by: asked.uptime.after(LITTLE_PATIENCE),
             answered_by,
             over: Over::NEVER,
         }

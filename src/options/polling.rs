@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::LONGEST_EXPIRATION;
+
 /// The shortest pause between two looks, whatever is taken off for jitter.
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -61,6 +63,9 @@ impl Polling {
             return Some(
                 "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
             );
+        }
+        if self.longest.unwrap_or(self.interval) > LONGEST_EXPIRATION {
+            return Some("a pause of more than ten years looks at nothing; give some seconds at most");
         }
         if self.longest.is_some_and(|longest| longest < self.interval) {
             return Some(
@@ -123,7 +128,11 @@ mod tests {
                 .contains("less than its interval")
         );
         assert!(problem(Polling::every(millis(100)).jittered_by(101)).contains("hundred percent"));
+        assert!(problem(Polling::every(Duration::MAX)).contains("ten years"));
+        assert!(problem(Polling::every(millis(1)).backing_off_to(Duration::MAX)).contains("ten years"));
         assert_eq!(Polling::every(millis(100)).backing_off_to(millis(100)).jittered_by(100).problem(), None);
+        let longest = Polling::every(LONGEST_EXPIRATION).jittered_by(0);
+        assert_eq!((longest.problem(), longest.pause(u32::MAX, 7)), (None, LONGEST_EXPIRATION));
     }
 
     proptest! {

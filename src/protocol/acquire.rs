@@ -131,6 +131,11 @@ impl Acquiring {
         if self.doubt { self.read() } else { self.ask(now) }
     }
 
+    /// Whether a command of ours that got no answer may have got the lock.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.doubt
+    }
+
     fn begin_a_round(&mut self) {
         self.tries = self.tries.saturating_add(1);
         self.at_once_in_a_row = 0;

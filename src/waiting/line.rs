@@ -1,5 +1,6 @@
 //! The line before each key: first come, first served among the threads of a process. Only its head talks to the server; the
-//! others sleep until it is their turn.
+//! others sleep until it is their turn. Where threads of a line wait in different ways, the first of each way looks for all that wait
+//! as it does, at its own pace and by its own rules; news is for the very first.
 //!
 //! All of it stands under one mutex, and a thread that waits is parked outside of it. Why no wake-up gets lost:
 //!
@@ -170,11 +171,20 @@ impl Line {
         self.waiters.iter().position(|waiter| waiter.id == id)
     }
 
-    /// Takes a waiter out. Returns it, and the thread of the next if that is the head now.
+    /// Whether nobody before it waits as it does.
+    fn is_head(&self, position: usize) -> bool {
+        let wish = &self.waiters[position].wish;
+        !self.waiters.range(..position).any(|before| before.wish.waits_as(wish))
+    }
+
+    /// Takes a waiter out. Returns it, and the thread of the next if that is a head now.
     fn remove(&mut self, id: u64) -> Option<(Waiter, Option<Thread>)> {
         let position = self.position(id)?;
+        let was_head = self.is_head(position);
         let waiter = self.waiters.remove(position)?;
-        let next = self.waiters.front().filter(|_| position == 0).map(|next| next.thread.clone());
+        let mut behind = self.waiters.range(position..);
+        let next = behind.find(|next| was_head && next.wish.waits_as(&waiter.wish));
+        let next = next.map(|next| next.thread.clone());
         Some((waiter, next))
     }
 }
@@ -192,11 +202,10 @@ impl Place {
     /// Waits until it is our turn. `park` puts the thread to sleep for a while, and says whether to go on waiting after that.
     pub(crate) fn turn(&mut self, park: impl FnMut() -> bool) -> Turn {
         let came = self.sleep_until(park, |line, position| {
-            let waiter = &mut line.waiters[position];
-            if waiter.gift.is_some() || position > 0 {
+            if !line.is_head(position) {
                 return None;
             }
-            waiter.news = None;
+            line.waiters[position].news = None;
             Some(line.sighting.clone())
         });
         match came {
