@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_sends_one_token_and_only_with_the_option,
             one_process_is_woken_and_the_others_send_nothing,
             processes_are_served_in_the_order_in_which_they_wait,
+            the_releaser_s_own_threads_wait_for_the_turn_of_their_process,
             threads_of_many_processes_all_get_their_turn_and_leave_nothing_behind,
             real_processes_all_get_their_turn,
             one_connection_listens_for_all_keys_as_long_as_somebody_waits,
@@ -226,6 +227,22 @@ fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
         }
     }
     assert_eq!(turns, expected);
+    Ok(())
+}
+
+fn the_releaser_s_own_threads_wait_for_the_turn_of_their_process() -> Outcome {
+    let server = RedisServer::start()?;
+    let own = elsewhere(&server, "k", WOKEN)?;
+    let held = own.lock()?;
+    let other = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
+    until_listening(&server, 1);
+    let next = Waiter::of(&own);
+    until_listening(&server, 2);
+    drop(held);
+    let held = other.came()?;
+    assert!(next.still_waits());
+    drop(held);
+    assert_eq!(next.came()?.attempts(), 1, "it was woken when it was its turn, and not before");
     Ok(())
 }
 
