@@ -174,6 +174,7 @@ fn a_user_who_may_not_listen_polls() -> Outcome {
     let other = elsewhere(&server, "k", WOKEN)?;
     for _ in 0..OFTEN {
         let held = other.lock()?;
+        assert!(deaf.try_lock_for(millis(5))?.is_none(), "it wants tokens, and sleeps");
         let waiter = Waiter::of(&deaf);
         until("it is told", || !whys.told().is_empty());
         drop(held);
