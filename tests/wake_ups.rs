@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::{fs, thread};
+use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_sends_one_token_and_only_with_the_option,
             one_process_is_woken_and_the_others_send_nothing,
             processes_are_served_in_the_order_in_which_they_wait,
+            the_releaser_s_own_threads_wait_for_the_turn_of_their_process,
             threads_of_many_processes_all_get_their_turn_and_leave_nothing_behind,
             real_processes_all_get_their_turn,
             one_connection_listens_for_all_keys_as_long_as_somebody_waits,
@@ -52,7 +53,12 @@ pub(crate) fn as_worker(part: &[&str]) -> Played {
                 drop(lock.lock()?);
             }
         }
-        ["count", url, key, file] => count(&Lock::new(&Locker::open(url)?, *key, WOKEN)?, Path::new(file)),
+        ["count", url, key, file] => {
+            count(&Lock::new(&Locker::open(url)?, *key, WOKEN)?, Path::new(file))?;
+            println!("done");
+            // One that ends may take a token with it, which costs the others a poll interval.
+            Ok(io::stdin().read_line(&mut String::new()).map(drop)?)
+        }
         _ => Err(format!("no such part: {part:?}").into()),
     }
 }
@@ -171,7 +177,7 @@ fn one_process_is_woken_and_the_others_send_nothing() -> Outcome {
 
 /// Which processes got it, one after the other, while each wants it again as soon as it has given it back.
 fn in_turn(
-    server: &RedisServer,
+    server: &Arc<RedisServer>,
     processes: usize,
     rounds: usize,
 ) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
@@ -180,9 +186,14 @@ fn in_turn(
     let (sender, done) = mpsc::channel();
     for n in 0..processes {
         let (lock, turns, sender) = (elsewhere(server, "k", WOKEN)?, Arc::clone(&turns), sender.clone());
+        let at = Arc::clone(server);
         thread::spawn(move || {
-            let came = (0..rounds).try_for_each(|_| {
+            let came = (1..=rounds).try_for_each(|round| {
                 lock.with(|_| {
+                    // Its own listener is back in its place, behind the others. The last time it may not be wanted any more.
+                    if round < rounds {
+                        until_listening(&at, processes);
+                    }
                     turns.lock().unwrap().push(n);
                     Ok::<_, Error>(())
                 })
@@ -205,7 +216,7 @@ fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
     let expected: Vec<usize> = (0..PROCESSES).cycle().take(PROCESSES * ROUNDS).collect();
     let mut turns = Vec::new();
     for _ in 0..5 {
-        let server = RedisServer::start()?;
+        let server = Arc::new(RedisServer::start()?);
         let monitor = Monitor::on(&server)?;
         turns = in_turn(&server, PROCESSES, ROUNDS)?;
         let commands = monitor.recorded(&server)?;
@@ -216,6 +227,22 @@ fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
         }
     }
     assert_eq!(turns, expected);
+    Ok(())
+}
+
+fn the_releaser_s_own_threads_wait_for_the_turn_of_their_process() -> Outcome {
+    let server = RedisServer::start()?;
+    let own = elsewhere(&server, "k", WOKEN)?;
+    let held = own.lock()?;
+    let other = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
+    until_listening(&server, 1);
+    let next = Waiter::of(&own);
+    until_listening(&server, 2);
+    drop(held);
+    let held = other.came()?;
+    assert!(next.still_waits());
+    drop(held);
+    assert_eq!(next.came()?.attempts(), 1, "it was woken when it was its turn, and not before");
     Ok(())
 }
 
@@ -278,12 +305,14 @@ fn real_processes_all_get_their_turn() -> Outcome {
     let file = server.folder().join("number");
     fs::write(&file, "0")?;
     let part = ["count", &server.url(), "k", &file.display().to_string()];
-    let workers = [Worker::playing(&part)?, Worker::playing(&part)?, Worker::playing(&part)?];
-    for mut worker in workers {
-        until("it ends", || worker.has_ended());
-        assert!(worker.ends_well()?);
+    let mut workers = [Worker::playing(&part)?, Worker::playing(&part)?, Worker::playing(&part)?];
+    for worker in &mut workers {
+        assert_eq!(worker.says()?, "done");
     }
     assert_eq!(fs::read_to_string(&file)?, "150");
+    for worker in &mut workers {
+        worker.kill();
+    }
     until("nothing is left", || keys(&server, "*").is_empty());
     Ok(())
 }
