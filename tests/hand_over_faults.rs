@@ -22,6 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             ("the_heir_gives_up", the_heir_gives_up),
             ("the_heir_of_a_cleared_lock_gives_up", the_heir_of_a_cleared_lock_gives_up),
             ("the_heir_of_a_lock_in_doubt_gives_up", the_heir_of_a_lock_in_doubt_gives_up),
+            ("the_heir_looks_for_itself_meanwhile", the_heir_looks_for_itself),
+            ("the_heir_gets_it_later_than_its_lease", later_than_the_heir_s_lease),
             ("the_lease_passes_in_a_wait_for_a_connection", no_connection_within_the_lease),
             ("the_renewal_comes_later_than_the_lease", later_than_the_lease),
             ("the_answer_to_the_renewal_is_lost", the_answer_is_lost),
@@ -120,6 +122,46 @@ fn the_heir_of_a_lock_in_doubt_gives_up(protocol: Protocol) -> Outcome {
     let outcome = release_to_one_who_leaves(&stage, as_a_loser, || ())?;
     assert_eq!(outcome, Release::Released { certified: false }, "the key held another's bytes");
     assert_eq!(stage.key.value(), None);
+    Ok(())
+}
+
+fn the_heir_looks_for_itself(protocol: Protocol) -> Outcome {
+    let stage = Stage::set(protocol)?;
+    let held = stage.lock(IN_LINE.hand_over(9)).lock()?;
+    let heir = heir(&stage.lock(IN_LINE.poll_interval(millis(3000))));
+    let renewing = hold_renewal(&stage);
+    let releasing = thread::spawn(move || held.release());
+    renewing.reached();
+    let looking = stage.gate.hold("GET", 1);
+    looking.reached();
+    renewing.go_on();
+    // What comes of the look nobody knows, so it is given nothing.
+    assert_eq!(releasing.join().unwrap()?, stage.released());
+    looking.go_on();
+    let heir = heir.join()?;
+    assert!(heir.attempts() > 0);
+    stage.assert_has_it(&heir);
+    assert_eq!(heir.release()?, stage.released());
+    assert_eq!(stage.key.value(), None);
+    Ok(())
+}
+
+fn later_than_the_heir_s_lease(protocol: Protocol) -> Outcome {
+    let stage = Stage::set(protocol)?;
+    let held = stage.lock(IN_LINE.hand_over(9)).lock()?;
+    let brief = LockOptions::expiring_after(millis(300)).poll_interval(LONG).timeout(LONG);
+    let heir = heir(&stage.lock(brief));
+    let renewing = hold_renewal(&stage);
+    let releasing = thread::spawn(move || held.release());
+    renewing.reached();
+    // Its lease began before that.
+    thread::sleep(millis(310));
+    renewing.go_on();
+    assert_eq!(releasing.join().unwrap()?, HANDED_OVER);
+    // It is not used, and waited for until it has passed for others as well.
+    let heir = heir.join()?;
+    assert!(heir.attempts() > 0);
+    assert!(stage.diary.lines().contains(&"LateGrant".to_owned()));
     Ok(())
 }
 

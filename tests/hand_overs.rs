@@ -6,7 +6,7 @@ use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use libtest_mimic::Trial;
 use setnx_lock::{Canceller, Content, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
@@ -93,6 +93,16 @@ impl Stage {
         let Content::Until(expiry) = self.elsewhere().unwrap().peek().unwrap() else { panic!("it is free") };
         let promised = held.expires_at_system_time().unwrap();
         assert_eq!(expiry.system_time().unwrap(), promised + Duration::from_secs(1));
+    }
+
+    /// Returns once a command has come so often.
+    #[track_caller]
+    pub(crate) fn is_asked(&self, command: &str, times: usize) {
+        let end = Instant::now() + LONG;
+        while self.gate.names().iter().filter(|name| *name == command).count() < times {
+            assert!(Instant::now() < end, "{:?}", self.gate.names());
+            thread::sleep(millis(5));
+        }
     }
 
     /// What a release says that deletes the key.
@@ -256,8 +266,11 @@ fn stolen(protocol: Protocol) -> Outcome {
         let held = lock.lock()?;
         let heir = heir(&lock);
         stage.key.set(foreign);
+        stage.gate.forget();
         assert_eq!(held.release()?, Release::Lost, "{foreign:?}");
-        // It has looked, and waits on.
+        // It is told, looks, and waits on. In the transactions the releaser looks twice.
+        let looks = if protocol == Protocol::Classic { 1 } else { 3 };
+        stage.is_asked("GET", looks);
         heir.rests();
         canceller.cancel();
         assert_cancelled(heir);
