@@ -21,7 +21,7 @@ use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::server::{Failure, Limits, Over, Server, Window};
 use crate::value::Content;
-use crate::waiting::Lines;
+use crate::waiting::{Lines, News};
 pub(crate) use acquire::Acquired;
 use call::Call;
 pub(crate) use give_back::Held;
@@ -67,7 +67,12 @@ impl Engine {
     /// Deletes the key, whoever holds it, with one DEL.
     pub(crate) fn clear(&self, key: &Key) -> Result<bool, Error> {
         match self.once(key, Command::Del)? {
-            Reply::Integer(deleted) => Ok(deleted > 0),
+            Reply::Integer(deleted) => {
+                if deleted > 0 {
+                    self.lines.tell(key, News::Freed);
+                }
+                Ok(deleted > 0)
+            }
             _ => unreachable!("a window answers DEL with an integer"),
         }
     }

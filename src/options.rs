@@ -178,7 +178,7 @@ impl LockOptions {
         Self { hand_over: times, ..self }
     }
 
-    /// Returns the options with wake-ups between processes: a release leaves a token in the list `KEY:wake-up`, for two seconds at
+    /// Returns the options with wake-ups between processes: a release leaves a token in the list `KEY:setnx-lock:wake-up`, for two seconds at
     /// most, and a waiting process takes it with BLPOP on one connection of its own for all its keys. So the next waiter, in whichever
     /// process, tries at once, the one that has waited longest first. For servers from Redis 2.0 on; older ones are polled only.
     ///

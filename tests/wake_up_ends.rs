@@ -33,8 +33,11 @@ fn releases_that_nobody_waits_for_leave_one_token_that_ends() -> Outcome {
     let mut connection = connection(&server);
     for _ in 0..50 {
         drop(lock.lock()?);
-        let (tokens, time): (u32, i64) =
-            redis::pipe().atomic().llen("k:wake-up").pttl("k:wake-up").query(&mut connection)?;
+        let (tokens, time): (u32, i64) = redis::pipe()
+            .atomic()
+            .llen("k:setnx-lock:wake-up")
+            .pttl("k:setnx-lock:wake-up")
+            .query(&mut connection)?;
         assert!((tokens == 1 && (1..=2000).contains(&time)) || tokens == 0, "{tokens} tokens, for {time} ms");
     }
     until("nothing is left", || keys(&server, "*").is_empty());
@@ -48,13 +51,13 @@ fn a_releaser_that_is_killed_leaves_no_list_without_an_end() -> Outcome {
         let key = format!("k{n}");
         let mut worker = Worker::playing(&["churn", &server.url(), &key])?;
         assert_eq!(worker.says()?, "ready");
-        until("it works", || connection.exists(format!("{key}:wake-up")).unwrap_or(false));
+        until("it works", || connection.exists(format!("{key}:setnx-lock:wake-up")).unwrap_or(false));
         thread::sleep(Duration::from_micros(n * 371));
         worker.kill();
-        let time: i64 = connection.pttl(format!("{key}:wake-up"))?;
+        let time: i64 = connection.pttl(format!("{key}:setnx-lock:wake-up"))?;
         assert_ne!(time, -1, "a list without an end");
     }
-    until("no token is left", || keys(&server, "*:wake-up").is_empty());
+    until("no token is left", || keys(&server, "*:setnx-lock:wake-up").is_empty());
     Ok(())
 }
 

@@ -131,7 +131,7 @@ fn a_token_that_is_lost_holds_nobody_up_who_comes_after_the_listener_is_back() -
     let mut server = RedisServer::start()?;
     // Somebody takes a token before us, and does nothing with it.
     let mut thief = Wire::to(&server.url());
-    thief.send("BLPOP k:wake-up 0");
+    thief.send("BLPOP k:setnx-lock:wake-up 0");
     until_listening(&server, 1);
     let held = elsewhere(&server, "k", expiring())?.lock()?;
     let locker = Locker::open(&server.url())?;
@@ -141,7 +141,7 @@ fn a_token_that_is_lost_holds_nobody_up_who_comes_after_the_listener_is_back() -
     let held = waiter.came()?;
     until_listening(&server, 2);
     drop(held);
-    assert_eq!(thief.answer(), "[k:wake-up 1]");
+    assert_eq!(thief.answer(), "[k:setnx-lock:wake-up 1]");
     server.restart()?;
     until_listening(&server, 1);
     drop(Waiter::of(&Lock::new(&locker, "k", WOKEN)?).came()?);
@@ -238,7 +238,7 @@ fn a_list_that_is_something_else() -> Outcome {
     let mut connection = connection(&server);
     let [one, other] = [whys.of(&server.url(), "k", POLLED)?, whys.of(&server.url(), "k", POLLED)?];
     for _ in 0..3 {
-        let () = connection.set("k:wake-up", "theirs")?;
+        let () = connection.set("k:setnx-lock:wake-up", "theirs")?;
         let held = one.lock()?;
         let waiter = Waiter::of(&other);
         until("it is told", || !whys.told().is_empty());

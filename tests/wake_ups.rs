@@ -123,7 +123,13 @@ fn a_release_wakes_a_real_process() -> Outcome {
 
 fn a_release_sends_one_token_and_only_with_the_option() -> Outcome {
     let server = RedisServer::start()?;
-    let token = ["MULTI", "RPUSH k:wake-up 1", "LTRIM k:wake-up 0 0", "EXPIRE k:wake-up 2", "EXEC"];
+    let token = [
+        "MULTI",
+        "RPUSH k:setnx-lock:wake-up 1",
+        "LTRIM k:setnx-lock:wake-up 0 0",
+        "EXPIRE k:setnx-lock:wake-up 2",
+        "EXEC",
+    ];
     for (protocol, released) in [
         (Protocol::Classic, &["DEL k"][..]),
         (Protocol::Watched, &["WATCH k", "GET k", "MULTI", "DEL k", "EXEC"]),

@@ -3,8 +3,8 @@
 use std::thread;
 use std::time::Duration;
 
-use super::Engine;
 use super::call::Call;
+use super::{Engine, Held};
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::Event;
@@ -83,7 +83,7 @@ impl Wait<'_> {
     fn once(&self) -> Result<Acquired, Error> {
         if self.options.timeout == Some(Duration::ZERO) {
             let (attempt, action) = Acquiring::start(self.terms(), self.began);
-            return self.attempt(attempt, action, self.began, &mut None);
+            return self.attempt(attempt, action, self.began, self.began.uptime, &mut None);
         }
         let mut place = Some(self.engine.lines.join(self.key, Wish::of(self.options)));
         let came = self.in_line(&mut place);
@@ -99,23 +99,33 @@ impl Wait<'_> {
         let Some(standing) = place else { unreachable!("it has just joined the line") };
         let turn = standing.turn(self.parking(self.deadline));
         let now = clock::now();
-        if !matches!(turn, Turn::Given(..)) {
-            self.check()?;
+        match &turn {
+            Turn::Given(..) => {}
+            Turn::Over { .. } => self.check()?,
+            Turn::Ours(_) if self.is_cancelled() => {
+                self.pass_on(News::Changed);
+                self.check()?;
+            }
+            Turn::Ours(_) => {}
         }
+        let looked = match &turn {
+            Turn::Ours(Some(sighting)) => sighting.at,
+            _ => now.uptime,
+        };
         let (attempt, action) = match turn {
             Turn::Ours(None) => match self.token_under_way() {
                 None => Acquiring::start(self.terms(), now),
                 Some(at) => Acquiring::behind(self.terms(), Sighting { seen: None, at }, now),
             },
             Turn::Ours(Some(sighting)) => Acquiring::behind(self.terms(), sighting, now),
-            Turn::Given(gift, hold) => return Ok(self.accepted(gift, hold, 0)),
+            Turn::Given(gift, hold) => return self.accepted(gift, hold, 0),
             // Those before us have not got as far as seeing it. So we try ourselves, to know why.
             Turn::Over { seen: None, .. } => Acquiring::start(self.terms(), now),
             Turn::Over { seen: Some(Sighting { seen, .. }), ahead } => {
                 return Err(self.timed_out(0, seen, ahead, now));
             }
         };
-        self.attempt(attempt, action, now, place)
+        self.attempt(attempt, action, now, looked, place)
     }
 
     /// Talks to the server, as the head of the line.
@@ -124,6 +134,7 @@ impl Wait<'_> {
         mut attempt: Acquiring,
         mut action: Action,
         mut now: Now,
+        mut looked: Uptime,
         place: &mut Option<Place>,
     ) -> Result<Acquired, Error> {
         let over = || self.is_over();
@@ -142,6 +153,7 @@ impl Wait<'_> {
                 Action::Send(request) => {
                     let reply = call.send(&request, now, self.deadline);
                     now = clock::now();
+                    looked = now.uptime;
                     attempt.reply(reply, now)
                 }
                 Action::Sleep(time) => {
@@ -151,13 +163,12 @@ impl Wait<'_> {
                     if self.options.wake_ups {
                         self.engine.wake_ups.want(self.key, &self.engine.observer);
                     }
-                    let sighting = Sighting { seen: attempt.seen.clone(), at: now.uptime };
+                    let sighting = Sighting { seen: attempt.seen.clone(), at: looked };
                     let woken = place.sleep(sighting, self.parking(Some(now.uptime.after(time))));
                     now = clock::now();
                     if self.is_over() && !matches!(woken, Woken::Given(..)) {
                         if let Woken::News(news) = woken {
-                            // For the next to act upon.
-                            self.engine.lines.tell(self.key, news);
+                            self.pass_on(news);
                         }
                         if attempt.is_in_doubt() {
                             return Err(self.given_up(call, GiveUp::Unknown));
@@ -166,7 +177,7 @@ impl Wait<'_> {
                     }
                     match woken {
                         Woken::News(News::Freed) => attempt.freed(now),
-                        Woken::Given(gift, hold) => return Ok(self.accepted(gift, hold, attempt.tries)),
+                        Woken::Given(gift, hold) => return self.accepted(gift, hold, attempt.tries),
                         Woken::News(News::Changed) | Woken::Over => attempt.woken(now),
                     }
                 }
@@ -206,14 +217,27 @@ impl Wait<'_> {
         call.error(reason, advice)
     }
 
+    /// Gives back news that we do not act upon: leaving the line hands it to the next.
+    fn pass_on(&self, news: News) {
+        self.engine.lines.tell(self.key, news);
+    }
+
     fn token_under_way(&self) -> Option<Uptime> {
         self.options.wake_ups.then(|| self.engine.wake_ups.left(self.key)).flatten()
     }
 
-    fn accepted(&self, gift: Gift, hold: Hold, tries: u32) -> Acquired {
+    /// A lock that another thread has passed on. One that comes after the wait was ended is given back at once.
+    fn accepted(&self, gift: Gift, hold: Hold, tries: u32) -> Result<Acquired, Error> {
         let at = clock::now();
         let Gift { lease, passed, .. } = gift;
-        Acquired { lease, hold, passed, at, tries, waited: at.uptime.since(self.began.uptime) }
+        if let Err(ended) = self.check() {
+            let lock = Held { key: self.key, options: self.options, lease: &lease, passed, hold };
+            if let Err(error) = self.engine.give_back(lock, at) {
+                self.engine.observer.tell(&Event::ReleaseFailed { key: self.key, error: &error });
+            }
+            return Err(ended);
+        }
+        Ok(Acquired { lease, hold, passed, at, tries, waited: at.uptime.since(self.began.uptime) })
     }
 
     fn terms(&self) -> Terms {

@@ -25,6 +25,9 @@ const LINGER: Duration = Duration::from_secs(5);
 /// How long it takes to try again where connecting failed, at first and at most.
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
+/// What takes no longer was not waited for: a BLPOP that finds nothing takes seconds.
+const AT_ONCE: Duration = Duration::from_millis(500);
+
 /// How long a connection is waited for that a token is to go by.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(50);
 
@@ -54,14 +57,16 @@ struct State {
     deaf_until: Option<Uptime>,
     /// Until when no tokens are left, for the same reason.
     mute_until: Option<Uptime>,
-    /// Whether it was told that listening does not work, and that leaving tokens does not, and has not worked since.
+    /// What has been told of what does not work, and has not worked since.
     told: Told,
 }
 
-#[derive(Clone, Copy, Default)]
+#[derive(Default)]
 struct Told {
+    /// That nobody listens.
     deaf: bool,
-    mute: bool,
+    /// That no token could be left, and in which list.
+    mute: Option<Vec<u8>>,
 }
 
 struct Wanted {
@@ -94,7 +99,9 @@ impl WakeUps {
         let left = self.window.leave_token(&list, limits);
         let mut state = self.lock();
         let Err(failure) = left else {
-            state.told.mute = false;
+            if state.told.mute.as_ref() == Some(&list) {
+                state.told.mute = None;
+            }
             return true;
         };
         // Nobody is to wait for what comes of it.
@@ -106,7 +113,8 @@ impl WakeUps {
         {
             state.mute_until = Some(clock::uptime().after(REFUSED));
         }
-        let told = mem::replace(&mut state.told.mute, true);
+        let told = state.told.mute.is_some();
+        state.told.mute.get_or_insert(list);
         drop(state);
         if !told {
             observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
@@ -172,6 +180,7 @@ impl WakeUps {
         let mut ear: Option<Box<dyn Ear>> = None;
         let mut pause = RETRY[0];
         while let Some(lists) = self.take_in(ear.is_some()) {
+            let asked = clock::uptime();
             let heard = match &mut ear {
                 Some(ear) => ear.hear(&lists.iter().map(Vec::as_slice).collect::<Vec<_>>()),
                 None => match self.window.listen() {
@@ -186,8 +195,11 @@ impl WakeUps {
                 Ok(list) => {
                     pause = RETRY[0];
                     self.lock().told.deaf = false;
-                    if let Some(list) = list {
-                        self.pass_on(&list);
+                    match list {
+                        Some(list) => self.pass_on(&list),
+                        // Who says at once that there is nothing, is not to be asked again and again.
+                        None if clock::uptime().since(asked) < AT_ONCE => thread::sleep(pause),
+                        None => {}
                     }
                     continue;
                 }
@@ -259,7 +271,7 @@ impl WakeUps {
     fn end(&self, quiet: Option<Duration>) {
         let deaf_until = quiet.map(|time| clock::uptime().after(time));
         let mut state = self.lock();
-        let State { mute_until, told, .. } = *state;
+        let State { mute_until, told, .. } = mem::take(&mut *state);
         *state = State { deaf_until, mute_until, told, ..State::default() };
     }
 
@@ -284,7 +296,7 @@ impl WakeUps {
 
 /// The list beside a key.
 fn list_of(key: &Key) -> Vec<u8> {
-    [key.as_bytes(), b":wake-up"].concat()
+    [key.as_bytes(), b":setnx-lock:wake-up"].concat()
 }
 
 fn in_words(failure: &Failure) -> String {
@@ -294,12 +306,12 @@ fn in_words(failure: &Failure) -> String {
             let text = refusal.text().trim_end_matches('.');
             match refusal.kind() {
                 RefusalKind::NotPermitted => format!(
-                    "the server refused: {text}: the user needs BLPOP, RPUSH, LTRIM, EXPIRE, MULTI and EXEC, on KEY:wake-up and \
+                    "the server refused: {text}: the user needs BLPOP, RPUSH, LTRIM, EXPIRE, MULTI and EXEC, on KEY:setnx-lock:wake-up and \
                      setnx-lock:bell:*"
                 ),
                 RefusalKind::WrongType => {
                     format!(
-                        "the server refused: {text}: what is in KEY:wake-up, for one of the keys, is no list"
+                        "the server refused: {text}: what is in KEY:setnx-lock:wake-up, for one of the keys, is no list"
                     )
                 }
                 _ => refusal.to_string(),

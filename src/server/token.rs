@@ -71,12 +71,17 @@ impl Ear for Listener {
             if super::refusal_in(&error).is_some() { refused(&error) } else { failure_of(error) }
         })?;
         match reply.into_iter().next() {
-            Some(Value::Array(parts)) => match parts.into_iter().next() {
-                Some(Value::BulkString(list)) => Ok(Some(list)),
-                _ => Ok(None),
-            },
+            Some(Value::Nil) => Ok(None),
+            Some(Value::Array(mut parts)) if matches!(parts.first(), Some(Value::BulkString(_))) => {
+                let Value::BulkString(list) = parts.swap_remove(0) else {
+                    unreachable!("it was just looked at")
+                };
+                Ok(Some(list))
+            }
             Some(Value::ServerError(error)) => Err(refused(&error.into())),
-            _ => Ok(None),
+            other => Err(failure_of(
+                (redis::ErrorKind::UnexpectedReturnType, "no answer to BLPOP", format!("{other:?}")).into(),
+            )),
         }
     }
 }
@@ -87,10 +92,13 @@ mod tests {
 
     #[test]
     fn a_token_is_left_with_its_end_or_not_at_all() {
-        let (packed, replies) = packed(b"k:wake-up");
+        let (packed, replies) = packed(b"k:setnx-lock:wake-up");
         let text = String::from_utf8(packed).unwrap();
         let words: Vec<_> = text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect();
-        assert_eq!(words.join(" "), "MULTI RPUSH k:wake-up 1 LTRIM k:wake-up 0 0 EXPIRE k:wake-up 2 EXEC ");
+        assert_eq!(
+            words.join(" "),
+            "MULTI RPUSH k:setnx-lock:wake-up 1 LTRIM k:setnx-lock:wake-up 0 0 EXPIRE k:setnx-lock:wake-up 2 EXEC "
+        );
         assert_eq!(replies, 5);
         assert!(text.starts_with(std::str::from_utf8(super::super::form::MULTI).unwrap()));
     }

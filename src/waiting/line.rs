@@ -254,7 +254,8 @@ impl Place {
         let mut enough = false;
         loop {
             let mut all = self.lines.lock();
-            enough |= all.closed;
+            let closed = all.closed;
+            enough |= closed;
             let Some((line, position)) = all.lines.get_mut(&self.key).and_then(|line| {
                 let position = line.position(self.id)?;
                 Some((line, position))
@@ -269,7 +270,7 @@ impl Place {
                 unpark(next.as_ref());
                 return Came::Given(gift, Hold::noted(&self.lines, &self.key));
             }
-            let came = other(line, position);
+            let came = if closed { None } else { other(line, position) };
             line.waiters[position].asleep = came.is_none() && !enough;
             match came {
                 Some(came) => return Came::Other(came),
@@ -282,7 +283,6 @@ impl Place {
     }
 }
 
-/// How a sleep ended.
 enum Came<T> {
     Given(Gift, Hold),
     Other(T),
@@ -301,23 +301,19 @@ impl Place {
         }
         self.left = true;
         let mut all = self.lines.lock();
-        let (next, news) = all.leave(&self.key, |line| {
+        let (woken, news) = all.leave(&self.key, |line| {
             let (waiter, next) = line.remove(self.id)?;
             let lost = waiter.gift.map(|_| {
                 line.holders -= 1;
                 News::Changed
             });
-            // What was not acted upon is for the next to act upon.
-            Some(match waiter.news.max(lost) {
-                Some(news) => match line.tell(news) {
-                    None => (None, Some(news)),
-                    next => (next, None),
-                },
-                None => (next, None),
-            })
+            // What was not acted upon is for the first to act upon, who may wait in another way.
+            let news = waiter.news.max(lost);
+            let first = news.and_then(|news| line.tell(news));
+            Some(([next, first.clone()], news.filter(|_| first.is_none())))
         })??;
         drop(all);
-        unpark(next.as_ref());
+        woken.iter().flatten().for_each(Thread::unpark);
         news
     }
 }
@@ -344,6 +340,9 @@ impl Hold {
     /// Returns who could be given the lock now, and what he wants.
     pub(crate) fn heir(&self) -> Option<(u64, Wish)> {
         let all = self.lines.lock();
+        if all.closed {
+            return None;
+        }
         let head = all.lines.get(&self.key)?.waiters.front()?;
         (head.asleep && head.gift.is_none()).then_some((head.id, head.wish))
     }

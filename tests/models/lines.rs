@@ -47,6 +47,8 @@ struct Sighting;
 #[derive(Clone, Copy, Debug)]
 struct Wish {
     tokens: bool,
+    /// In which way it waits.
+    way: usize,
     /// Whose it is.
     of: usize,
 }
@@ -56,9 +58,8 @@ impl Wish {
         self.tokens
     }
 
-    /// Who takes tokens waits in another way, and looks for himself.
     fn waits_as(self, other: &Self) -> bool {
-        let _ = other; true
+        self.way == other.way
     }
 }
 
@@ -135,6 +136,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("tokens_wake_some", move || {
             let part = waits().then(LeavesAToken);
             Scene::of([part.until(Late), part, waits().then(PassesOn)]).with_tokens()
+        }),
+        trial("each_way_of_waiting_has_a_head", move || {
+            Scene::of([waits(), waits().another_way(), waits(), waits().another_way()])
+        }),
+        trial("a_lock_passes_on_whatever_the_way", move || {
+            Scene::of([waits().then(PassesOn), waits().another_way(), waits().until(Late).then(PassesOn)])
         }),
         trial("tokens_come_from_another_process", move || {
             Scene::of([Part::elsewhere(), waits().then(LeavesAToken), waits().then(LeavesAToken)])

@@ -47,7 +47,7 @@ impl Monitor {
     /// Waits until somebody begins to wait for tokens of the key.
     #[track_caller]
     pub(crate) fn wait_for_a_listener(&mut self, key: &str) {
-        let list = format!("{key}:wake-up");
+        let list = format!("{key}:setnx-lock:wake-up");
         self.wait_for("BLPOP", |words| words[0] == "BLPOP" && words.contains(&list));
     }
 

@@ -19,6 +19,8 @@ pub(super) struct Part {
     rounds: usize,
     ending: Ending,
     release: Release,
+    /// In which way it waits. Each has a head of its own.
+    way: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +58,7 @@ pub(super) enum Release {
 
 impl Part {
     pub(super) fn waits() -> Self {
-        Self { key: 0, kind: Kind::Waits, rounds: 1, ending: Ending::Never, release: Release::Plain }
+        Self { key: 0, kind: Kind::Waits, rounds: 1, ending: Ending::Never, release: Release::Plain, way: 0 }
     }
 
     pub(super) fn tries() -> Self {
@@ -77,6 +79,10 @@ impl Part {
 
     pub(super) fn until(self, ending: Ending) -> Self {
         Self { ending, ..self }
+    }
+
+    pub(super) fn another_way(self) -> Self {
+        Self { way: 1, ..self }
     }
 
     pub(super) fn then(self, release: Release) -> Self {
@@ -214,7 +220,7 @@ const GIFT: usize = 2;
 struct Server {
     value: AtomicUsize,
     /// Whether the head of the line has a command under way.
-    asked: AtomicBool,
+    asked: [AtomicBool; 2],
     inside: AtomicUsize,
 }
 
@@ -222,7 +228,7 @@ impl World {
     fn new(scene: &Scene) -> Self {
         let server = |name| Server {
             value: AtomicUsize::new(if scene.taken || scene.in_order && name == 0 { HELD } else { FREE }),
-            asked: AtomicBool::new(false),
+            asked: [AtomicBool::new(false), AtomicBool::new(false)],
             inside: AtomicUsize::new(0),
         };
         Self {
@@ -378,7 +384,7 @@ impl Actor<'_> {
     /// As the engine does it: behind what somebody else has seen it sleeps first, and where it is late it looks once more.
     fn wait(&self) -> Option<Hold> {
         let tokens = self.part.release == Release::LeavesAToken;
-        let mut place = self.join(Wish { tokens, of: self.number });
+        let mut place = self.join(Wish { tokens, way: self.part.way, of: self.number });
         let mut look = match place.turn(|| self.park(false)) {
             Turn::Given(gift, hold) => return Some(self.accept(&gift, hold)),
             Turn::Over { .. } => return None,
@@ -402,7 +408,10 @@ impl Actor<'_> {
             match place.sleep(Sighting, || self.park(true)) {
                 Woken::Given(gift, hold) => return Some(self.accept(&gift, hold)),
                 // Whoever is late leaves the news to others.
-                Woken::News(_) if self.part.ending == Ending::Late && self.is_over() => return None,
+                Woken::News(news) if self.part.ending == Ending::Late && self.is_over() => {
+                    self.world.lines.tell(self.key(), news);
+                    return None;
+                }
                 Woken::News(_) => {}
                 Woken::Over => over = self.part.ending != Ending::Polls || self.world.lines.is_closed(),
             }
@@ -430,9 +439,10 @@ impl Actor<'_> {
     /// One command of the head of the line.
     fn ask(&self) -> bool {
         let server = self.server();
-        assert!(!server.asked.swap(true, SeqCst), "two are at the head of the line");
+        let asked = &server.asked[self.part.way];
+        assert!(!asked.swap(true, SeqCst), "two are at the head of the line");
         let got = server.set(self.world.somebody_dies.load(SeqCst));
-        assert!(server.asked.swap(false, SeqCst));
+        assert!(asked.swap(false, SeqCst));
         got
     }
 
