@@ -25,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_others_wait_on_and_in_order,
             a_cancelled_head_passes_its_place_on,
             a_used_canceller_lets_nothing_begin,
+            who_is_cancelled_gets_no_lock_that_is_given_back_later,
+            what_is_in_doubt_is_told_of_before_the_cancelling,
             one_canceller_ends_the_waits_of_many_threads_and_keys,
             a_command_under_way_is_waited_for_and_may_get_the_lock,
             a_wait_for_a_connection_ends_too,
@@ -119,6 +121,45 @@ fn a_used_canceller_lets_nothing_begin() -> Outcome {
     assert_eq!(held.release()?, Release::Released { certified: false }, "what is held can be given back");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+fn who_is_cancelled_gets_no_lock_that_is_given_back_later() -> Outcome {
+    let (_server, key, locker) = scene("later")?;
+    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).wait_forever();
+    for options in [NEVER_POLLS, NEVER_POLLS.hand_over(9), unexpiring.hand_over(9)] {
+        for _ in 0..10 {
+            let canceller = Canceller::new();
+            let lock = Lock::new(&locker, &key.key, options)?;
+            let held = lock.lock()?;
+            let ended = waiting(&lock.clone().cancelled_by(&canceller));
+            let next = waiting(&lock);
+            canceller.cancel();
+            drop(held);
+            assert_cancelled(ended, &key);
+            drop(next.join().unwrap()?);
+            assert_eq!(key.value(), None, "nothing is left behind");
+        }
+    }
+    Ok(())
+}
+
+fn what_is_in_doubt_is_told_of_before_the_cancelling() -> Outcome {
+    let (server, key, _) = scene("doubt")?;
+    let gate = Gate::before(server.address())?;
+    let canceller = Canceller::new();
+    let lock = Lock::new(&Locker::open(&gate.url())?, &key.key, NEVER_POLLS)?;
+    let lock = connected(lock.cancelled_by(&canceller))?;
+    gate.next("SETNX", Fault::CutAfter);
+    gate.next("GET", Fault::CutBefore);
+    let waiting = waiting(&lock);
+    while gate.faults_left() > 0 {
+        thread::sleep(millis(5));
+    }
+    thread::sleep(millis(50));
+    canceller.cancel();
+    let error = waiting.join().unwrap().expect_err("cancelled");
+    assert!(matches!(error, Error::Unknown { .. }), "it is ours, and nobody has read so: {error:?}");
     Ok(())
 }
 

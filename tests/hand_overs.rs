@@ -372,7 +372,9 @@ fn own_kind() -> Outcome {
             let outcome = held.release()?;
             let heir = heir.join()?;
             assert_eq!(matches!(outcome, Release::HandedOver { .. }), n == m, "{mine:?} to {his:?}");
-            assert_eq!(heir.attempts(), u32::from(n != m), "{mine:?} to {his:?}");
+            // Who takes over from the dead looks for himself at what one without an expiration holds.
+            let looks = u32::from(n != m) + u32::from(n >= 3 && m < 3);
+            assert_eq!(heir.attempts(), looks, "{mine:?} to {his:?}");
             if n == m && n >= 3 {
                 assert_eq!(outcome, Release::HandedOver { certified: false }, "1 names nobody");
                 assert_eq!(stage.gate.names(), [""; 0], "there is nothing to renew");

@@ -24,6 +24,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_thread_behind_others_times_out_with_what_they_saw,
             one_try_waits_in_no_line,
             locks_with_different_options_share_a_line,
+            who_waits_in_another_way_looks_for_himself,
+            a_server_that_is_down_is_put_up_with_once_by_a_whole_line,
+            those_behind_are_told_that_the_server_is_down,
             lockers_and_keys_have_lines_of_their_own,
             a_forgotten_guard_holds_nobody_up_for_longer_than_its_lease,
             a_holder_that_overran_lets_the_next_in_and_does_not_disturb_it,
@@ -240,9 +243,9 @@ fn locks_with_different_options_share_a_line() -> Outcome {
         LockOptions::held_until_released().poll_interval(LONG).timeout(LONG),
         LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG),
         NEVER_POLLS.protocol(Protocol::Ttl),
-        NEVER_POLLS.stealing_as_the_gem_does().hand_over(1),
+        NEVER_POLLS.takeover_margin(millis(5)).hand_over(1),
     ];
-    let names = ["plain", "watched", "unexpiring", "for ever", "ttl", "stealing"];
+    let names = ["plain", "watched", "unexpiring", "for ever", "ttl", "margin"];
     for first in all {
         let held = scene.lock(first)?.lock()?;
         let served = Served::default();
@@ -251,7 +254,6 @@ fn locks_with_different_options_share_a_line() -> Outcome {
             .zip(names)
             .map(|(options, name)| Ok(waiter(scene.lock(*options)?, name, &served)))
             .collect::<Result<_, Error>>()?;
-        // One that steals what never expires does so by polling, which none of them does in this time.
         drop(held);
         for waiter in waiters {
             let _ = waiter.join().unwrap()?;
@@ -259,6 +261,58 @@ fn locks_with_different_options_share_a_line() -> Outcome {
         assert_eq!(*served.lock().unwrap(), names, "after {first:?}");
         assert_eq!(scene.key.value(), None);
     }
+    Ok(())
+}
+
+fn who_waits_in_another_way_looks_for_himself() -> Outcome {
+    let scene = Scene::set("ways")?;
+    let never_takes_over = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
+    // Its holder is dead.
+    scene.key.set("1532000016.5");
+    let first = waiter(scene.lock(never_takes_over)?, "first", &Served::default());
+    let held = scene.lock(NEVER_POLLS)?.try_lock_for(LONG)?.expect("he may take over");
+    assert!(!first.is_finished());
+    drop(held);
+    let _ = first.join().unwrap()?;
+
+    // Cleared by somebody in another process: one looks often, and another hardly ever.
+    scene.key.set("1895000000.5");
+    let rarely = waiter(scene.lock(NEVER_POLLS)?, "rarely", &Served::default());
+    let often = waiter(scene.lock(NEVER_POLLS.poll_interval(millis(10)))?, "often", &Served::default());
+    scene.key.delete();
+    let _ = often.join().unwrap()?;
+    let _ = rarely.join().unwrap()?;
+    Ok(())
+}
+
+fn dead_server() -> Result<Locker, Box<dyn std::error::Error>> {
+    let server = RedisServer::start()?;
+    let settings = Locker::at(&server.url())?.patience(millis(3000));
+    drop(server);
+    Ok(settings.open()?)
+}
+
+fn a_server_that_is_down_is_put_up_with_once_by_a_whole_line() -> Outcome {
+    let lock = Lock::new(&dead_server()?, "down", NEVER_POLLS.wait_forever())?;
+    let began = std::time::Instant::now();
+    let waiters: Vec<_> = (0..8).map(|_| waiter(lock.clone(), "", &Served::default())).collect();
+    for waiter in waiters {
+        let error = waiter.join().unwrap().expect_err("there is no server");
+        assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    }
+    // One after the other it would be 24 s.
+    assert!(began.elapsed() < millis(15_000), "{:?}", began.elapsed());
+    Ok(())
+}
+
+fn those_behind_are_told_that_the_server_is_down() -> Outcome {
+    let lock = Lock::new(&dead_server()?, "down", NEVER_POLLS)?;
+    let head = waiter(Lock::clone(&lock), "head", &Served::default());
+    for time in [20, 200] {
+        let error = lock.try_lock_for(millis(time)).expect_err("there is no server");
+        assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    }
+    drop(head);
     Ok(())
 }
 

@@ -117,6 +117,10 @@ impl Wait<'_> {
                 None => Acquiring::start(self.terms(), now),
                 Some(at) => Acquiring::behind(self.terms(), Sighting { seen: None, at }, now),
             },
+            // Who does not take over, did not look at what is there.
+            Turn::Ours(Some(Sighting { seen: None, .. })) if self.options.expiration.is_some() => {
+                Acquiring::looking(self.terms(), now)
+            }
             Turn::Ours(Some(sighting)) => Acquiring::behind(self.terms(), sighting, now),
             Turn::Given(gift, hold) => return self.accepted(gift, hold, 0),
             // Those before us have not got as far as seeing it. So we try ourselves, to know why.

@@ -86,13 +86,19 @@ impl Acquiring {
         (attempt, action)
     }
 
+    /// Begins with a look, where somebody else is likely to have the lock.
+    pub(crate) fn looking(terms: Terms, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(terms, None);
+        let action = attempt.woken(now);
+        (attempt, action)
+    }
+
     /// Begins where somebody else has just looked: as if the attempt had looked itself.
     pub(crate) fn behind(terms: Terms, sighting: Sighting, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(terms, sighting.seen);
         // What was seen may have expired since.
         if attempt.seen.as_ref().is_some_and(|seen| attempt.may_take_over(seen, now.wall)) {
-            let action = attempt.woken(now);
-            return (attempt, action);
+            return Self::looking(terms, now);
         }
         let action = match attempt.wait_from(sighting.at, now) {
             Action::Sleep(Duration::ZERO) => attempt.woken(now),
