@@ -30,7 +30,7 @@ pub enum Error {
     },
 
     /// The wait was ended by its [`Canceller`](crate::Canceller), or would have begun after that was used.
-    #[error("lock {key}: the wait was cancelled after {}; it is not ours", Span(*waited))]
+    #[error("lock {key}: {}; it is not ours", Ended(*waited))]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.
@@ -261,6 +261,18 @@ impl Error {
                 None
             }
         }
+    }
+}
+
+/// How a wait was cancelled, which may have been before it began.
+struct Ended(Duration);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_millis(1) {
+            return f.write_str("not waited for, since its canceller had been used before");
+        }
+        write!(f, "the wait was cancelled after {}", Span(self.0))
     }
 }
 

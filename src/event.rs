@@ -10,7 +10,7 @@ use crate::protocol::release::Release;
 use crate::value::Content;
 
 /// Gets to know what the locks of a [`Locker`](crate::Locker) do. Called on the thread that works with the lock, between
-/// two commands, so it should be quick. A panic in it is caught and dropped: releasing never panics.
+/// two commands, or on the one that waits for tokens, so it should be quick. A panic in it is caught and dropped: releasing never panics.
 ///
 /// ```
 /// use setnx_lock::{Event, Observe};
@@ -41,7 +41,7 @@ pub enum Event<'a> {
     Acquired {
         /// The lock's key.
         key: &'a Key,
-        /// How often it was asked for.
+        /// How often we looked whether it is free; 0 if another thread handed it over.
         tries: u32,
         /// How long it took.
         waited: Duration,
@@ -54,8 +54,9 @@ pub enum Event<'a> {
         /// What he had left there.
         from: &'a Content,
     },
-    /// A takeover was lost, and the winner's value overwritten, as the gem's protocol has it. Harmless while all use the same
-    /// expiration.
+    /// In Classic: a takeover was lost, and the winner's value overwritten, as the gem's protocol has it. Harmless while all use the same
+    /// expiration. Or a lock was handed over that another had taken, whose value is overwritten then; the release says
+    /// [`Lost`](Release::Lost).
     #[non_exhaustive]
     Overwrote {
         /// The lock's key.
@@ -89,11 +90,11 @@ pub enum Event<'a> {
         /// What went wrong.
         error: &'a redis::RedisError,
     },
-    /// Wake-ups between processes do not work for now, and waiters rely on polling: said once until they work again. The server may be
-    /// too old, or refuse the commands, or there is no connection.
+    /// Wake-ups between processes do not work for now, one way or the other, and waiters rely on polling: said once until that works
+    /// again. The server may be too old, or refuse the commands, or there is no connection. Told by the thread that waits for tokens, too.
     #[non_exhaustive]
     NoWakeUps {
-        /// What is in the way.
+        /// What does not work, and what is in the way.
         why: &'a str,
     },
     /// A lock was given back, well or not: see [`Release`].
@@ -134,6 +135,9 @@ pub struct LogObserver;
 impl Observe for LogObserver {
     fn event(&self, event: &Event<'_>) {
         match event {
+            Event::Acquired { key, tries: 0, waited } => {
+                log::debug!(target: TARGET, "lock {key}: handed over by another thread after {waited:?}");
+            }
             Event::Acquired { key, tries, waited } => {
                 log::debug!(target: TARGET, "lock {key}: acquired after {waited:?}, tries: {tries}");
             }
@@ -141,7 +145,7 @@ impl Observe for LogObserver {
                 log::info!(target: TARGET, "lock {key}: taken over, it was {from}");
             }
             Event::Overwrote { key, winner } => {
-                log::debug!(target: TARGET, "lock {key}: lost a takeover and overwrote the winner's value ({winner})");
+                log::debug!(target: TARGET, "lock {key}: overwrote the value of another, who has the lock ({winner}): lost a takeover, or handed over what was his");
             }
             Event::LateGrant { key } => {
                 log::warn!(target: TARGET, "lock {key}: granted after its lease had passed, and refused; the server is slow or the expiration too short");
@@ -154,7 +158,7 @@ impl Observe for LogObserver {
                 log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
             }
             Event::NoWakeUps { why } => {
-                log::warn!(target: TARGET, "no wake-ups between processes, waiters poll: {why}");
+                log::warn!(target: TARGET, "no wake-ups between processes: {why}");
             }
             Event::Released { key, outcome: Release::Released { .. }, held, overran: true } => {
                 log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; nobody took it meanwhile, but others might have: choose a longer expiration");

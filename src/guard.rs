@@ -122,6 +122,9 @@ impl LockGuard {
     /// is left to whoever has it by now. In Watched and Ttl a look at the key, and a transaction that deletes what is ours,
     /// also after the lease. Waits for the server, not for anybody else, and at most the time of one command.
     ///
+    /// With [`hand_over`](crate::LockOptions::hand_over) the lock is passed on instead, if another thread stands in line for it: a GETSET,
+    /// or a transaction that sets the key. With [`with_wake_ups`](crate::LockOptions::with_wake_ups) one more trip leaves a token.
+    ///
     /// The gem's release at the end of a block, which tells nothing.
     ///
     /// # Errors

@@ -100,14 +100,18 @@ impl Lock {
         body(&guard)
     }
 
-    /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and asks again, with a last
+    /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and looks again, with a last
     /// try at the deadline. Returns within the timeout and the time of one command, whatever the server does.
+    ///
+    /// Threads that wait for one key through one [`Locker`] stand in line, and the first looks for all that wait as it does; see
+    /// [`docs/waiting.md`](crate::documentation::waiting). A thread whose time is up behind others has not asked itself.
     ///
     /// The gem's `lock` without a block, which it has not got.
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if somebody else held it all that time, with what was seen. [`Error::Nested`] inside a
+    /// [`Error::Timeout`] if somebody else held it, or was before us, all that time, with what was seen. [`Error::Cancelled`] and
+    /// [`Error::ShutDown`] if the wait was ended from outside. [`Error::Nested`] inside a
     /// [`with`](Self::with) on the same key by the same thread. [`Error::Pool`], [`Error::Refused`] and [`Error::Io`] if
     /// the server cannot be reached, says no, or is not understood: the lock is not ours. [`Error::Unsupported`] if the server is
     /// too old for the protocol. [`Error::Forked`] in a child of the process that opened the locker. [`Error::Unknown`] if the
@@ -128,8 +132,8 @@ impl Lock {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if somebody else held it all that
-    /// time.
+    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if somebody else held it, or other threads of this
+    /// process were before us, all that time.
     ///
     /// # Errors
     ///

@@ -207,7 +207,8 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     let text = error.to_string();
     let Error::Timeout { details, .. } = error else { panic!("{text}") };
     assert_eq!((details.tries, details.ahead), (0, 1));
-    let expected = "after 0 tries, with 1 thread of this process first in line; last seen: held until 2030-";
+    let expected = "after 0 tries, since others of this process were before us in the line (1 thread still); \
+                    last seen: held until 2030-";
     assert!(text.contains(expected), "{text}");
     scene.locker.shut_down();
     assert!(matches!(head.join().unwrap(), Err(Error::ShutDown { .. })));

@@ -117,7 +117,9 @@ impl WakeUps {
         state.told.mute.get_or_insert(list);
         drop(state);
         if !told {
-            observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
+            let why =
+                format!("cannot leave tokens, so waiters in other processes poll: {}", in_words(&failure));
+            observer.tell(&Event::NoWakeUps { why: &why });
         }
         false
     }
@@ -170,7 +172,9 @@ impl WakeUps {
             }
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock wake-ups".to_owned()).spawn(body) {
-            observer.tell(&Event::NoWakeUps { why: &format!("cannot start a thread: {error}") });
+            observer.tell(&Event::NoWakeUps {
+                why: &format!("cannot start a thread, so waiters of this process poll: {error}"),
+            });
             self.end(Some(REFUSED));
         }
     }
@@ -207,7 +211,11 @@ impl WakeUps {
             };
             ear = None;
             if !mem::replace(&mut self.lock().told.deaf, true) {
-                observer.tell(&Event::NoWakeUps { why: &in_words(&failure) });
+                let why = format!(
+                    "cannot wait for tokens, so waiters of this process poll: {}",
+                    in_words(&failure)
+                );
+                observer.tell(&Event::NoWakeUps { why: &why });
             }
             match failure {
                 Failure::Refused(refusal) if !(refusal.may_pass() || refusal.sends_away()) => {

@@ -33,9 +33,13 @@ impl fmt::Display for Contention {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let plural = if self.tries == 1 { "try" } else { "tries" };
         write!(f, " after {} {plural}", self.tries)?;
-        if self.ahead > 0 {
+        if self.tries == 0 {
             let plural = if self.ahead == 1 { "thread" } else { "threads" };
-            write!(f, ", with {} {plural} of this process first in line", self.ahead)?;
+            write!(
+                f,
+                ", since others of this process were before us in the line ({} {plural} still)",
+                self.ahead
+            )?;
         }
         match &self.seen {
             _ if !self.expiring => f.write_str(

@@ -15,7 +15,8 @@ use super::sync::atomic::{AtomicBool, Ordering, fence};
 use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
 
 /// Ends waits for locks, from another thread: clone it, hand one to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call
-/// [`cancel`](Self::cancel) on the other. One can serve any number of locks and threads; it cannot be taken back.
+/// [`cancel`](Self::cancel) on the other. One can serve any number of locks and threads; it cannot be taken back. After a fork, make a
+/// new one in the child.
 ///
 /// ```
 /// # use setnx_lock::{Canceller, Error, Lock, LockOptions, Locker};
