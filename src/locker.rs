@@ -203,7 +203,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Opens at most this many connections: 10 unless given, at least one. One is enough for any number of threads to
+    /// Opens at most this many connections: 10 unless given, at least one; wake-ups need one more. One is enough for any number of threads to
     /// work, and about as many as threads that lock different keys at the same moment to work fast.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size, ..self }
