@@ -17,7 +17,7 @@ const COLOURS: [&str; 4] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7"];
 
 /// A panel's width, and where the figures begin and end in it: to the right there is room for the last number.
 const WIDTH: f64 = 640.0;
-const LEFT: f64 = 110.0;
+const LEFT: f64 = 128.0;
 const RIGHT: f64 = 560.0;
 /// Heights: the title with the legend, a line of a series, between two candidates, the axis with its name.
 const HEAD: f64 = 64.0;
@@ -122,7 +122,7 @@ impl Axis {
             let positive = figures().map(|spread| spread.min).filter(|figure| *figure > 0.0);
             let smallest = positive.fold(f64::INFINITY, f64::min);
             let (from, to) = if smallest.is_finite() {
-                (smallest.log10().floor(), (largest.log10() + 1e-9).ceil())
+                ((smallest * 0.9).log10().floor(), (largest.log10() + 1e-9).ceil())
             } else {
                 (0.0, 1.0)
             };
