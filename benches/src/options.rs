@@ -88,13 +88,13 @@ impl Options {
     pub(crate) fn plan(&self) -> Plan {
         let plan = if self.quick {
             Plan {
-                pair_rounds: 12,
+                pair_rounds: 10,
                 pair_turn: Duration::from_millis(50),
                 contention_rounds: 1,
-                contention_turn: Duration::from_secs(1),
+                contention_turn: Duration::from_millis(500),
                 idle_rounds: 1,
-                idle_turn: Duration::from_secs(4),
-                death_rounds: 3,
+                idle_turn: Duration::from_secs(2),
+                death_rounds: 2,
             }
         } else {
             Plan {
