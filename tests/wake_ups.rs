@@ -223,12 +223,9 @@ fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
     let mut turns = Vec::new();
     for _ in 0..5 {
         let server = Arc::new(RedisServer::start()?);
-        let monitor = Monitor::on(&server)?;
         turns = in_turn(&server, PROCESSES, ROUNDS)?;
-        let commands = monitor.recorded(&server)?;
-        let sent = |name: &str| names(&commands).iter().filter(|sent| **sent == name).count();
-        // One that has waited for five seconds waits anew, behind the others: on a busy machine it is done over.
-        if turns == expected || sent("BLPOP") <= PROCESSES + sent("RPUSH") {
+        // On a busy machine one may lose its place: it waits anew after five seconds, or is slow to wait again. Not time after time.
+        if turns == expected {
             break;
         }
     }
