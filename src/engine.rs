@@ -40,7 +40,8 @@ pub(crate) struct Engine {
     pub(crate) unreachable: Arc<AtomicU64>,
 }
 
-/// How long a server is put up with that another has just put up with in vain.
+/// How long a connection is waited for that is worth little: of a server that another has just been patient with in vain, or for a
+/// token.
 const LITTLE_PATIENCE: Duration = Duration::from_millis(50);
 
 // A panic in the user's code finds nothing here half done: pool and observer are only reached through locks that are let

@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             locks_with_different_options_share_a_line,
             who_waits_in_another_way_looks_for_himself,
             a_server_that_is_down_is_put_up_with_once_by_a_whole_line,
+            who_gives_up_sooner_takes_no_patience_from_those_behind,
             those_behind_are_told_that_the_server_is_down,
             lockers_and_keys_have_lines_of_their_own,
             a_forgotten_guard_holds_nobody_up_for_longer_than_its_lease,
@@ -303,6 +304,18 @@ fn a_server_that_is_down_is_put_up_with_once_by_a_whole_line() -> Outcome {
     }
     // One after the other it would be 24 s.
     assert!(began.elapsed() < millis(15_000), "{:?}", began.elapsed());
+    Ok(())
+}
+
+fn who_gives_up_sooner_takes_no_patience_from_those_behind() -> Outcome {
+    let locker = dead_server()?;
+    let hasty = Lock::new(&locker, "down", NEVER_POLLS.timeout(millis(300)))?;
+    let hasty = waiter(hasty, "hasty", &Served::default());
+    let began = std::time::Instant::now();
+    let patient = waiter(Lock::new(&locker, "down", NEVER_POLLS.wait_forever())?, "", &Served::default());
+    assert!(matches!(hasty.join().unwrap(), Err(Error::Pool { .. })));
+    assert!(matches!(patient.join().unwrap(), Err(Error::Pool { .. })));
+    assert!(began.elapsed() >= millis(2900), "its own patience is three seconds: {:?}", began.elapsed());
     Ok(())
 }
 

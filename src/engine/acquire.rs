@@ -115,12 +115,8 @@ impl Wait<'_> {
         let (attempt, action) = match turn {
             Turn::Ours(None) => match self.token_under_way() {
                 None => Acquiring::start(self.terms(), now),
-                Some(at) => Acquiring::behind(self.terms(), Sighting { seen: None, at }, now),
+                Some(since) => Acquiring::waiting(self.terms(), since, now),
             },
-            // Who does not take over, did not look at what is there.
-            Turn::Ours(Some(Sighting { seen: None, .. })) if self.options.expiration.is_some() => {
-                Acquiring::looking(self.terms(), now)
-            }
             Turn::Ours(Some(sighting)) => Acquiring::behind(self.terms(), sighting, now),
             Turn::Given(gift, hold) => return self.accepted(gift, hold, 0),
             // Those before us have not got as far as seeing it. So we try ourselves, to know why.
@@ -209,7 +205,8 @@ impl Wait<'_> {
     }
 
     fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
-        if matches!(reason, GiveUp::Unsent | GiveUp::Io) {
+        // One that gave up at its own deadline has not been patient for others.
+        if self.deadline.is_none() && matches!(reason, GiveUp::Unsent | GiveUp::Io) {
             self.engine.note_unreachable();
         }
         let advice = match self.options.expiration {

@@ -10,7 +10,7 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing, Step};
-use crate::protocol::renew::{self, Found, Renewed, Renewing};
+use crate::protocol::renew::{self, Renewed, Renewing};
 use crate::value::Content;
 use crate::waiting::{Gift, Hold, News, Sighting, Wish};
 
@@ -57,7 +57,7 @@ impl Engine {
                     // He has given up meanwhile.
                     Some(hold) => self.release(key, options, &gift.lease, hold, clock::now(), deadline)?,
                 };
-                Ok(in_view_of(found, outcome))
+                Ok(found.confirms(outcome))
             }
         }
     }
@@ -147,16 +147,6 @@ impl Engine {
             now = clock::now();
             step = renewing.reply(&reply, now);
         }
-    }
-}
-
-/// Since the renewal the key has held the new value: only the renewal has seen what became of the old one.
-fn in_view_of(found: Found, outcome: Release) -> Release {
-    match (found, outcome) {
-        (Found::Nothing, Release::Released { .. } | Release::HandedOver { .. }) => Release::Lost,
-        (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
-        (Found::Unproven, Release::HandedOver { .. }) => Release::HandedOver { certified: false },
-        (_, outcome) => outcome,
     }
 }
 

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
+use super::LITTLE_PATIENCE;
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
@@ -27,9 +28,6 @@ const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)
 
 /// What takes no longer was not waited for: a BLPOP that finds nothing takes seconds.
 const AT_ONCE: Duration = Duration::from_millis(500);
-
-/// How long a connection is waited for that a token is to go by.
-const LITTLE_PATIENCE: Duration = Duration::from_millis(50);
 
 /// How long a server is left alone that has said no, or is too old.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -49,7 +47,7 @@ struct State {
     wanted: HashMap<Vec<u8>, Wanted>,
     /// Whether there is a thread.
     running: bool,
-    /// Whether it has a connection, and how many of the keys it has taken in.
+    /// Whether it has a connection.
     listening: bool,
     /// Whether keys were added that it has not taken in.
     stale: bool,

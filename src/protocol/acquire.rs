@@ -86,25 +86,30 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a look, where somebody else is likely to have the lock.
-    pub(crate) fn looking(terms: Terms, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(terms, None);
-        let action = attempt.woken(now);
-        (attempt, action)
-    }
-
     /// Begins where somebody else has just looked: as if the attempt had looked itself.
     pub(crate) fn behind(terms: Terms, sighting: Sighting, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(terms, sighting.seen);
-        // What was seen may have expired since.
-        if attempt.seen.as_ref().is_some_and(|seen| attempt.may_take_over(seen, now.wall)) {
-            return Self::looking(terms, now);
-        }
-        let action = match attempt.wait_from(sighting.at, now) {
-            Action::Sleep(Duration::ZERO) => attempt.woken(now),
-            action => action,
+        // Who takes nothing over does not look at what is there; and what was seen may have expired since.
+        let look = match &attempt.seen {
+            Some(seen) => attempt.may_take_over(seen, now.wall),
+            None => terms.expiration.is_some(),
         };
+        let action = if look { attempt.woken(now) } else { attempt.rest_of_a_pause(sighting.at, now) };
         (attempt, action)
+    }
+
+    /// Begins with a pause that counts from `since`, because there will be news of a release.
+    pub(crate) fn waiting(terms: Terms, since: Uptime, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(terms, None);
+        let action = attempt.rest_of_a_pause(since, now);
+        (attempt, action)
+    }
+
+    fn rest_of_a_pause(&mut self, since: Uptime, now: Now) -> Action {
+        match self.wait_from(since, now) {
+            Action::Sleep(Duration::ZERO) => self.woken(now),
+            action => action,
+        }
     }
 
     fn new(terms: Terms, seen: Option<Content>) -> Self {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::acquire::TAKEOVER_STILL_TRUE;
 use super::lease::{End, Lease};
+use super::release::Release;
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::Now;
 use crate::options::Protocol;
@@ -45,6 +46,19 @@ pub(crate) enum Found {
     Unproven,
     /// Nothing: somebody had cleared the key. It is ours anew (I1), but was not all the time.
     Nothing,
+}
+
+impl Found {
+    /// What is told of a lock that was given back after it was renewed. Since then the key has held the new value: only the
+    /// renewal has seen what became of the old one.
+    pub(crate) fn confirms(self, outcome: Release) -> Release {
+        match (self, outcome) {
+            (Found::Nothing, Release::Released { .. } | Release::HandedOver { .. }) => Release::Lost,
+            (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
+            (Found::Unproven, Release::HandedOver { .. }) => Release::HandedOver { certified: false },
+            (_, outcome) => outcome,
+        }
+    }
 }
 
 /// Renews one lease.

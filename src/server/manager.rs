@@ -83,8 +83,8 @@ impl Manager {
         [self.connect_timeout, self.command_timeout]
     }
 
-    pub(crate) fn health(&self) -> Arc<Health> {
-        Arc::clone(&self.health)
+    pub(crate) fn health(&self) -> &Health {
+        &self.health
     }
 
     /// Opens a connection that waits for answers as long as a BLPOP takes, and a command's time on top of that.
@@ -152,7 +152,7 @@ impl Manager {
             None
         };
         inner.set_read_timeout(Some(self.command_timeout))?;
-        Ok(Connection::opened(inner, address, version, self.command_timeout, self.health()))
+        Ok(Connection::opened(inner, address, version, self.command_timeout, Arc::clone(&self.health)))
     }
 }
 

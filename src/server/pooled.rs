@@ -8,7 +8,6 @@ use std::{fmt, mem, thread};
 use super::burst::{self, Watching};
 use super::carrier::Carrier;
 use super::form::{self, Answer};
-use super::health::Health;
 use super::manager::{self, ConnectError, Manager};
 use super::refusal::RefusalKind;
 use super::report::survey::Survey;
@@ -41,7 +40,6 @@ pub(crate) struct Pooled<M: r2d2::ManageConnection> {
     patience: Duration,
     /// Where it is ours, for what it knows about the server, and for a connection beside the pool.
     manager: Option<Manager>,
-    health: Option<Arc<Health>>,
     /// Whether the server has accepted a MULTI.
     multi_is_known: Arc<AtomicBool>,
 }
@@ -50,9 +48,8 @@ impl Pooled<Manager> {
     /// Looks through a pool of this manager.
     pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager, patience: Duration) -> Self {
         let [_, command_timeout] = manager.limits();
-        let health = Some(manager.health());
         let manager = Some(manager.clone());
-        Self { pool, command_timeout, patience, manager, health, multi_is_known: Arc::default() }
+        Self { pool, command_timeout, patience, manager, multi_is_known: Arc::default() }
     }
 }
 
@@ -64,7 +61,7 @@ where
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
         let patience = pool.connection_timeout();
         let command_timeout = manager::DEFAULT_COMMAND_TIMEOUT;
-        Self { pool, command_timeout, patience, manager: None, health: None, multi_is_known: Arc::default() }
+        Self { pool, command_timeout, patience, manager: None, multi_is_known: Arc::default() }
     }
 
     /// Returns a connection, and the time when it was there.
@@ -118,7 +115,7 @@ where
     ) -> Result<r2d2::PooledConnection<M>, NoConnection> {
         let now = clock::uptime();
         let open = self.pool.state().connections;
-        let turn = if self.health.is_none() {
+        let turn = if self.manager.is_none() {
             TURN
         } else if open == 0 {
             if opening_since.is_some_and(|since| now.since(since) < TURN) {
@@ -133,7 +130,7 @@ where
         } else {
             TURN
         };
-        self.pool.get_timeout(left.min(turn)).map_err(|error| match self.health {
+        self.pool.get_timeout(left.min(turn)).map_err(|error| match self.manager {
             Some(_) if open == 0 => NoConnection::StillConnecting,
             Some(_) => NoConnection::PoolExhausted,
             None => NoConnection::Said(error.to_string()),
@@ -143,7 +140,7 @@ where
     /// Returns how connecting has failed, if it counts. While there are connections, one more that could not be opened says
     /// nothing about the server; and an old failure says little, unless there is no time to wait for another.
     fn connect_failure(&self, began: Uptime, over: bool) -> Option<ConnectError> {
-        let (when, error) = self.health.as_ref()?.last_connect_failure()?;
+        let (when, error) = self.manager.as_ref()?.health().last_connect_failure()?;
         let fresh = match error {
             ConnectError::Panicked(_) => manager::PANIC_PAUSE,
             // It may have become a master since.
@@ -238,9 +235,9 @@ where
             let Failure::Refused(refusal) = refused(&error) else { unreachable!("it was just made") };
             if !refusal.ends_the_connection() {
                 let demoted = refusal.kind() == RefusalKind::ReadOnly;
-                if demoted && let Some(health) = &self.health {
+                if demoted && let Some(manager) = &self.manager {
                     // Its master has become a replica: where the address leads to now is found out by connecting anew.
-                    health.found_closed();
+                    manager.health().found_closed();
                 }
                 if demoted || replies > 1 {
                     // In the second case it may be watching.
@@ -251,7 +248,7 @@ where
             // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
             // on one of the others is no breach of I6.
             retire(connection);
-            let others = self.health.is_some() && self.pool.state().connections > 0;
+            let others = self.manager.is_some() && self.pool.state().connections > 0;
             if !others || clock::uptime().after(CROWDED_PAUSE) >= limits.connected_by {
                 return Err(Failure::Refused(refusal));
             }

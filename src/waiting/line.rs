@@ -8,13 +8,13 @@
 //!   writes it unparks the waiter's thread afterwards.
 //! - A waiter looks at all of that under the mutex, then parks. What is written after it has looked is followed by an unpark, and
 //!   an unpark that comes before the park makes that return at once.
-//! - A waiter that leaves, for whatever reason, a panic included, takes itself out under the mutex; if it was the head, the next
-//!   becomes the head, gets the news that was not acted upon, and is unparked.
+//! - A waiter that leaves, for whatever reason, a panic included, takes itself out under the mutex; if it was a head, the
+//!   next of its way becomes one, and is unparked; the first of the line gets the news that was not acted upon, and is unparked.
 //!
 //! Parking may also return for no reason, or because of an unpark that was meant for something else in the thread: every return is
 //! followed by another look. An entry lives as long as somebody waits for the key or holds it.
 //!
-//! News also makes the line forget what was last seen of the key. That alone would do for a new head, who looks there first: where
+//! News also makes the line forget what was last seen of the key. A new head looks there first: where
 //! nothing was seen he asks the server, and where something was, a holder will tell him or his sleep has an end.
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a checker chooses.
@@ -283,6 +283,7 @@ impl Place {
     }
 }
 
+/// How a sleep ended.
 enum Came<T> {
     Given(Gift, Hold),
     Other(T),
