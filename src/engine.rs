@@ -151,7 +151,7 @@ mod tests {
     use std::sync::Mutex;
 
     use crate::protocol::lease::End;
-    use crate::server::{Burst, Ear};
+    use crate::server::Burst;
     use crate::{Lock, LockOptions, Locker};
 
     /// Holds an expired value, grants everything, and keeps what it was asked.
@@ -174,18 +174,6 @@ mod tests {
 
         fn survey(&self, _: &Key, _: &Limits<'_>) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
-        }
-
-        fn leave_token(&self, _: &[u8], _: &Limits<'_>) -> Result<(), Failure> {
-            unreachable!("nobody is to be woken")
-        }
-
-        fn can_listen(&self) -> bool {
-            false
-        }
-
-        fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
-            unreachable!("nobody is to be woken")
         }
 
         fn command_timeout(&self) -> Duration {

@@ -189,7 +189,7 @@ mod tests {
     use crate::event::Observe;
     use crate::identity::Identity;
     use crate::protocol::{Reply, Request};
-    use crate::server::{Burst, Ear, Failure, Limits, Server, Window};
+    use crate::server::{Burst, Failure, Limits, Server, Window};
     use crate::{Lock, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
@@ -215,18 +215,6 @@ mod tests {
 
         fn survey(&self, _: &Key, _: &Limits<'_>) -> Result<Server, Failure> {
             unreachable!("it is not asked what it is")
-        }
-
-        fn leave_token(&self, _: &[u8], _: &Limits<'_>) -> Result<(), Failure> {
-            unreachable!("nobody is to be woken")
-        }
-
-        fn can_listen(&self) -> bool {
-            false
-        }
-
-        fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
-            unreachable!("nobody is to be woken")
         }
 
         fn command_timeout(&self) -> Duration {

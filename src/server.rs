@@ -84,14 +84,20 @@ pub(crate) trait Window: Send + Sync + fmt::Debug {
     /// Asks the server what it is and can do, with the help of a key that is nobody's.
     fn survey(&self, probe: &Key, limits: &Limits<'_>) -> Result<Server, Failure>;
 
-    /// Leaves a token in a list, for whoever waits there; on a server that is too old for waiting nothing is sent.
-    fn leave_token(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure>;
+    /// Whether it can open connections of its own. The two that follow are asked only where it can.
+    fn can_listen(&self) -> bool {
+        false
+    }
 
-    /// Whether it can open connections of its own.
-    fn can_listen(&self) -> bool;
+    /// Leaves a token in a list, for whoever waits there; on a server that is too old for waiting nothing is sent.
+    fn leave_token(&self, _list: &[u8], _limits: &Limits<'_>) -> Result<(), Failure> {
+        unreachable!("a lock through a window that cannot listen has no wake-ups")
+    }
 
     /// Opens a connection for nothing but waiting for tokens.
-    fn listen(&self) -> Result<Box<dyn Ear>, Failure>;
+    fn listen(&self) -> Result<Box<dyn Ear>, Failure> {
+        unreachable!("a lock through a window that cannot listen has no wake-ups")
+    }
 
     /// The longest that one command takes.
     fn command_timeout(&self) -> Duration;
