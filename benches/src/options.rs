@@ -25,7 +25,7 @@ pub(crate) enum Part {
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// Fewer and shorter rounds: two to three minutes in all, and not ten to fifteen
+    /// Fewer and shorter rounds: about two minutes in all, and not ten to fifteen
     #[arg(long)]
     pub(crate) quick: bool,
     /// Only these workloads, with a comma between them
