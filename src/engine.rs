@@ -38,6 +38,8 @@ pub(crate) struct Engine {
     pub(crate) wake_ups: Arc<WakeUps>,
     /// When a wait was last given up because the server could not be reached, in microseconds of uptime; 0 is never.
     pub(crate) unreachable: Arc<AtomicU64>,
+    /// Whether threads share trips to the server.
+    pub(crate) combines: bool,
 }
 
 /// How long a connection is waited for that is worth little: of a server that another has just been patient with in vain, or for a
@@ -54,7 +56,15 @@ impl Engine {
         let lines = Arc::<Lines>::default();
         let bell = identity.next_nonce().seed();
         let wake_ups = Arc::new(WakeUps::new(Arc::clone(&window), Arc::clone(&lines), bell));
-        Self { window, observer, identity: Arc::new(identity), lines, wake_ups, unreachable: Arc::default() }
+        Self {
+            window,
+            observer,
+            identity: Arc::new(identity),
+            lines,
+            wake_ups,
+            unreachable: Arc::default(),
+            combines: true,
+        }
     }
 
     /// Reads what the key holds, with one GET.
@@ -141,7 +151,15 @@ impl Engine {
             None => (now.uptime.after(self.window.patience()), Uptime::MAX),
         };
         let connected_by = if deadline.is_some() { answered_by } else { reachable_by };
-        Limits { needs, asked: now, reachable_by, connected_by, answered_by, over: Over::NEVER }
+        Limits {
+            needs,
+            asked: now,
+            reachable_by,
+            connected_by,
+            answered_by,
+            over: Over::NEVER,
+            combines: self.combines,
+        }
     }
 }
 

@@ -53,6 +53,7 @@ mod locker;
 mod options;
 mod protocol;
 mod server;
+mod sync;
 mod value;
 mod version;
 mod waiting;

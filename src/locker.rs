@@ -162,6 +162,12 @@ impl Locker {
         Self { engine: Arc::new(Engine { observer, ..(*self.engine).clone() }) }
     }
 
+    /// TODO
+    #[must_use]
+    pub fn combining(self, combines: bool) -> Self {
+        Self { engine: Arc::new(Engine { combines, ..(*self.engine).clone() }) }
+    }
+
     pub(crate) fn through(window: Arc<dyn Window>) -> Self {
         let observer = Observer(Arc::new(LogObserver));
         Self { engine: Arc::new(Engine::new(window, observer, Identity::new())) }

@@ -4,15 +4,19 @@
 
 mod burst;
 mod carrier;
+mod combining;
 mod connection;
 mod form;
 mod health;
 mod info;
 mod manager;
+mod pace;
+mod pool;
 mod pooled;
 pub(crate) mod refusal;
 mod report;
 mod token;
+mod trip;
 
 use std::time::Duration;
 use std::{fmt, io};
@@ -22,6 +26,7 @@ use crate::error::NoConnection;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
+use crate::sync;
 use crate::version::Version;
 pub use carrier::Carrier;
 pub use connection::Connection;
@@ -46,6 +51,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) answered_by: Uptime,
     /// No connection is waited for any longer once this says so.
     pub(crate) over: Over<'a>,
+    /// Whether it may go together with others' commands.
+    pub(crate) combines: bool,
 }
 
 /// Says whether waiting has been ended from outside.

@@ -3,11 +3,6 @@
 
 mod cancel;
 mod line;
-/// What the line and the canceller are made of; the tests that search for lost wake-ups put a model in its place.
-mod sync {
-    pub(super) use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, atomic};
-    pub(super) use std::thread::{Thread, current};
-}
 
 use std::time::Duration;
 
@@ -18,6 +13,7 @@ use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 pub(crate) use crate::protocol::acquire::Sighting;
 use crate::protocol::lease::Lease;
+use crate::sync;
 
 /// What a waiter wants of the lock, for a holder who could pass his on.
 #[derive(Clone, Copy, Debug)]

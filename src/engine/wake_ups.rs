@@ -292,6 +292,7 @@ impl WakeUps {
             connected_by: asked.uptime.after(LITTLE_PATIENCE),
             answered_by,
             over: Over::NEVER,
+            combines: false,
         }
     }
 

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis::{ConnectionLike as _, RedisResult, Value};
 
-use super::carrier::Carrier;
+use super::carrier::{Carrier, exchanged};
 use super::form::{self, Answer};
-use super::pooled::retire;
+use super::pool::retire;
 use super::{Burst, Failure, Limits, failure_of, refusal_in, refused};
 use crate::clock;
 use crate::key::Key;
@@ -36,13 +36,13 @@ pub(super) fn transact(
 ) -> RedisResult<Vec<Value>> {
     let left = || limits.answered_by.since(clock::uptime());
     if multi_is_known.load(Ordering::Relaxed) {
-        return connection.exchange(packed, replies, left());
+        return exchanged(connection, packed, replies, left());
     }
     let (multi, rest) = packed.split_at(form::MULTI.len());
-    let mut all = connection.exchange(multi, 1, left())?;
+    let mut all = exchanged(connection, multi, 1, left())?;
     if all == [Value::Okay] {
         multi_is_known.store(true, Ordering::Relaxed);
-        all.extend(connection.exchange(rest, replies - 1, left())?);
+        all.extend(exchanged(connection, rest, replies - 1, left())?);
     }
     Ok(all)
 }

@@ -19,6 +19,10 @@ use crate::version::Version;
 /// this library's own [`Connection`](crate::Connection). For another type, wrap it and implement this: keep a flag, set
 /// it in `retire`, and answer it in your manager's [`has_broken`](r2d2::ManageConnection::has_broken).
 pub trait Carrier: redis::ConnectionLike + Send + 'static {
+    /// Whether commands on different keys may be packed one behind the other, so that threads can share a trip to the server
+    /// ([`Locker::combining`](crate::Locker::combining)). Not where keys live on different servers, as in a cluster.
+    const COMBINES: bool = false;
+
     /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that could be
     /// done; if not, the library keeps the connection from its pool for good, which has one less then.
     fn retire(&mut self) -> bool;
@@ -37,22 +41,45 @@ pub trait Carrier: redis::ConnectionLike + Send + 'static {
     /// Lets the next answer take at most `limit`, if the connection knows a shorter limit than its own.
     fn answer_within(&mut self, _limit: Duration) {}
 
-    /// Sends commands that were packed one behind the other, and returns their replies; those that the server refused are
-    /// among them, as [`Value::ServerError`]. All the answers together may take `limit`, where the connection knows limits.
+    /// Sends commands that were packed one behind the other, and appends their replies to `replies`; those that the server refused
+    /// are among them, as [`Value::ServerError`]. All `count` answers together may take `limit`, where the connection knows limits.
     ///
     /// # Errors
     ///
-    /// Whatever kept an answer from coming; the connection is retired then.
-    fn exchange(&mut self, packed: &[u8], replies: usize, limit: Duration) -> RedisResult<Vec<Value>> {
+    /// Whatever kept an answer from coming, unless that is what the only command was refused with. The replies that came before it
+    /// count; the connection is retired.
+    fn exchange(
+        &mut self,
+        packed: &[u8],
+        count: usize,
+        limit: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
         self.answer_within(limit);
-        if replies == 1 {
-            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        if count == 1 {
+            replies.push(self.req_packed_command(packed)?);
+        } else {
+            replies.extend(self.req_packed_commands(packed, 0, count)?);
         }
-        self.req_packed_commands(packed, 0, replies)
+        Ok(())
     }
 }
 
+/// Sends commands that belong together, and returns their replies.
+pub(super) fn exchanged(
+    connection: &mut impl Carrier,
+    packed: &[u8],
+    count: usize,
+    limit: Duration,
+) -> RedisResult<Vec<Value>> {
+    let mut replies = Vec::with_capacity(count);
+    connection.exchange(packed, count, limit, &mut replies)?;
+    Ok(replies)
+}
+
 impl Carrier for redis::Connection {
+    const COMBINES: bool = true;
+
     fn retire(&mut self) -> bool {
         if !self.is_open() {
             return true;
@@ -70,30 +97,37 @@ impl Carrier for redis::Connection {
         }
     }
 
-    fn exchange(&mut self, packed: &[u8], replies: usize, _limit: Duration) -> RedisResult<Vec<Value>> {
+    fn exchange(
+        &mut self,
+        packed: &[u8],
+        count: usize,
+        _limit: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
         // The redis crate's own way of doing it waits for each of the answers, also when the first has not come in time.
-        if replies == 1 {
-            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        if count == 1 {
+            replies.push(self.req_packed_command(packed)?);
+            return Ok(());
         }
         self.send_packed_command(packed)?;
-        collected(replies, || next_reply(self))
+        collect(count, replies, || next_reply(self))
     }
 }
 
-/// Receives so many replies. A server that says no and hangs up, for want of room for a client, has answered them all.
-pub(super) fn collected(
-    replies: usize,
+/// Receives so many replies. A server that says no first and hangs up, for want of room for a client, has answered them all.
+pub(super) fn collect(
+    count: usize,
+    replies: &mut Vec<Value>,
     mut next: impl FnMut() -> RedisResult<Value>,
-) -> RedisResult<Vec<Value>> {
-    let mut all = Vec::with_capacity(replies);
-    while all.len() < replies {
+) -> RedisResult<()> {
+    for _ in 0..count {
         match next() {
-            Ok(reply) => all.push(reply),
-            Err(_) if matches!(all.last(), Some(Value::ServerError(_))) => break,
+            Ok(reply) => replies.push(reply),
+            Err(_) if matches!(replies.as_slice(), [Value::ServerError(_)]) => break,
             Err(error) => return Err(error),
         }
     }
-    Ok(all)
+    Ok(())
 }
 
 /// Receives a reply, and leaves out what a server pushes in between.

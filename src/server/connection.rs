@@ -6,7 +6,7 @@ use std::{fmt, io};
 
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
-use super::carrier::{Carrier, collected, next_reply};
+use super::carrier::{Carrier, collect, next_reply};
 use super::health::Health;
 use super::{not_understood, refusal_in};
 use crate::clock::{self, Uptime};
@@ -88,6 +88,8 @@ impl Connection {
 }
 
 impl Carrier for Connection {
+    const COMBINES: bool = true;
+
     fn retire(&mut self) -> bool {
         self.broken = true;
         true
@@ -109,15 +111,22 @@ impl Carrier for Connection {
         self.set_read_timeout(Duration::from_millis(steps.saturating_mul(10)).min(self.command_timeout));
     }
 
-    fn exchange(&mut self, packed: &[u8], replies: usize, limit: Duration) -> RedisResult<Vec<Value>> {
+    fn exchange(
+        &mut self,
+        packed: &[u8],
+        count: usize,
+        limit: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
         self.answer_within(limit);
-        if replies == 1 {
-            return self.req_packed_command(packed).map(|reply| vec![reply]);
+        if count == 1 {
+            replies.push(self.req_packed_command(packed)?);
+            return Ok(());
         }
         let began = clock::uptime();
         self.guarded(|this| {
             this.inner.send_packed_command(packed)?;
-            collected(replies, || {
+            collect(count, replies, || {
                 // All of them together are to be there by then.
                 this.answer_within(limit.saturating_sub(clock::uptime().since(began)));
                 next_reply(&mut this.inner)

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::carrier::Carrier as _;
+use super::carrier::{Carrier as _, exchanged};
 use super::connection::Connection;
 use super::refusal::Refusal;
 use super::{Ear, Failure, failure_of, refused};
@@ -67,7 +67,7 @@ impl Listener {
 impl Ear for Listener {
     fn hear(&mut self, lists: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure> {
         let packed = redis::cmd("BLPOP").arg(lists).arg(WAITS).get_packed_command();
-        let reply = self.0.exchange(&packed, 1, std::time::Duration::MAX).map_err(|error| {
+        let reply = exchanged(&mut self.0, &packed, 1, std::time::Duration::MAX).map_err(|error| {
             if super::refusal_in(&error).is_some() { refused(&error) } else { failure_of(error) }
         })?;
         match reply.into_iter().next() {

@@ -16,13 +16,13 @@ pub(crate) struct Variant {
     pub(crate) workloads: &'static [Workload],
     /// What it changes of the defaults.
     options: fn(LockOptions) -> LockOptions,
-    /// How many connections at most; as many as threads, where not said.
-    pool: Option<u32>,
+    /// Whether a connection for each thread takes the place of the default pool and of combining.
+    apart: bool,
 }
 
 /// Each is a line: its name, what is said of it, what it is measured at, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults; a connection for each thread", &[W1, W2, W3, W4, W5], |options| options),
+    variant("ours", "defaults", &[W1, W2, W3, W4, W5], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
     variant("ours-hand-over", "hand-over, 16 times in a row", &[W1, W3, W4], |options| options.hand_over(16)),
@@ -31,8 +31,8 @@ pub(crate) const VARIANTS: &[Variant] = &[
         options.hand_over(16).with_wake_ups()
     }),
     Variant {
-        pool: Some(10),
-        ..variant("ours-pool-10", "pool of 10, the default", &[W2], |options| options)
+        apart: true,
+        ..variant("ours-apart", "without combining; a connection for each thread", &[W1, W2], |options| options)
     },
 ];
 
@@ -42,7 +42,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, pool: None }
+    Variant { name, settings, workloads, options, apart: false }
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
@@ -56,7 +56,11 @@ pub(super) struct Ours {
 impl Ours {
     /// `lease` is what the key is to show; the expiration is shorter.
     pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
-        let locker = Locker::at(url)?.pool_size(variant.pool.unwrap_or(threads)).open()?;
+        let mut settings = Locker::at(url)?;
+        if variant.apart || std::env::var("BIG").is_ok() {
+            settings = settings.pool_size(threads);
+        }
+        let locker = settings.open()?.combining(!variant.apart);
         let expiration = lease.saturating_sub(GRACE);
         let options = (variant.options)(LockOptions::expiring_after(expiration).timeout(PATIENCE));
         Ok(Self { locker, options })

@@ -11,7 +11,7 @@ use crate::rounds::{Contender, Stage};
 use crate::stats::Results;
 
 /// The threads of W2.
-const TOGETHER: [u32; 3] = [2, 8, 64];
+const TOGETHER: [u32; 4] = [2, 8, 64, 256];
 
 struct Sample {
     /// Pairs a second.

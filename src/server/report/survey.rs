@@ -9,7 +9,7 @@ use redis::{Cmd, RedisResult, Value, cmd, from_redis_value};
 use super::{Answers, ClockDifference, Server};
 use crate::clock::{self, Wall};
 use crate::key::Key;
-use crate::server::carrier::Carrier;
+use crate::server::carrier::{Carrier, exchanged};
 use crate::server::info::{Info, Role};
 use crate::server::refusal::{Refusal, RefusalKind};
 use crate::server::refusal_in;
@@ -108,7 +108,7 @@ impl<'a, C: Carrier> Survey<'a, C> {
     }
 
     fn one(&mut self, command: &Cmd) -> RedisResult<Result<Value, Refusal>> {
-        match self.connection.exchange(&command.get_packed_command(), 1, self.limit) {
+        match exchanged(&mut *self.connection, &command.get_packed_command(), 1, self.limit) {
             Ok(mut replies) => match replies.pop() {
                 Some(Value::ServerError(error)) => {
                     let error = error.into();
