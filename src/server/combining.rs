@@ -66,10 +66,7 @@ enum Phase<A> {
 /// What a passenger waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// With how many have been taken out of the queue so far, which is first come, first served.
-    ToGo {
-        moved: u64,
-    },
+    ToGo,
     ForTheAnswer,
 }
 
@@ -128,9 +125,9 @@ impl<J, A> Trips<J, A> {
         Some(self.trip())
     }
 
-    /// How many threads are about: leading, waiting, or with an answer that they have not seen yet.
-    pub(super) fn about(&self) -> usize {
-        self.about.load(Ordering::Relaxed)
+    /// How many have been taken out of the queue so far: first come, first served.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
     }
 
     fn trip(&self) -> Trip<'_, J, A> {
@@ -144,7 +141,7 @@ impl<J, A> Trips<J, A> {
     ) -> Joined<'_, J, A> {
         let mut enough = None;
         loop {
-            let mut all = matches!(enough, Some(Waiting::ToGo { .. })).then(|| self.lock());
+            let mut all = (enough == Some(Waiting::ToGo)).then(|| self.lock());
             let mut phase = passenger.lock();
             let waiting = match mem::replace(&mut *phase, Phase::Gone) {
                 Phase::Leads => return Joined::Leads(self.trip(), true),
@@ -162,7 +159,7 @@ impl<J, A> Trips<J, A> {
                         return Joined::Leads(self.trip(), true);
                     }
                     *phase = Phase::Queued;
-                    Waiting::ToGo { moved: self.moved.load(Ordering::Relaxed) }
+                    Waiting::ToGo
                 }
                 Phase::Gone => unreachable!("it waits until it has what it waited for"),
             };

@@ -2,8 +2,9 @@
 //! and then sleep.
 //!
 //! Sleeping and being woken costs more than a command does; giving way costs little, as long as those that run instead are threads
-//! like this one, with some microseconds' work to do. Among threads that compute it costs a turn of theirs, some milliseconds. So it is
-//! measured what giving way takes, and while that is too much nobody does, except that it is tried again ten times a second.
+//! like this one, with some microseconds' work to do. Among threads that compute it costs a turn of theirs, some milliseconds, in which
+//! next to nothing is sent. So it is measured what giving way takes and how many commands got on meanwhile, and while that is too few
+//! nobody gives way, except for a try now and then.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -19,33 +20,45 @@ const FEW: usize = 4;
 const FEW_THAT_SLEEP: usize = 16;
 /// How often one gives way before it sleeps.
 const TIMES: u32 = 16;
-/// Giving way may take so long on average, and so much longer for each thread that is about: those of a crowd have a few microseconds'
-/// work each.
-const TURN: Duration = Duration::from_micros(500);
-const TURN_OF_EACH: Duration = Duration::from_micros(8);
-/// The average is over about so many times.
-const MEMORY: u64 = 32;
-/// So long nobody gives way after it has taken too long.
-const REST: Duration = Duration::from_millis(100);
+/// For each command that is taken along meanwhile, giving way may take so long.
+const WORTH: Duration = Duration::from_micros(20);
+/// So much may be lost by it before there is a rest.
+const LOSS: Duration = Duration::from_millis(10);
+/// So long nobody gives way after it has taken too long; twice as long when that was soon so again, and at most so long.
+const REST: Duration = Duration::from_millis(10);
+const LONGEST_REST: Duration = Duration::from_secs(1);
 /// When nobody has been taken along for so long, one goes alone. A trip to a server on the same machine takes less; where the
 /// way is longer, this is what a thread with company may lose.
 const PATIENCE: Duration = Duration::from_micros(150);
 
-/// What the threads of a window know about giving way.
+/// What the threads of a window know about giving way. All of it is estimates: what is lost when two threads note something at the same
+/// time matters to nobody.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// How many could have a connection each.
     connections: usize,
     /// Nobody gives way before, in microseconds of uptime.
     rests_until: AtomicU64,
-    /// What giving way has taken lately, in nanoseconds. Nobody minds if threads that note it at the same time lose some.
-    takes: AtomicU64,
+    /// How long the last rest was, in microseconds.
+    rest: AtomicU64,
+    /// What has been lost lately by giving way, in microseconds.
+    lost: AtomicU64,
+    /// What has been counted: until when, in microseconds of uptime, and how many commands.
+    counted_until: AtomicU64,
+    counted: AtomicU64,
 }
 
 impl Pace {
     pub(super) fn new(connections: u32) -> Self {
         let connections = usize::try_from(connections).unwrap_or(usize::MAX);
-        Self { connections, rests_until: AtomicU64::new(0), takes: AtomicU64::new(0) }
+        Self {
+            connections,
+            rests_until: AtomicU64::new(0),
+            rest: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            counted_until: AtomicU64::new(0),
+            counted: AtomicU64::new(0),
+        }
     }
 
     /// Whether so many threads had better share trips.
@@ -54,23 +67,24 @@ impl Pace {
             || threads > FEW.min(self.connections) && self.gives_way(clock::uptime())
     }
 
-    /// Returns what a thread does with its time, among as many as `about` says, and after how long it has had enough.
+    /// Returns what a thread does with its time, and after how long it has had enough. `moved` says how many have been taken along,
+    /// first come, first served.
     pub(super) fn waiting(
         &self,
         limits: &Limits<'_>,
-        about: impl Fn() -> usize,
+        moved: impl Fn() -> u64,
     ) -> impl FnMut(Waiting) -> bool {
         let (connected_by, answered_by) = (limits.connected_by, limits.answered_by);
         let mut times = TIMES;
-        let mut to_go = (None, Uptime::MAX);
+        let mut stuck = (None, Uptime::MAX);
         move |waiting| {
-            let now = clock::uptime();
+            let (now, before) = (clock::uptime(), moved());
             let until = match waiting {
-                Waiting::ToGo { moved } => {
-                    if to_go.0 != Some(moved) {
-                        to_go = (Some(moved), now.after(PATIENCE).min(connected_by));
+                Waiting::ToGo => {
+                    if stuck.0 != Some(before) {
+                        stuck = (Some(before), now.after(PATIENCE).min(connected_by));
                     }
-                    to_go.1
+                    stuck.1
                 }
                 Waiting::ForTheAnswer => answered_by,
             };
@@ -81,7 +95,7 @@ impl Pace {
             if times > 0 && self.gives_way(now) {
                 times -= 1;
                 thread::yield_now();
-                self.note(now, clock::uptime(), about());
+                self.note([now, clock::uptime()].map(|time| micros(time.0)), [before, moved()]);
             } else {
                 thread::park_timeout(left);
             }
@@ -90,19 +104,30 @@ impl Pace {
     }
 
     fn gives_way(&self, now: Uptime) -> bool {
-        now >= Uptime(Duration::from_micros(self.rests_until.load(Ordering::Relaxed)))
+        micros(now.0) >= self.rests_until.load(Ordering::Relaxed)
     }
 
-    fn note(&self, from: Uptime, to: Uptime, about: usize) {
-        let took = u64::try_from(to.since(from).as_nanos()).unwrap_or(u64::MAX);
-        let takes = self.takes.load(Ordering::Relaxed);
-        let takes = takes - takes / MEMORY + took / MEMORY;
-        let about = u32::try_from(about).unwrap_or(u32::MAX);
-        let is_long = Duration::from_nanos(takes) > TURN + TURN_OF_EACH * about;
-        self.takes.store(if is_long { 0 } else { takes }, Ordering::Relaxed);
-        if is_long {
-            let until = u64::try_from(to.after(REST).0.as_micros()).unwrap_or(u64::MAX);
-            self.rests_until.store(until, Ordering::Relaxed);
+    /// Learns from when to when somebody gave way, and from how many to how many commands that led. What another has counted already does
+    /// not count again: many give way at the same time.
+    fn note(&self, [from, to]: [u64; 2], moved: [u64; 2]) {
+        let from = from.max(self.counted_until.swap(to, Ordering::Relaxed));
+        let moved = moved[1].saturating_sub(moved[0].max(self.counted.swap(moved[1], Ordering::Relaxed)));
+        let loss = to.saturating_sub(from) + self.lost.load(Ordering::Relaxed);
+        let lost = loss.saturating_sub(micros(WORTH).saturating_mul(moved));
+        if lost <= micros(LOSS) {
+            self.lost.store(lost, Ordering::Relaxed);
+            return;
         }
+        let last = self.rest.load(Ordering::Relaxed);
+        let soon = to < self.rests_until.load(Ordering::Relaxed) + last;
+        let rest = if soon { (2 * last).min(micros(LONGEST_REST)) } else { micros(REST) };
+        self.rest.store(rest, Ordering::Relaxed);
+        self.rests_until.store(to + rest, Ordering::Relaxed);
+        // It takes less to learn that nothing has changed.
+        self.lost.store(micros(LOSS) / 2, Ordering::Relaxed);
     }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }

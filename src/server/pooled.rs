@@ -142,7 +142,7 @@ where
         let trip = match self.trips.join(
             || Load::new(key, request, limits.needs),
             is_crowd,
-            self.pace.waiting(limits, || self.trips.about()),
+            self.pace.waiting(limits, || self.trips.moved()),
         ) {
             Joined::Leads(trip, false) => {
                 return self.send(key, request, limits, Some(trip)).map(|(reply, _)| reply);
