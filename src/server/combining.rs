@@ -1,25 +1,26 @@
-//! Sharing trips: a thread that wants a command sent while enough trips are under way waits to be taken along by the next.
+//! Sharing trips to the server: a thread that wants a command sent while another's is under way waits to be taken along by the next.
 //!
-//! This is flat combining (Hendler, Incze, Shavit, Tzafrir 2010) with a server in the place of the shared structure. Whoever wants
-//! something carried [joins](Trips::join). With a lane free it leads a [`Trip`] at once, waits for nobody, and takes along who is in
-//! the queue when it has a connection. Otherwise it goes to the end of the queue as a [`Passenger`] and sleeps; there is no thread that
-//! works for the others. A trip that ends gives its lane to the first in the queue and then hands out the answers.
+//! This is flat combining (Hendler, Incze, Shavit, Tzafrir: "Flat combining and the synchronization-parallelism tradeoff", 2010) with a
+//! server in the place of the shared structure. Whoever wants something carried [joins](Trips::join). If no trip is under way, or too
+//! few threads are about to be a crowd, it leads a [`Trip`] at once, waits for nobody, and takes along who is in the queue when it has
+//! a connection. Otherwise it goes to the end of the queue and waits. No thread works for the others all the time: a trip that ends
+//! has the first in the queue lead the next one, if it was the last, and then hands out the answers.
 //!
-//! Why nobody sleeps for ever. `all` is the queue and the number of trips under way; each passenger has its phase under a mutex of its
-//! own, which is only ever locked alone or inside `all`.
+//! Why nobody waits for ever. `all` is the queue and the number of trips under way; each passenger has its phase under a mutex of its
+//! own, which is locked alone or inside `all`, and nothing is locked inside it.
 //!
-//! 1. A passenger is in the queue exactly while its phase is `Queued`: it is put in as `Queued`, and whoever takes it out (to lead, to
-//!    be taken along, or itself because it has had enough) changes the phase before it lets go of `all`.
-//! 2. While anybody is in the queue, at least `lanes` trips are under way: joining queues only if that is so, and a trip's end, the only
-//!    thing that lowers the number, gives the lane to the first of the queue under the same hold of `all` if it would be lower.
-//!    So somebody queued will be taken out by a trip's end, if not sooner.
-//! 3. A trip ends when it is dropped, whatever ends it, a panic too. All that it took along are `Aboard` until then and are answered by
-//!    it, with nothing if there is no answer; those that gave up meanwhile excepted, whose answers nobody gets.
-//! 4. Each change of a passenger's phase by another is followed by an unpark of its thread, except from `Queued` to `Aboard`, after
+//! 1. A passenger is in the queue exactly while its phase is `Queued`: it is put in as `Queued`, and whoever takes it out (to have it
+//!    lead, to take it along, or itself when it has had enough) changes the phase before letting go of `all`.
+//! 2. While anybody is in the queue, a trip is under way: joining queues only if one is, and the end of a trip, the only thing that
+//!    makes them fewer, has the first of the queue lead a new one under the same hold of `all` if none would be left. So whoever is in
+//!    the queue is taken out by the end of a trip, if not sooner; first come, first served.
+//! 3. A trip ends when it is dropped, whatever ends it, a panic too. Those that it took along are `Aboard` until then and are answered
+//!    by it, with nothing if there is no answer. An answer to one that gave up meanwhile is an orphan, and its leader is told.
+//! 4. Each change of a passenger's phase by another is followed by an unpark of its thread, except that from `Queued` to `Aboard`, after
 //!    which there is nothing to do for it. It looks at its phase before it parks, each time, and an unpark before a park is kept.
 //!
-//! Nobody depends on another for longer than it wants: in the queue, having enough makes it lead a trip of its own, beyond the lanes;
-//! aboard, it makes it go without an answer. What the answer then was is for its caller to find out, as after one that was lost.
+//! Nobody depends on another for longer than it wants to: in the queue, having enough makes it lead a trip of its own beside those under
+//! way; aboard, it makes it go without an answer.
 //!
 //! `tests/models` tries this file on a checker's mutexes and threads.
 
@@ -27,7 +28,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::{fmt, mem};
 
-use super::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use super::sync::atomic::{AtomicUsize, Ordering};
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
 
 /// The trips to one server, and who waits to be taken along.
@@ -36,8 +37,8 @@ pub(super) struct Trips<J, A> {
     seats: usize,
     /// How many are about: leading, waiting, or with an answer that they have not seen yet.
     about: AtomicUsize,
-    /// How many have been taken out of the queue.
-    moved: AtomicU64,
+    /// How many were taken out of the queue by trips.
+    moved: AtomicUsize,
     all: Mutex<All<J, A>>,
 }
 
@@ -54,16 +55,16 @@ struct Passenger<J, A> {
 
 enum Phase<A> {
     Queued,
-    /// A lane is its own.
+    /// It is to lead a trip, which is counted already.
     Leads,
-    /// Taken along. What it wants may have been carried out, or be about to be.
+    /// Taken along: what it wants may have been carried out, or be about to be.
     Aboard,
     Answered(Option<A>),
     /// It has what it waited for, or waits no longer.
     Gone,
 }
 
-/// What a passenger waits for.
+/// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waiting {
     ToGo,
@@ -72,10 +73,10 @@ pub(super) enum Waiting {
 
 /// What joining came to.
 pub(super) enum Joined<'a, J, A> {
-    /// The job is for the caller to carry, and those of others as well. Says whether it has waited.
+    /// The caller carries the job, and those of others as well. Says whether it has waited.
     Leads(Trip<'a, J, A>, bool),
     Answered(A),
-    /// It was taken along, and what became of it is not known: the trip ended without an answer, or the caller has had enough.
+    /// The job was taken along, and what became of it is not known: the trip ended without an answer, or the caller had had enough.
     Unanswered,
 }
 
@@ -84,13 +85,13 @@ impl<J, A> Trips<J, A> {
         Self {
             about: AtomicUsize::new(0),
             seats,
-            moved: AtomicU64::new(0),
+            moved: AtomicUsize::new(0),
             all: Mutex::new(All { under_way: 0, queue: VecDeque::new() }),
         }
     }
 
-    /// Leads a trip if a lane is free, else waits. `job` is made only then. `park` puts the thread to sleep for a while, and says
-    /// whether to go on waiting for that.
+    /// Leads a trip if none is under way, or so many threads are no crowd; else waits. `job` is made only then. `park` spends some time,
+    /// ended by an unpark, and says whether to go on waiting for that.
     pub(super) fn join(
         &self,
         job: impl FnOnce() -> J,
@@ -99,13 +100,13 @@ impl<J, A> Trips<J, A> {
     ) -> Joined<'_, J, A> {
         let about = self.about.fetch_add(1, Ordering::Relaxed) + 1;
         let is_crowd = || is_crowd(about);
-        if let Some(trip) = self.lead(&mut self.lock(), &is_crowd) {
+        if let Some(trip) = self.lead(&mut self.lock(), is_crowd) {
             return Joined::Leads(trip, false);
         }
         let passenger =
             Arc::new(Passenger { job: job(), thread: current(), phase: Mutex::new(Phase::Queued) });
         let mut all = self.lock();
-        if let Some(trip) = self.lead(&mut all, &is_crowd) {
+        if let Some(trip) = self.lead(&mut all, is_crowd) {
             return Joined::Leads(trip, false);
         }
         all.queue.push_back(Arc::clone(&passenger));
@@ -125,8 +126,8 @@ impl<J, A> Trips<J, A> {
         Some(self.trip())
     }
 
-    /// How many have been taken out of the queue so far: first come, first served.
-    pub(super) fn moved(&self) -> u64 {
+    /// How many were taken out of the queue by trips so far: whoever was before them in the queue is not there any more.
+    pub(super) fn moved(&self) -> usize {
         self.moved.load(Ordering::Relaxed)
     }
 
@@ -180,16 +181,16 @@ impl<J, A> Passenger<J, A> {
     }
 }
 
-/// A lane, and those that are taken along. Ends when it is dropped.
+/// A trip under way, and who was taken along. Ends when it is dropped.
 pub(super) struct Trip<'a, J, A> {
     trips: &'a Trips<J, A>,
     aboard: Vec<Arc<Passenger<J, A>>>,
-    /// Whether the lane has been passed on.
+    /// Whether it is under way no more.
     over: bool,
 }
 
 impl<J, A> Trip<'_, J, A> {
-    /// Takes along who is in the queue, as far as there are seats.
+    /// Takes along who is in the queue, as far as there are seats; nobody, once it has ended.
     pub(super) fn take_along(&mut self) {
         if self.over {
             return;
@@ -200,7 +201,7 @@ impl<J, A> Trip<'_, J, A> {
             *passenger.lock() = Phase::Aboard;
             self.aboard.push(passenger);
         }
-        self.trips.moved.fetch_add(seats as u64, Ordering::Relaxed);
+        self.trips.moved.fetch_add(seats, Ordering::Relaxed);
     }
 
     /// What those aboard want, in the order in which they came.
@@ -208,21 +209,7 @@ impl<J, A> Trip<'_, J, A> {
         self.aboard.iter().map(|passenger| &passenger.job)
     }
 
-    /// Hands out answers, which come in the order of the jobs; who is left over gets none. Nobody is aboard after that.
-    pub(super) fn answer(&mut self, answers: impl IntoIterator<Item = A>) {
-        let mut answers = answers.into_iter();
-        for passenger in self.aboard.drain(..) {
-            let answer = answers.next();
-            let mut phase = passenger.lock();
-            if matches!(*phase, Phase::Aboard) {
-                *phase = Phase::Answered(answer);
-            }
-            drop(phase);
-            passenger.thread.unpark();
-        }
-    }
-
-    /// Gives the lane to whoever is first in the queue.
+    /// Has whoever is first in the queue lead the next trip, if this was the last.
     fn pass_on(&mut self) {
         if mem::replace(&mut self.over, true) {
             return;
@@ -240,18 +227,30 @@ impl<J, A> Trip<'_, J, A> {
         next.thread.unpark();
     }
 
-    /// Ends the trip, and hands out the answers.
-    pub(super) fn end(&mut self, answers: impl IntoIterator<Item = A>) {
-        // The next goes while we wake the others.
+    /// Ends the trip, and hands out the answers, which come in the order of the jobs; who is left over gets none. Answers to those that
+    /// gave up go to `orphaned`.
+    pub(super) fn end(&mut self, answers: impl IntoIterator<Item = A>, mut orphaned: impl FnMut(&J, A)) {
+        // The next is on its way while we wake the others.
         self.pass_on();
-        self.answer(answers);
+        let mut answers = answers.into_iter();
+        for passenger in self.aboard.drain(..) {
+            let answer = answers.next();
+            let mut phase = passenger.lock();
+            if matches!(*phase, Phase::Aboard) {
+                *phase = Phase::Answered(answer);
+                drop(phase);
+                passenger.thread.unpark();
+            } else if let Some(answer) = answer {
+                drop(phase);
+                orphaned(&passenger.job, answer);
+            }
+        }
     }
 }
 
 impl<J, A> Drop for Trip<'_, J, A> {
     fn drop(&mut self) {
-        self.pass_on();
-        self.answer([]);
+        self.end([], |_, _| ());
         self.trips.about.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -6,7 +6,7 @@
 //! next to nothing is sent. So it is measured what giving way takes and how many commands got on meanwhile, and while that is too few
 //! nobody gives way, except for a try now and then.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 /// When nobody has been taken along for so long, one goes alone. A trip to a server on the same machine takes less; where the
 /// way is longer, this is what a thread with company may lose.
 const PATIENCE: Duration = Duration::from_micros(150);
+/// For so much longer than the answer may take its leader is waited for.
+const GRACE: Duration = Duration::from_millis(50);
 
 /// What the threads of a window know about giving way. All of it is estimates: what is lost when two threads note something at the same
 /// time matters to nobody.
@@ -37,27 +39,36 @@ const PATIENCE: Duration = Duration::from_micros(150);
 pub(super) struct Pace {
     /// How many could have a connection each.
     connections: usize,
+    /// The longest that an answer takes, where that is known.
+    command: Duration,
     /// Nobody gives way before, in microseconds of uptime.
     rests_until: AtomicU64,
     /// How long the last rest was, in microseconds.
     rest: AtomicU64,
     /// What has been lost lately by giving way, in microseconds.
     lost: AtomicU64,
-    /// What has been counted: until when, in microseconds of uptime, and how many commands.
+    /// Until when it has been counted what was gained and lost, in microseconds of uptime, and until which command.
     counted_until: AtomicU64,
-    counted: AtomicU64,
+    counted: AtomicUsize,
+}
+
+/// A moment, and how many commands had been taken along by then.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Uptime,
+    moved: usize,
 }
 
 impl Pace {
-    pub(super) fn new(connections: u32) -> Self {
-        let connections = usize::try_from(connections).unwrap_or(usize::MAX);
+    pub(super) fn new(connections: u32, command: Duration) -> Self {
         Self {
-            connections,
+            connections: usize::try_from(connections).unwrap_or(usize::MAX),
+            command,
             rests_until: AtomicU64::new(0),
             rest: AtomicU64::new(0),
             lost: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
-            counted: AtomicU64::new(0),
+            counted: AtomicUsize::new(0),
         }
     }
 
@@ -72,30 +83,32 @@ impl Pace {
     pub(super) fn waiting(
         &self,
         limits: &Limits<'_>,
-        moved: impl Fn() -> u64,
+        moved: impl Fn() -> usize,
     ) -> impl FnMut(Waiting) -> bool {
         let (connected_by, answered_by) = (limits.connected_by, limits.answered_by);
+        let mark = move || Mark { at: clock::uptime(), moved: moved() };
         let mut times = TIMES;
-        let mut stuck = (None, Uptime::MAX);
+        let mut queued: Option<(usize, Uptime)> = None;
+        let mut aboard = None;
         move |waiting| {
-            let (now, before) = (clock::uptime(), moved());
+            let before = mark();
             let until = match waiting {
-                Waiting::ToGo => {
-                    if stuck.0 != Some(before) {
-                        stuck = (Some(before), now.after(PATIENCE).min(connected_by));
-                    }
-                    stuck.1
+                Waiting::ToGo => match queued {
+                    Some((moved, until)) if moved == before.moved => until,
+                    _ => queued.insert((before.moved, before.at.after(PATIENCE).min(connected_by))).1,
+                },
+                Waiting::ForTheAnswer => {
+                    *aboard.get_or_insert_with(|| before.at.after(self.command + GRACE).min(answered_by))
                 }
-                Waiting::ForTheAnswer => answered_by,
             };
-            let left = until.since(now);
+            let left = until.since(before.at);
             if left.is_zero() {
                 return false;
             }
-            if times > 0 && self.gives_way(now) {
+            if times > 0 && self.gives_way(before.at) {
                 times -= 1;
                 thread::yield_now();
-                self.note([now, clock::uptime()].map(|time| micros(time.0)), [before, moved()]);
+                self.note(before, mark());
             } else {
                 thread::park_timeout(left);
             }
@@ -107,22 +120,23 @@ impl Pace {
         micros(now.0) >= self.rests_until.load(Ordering::Relaxed)
     }
 
-    /// Learns from when to when somebody gave way, and from how many to how many commands that led. What another has counted already does
-    /// not count again: many give way at the same time.
-    fn note(&self, [from, to]: [u64; 2], moved: [u64; 2]) {
-        let from = from.max(self.counted_until.swap(to, Ordering::Relaxed));
-        let moved = moved[1].saturating_sub(moved[0].max(self.counted.swap(moved[1], Ordering::Relaxed)));
-        let loss = to.saturating_sub(from) + self.lost.load(Ordering::Relaxed);
-        let lost = loss.saturating_sub(micros(WORTH).saturating_mul(moved));
+    /// Learns from when to when somebody gave way. What another has counted already does not count again: many give way at the same time.
+    fn note(&self, from: Mark, to: Mark) {
+        let until = micros(to.at.0);
+        let since = micros(from.at.0).max(self.counted_until.swap(until, Ordering::Relaxed));
+        let moved = to.moved.saturating_sub(from.moved.max(self.counted.swap(to.moved, Ordering::Relaxed)));
+        let took = self.lost.load(Ordering::Relaxed) + until.saturating_sub(since);
+        let worth = micros(WORTH).saturating_mul(u64::try_from(moved).unwrap_or(u64::MAX));
+        let lost = took.saturating_sub(worth);
         if lost <= micros(LOSS) {
             self.lost.store(lost, Ordering::Relaxed);
             return;
         }
-        let last = self.rest.load(Ordering::Relaxed);
-        let soon = to < self.rests_until.load(Ordering::Relaxed) + last;
-        let rest = if soon { (2 * last).min(micros(LONGEST_REST)) } else { micros(REST) };
+        let previous = self.rest.load(Ordering::Relaxed);
+        let soon = until < self.rests_until.load(Ordering::Relaxed) + previous;
+        let rest = if soon { (2 * previous).min(micros(LONGEST_REST)) } else { micros(REST) };
         self.rest.store(rest, Ordering::Relaxed);
-        self.rests_until.store(to + rest, Ordering::Relaxed);
+        self.rests_until.store(until + rest, Ordering::Relaxed);
         // It takes less to learn that nothing has changed.
         self.lost.store(micros(LOSS) / 2, Ordering::Relaxed);
     }

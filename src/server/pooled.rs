@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{fmt, thread};
 
 use redis::Value;
 
@@ -60,7 +60,10 @@ where
     }
 
     fn over(pool: Pool<M>, command_timeout: Duration, patience: Duration) -> Self {
-        let (trips, pace) = (Trips::new(SEATS), Pace::new(pool.pool.max_size()));
+        // How long the answers of somebody else's connections may take is not known.
+        let answers_within = if pool.manager.is_some() { command_timeout } else { Duration::MAX };
+        let pace = Pace::new(pool.pool.max_size(), answers_within);
+        let trips = Trips::new(SEATS);
         Self { pool, trips, pace, command_timeout, patience, multi_is_known: Arc::default() }
     }
 
@@ -110,13 +113,15 @@ where
                 // Its master has become a replica: where the address leads to now is found out by connecting anew.
                 manager.health().found_closed();
             }
-            let mut connection = Some(connection);
-            if !outcomes.leave_in_order(own) {
-                connection.take().map(retire);
-            }
+            let mut connection = if outcomes.leave_in_order(own) {
+                Some(connection)
+            } else {
+                retire(connection);
+                None
+            };
             if let Some(trip) = &mut trip {
                 connection = None;
-                trip.end(outcomes.others);
+                trip.end(outcomes.others, trip::orphaned);
             }
             let refusal = match outcomes.own {
                 Outcome::Reply(reply) => return Ok((reply, connection)),
@@ -136,36 +141,22 @@ where
         }
     }
 
-    /// Has a command taken along by another thread's trip, or leads one.
+    /// Leads a trip, or has the command taken along by another thread's.
     fn combine(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        let load = || Load::new(key, request, limits.needs);
         let is_crowd = |threads| self.pace.is_crowd(threads);
-        let trip = match self.trips.join(
-            || Load::new(key, request, limits.needs),
-            is_crowd,
-            self.pace.waiting(limits, || self.trips.moved()),
-        ) {
-            Joined::Leads(trip, false) => {
-                return self.send(key, request, limits, Some(trip)).map(|(reply, _)| reply);
-            }
-            Joined::Leads(trip, true) => Some(trip),
+        let waiting = self.pace.waiting(limits, || self.trips.moved());
+        let (trip, limits) = match self.trips.join(load, is_crowd, waiting) {
+            Joined::Leads(trip, false) => (Some(trip), *limits),
+            Joined::Leads(trip, true) => (Some(trip), Limits { asked: clock::now(), ..*limits }),
             Joined::Answered(outcome) => match outcome.told() {
                 Some(told) => return told,
-                None => None,
+                None => (None, Limits { asked: clock::now(), ..*limits }),
             },
-            Joined::Unanswered => return Err(Failure::Lost(no_answer_yet())),
+            Joined::Unanswered => return Err(Failure::Lost(trip::unanswered())),
         };
-        let limits = Limits { asked: clock::now(), ..*limits };
         self.send(key, request, &limits, trip).map(|(reply, _)| reply)
     }
-}
-
-/// What is told by a thread whose command another has sent, who has not come back in time.
-fn no_answer_yet() -> redis::RedisError {
-    io::Error::new(
-        io::ErrorKind::TimedOut,
-        "no answer in time: the command went together with another thread's",
-    )
-    .into()
 }
 
 /// Whether there is a server at the other end, whatever it says.

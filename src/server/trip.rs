@@ -1,7 +1,7 @@
 //! One trip to the server: the commands that go over a connection together, and what becomes of each.
 
 use std::time::Duration;
-use std::{iter, vec};
+use std::{io, iter, vec};
 
 use redis::{RedisError, Value};
 
@@ -18,6 +18,7 @@ use crate::version::Version;
 /// A command that another thread may take along.
 #[derive(Debug)]
 pub(super) struct Load {
+    key: Key,
     request: Request,
     packed: Vec<u8>,
     replies: usize,
@@ -28,7 +29,7 @@ pub(super) struct Load {
 impl Load {
     pub(super) fn new(key: &Key, request: &Request, needs: Protocol) -> Self {
         let (packed, replies) = form::packed(key, &request.command);
-        Self { request: request.clone(), packed, replies, needs }
+        Self { key: key.clone(), request: request.clone(), packed, replies, needs }
     }
 
     /// Whether it may still be sent, and to this server. Its own thread is to find out why not.
@@ -70,6 +71,31 @@ impl Outcome {
             Outcome::Lost(error) => Some(Err(failure_of(error))),
             Outcome::Unread => None,
         }
+    }
+}
+
+/// What is told by a thread whose command another has sent, and has not come back with an answer to.
+pub(super) fn unanswered() -> RedisError {
+    let text =
+        "it went together with another thread's command, which has not come back with an answer in time";
+    io::Error::new(io::ErrorKind::TimedOut, text).into()
+}
+
+/// Tells of an answer whose thread did not wait for it any longer. That thread has told its caller that the outcome is unknown, or found
+/// out by reading the key (I6); this says what it was, where a lock may have been granted to nobody.
+pub(super) fn orphaned(load: &Load, outcome: Outcome) {
+    let written = match (&load.request.command, outcome) {
+        (Command::SetNx(_), Outcome::Reply(Reply::Integer(granted))) => granted == 1,
+        (Command::GetSet(_), Outcome::Reply(_)) => true,
+        _ => false,
+    };
+    if written {
+        log::warn!(
+            target: "setnx_lock",
+            "{}: {} has written the key for a thread that had given up waiting for the answer; unless that has found out by reading, nobody holds this lock until it expires",
+            load.key,
+            load.request.command.name()
+        );
     }
 }
 
