@@ -53,16 +53,19 @@ class Crew
   def pairs(keys, millis)
     began = now
     finish = began + Integer(millis) * 1_000_000
-    counts = all(@threads) do |n, redis|
+    each = all(@threads) do |n, redis|
       own = lock("#{keys}:#{n}", redis)
-      count = 0
-      while now < finish
-        own.lock {}
-        count += 1
+      releases = []
+      left = now
+      while left < finish
+        own.lock { left = now }
+        releases << now - left
       end
-      count
+      releases
     end
-    "pairs #{counts.sum} #{now - began}"
+    time = now - began
+    releases = each.flatten.sort
+    "pairs #{releases.size} #{time} #{releases[releases.size * 99 / 100]}"
   end
 
   def once(key, hold, threads, start, step)

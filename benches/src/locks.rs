@@ -21,9 +21,9 @@ pub(crate) trait Locks: Send + Sync {
     /// Returns what one thread locks with.
     fn client(&self) -> Result<Box<dyn Client>, Failure>;
 
-    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads; returns how many there were.
+    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads; returns how long each release took.
     /// `None` where threads are the way.
-    fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<u64, Failure>> {
+    fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<Vec<Duration>, Failure>> {
         None
     }
 }

@@ -43,7 +43,7 @@ pub(crate) struct Options {
 pub(crate) enum Workload {
     /// Acquire and release, uncontended, one thread
     W1,
-    /// The same with 2, 8 and 64 threads, each on a key of its own
+    /// The same with up to 256 threads, each on a key of its own
     W2,
     /// Contention for one key
     W3,

@@ -76,7 +76,11 @@ impl Times {
     }
 
     pub(crate) fn millis_at(&self, quantile: f64) -> f64 {
-        as_f64(self.0.value_at_quantile(quantile)) / 1e6
+        as_f64(self.nanos_at(quantile)) / 1e6
+    }
+
+    pub(crate) fn nanos_at(&self, quantile: f64) -> u64 {
+        self.0.value_at_quantile(quantile)
     }
 }
 

@@ -4,7 +4,8 @@
 //! - `open THREADS LEASE` sets the library up for so many threads and a lease that shows as so many milliseconds in the key, and
 //!   lets each take a lock once → `ready`, and the versions of what it uses
 //! - `warm` lets each thread take a lock once again → `warm`
-//! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS`
+//! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS RELEASE`,
+//!   the last being what 99 of 100 releases take at most, in nanoseconds
 //! - `once KEY HOLD THREADS START STEP` each thread takes the lock once and holds it for so many microseconds; thread n begins to
 //!   ask at the moment START + n × STEP → turns
 //! - `loop KEY HOLD THREADS START TIME` each thread takes it again and again, from START on, for so many milliseconds → turns
@@ -27,6 +28,7 @@ use std::{env, process};
 use crate::Failure;
 use crate::locks::{self, Client, Locks};
 use crate::moment::{self, Moment};
+use crate::stats::Times;
 
 /// How many pairs each thread does to have its connection open.
 const WARMING_PAIRS: usize = 3;
@@ -176,19 +178,24 @@ impl Crew {
     fn pairs(&self, keys: &str, time: Duration) -> Result<String, Failure> {
         let began = Instant::now();
         let end = began + time;
-        let pairs = self.locks.pairs(self.threads, keys, end).unwrap_or_else(|| {
+        let releases = self.locks.pairs(self.threads, keys, end).unwrap_or_else(|| {
             let each = self.all(self.threads, |n, client| {
                 let key = format!("{keys}:{n}");
-                let mut pairs = 0;
-                while Instant::now() < end {
-                    client.hold(&key, &mut || ())?;
-                    pairs += 1;
+                let mut releases = Vec::new();
+                let mut left = Instant::now();
+                while left < end {
+                    client.hold(&key, &mut || left = Instant::now())?;
+                    releases.push(left.elapsed());
                 }
-                Ok(pairs)
+                Ok(releases)
             });
-            Ok(each?.into_iter().sum::<u64>())
+            Ok(each?.concat())
         })?;
-        Ok(format!("pairs {pairs} {}", began.elapsed().as_nanos()))
+        let time = began.elapsed().as_nanos();
+        let count = releases.len();
+        let releases = releases.into_iter().map(|release| u64::try_from(release.as_nanos()));
+        let times = Times::of(releases.collect::<Result<Vec<_>, _>>()?)?.ok_or("no pair was done")?;
+        Ok(format!("pairs {count} {time} {}", times.nanos_at(0.99)))
     }
 
     fn turns(&self, ask: &Ask) -> Result<String, Failure> {

@@ -32,7 +32,9 @@ pub(crate) const VARIANTS: &[Variant] = &[
     }),
     Variant {
         apart: true,
-        ..variant("ours-apart", "without combining; a connection for each thread", &[W1, W2], |options| options)
+        ..variant("ours-apart", "without combining; a connection for each thread", &[W1, W2], |options| {
+            options
+        })
     },
 ];
 
@@ -57,7 +59,7 @@ impl Ours {
     /// `lease` is what the key is to show; the expiration is shorter.
     pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
         let mut settings = Locker::at(url)?;
-        if variant.apart || std::env::var("BIG").is_ok() {
+        if variant.apart {
             settings = settings.pool_size(threads);
         }
         let locker = settings.open()?.combining(!variant.apart);

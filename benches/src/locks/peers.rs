@@ -35,21 +35,25 @@ impl Locks for Rslock {
         Ok(Box::new(RslockThread { runtime, manager, lease: self.lease }))
     }
 
-    fn pairs(&self, tasks: usize, keys: &str, end: Instant) -> Option<Result<u64, Failure>> {
+    fn pairs(&self, tasks: usize, keys: &str, end: Instant) -> Option<Result<Vec<Duration>, Failure>> {
         let tasks: Vec<_> = (0..tasks)
             .map(|n| {
                 let (manager, key, lease) = (self.manager.clone(), format!("{keys}:{n}"), self.lease);
                 self.runtime.spawn(async move {
-                    let mut pairs = 0;
-                    while Instant::now() < end {
-                        manager.acquire(key.as_str(), lease).await?.release().await;
-                        pairs += 1;
+                    let mut releases = Vec::new();
+                    let mut left = Instant::now();
+                    while left < end {
+                        let guard = manager.acquire(key.as_str(), lease).await?;
+                        left = Instant::now();
+                        guard.release().await;
+                        releases.push(left.elapsed());
                     }
-                    Ok::<u64, Failure>(pairs)
+                    Ok::<_, Failure>(releases)
                 })
             })
             .collect();
-        Some(tasks.into_iter().map(|task| self.runtime.block_on(task)?).sum())
+        let each: Result<Vec<_>, _> = tasks.into_iter().map(|task| self.runtime.block_on(task)?).collect();
+        Some(each.map(|releases| releases.concat()))
     }
 }
 

@@ -11,13 +11,15 @@ use crate::rounds::{Contender, Stage};
 use crate::stats::Results;
 
 /// The threads of W2.
-const TOGETHER: [u32; 4] = [2, 8, 64, 256];
+const TOGETHER: [u32; 5] = [1, 2, 8, 64, 256];
 
 struct Sample {
     /// Pairs a second.
     rate: f64,
     /// Commands a pair.
     commands: f64,
+    /// What 99 of 100 releases take at most, in milliseconds.
+    release: f64,
 }
 
 /// W1.
@@ -53,10 +55,19 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
         .map(|threads| measure(stage, candidates, &format!("W2, {threads} threads"), threads))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    let names: Vec<_> = candidates.iter().map(|candidate| candidate.name).collect();
-    let rows = names
-        .iter()
-        .map(|name| (*name, each.iter().map(|results| results.spread(name, |s| Some(s.rate))).collect()));
+    let rows = |figure: fn(&Sample) -> f64| {
+        let names = candidates.iter().map(|candidate| candidate.name);
+        let row = |name| each.iter().map(|results| results.spread(name, |s| Some(figure(s)))).collect();
+        names.map(|name| (name, row(name))).collect()
+    };
+    let panel = |title: &str, axis: &str, figure| Panel {
+        title: title.to_owned(),
+        axis: axis.to_owned(),
+        logarithmic: true,
+        legend: "threads",
+        series: TOGETHER.map(|threads| threads.to_string()).to_vec(),
+        rows: rows(figure),
+    };
     Ok(Section {
         title: "W2: the same with several threads, each on a key of its own".to_owned(),
         notes: vec![format!("{} of {:?} for each.", rounds(stage.plan.pair_rounds), stage.plan.pair_turn)],
@@ -65,14 +76,14 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
             .zip(&each)
             .map(|(threads, results)| table(results, &format!("{threads} threads")))
             .collect(),
-        panels: vec![Panel {
-            title: "Acquire and release, each thread on a key of its own".to_owned(),
-            axis: "pairs a second, all threads together".to_owned(),
-            logarithmic: true,
-            legend: "threads",
-            series: TOGETHER.map(|threads| threads.to_string()).to_vec(),
-            rows: rows.collect(),
-        }],
+        panels: vec![
+            panel(
+                "Acquire and release, each thread on a key of its own",
+                "pairs a second, all threads together",
+                |s| s.rate,
+            ),
+            panel("The same: 99 of 100 releases", "at most, ms", |s| s.release),
+        ],
     })
 }
 
@@ -94,9 +105,13 @@ fn measure(
         // Its own connections, and the tasks that serve them.
         peer.warm()?;
         let before = arena.commands()?;
-        let (pairs, nanos) = peer.pairs(&format!("bench:{name}"), time)?;
+        let [pairs, nanos, release] = peer.pairs(&format!("bench:{name}"), time)?;
         let commands = arena.commands()? - before;
-        Ok(Sample { rate: as_f64(pairs) * 1e9 / as_f64(nanos), commands: as_f64(commands) / as_f64(pairs) })
+        Ok(Sample {
+            rate: as_f64(pairs) * 1e9 / as_f64(nanos),
+            commands: as_f64(commands) / as_f64(pairs),
+            release: as_f64(release) / 1e6,
+        })
     })?;
     for (_, samples) in &mut results.candidates {
         samples.remove(0);
@@ -105,13 +120,17 @@ fn measure(
 }
 
 fn table(results: &Results<Sample>, title: &str) -> Table {
-    let mut table = Table::new(title, &["candidate", "pairs/s", "of raw", "commands a pair"]);
+    let columns =
+        ["candidate", "pairs/s", "of raw", "commands a pair", "99 of 100 releases within, ms", "of raw"];
+    let mut table = Table::new(title, &columns);
     for name in results.names() {
         table.row([
             name.to_owned(),
             cell(results.spread(name, |s| Some(s.rate))),
             cell(results.ratio(name, RAW, |s| Some(s.rate))),
             plain(results.spread(name, |s| Some(s.commands))),
+            cell(results.spread(name, |s| Some(s.release))),
+            cell(results.ratio(name, RAW, |s| Some(s.release))),
         ]);
     }
     table
