@@ -224,7 +224,8 @@ pub struct Settings {
 
 impl Settings {
     /// Opens at most this many connections: 10 unless given, at least one; wake-ups need one more. One is enough for any number of threads to
-    /// work, and about as many as threads that lock different keys at the same moment to work fast.
+    /// work. More than ten are of use only without [`combining`](Locker::combining), or far from the server: then about as many as threads that
+    /// lock different keys at the same moment.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size, ..self }
     }

@@ -145,3 +145,73 @@ impl Pace {
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pace(connections: u32) -> Pace {
+        Pace::new(connections, Duration::from_secs(2))
+    }
+
+    fn mark(millis: u64, moved: usize) -> Mark {
+        Mark { at: Uptime(Duration::from_millis(millis)), moved }
+    }
+
+    /// Gives way for three milliseconds at a time while it may, with so many commands getting on each time; returns when it rested, and for
+    /// how long.
+    fn rests(pace: &Pace, from: u64, until: u64, moved_each: usize) -> Vec<(u64, u64)> {
+        let (mut now, mut moved, mut rests) = (from, 0, Vec::new());
+        while now < until {
+            pace.note(mark(now, moved), mark(now + 3, moved + moved_each));
+            (now, moved) = (now + 3, moved + moved_each);
+            let began = now;
+            while !pace.gives_way(mark(now, 0).at) {
+                now += 1;
+            }
+            if began < now {
+                rests.push((began, now - began));
+            }
+        }
+        rests
+    }
+
+    #[test]
+    fn giving_way_goes_on_while_it_gets_commands_on() {
+        // 3 ms are worth 150 commands.
+        assert_eq!(rests(&pace(10), 1000, 3000, 150), []);
+        assert_eq!(rests(&pace(10), 1000, 3000, 1000), []);
+    }
+
+    #[test]
+    fn giving_way_in_vain_is_tried_less_and_less() {
+        let pace = pace(10);
+        let rests = rests(&pace, 1000, 6000, 5);
+        let lengths: Vec<u64> = rests.iter().map(|(_, length)| *length).collect();
+        assert_eq!(lengths[..8], [10, 20, 40, 80, 160, 320, 640, 1000], "{rests:?}");
+        let (last, length) = rests[rests.len() - 1];
+        let given_way = last + length - 1000 - lengths.iter().sum::<u64>();
+        assert!(given_way < 100, "{given_way} ms were lost in {}", last + length - 1000);
+        // Long after that it is as at first.
+        assert_eq!(self::rests(&pace, 60_000, 60_030, 5)[0].1, 10);
+    }
+
+    #[test]
+    fn what_many_lose_at_the_same_time_is_lost_once() {
+        let pace = pace(10);
+        for _ in 0..200 {
+            pace.note(mark(1000, 0), mark(1008, 0));
+        }
+        assert!(pace.gives_way(mark(1008, 0).at));
+    }
+
+    #[test]
+    fn a_crowd_is_more_than_have_a_connection_each() {
+        let (one, ten) = (pace(1), pace(10));
+        assert!(!one.is_crowd(1) && one.is_crowd(2));
+        assert!(!ten.is_crowd(4) && ten.is_crowd(5));
+        // While threads have to sleep, sharing is for larger ones.
+        ten.rests_until.store(u64::MAX, Ordering::Relaxed);
+        assert!(!ten.is_crowd(10) && ten.is_crowd(11));
+    }
+}
