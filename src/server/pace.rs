@@ -97,9 +97,9 @@ impl Pace {
                     Some((moved, until)) if moved == before.moved => until,
                     _ => queued.insert((before.moved, before.at.after(PATIENCE).min(connected_by))).1,
                 },
-                Waiting::ForTheAnswer => {
-                    *aboard.get_or_insert_with(|| before.at.after(self.command + GRACE).min(answered_by))
-                }
+                Waiting::ForTheAnswer => *aboard.get_or_insert_with(|| {
+                    before.at.after(self.command.saturating_add(GRACE)).min(answered_by)
+                }),
             };
             let left = until.since(before.at);
             if left.is_zero() {

@@ -102,7 +102,8 @@ where
                 return Err(Failure::TooLate);
             }
             // Nobody's answer is to be given up sooner than its own thread would.
-            if let Some(trip) = trip.as_mut().filter(|_| limit + SLACK >= self.command_timeout) {
+            if let Some(trip) = trip.as_mut().filter(|_| limit >= self.command_timeout.saturating_sub(SLACK))
+            {
                 trip.take_along();
             }
             let others = trip.iter().flat_map(Trip::jobs);
