@@ -14,7 +14,8 @@ except ImportError:
     sys.exit(1)
 
 WARMING_PAIRS = 3
-SERVER = redis.Redis.from_url(os.environ["REDIS_URL"])
+# As many connections as threads may want; its pool says no beyond a hundred.
+SERVER = redis.Redis.from_url(os.environ["REDIS_URL"], max_connections=1000)
 
 threads = 0
 lease = 0.0
