@@ -1,9 +1,12 @@
 //! W1 and W2: acquire and release while nobody else wants the lock, by one thread, and by several with a key for each.
 
+use std::time::Duration;
+
 use crate::Failure;
 use crate::arena::Arena;
 use crate::candidates::{Candidate, RAW};
 use crate::moment::as_f64;
+use crate::options::Plan;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
 use crate::report::{Section, Table, cell, plain, rounds};
@@ -70,7 +73,12 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
     };
     Ok(Section {
         title: "W2: the same with several threads, each on a key of its own".to_owned(),
-        notes: vec![format!("{} of {:?} for each.", rounds(stage.plan.pair_rounds), stage.plan.pair_turn)],
+        notes: vec![format!(
+            "{} of {:?} for each; of {:?} with 256 threads, which take some milliseconds to start.",
+            rounds(stage.plan.pair_rounds),
+            stage.plan.pair_turn,
+            turn(&stage.plan, 256)
+        )],
         tables: TOGETHER
             .iter()
             .zip(&each)
@@ -94,7 +102,7 @@ fn measure(
     threads: u32,
 ) -> Result<Results<Sample>, Failure> {
     let mut arena = Arena::start()?;
-    let time = stage.plan.pair_turn;
+    let time = turn(&stage.plan, threads);
     let contenders = candidates.iter().map(|one| {
         let peer = Peer::open(one, &arena.url(), threads);
         Contender::ready(what, one.name, peer)
@@ -117,6 +125,11 @@ fn measure(
         samples.remove(0);
     }
     Ok(results)
+}
+
+/// How long a turn of so many threads lasts, starting and ending them included.
+fn turn(plan: &Plan, threads: u32) -> Duration {
+    plan.pair_turn * (threads / 64).max(1)
 }
 
 fn table(results: &Results<Sample>, title: &str) -> Table {
