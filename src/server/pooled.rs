@@ -102,7 +102,9 @@ where
                 return Err(Failure::TooLate);
             }
             // Nobody's answer is to be given up sooner than its own thread would.
-            if let Some(trip) = trip.as_mut().filter(|_| limit >= self.command_timeout.saturating_sub(SLACK))
+            let has_time = limit >= self.command_timeout.saturating_sub(SLACK);
+            if let Some(trip) = &mut trip
+                && has_time
             {
                 trip.take_along();
             }
