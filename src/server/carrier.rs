@@ -21,6 +21,10 @@ use crate::version::Version;
 pub trait Carrier: redis::ConnectionLike + Send + 'static {
     /// Whether commands on different keys may be packed one behind the other, so that threads can share a trip to the server
     /// ([`Locker::combining`](crate::Locker::combining)). Not where keys live on different servers, as in a cluster.
+    ///
+    /// A type that says so should have an [`exchange`](Self::exchange) of its own, which stops at the first answer that does not come, and
+    /// keeps those before it: the one that is here leaves that to
+    /// [`req_packed_commands`](redis::ConnectionLike::req_packed_commands), which may wait for each of the answers, and keeps none.
     const COMBINES: bool = false;
 
     /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that could be
@@ -114,7 +118,7 @@ impl Carrier for redis::Connection {
     }
 }
 
-/// Receives so many replies. A server that says no first and hangs up, for want of room for a client, has answered them all.
+/// Receives so many replies. A server that says no first and hangs up, for want of room for a client, has said all that it has to say.
 pub(super) fn collect(
     count: usize,
     replies: &mut Vec<Value>,
@@ -123,7 +127,11 @@ pub(super) fn collect(
     for _ in 0..count {
         match next() {
             Ok(reply) => replies.push(reply),
-            Err(_) if matches!(replies.as_slice(), [Value::ServerError(_)]) => break,
+            Err(error)
+                if error.is_connection_dropped() && matches!(replies.as_slice(), [Value::ServerError(_)]) =>
+            {
+                break;
+            }
             Err(error) => return Err(error),
         }
     }

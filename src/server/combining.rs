@@ -1,8 +1,8 @@
 //! Sharing trips to the server: a thread that wants a command sent while another's is under way waits to be taken along by the next.
 //!
 //! This is flat combining (Hendler, Incze, Shavit, Tzafrir: "Flat combining and the synchronization-parallelism tradeoff", 2010) with a
-//! server in the place of the shared structure. Whoever wants something carried [joins](Trips::join). If no trip is under way, or too
-//! few threads are about to be a crowd, it leads a [`Trip`] at once, waits for nobody, and takes along who is in the queue when it has
+//! server in the place of the shared structure. Whoever wants something carried [joins](Trips::join). If no trip is under way, or the
+//! threads that are about are too few for a crowd, it leads a [`Trip`] at once, waits for nobody, and takes along who is in the queue when it has
 //! a connection. Otherwise it goes to the end of the queue and waits. No thread works for the others all the time: a trip that ends
 //! has the first in the queue lead the next one, if it was the last, and then hands out the answers.
 //!
@@ -73,8 +73,11 @@ pub(super) enum Waiting {
 
 /// What joining came to.
 pub(super) enum Joined<'a, J, A> {
-    /// The caller carries the job, and those of others as well. Says whether it has waited.
-    Leads(Trip<'a, J, A>, bool),
+    /// The caller carries the job, and those of others as well.
+    Leads {
+        trip: Trip<'a, J, A>,
+        waited: bool,
+    },
     Answered(A),
     /// The job was taken along, and what became of it is not known: the trip ended without an answer, or the caller had had enough.
     Unanswered,
@@ -91,7 +94,7 @@ impl<J, A> Trips<J, A> {
     }
 
     /// Leads a trip if none is under way, or so many threads are no crowd; else waits. `job` is made only then. `park` spends some time,
-    /// ended by an unpark, and says whether to go on waiting for that.
+    /// ended by an unpark, and says whether to go on waiting for that. Neither may panic.
     pub(super) fn join(
         &self,
         job: impl FnOnce() -> J,
@@ -101,18 +104,18 @@ impl<J, A> Trips<J, A> {
         let about = self.about.fetch_add(1, Ordering::Relaxed) + 1;
         let is_crowd = || is_crowd(about);
         if let Some(trip) = self.lead(&mut self.lock(), is_crowd) {
-            return Joined::Leads(trip, false);
+            return Joined::Leads { trip, waited: false };
         }
         let passenger =
             Arc::new(Passenger { job: job(), thread: current(), phase: Mutex::new(Phase::Queued) });
         let mut all = self.lock();
         if let Some(trip) = self.lead(&mut all, is_crowd) {
-            return Joined::Leads(trip, false);
+            return Joined::Leads { trip, waited: false };
         }
         all.queue.push_back(Arc::clone(&passenger));
         drop(all);
         let joined = self.wait(&passenger, park);
-        if !matches!(joined, Joined::Leads(..)) {
+        if !matches!(joined, Joined::Leads { .. }) {
             self.about.fetch_sub(1, Ordering::Relaxed);
         }
         joined
@@ -145,7 +148,7 @@ impl<J, A> Trips<J, A> {
             let mut all = (enough == Some(Waiting::ToGo)).then(|| self.lock());
             let mut phase = passenger.lock();
             let waiting = match mem::replace(&mut *phase, Phase::Gone) {
-                Phase::Leads => return Joined::Leads(self.trip(), true),
+                Phase::Leads => return Joined::Leads { trip: self.trip(), waited: true },
                 Phase::Answered(Some(answer)) => return Joined::Answered(answer),
                 Phase::Answered(None) => return Joined::Unanswered,
                 Phase::Aboard if enough == Some(Waiting::ForTheAnswer) => return Joined::Unanswered,
@@ -157,7 +160,7 @@ impl<J, A> Trips<J, A> {
                     if let Some(all) = &mut all {
                         all.queue.retain(|other| !Arc::ptr_eq(other, passenger));
                         all.under_way += 1;
-                        return Joined::Leads(self.trip(), true);
+                        return Joined::Leads { trip: self.trip(), waited: true };
                     }
                     *phase = Phase::Queued;
                     Waiting::ToGo
@@ -228,11 +231,11 @@ impl<J, A> Trip<'_, J, A> {
     }
 
     /// Ends the trip, and hands out the answers, which come in the order of the jobs; who is left over gets none. Answers to those that
-    /// gave up go to `orphaned`.
-    pub(super) fn end(&mut self, answers: impl IntoIterator<Item = A>, mut orphaned: impl FnMut(&J, A)) {
+    /// gave up go to `orphaned`, when everybody has his.
+    pub(super) fn end(&mut self, answers: impl IntoIterator<Item = A>, orphaned: impl Fn(&J, &A)) {
         // The next is on its way while we wake the others.
         self.pass_on();
-        let mut answers = answers.into_iter();
+        let (mut answers, mut orphans) = (answers.into_iter(), Vec::new());
         for passenger in self.aboard.drain(..) {
             let answer = answers.next();
             let mut phase = passenger.lock();
@@ -240,10 +243,13 @@ impl<J, A> Trip<'_, J, A> {
                 *phase = Phase::Answered(answer);
                 drop(phase);
                 passenger.thread.unpark();
-            } else if let Some(answer) = answer {
+            } else {
                 drop(phase);
-                orphaned(&passenger.job, answer);
+                orphans.extend(answer.map(|answer| (passenger, answer)));
             }
+        }
+        for (passenger, answer) in &orphans {
+            orphaned(&passenger.job, answer);
         }
     }
 }

@@ -123,7 +123,7 @@ impl Carrier for Connection {
             replies.push(self.req_packed_command(packed)?);
             return Ok(());
         }
-        let began = clock::uptime();
+        let (began, limit) = (clock::uptime(), limit.min(self.command_timeout));
         self.guarded(|this| {
             this.inner.send_packed_command(packed)?;
             collect(count, replies, || {

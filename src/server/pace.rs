@@ -30,7 +30,7 @@ const LONGEST_REST: Duration = Duration::from_secs(1);
 /// When nobody has been taken along for so long, one goes alone. A trip to a server on the same machine takes less; where the
 /// way is longer, this is what a thread with company may lose.
 const PATIENCE: Duration = Duration::from_micros(150);
-/// For so much longer than the answer may take its leader is waited for.
+/// For so much longer than the answer may take the thread that sends is waited for.
 const GRACE: Duration = Duration::from_millis(50);
 
 /// What the threads of a window know about giving way. All of it is estimates: what is lost when two threads note something at the same
@@ -97,9 +97,10 @@ impl Pace {
                     Some((moved, until)) if moved == before.moved => until,
                     _ => queued.insert((before.moved, before.at.after(PATIENCE).min(connected_by))).1,
                 },
-                Waiting::ForTheAnswer => *aboard.get_or_insert_with(|| {
-                    before.at.after(self.command.saturating_add(GRACE)).min(answered_by)
-                }),
+                // Its leader notices no sooner that time is up, and then comes back with what was answered.
+                Waiting::ForTheAnswer => {
+                    *aboard.get_or_insert_with(|| before.at.after(self.command).min(answered_by).after(GRACE))
+                }
             };
             let left = until.since(before.at);
             if left.is_zero() {

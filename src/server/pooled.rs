@@ -150,8 +150,8 @@ where
         let is_crowd = |threads| self.pace.is_crowd(threads);
         let waiting = self.pace.waiting(limits, || self.trips.moved());
         let (trip, limits) = match self.trips.join(load, is_crowd, waiting) {
-            Joined::Leads(trip, false) => (Some(trip), *limits),
-            Joined::Leads(trip, true) => (Some(trip), Limits { asked: clock::now(), ..*limits }),
+            Joined::Leads { trip, waited: false } => (Some(trip), *limits),
+            Joined::Leads { trip, waited: true } => (Some(trip), Limits { asked: clock::now(), ..*limits }),
             Joined::Answered(outcome) => match outcome.told() {
                 Some(told) => return told,
                 None => (None, Limits { asked: clock::now(), ..*limits }),

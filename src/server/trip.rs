@@ -58,12 +58,12 @@ pub(super) enum Outcome {
     Refused(Refusal),
     /// It may have been carried out.
     Lost(RedisError),
-    /// It was not: it has not left, or the server had no room and has not read it.
+    /// It was not: it has not left, or the server had no room and has read nothing.
     Unread,
 }
 
 impl Outcome {
-    /// As the window tells it; nothing if it is to be sent again.
+    /// As the window tells it; nothing if its own thread is to send it.
     pub(super) fn told(self) -> Option<Result<Reply, Failure>> {
         match self {
             Outcome::Reply(reply) => Some(Ok(reply)),
@@ -81,22 +81,27 @@ pub(super) fn unanswered() -> RedisError {
     io::Error::new(io::ErrorKind::TimedOut, text).into()
 }
 
-/// Tells of an answer whose thread did not wait for it any longer. That thread has told its caller that the outcome is unknown, or found
-/// out by reading the key (I6); this says what it was, where a lock may have been granted to nobody.
-pub(super) fn orphaned(load: &Load, outcome: Outcome) {
-    let written = match (&load.request.command, outcome) {
-        (Command::SetNx(_), Outcome::Reply(Reply::Integer(granted))) => granted == 1,
-        (Command::GetSet(_), Outcome::Reply(_)) => true,
-        _ => false,
+/// Tells of an answer whose thread did not wait for it any longer, where the key was changed. That thread has told its caller that the
+/// outcome is unknown, or found out by reading the key (I6).
+pub(super) fn orphaned(load: &Load, outcome: &Outcome) {
+    let command = &load.request.command;
+    let so = match (command, outcome) {
+        (Command::SetNx(_), Outcome::Reply(Reply::Integer(1))) => {
+            "unless that has found out by reading, nobody holds this lock until it expires, or is cleared if it does not expire"
+        }
+        (Command::GetSet(_), Outcome::Reply(_)) => {
+            "unless that has found out by reading, nobody holds this lock until it expires, or another does who took it over"
+        }
+        (Command::Del, Outcome::Reply(Reply::Integer(1))) => {
+            "if its lease had passed before that, the lock was another's"
+        }
+        _ => return,
     };
-    if written {
-        log::warn!(
-            target: "setnx_lock",
-            "{}: {} has written the key for a thread that had given up waiting for the answer; unless that has found out by reading, nobody holds this lock until it expires",
-            load.key,
-            load.request.command.name()
-        );
-    }
+    let (key, name) = (&load.key, command.name());
+    log::warn!(
+        target: "setnx_lock",
+        "{key}: {name} was carried out for a thread that had given up waiting for the answer; {so}"
+    );
 }
 
 /// What became of the commands of a trip.
@@ -164,17 +169,22 @@ struct Answers {
     replies: vec::IntoIter<Value>,
     /// Why there are no more than these.
     ended: Option<RedisError>,
+    /// Whether they are to one command.
+    alone: bool,
+    /// Whether the server has said one thing, and no more.
+    one: bool,
+    /// Whether that was that it takes no more clients: it has read nothing then.
+    crowded: bool,
     /// Set once an answer did not come, or was none: what follows it cannot be trusted to be anybody's.
     broken: Option<RedisError>,
-    /// Set once the server has said that it takes no more clients: it reads nothing then.
-    crowded: bool,
 }
 
 impl Answers {
     fn to(packed: &[u8], count: usize, limit: Duration, connection: &mut impl Carrier) -> Self {
         let mut replies = Vec::with_capacity(count);
         let ended = connection.exchange(packed, count, limit, &mut replies).err();
-        Self { replies: replies.into_iter(), ended, broken: None, crowded: false }
+        let (alone, one) = (count == 1, replies.len() == 1);
+        Self { replies: replies.into_iter(), ended, alone, one, crowded: false, broken: None }
     }
 
     fn of(&mut self, part: Part<'_>) -> Outcome {
@@ -185,17 +195,22 @@ impl Answers {
             return Outcome::Lost(error.clone());
         }
         let replies: Vec<_> = self.replies.by_ref().take(part.replies).collect();
-        let ended = if replies.len() < part.replies { self.ended.take() } else { None };
-        let answer = match ended {
-            Some(error) if refusal_in(&error).is_some() => Ok(Answer::Error(error)),
-            Some(error) => Err(error),
-            None => form::read(part.command, replies),
+        // Who says no at first has nothing to add.
+        let all = replies.len() == part.replies || matches!(replies.first(), Some(Value::ServerError(_)));
+        let answer = if all {
+            form::read(part.command, replies)
+        } else {
+            match self.ended.take().unwrap_or_else(hung_up) {
+                // As an error is returned what the only command was refused with.
+                error if self.alone && refusal_in(&error).is_some() => Ok(Answer::Error(error)),
+                error => Err(error),
+            }
         };
         match answer {
             Ok(Answer::Reply(reply)) => Outcome::Reply(reply),
             Ok(Answer::Error(error)) => {
                 let Failure::Refused(refusal) = refused(&error) else { unreachable!("it was just made") };
-                self.crowded = refusal.ends_the_connection();
+                self.crowded = self.one && refusal.ends_the_connection();
                 Outcome::Refused(refusal)
             }
             Err(error) => {
@@ -204,4 +219,12 @@ impl Answers {
             }
         }
     }
+}
+
+fn hung_up() -> RedisError {
+    io::Error::new(
+        io::ErrorKind::ConnectionReset,
+        "the server hung up after it had said no to a command before this",
+    )
+    .into()
 }
