@@ -165,16 +165,18 @@ impl Locker {
     /// Returns the locker with combining on or off; it is on unless given. Locks made from it, and from its clones, do as it says.
     ///
     /// With it on, threads that want a command sent at the same moment share a trip to the server: one of them sends what all want over
-    /// one connection, and hands out the answers. Nobody waits for company: one to four threads use a connection each, as without it,
-    /// and send the same bytes in the same order. Beyond that, a thread waits up to 0.15 ms to be taken along while others' commands are
-    /// under way, and then goes alone. Eight threads that lock different keys get 1.3 times as much done as with a connection each, 64
-    /// more than three times (`docs/performance.md`). Where a trip takes long, about half a millisecond, eight threads lose a sixth by it.
+    /// one connection, and hands out the answers. Nobody waits for company: up to four threads use a connection each, as without it (fewer
+    /// where the pool has not so many), and send the same bytes in the same order. Beyond that, a thread waits to be taken along while others'
+    /// commands are under way; when nobody has been taken along for 0.15 ms, it goes alone. On a machine of two cores with the server
+    /// on the same, eight threads that lock different keys get FIXME-8 times as much done as with a connection each, 64 FIXME-64 times
+    /// ([`documentation::performance`](crate::documentation::performance)).
     ///
-    /// Each command's outcome stays its own, and so does each thread's time: whoever is taken along waits no longer than with a connection
-    /// of its own. If the thread that sent the command does not come back in time, its outcome is unknown, as after an answer that was lost.
-    /// Watched and Ttl release by transactions; these always have a connection to themselves.
+    /// Each command's outcome stays its own, and so does each thread's time, but for 50 ms that an answer may come later. If the thread that
+    /// sent the command does not come back by then, its outcome is unknown, as after an answer that was lost; what came of it goes
+    /// to the log. Watched and Ttl release by transactions; these always have a connection to themselves.
     ///
-    /// With [`with_pool`](Self::with_pool) it works for connections that say they can do it ([`Carrier::COMBINES`]).
+    /// Turn it off behind a proxy that spreads keys over several servers. With [`with_pool`](Self::with_pool) it works for connections that
+    /// say they can do it ([`Carrier::COMBINES`]).
     ///
     /// The gem has no such thing.
     #[must_use]

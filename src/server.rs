@@ -1,6 +1,6 @@
 //! The window to the server: a command goes in, a reply comes out, and nobody above knows which connection carried it.
-//! Takes a connection for one command and gives it back before the reply is looked at (I9); only a watched key keeps its
-//! connection for the transaction that may follow.
+//! Takes a connection for one trip, with one command or those of several threads, and gives it back before the replies are handed out
+//! (I9); only a watched key keeps its connection for the transaction that may follow.
 
 mod burst;
 mod carrier;

@@ -22,6 +22,8 @@ const FEW_THAT_SLEEP: usize = 16;
 const TIMES: u32 = 16;
 /// For each command that is taken along meanwhile, giving way may take so long.
 const WORTH: Duration = Duration::from_micros(20);
+/// So much is lost when one has given way as often as it may and sleeps all the same.
+const SLEEP: Duration = Duration::from_micros(10);
 /// So much may be lost by it before there is a rest.
 const LOSS: Duration = Duration::from_millis(10);
 /// So long nobody gives way after it has taken too long; twice as long when that was soon so again, and at most so long.
@@ -87,7 +89,7 @@ impl Pace {
     ) -> impl FnMut(Waiting) -> bool {
         let (connected_by, answered_by) = (limits.connected_by, limits.answered_by);
         let mark = move || Mark { at: clock::uptime(), moved: moved() };
-        let mut times = TIMES;
+        let mut times = Some(TIMES);
         let mut queued: Option<(usize, Uptime)> = None;
         let mut aboard = None;
         move |waiting| {
@@ -106,12 +108,18 @@ impl Pace {
             if left.is_zero() {
                 return false;
             }
-            if times > 0 && self.gives_way(before.at) {
-                times -= 1;
-                thread::yield_now();
-                self.note(before, mark());
-            } else {
-                thread::park_timeout(left);
+            match times {
+                Some(left @ 1..) if self.gives_way(before.at) => {
+                    times = Some(left - 1);
+                    thread::yield_now();
+                    self.note(before, mark());
+                }
+                _ => {
+                    if times.take() == Some(0) {
+                        self.note_sleep(before.at);
+                    }
+                    thread::park_timeout(left);
+                }
             }
             true
         }
@@ -128,16 +136,25 @@ impl Pace {
         let moved = to.moved.saturating_sub(from.moved.max(self.counted.swap(to.moved, Ordering::Relaxed)));
         let took = self.lost.load(Ordering::Relaxed) + until.saturating_sub(since);
         let worth = micros(WORTH).saturating_mul(u64::try_from(moved).unwrap_or(u64::MAX));
-        let lost = took.saturating_sub(worth);
+        self.settle(took.saturating_sub(worth), until);
+    }
+
+    /// Learns that somebody gave way as often as it may, and sleeps all the same.
+    fn note_sleep(&self, at: Uptime) {
+        self.settle(self.lost.load(Ordering::Relaxed) + micros(SLEEP), micros(at.0));
+    }
+
+    /// Has nobody give way for a while when too much has been lost by it.
+    fn settle(&self, lost: u64, now: u64) {
         if lost <= micros(LOSS) {
             self.lost.store(lost, Ordering::Relaxed);
             return;
         }
         let previous = self.rest.load(Ordering::Relaxed);
-        let soon = until < self.rests_until.load(Ordering::Relaxed) + previous;
+        let soon = now < self.rests_until.load(Ordering::Relaxed).saturating_add(previous);
         let rest = if soon { (2 * previous).min(micros(LONGEST_REST)) } else { micros(REST) };
         self.rest.store(rest, Ordering::Relaxed);
-        self.rests_until.store(until + rest, Ordering::Relaxed);
+        self.rests_until.store(now + rest, Ordering::Relaxed);
         // It takes less to learn that nothing has changed.
         self.lost.store(micros(LOSS) / 2, Ordering::Relaxed);
     }
@@ -195,6 +212,18 @@ mod tests {
         assert!(given_way < 100, "{given_way} ms were lost in {}", last + length - 1000);
         // Long after that it is as at first.
         assert_eq!(self::rests(&pace, 60_000, 60_030, 5)[0].1, 10);
+    }
+
+    #[test]
+    fn sleeping_after_all_is_a_loss_too() {
+        let pace = pace(10);
+        let at = mark(1000, 0).at;
+        for _ in 0..1000 {
+            pace.note_sleep(at);
+        }
+        assert!(pace.gives_way(at), "10 ms");
+        pace.note_sleep(at);
+        assert!(!pace.gives_way(at));
     }
 
     #[test]
