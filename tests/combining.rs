@@ -10,7 +10,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind, Release};
 
 use crate::servers::{Asked, Gate, Played};
-use crate::support::crowd::{await_company, crowd, crowd_in_harm, pairs};
+use crate::support::crowd::{assert_nothing_sent_by_two, await_company, crowd, crowd_in_harm, pairs};
 use crate::support::scene::Scene;
 use crate::support::staged::staged;
 use crate::support::{Ground, LONG, Outcome, RedisServer, Way, expiring, tests};
@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_refusal_is_told_to_whom_it_concerns,
             a_server_over_its_memory_refuses_only_what_adds,
             a_server_that_is_too_old_for_some,
+            a_plain_pool_of_the_redis_crate_shares_trips,
             connections_that_cannot_combine_get_one_command_at_a_time,
             without_it_nobody_shares,
             every_protocol_in_every_way_loses_no_update,
@@ -195,6 +196,20 @@ fn a_server_that_is_too_old_for_some() -> Outcome {
     let sent = asked.iter().find(|asked| asked.arguments.iter().any(|word| word.starts_with("new:")));
     assert_eq!(sent, None, "nothing is sent to a server that is too old for it");
     assert_one_connection(&gate);
+    Ok(())
+}
+
+fn a_plain_pool_of_the_redis_crate_shares_trips() -> Outcome {
+    let scene = Scene::set()?;
+    let client = redis::Client::open(scene.gate.url())?;
+    let locker = Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?);
+    await_company(&scene.gate, 4);
+    let wrong = crowd_in_harm(CROWD, &scene.gate, |n| {
+        pairs(&scene.ground, &locker, &format!("free:{n}"), expiring().timeout(LONG))
+    });
+    assert!(wrong.is_empty(), "{wrong:?}");
+    assert_nothing_sent_by_two(&scene.gate);
+    assert_one_connection(&scene.gate);
     Ok(())
 }
 

@@ -98,7 +98,7 @@ impl Pace {
                     _ => queued.insert((before.moved, before.at.after(PATIENCE).min(connected_by))).1,
                 },
                 Waiting::ForTheAnswer => {
-                    *aboard.get_or_insert_with(|| before.at.after(self.command + GRACE).min(answered_by))
+                    *aboard.get_or_insert_with(|| before.at.after(self.command).after(GRACE).min(answered_by))
                 }
             };
             let left = until.since(before.at);
