@@ -18,6 +18,7 @@
 //! | `cancelling` | waits that are ended from outside |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
 //! | `combining` | threads that share trips to the server each get what they would get alone |
+//! | `combining_faults`, `combining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
 //! | `surveys` | what a locker finds out about its server |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
@@ -31,6 +32,8 @@ mod boundaries;
 mod cancelling;
 mod clocks;
 mod combining;
+mod combining_faults;
+mod combining_leaders;
 mod contract;
 mod events;
 mod faults;
@@ -90,6 +93,8 @@ fn main() -> ExitCode {
         cancelling::trials(),
         clocks::trials(),
         combining::trials(),
+        combining_faults::trials(),
+        combining_leaders::trials(),
         events::trials(),
         faults::trials(),
         gate_harm::trials(),

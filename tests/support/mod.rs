@@ -3,6 +3,7 @@
 pub(crate) mod asleep;
 pub(crate) mod crowd;
 pub(crate) mod ground;
+pub(crate) mod journal;
 pub(crate) mod monitor;
 pub(crate) mod raw;
 pub(crate) mod record;
