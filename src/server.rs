@@ -6,6 +6,8 @@ mod burst;
 mod carrier;
 mod combining;
 mod connection;
+#[cfg(test)]
+mod fake;
 mod form;
 mod health;
 mod info;

@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_connection_that_is_half_open,
             words_put_in_the_server_s_mouth,
             faults_are_counted_by_name_and_by_place,
+            a_trip_is_what_comes_in_one_piece,
             a_command_is_held_before_it_is_carried_out,
             a_slow_network_delays_what_is_asked,
             the_log_leaves_out_info,
@@ -121,6 +122,24 @@ fn faults_are_counted_by_name_and_by_place() -> Outcome {
     assert_eq!(answers, ["$-1", "+one", "", "+second GET", "text", "+fifth", "+two", "+PONG", "$-1"]);
     gate.next("INFO", Fault::Say("+of INFO as well\r\n"));
     assert_eq!(wire.ask("INFO"), "+of INFO as well");
+    Ok(())
+}
+
+fn a_trip_is_what_comes_in_one_piece() -> Outcome {
+    let (_server, gate, _) = gate_and_wire()?;
+    let mut connection = redis::Client::open(gate.url())?.get_connection()?;
+    gate.forget();
+    gate.aboard(2, 3, Fault::Say("+harm\r\n"));
+    for (length, harmed) in [(1, false), (2, false), (3, true), (3, false)] {
+        let mut pipe = redis::pipe();
+        for n in 0..length {
+            pipe.cmd("ECHO").arg(n);
+        }
+        let answers: Vec<String> = pipe.query(&mut connection)?;
+        assert_eq!(answers.get(1).is_some_and(|answer| answer == "harm"), harmed);
+    }
+    let lengths: Vec<usize> = gate.trips().iter().map(Vec::len).collect();
+    assert_eq!(lengths, [1, 2, 3, 3]);
     Ok(())
 }
 

@@ -17,6 +17,8 @@
 //! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
 //! | `cancelling` | waits that are ended from outside |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
+//! | `combining` | threads that share trips to the server each get what they would get alone |
+//! | `combining_faults`, `combining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
 //! | `surveys` | what a locker finds out about its server |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
@@ -29,6 +31,9 @@
 mod boundaries;
 mod cancelling;
 mod clocks;
+mod combining;
+mod combining_faults;
+mod combining_leaders;
 mod contract;
 mod events;
 mod faults;
@@ -87,6 +92,9 @@ fn main() -> ExitCode {
         boundaries::trials(),
         cancelling::trials(),
         clocks::trials(),
+        combining::trials(),
+        combining_faults::trials(),
+        combining_leaders::trials(),
         events::trials(),
         faults::trials(),
         gate_harm::trials(),

@@ -13,11 +13,13 @@ use super::harm::{Fault, Faults, Hold, Which};
 use super::presence::Presence;
 use super::quirks::{Memory, Player};
 use super::real::Real;
-use super::resp::{Request, read_request, text};
+use super::resp::{Request, read_trip, text};
 use super::versions::Played;
 
 /// After these a server talks without being asked: the rest of the connection is passed on as it is, and not written down.
 const TALKATIVE: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
+/// More bytes than any client sends in one piece.
+const LONGEST_TRIP: usize = 1 << 16;
 
 /// One command as it came in.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +29,16 @@ pub(crate) struct Asked {
     /// In upper case.
     pub(crate) name: String,
     pub(crate) arguments: Vec<String>,
+    pub(crate) seat: Seat,
+}
+
+/// Where a command came in what its client sent in one piece.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Seat {
+    /// The first is 1.
+    pub(crate) place: usize,
+    /// How many came together, itself included.
+    pub(crate) of: usize,
 }
 
 /// A server in front of another. Stops listening, and closes what is open, when dropped.
@@ -121,6 +133,11 @@ impl Gate {
         self.shared.add(Which::At(n), fault);
     }
 
+    /// Lets a command come to harm by its place in a trip: in the next that carries at least so many.
+    pub(crate) fn aboard(&self, place: usize, least: usize, fault: Fault) {
+        self.shared.add(Which::Aboard { place, least }, fault);
+    }
+
     /// Holds the nth command of this name from now before it is carried out.
     pub(crate) fn hold(&self, command: &'static str, n: usize) -> Hold {
         let (hold, fault) = Hold::new();
@@ -151,6 +168,15 @@ impl Gate {
     /// Returns the names of what was asked so far, but for INFO.
     pub(crate) fn names(&self) -> Vec<String> {
         self.asked().into_iter().map(|asked| asked.name).collect()
+    }
+
+    /// Returns what was asked so far, but for INFO, with what came in one piece together.
+    pub(crate) fn trips(&self) -> Vec<Vec<Asked>> {
+        let together = |a: &Asked, b: &Asked| a.connection == b.connection && a.seat.place < b.seat.place;
+        let mut asked = self.asked();
+        // Those of several connections are written down in between each other.
+        asked.sort_by_key(|asked| asked.connection);
+        asked.chunk_by(together).map(<[Asked]>::to_vec).collect()
     }
 
     /// Returns what was asked so far.
@@ -189,9 +215,13 @@ impl Shared {
         let (sender, requests) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut from_client = BufReader::new(client);
-                while let Ok(Some(request)) = read_request(&mut from_client) {
-                    if sender.send(request).is_err() {
+                let mut from_client = BufReader::with_capacity(LONGEST_TRIP, client);
+                loop {
+                    let trip = read_trip(&mut from_client);
+                    let of = trip.len();
+                    let seated =
+                        trip.into_iter().zip(1..).map(|(request, place)| (request, Seat { place, of }));
+                    if of == 0 || seated.map(|seated| sender.send(seated)).any(|sent| sent.is_err()) {
                         break;
                     }
                 }
@@ -207,17 +237,17 @@ impl Shared {
     fn answer(
         &self,
         connection: usize,
-        requests: Receiver<Request>,
+        requests: Receiver<(Request, Seat)>,
         mut to_client: &TcpStream,
         mut real: Real,
         presence: &Presence,
     ) -> io::Result<()> {
         let mut player = self.played.lock().unwrap().map(|version| Player::new(version, self.real));
-        while let Ok(request) = requests.recv() {
+        while let Ok((request, seat)) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
-            let asked = Asked { connection, name: request.name(), arguments };
+            let asked = Asked { connection, name: request.name(), arguments, seat };
             self.asked.lock().unwrap().push(asked.clone());
-            let fault = self.faults.lock().unwrap().due(&asked.name);
+            let fault = self.faults.lock().unwrap().due(&asked);
             let delay = self.delay.lock().unwrap().clone();
             if let Some(delay) = delay {
                 thread::sleep(delay(&asked));
@@ -294,11 +324,12 @@ impl Shared {
 }
 
 /// Passes on both ways until one side ends.
-fn pass_on(requests: Receiver<Request>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
+fn pass_on(requests: Receiver<(Request, Seat)>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
     let real_stream = real.stream().try_clone()?;
     thread::scope(|scope| {
         scope.spawn(move || {
-            let _ended = requests.into_iter().try_for_each(|request| (&real_stream).write_all(&request.raw));
+            let _ended =
+                requests.into_iter().try_for_each(|(request, _)| (&real_stream).write_all(&request.raw));
             shut(&real_stream);
         });
         let _ended = io::copy(real.reader(), &mut &*client);

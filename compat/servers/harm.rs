@@ -3,6 +3,8 @@
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use super::gate::Asked;
+
 /// How long a test waits for a command that it wants to hold: much longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -104,6 +106,8 @@ pub(super) enum Which {
     Nth(&'static str, usize),
     /// So many commands later, itself included; INFO does not count, as it does not show in the log.
     At(usize),
+    /// At this place of a trip that carries at least so many.
+    Aboard { place: usize, least: usize },
 }
 
 /// The faults that wait for their commands.
@@ -121,13 +125,15 @@ impl Faults {
     }
 
     /// Counts a command, and returns what is to become of it. Of two faults that are due the second waits.
-    pub(super) fn due(&mut self, name: &str) -> Option<Fault> {
+    pub(super) fn due(&mut self, asked: &Asked) -> Option<Fault> {
+        let (name, seat) = (asked.name.as_str(), asked.seat);
         let mut first = None;
         for (n, (which, _)) in self.0.iter_mut().enumerate() {
             let due = match which {
                 Which::Next(command) => *command == name,
                 Which::Nth(command, left) => *command == name && is_last(left),
                 Which::At(left) => name != "INFO" && is_last(left),
+                Which::Aboard { place, least } => seat.place == *place && seat.of >= *least,
             };
             if due && first.is_none() {
                 first = Some(n);

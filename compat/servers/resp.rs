@@ -1,6 +1,6 @@
 //! The protocol, as far as a gate has to understand it: where a request or a reply ends, and the words of a request.
 
-use std::io::{self, BufRead};
+use std::io::{self, BufRead, BufReader, Read};
 
 /// A request, as it came and in words.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) fn bulk(word: &[u8]) -> Vec<u8> {
 }
 
 /// Reads a request, an array of bulks; `None` at the end of the stream.
-pub(super) fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
+fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
     let mut raw = Vec::new();
     let mut words = Vec::new();
     let count = read_number(stream, &mut raw)?;
@@ -44,6 +44,16 @@ pub(super) fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Reque
         words.push(read_bulk(stream, length, &mut raw)?);
     }
     Ok((!words.is_empty()).then_some(Request { raw, words }))
+}
+
+/// Reads a request, and those that have come in one piece with it; none at the end of the stream.
+pub(super) fn read_trip(stream: &mut BufReader<impl Read>) -> Vec<Request> {
+    let mut trip = Vec::new();
+    while trip.is_empty() || !stream.buffer().is_empty() {
+        let Ok(Some(request)) = read_request(stream) else { break };
+        trip.push(request);
+    }
+    trip
 }
 
 /// Reads a reply of any kind, with what was pushed before it. Errors, also those within an array, are put in other words where

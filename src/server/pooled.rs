@@ -259,3 +259,80 @@ impl<M: r2d2::ManageConnection> fmt::Debug for Pooled<M> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::Over;
+    use super::super::fake::Fake;
+    use super::*;
+    use crate::clock::Uptime;
+    use crate::options::Protocol;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn limits(answered_by: Uptime) -> Limits<'static> {
+        Limits {
+            needs: Protocol::Classic,
+            asked: clock::now(),
+            reachable_by: answered_by,
+            connected_by: answered_by,
+            answered_by,
+            over: Over::NEVER,
+            combines: true,
+        }
+    }
+
+    /// Sends a command whose answer may take so long while so many others are in the queue, patiently. Returns how many commands go in
+    /// each trip, the first and those that follow.
+    fn trips(others: usize, limit: Duration) -> Vec<usize> {
+        let fake = Fake::answering(|count| (vec![Value::Int(1); count], None));
+        let sent = Arc::clone(&fake.sent);
+        let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
+        let pooled = Pooled::new(builder.build(fake).unwrap());
+        let (key, request) = (Key::from("k"), Request::at_any_time(Command::Del));
+        let drive = |limit, trip| {
+            let limits = limits(clock::uptime().after(limit));
+            assert_eq!(pooled.send(&key, &request, &limits, Some(trip)).unwrap().0, Reply::Integer(1));
+        };
+        let join = || {
+            let load = || Load::new(&key, &request, Protocol::Classic);
+            pooled.trips.join(
+                load,
+                |_| true,
+                |_| {
+                    thread::park_timeout(LONG);
+                    true
+                },
+            )
+        };
+        thread::scope(|scope| {
+            let Joined::Leads { trip, .. } = join() else { panic!("there is no other") };
+            for _ in 0..others {
+                scope.spawn(|| match join() {
+                    Joined::Leads { trip, .. } => drive(LONG, trip),
+                    Joined::Answered(outcome) => {
+                        assert_eq!(outcome.told().unwrap().unwrap(), Reply::Integer(1));
+                    }
+                    Joined::Unanswered => panic!("all are answered"),
+                });
+            }
+            while !format!("{:?}", pooled.trips).contains(&format!("queued: {others},")) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drive(limit, trip);
+        });
+        let sent = sent.lock().unwrap();
+        sent.iter().map(|(_, count)| *count).collect()
+    }
+
+    #[test]
+    fn a_trip_has_so_many_seats_and_the_rest_take_the_next() {
+        assert_eq!(trips(SEATS - 1, LONG), [SEATS]);
+        assert_eq!(trips(SEATS + 20, LONG), [SEATS, 21]);
+    }
+
+    #[test]
+    fn who_has_less_time_than_others_takes_nobody_along() {
+        assert_eq!(trips(5, manager::DEFAULT_COMMAND_TIMEOUT / 2), [1, 5]);
+    }
+}

@@ -228,3 +228,120 @@ fn hung_up() -> RedisError {
     )
     .into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::fake::{Fake, closed, no};
+    use super::*;
+    use crate::clock;
+    use crate::protocol::Entry;
+    use crate::protocol::lease::End;
+
+    /// What became of a command, in short.
+    fn short(outcome: &Outcome) -> String {
+        match outcome {
+            Outcome::Reply(Reply::Integer(n)) => n.to_string(),
+            Outcome::Reply(Reply::Bulk(bytes)) => {
+                bytes.as_ref().map_or("nil".into(), |bytes| String::from_utf8(bytes.clone()).unwrap())
+            }
+            Outcome::Reply(other) => unreachable!("{other:?}"),
+            Outcome::Refused(refusal) => format!("no: {:?}", refusal.kind()),
+            Outcome::Lost(_) => "lost".into(),
+            Outcome::Unread => "unread".into(),
+        }
+    }
+
+    fn load(name: &str, command: Command, before: Option<End>, needs: Protocol) -> Load {
+        Load::new(&Key::from(name), &Request { command, before }, needs)
+    }
+
+    fn set() -> Command {
+        Command::SetNx(Entry { value: b"1".to_vec(), ttl: None })
+    }
+
+    /// A SETNX leads, and takes along GET, DEL and SETNX. Returns what becomes of the four, and whether the connection stays.
+    fn four(replies: &[Value], ended: Option<RedisError>) -> (String, bool) {
+        let replies = replies.to_vec();
+        let mut fake = Fake::answering(move |count| {
+            assert_eq!(count, 4);
+            (replies.clone(), ended.clone())
+        });
+        let loads =
+            [Command::Get, Command::Del, set()].map(|command| load("k", command, None, Protocol::Classic));
+        let own = load("own", set(), None, Protocol::Classic);
+        let outcomes = go(&mut fake, own.part(), loads.iter(), clock::now, Duration::from_secs(1));
+        let all: Vec<_> = outcomes.all().map(short).collect();
+        (all.join(", "), outcomes.leave_in_order(own.part()))
+    }
+
+    #[test]
+    fn each_command_has_its_own_outcome_and_no_answer_after_a_wrong_one_counts() {
+        let bulk = || Value::BulkString(b"x".to_vec());
+        let (one, zero) = (Value::Int(1), Value::Int(0));
+        let usual = [one.clone(), bulk(), zero.clone(), zero.clone()];
+        let with = |place: usize, value: Value| {
+            let mut replies = usual.clone();
+            replies[place] = value;
+            replies
+        };
+        let crowded = || no("ERR max number of clients reached");
+        let table = [
+            (&usual[..], None, "1, x, 0, 0", true),
+            // Refused: the others are not concerned.
+            (&with(0, no("OOM command not allowed")), None, "no: OverMemory, x, 0, 0", true),
+            (&with(1, no("WRONGTYPE list")), None, "1, no: WrongType, 0, 0", true),
+            // A replica: neither are they, but the connection is given up.
+            (&with(2, no("READONLY replica")), None, "1, x, no: ReadOnly, 0", false),
+            // Of the wrong form: nobody knows whose answers the rest are.
+            (&with(0, Value::Okay), None, "lost, lost, lost, lost", false),
+            (&with(1, one.clone()), None, "1, lost, lost, lost", false),
+            (&with(3, Value::Nil), None, "1, x, 0, lost", false),
+            // Cut.
+            (&[], Some(closed()), "lost, lost, lost, lost", false),
+            (&usual[..2], Some(closed()), "1, x, lost, lost", false),
+            (&[no("NOPERM first")], None, "no: NotPermitted, lost, lost, lost", false),
+            // Sent away: nothing was read.
+            (&[crowded()], None, "no: TooManyClients, unread, unread, unread", false),
+            // Or by one of several behind a proxy: what was answered was read.
+            (&with(0, crowded()), None, "no: TooManyClients, x, 0, 0", false),
+            (&with(1, crowded())[..2], None, "1, no: TooManyClients, lost, lost", false),
+        ];
+        for (replies, ended, outcomes, in_order) in table {
+            assert_eq!(four(replies, ended), (outcomes.to_owned(), in_order), "{replies:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_go_is_not_sent() {
+        let mut fake = Fake::answering(|count| (vec![Value::Int(1); count], None));
+        fake.version = Some(Version::new(2, 4, 0));
+        let now = clock::now();
+        let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
+        let loads = [
+            load("too-late", Command::Del, Some(over), Protocol::Classic),
+            load("in-time", Command::Del, Some(later), Protocol::Classic),
+            load("too-new", set(), None, Protocol::Ttl),
+            load("new-enough", set(), None, Protocol::Watched),
+        ];
+        let own = load("own", Command::Del, None, Protocol::Classic);
+        let outcomes = go(&mut fake, own.part(), loads.iter(), || now, Duration::from_secs(1));
+        assert_eq!(outcomes.all().map(short).collect::<Vec<_>>(), ["1", "unread", "1", "unread", "1"]);
+        assert!(outcomes.leave_in_order(own.part()));
+        let sent = fake.sent.lock().unwrap();
+        let [(packed, 3)] = sent.as_slice() else { panic!("{sent:?}") };
+        let all = [&own, &loads[1], &loads[3]].map(|load| load.packed.clone()).concat();
+        assert_eq!(packed.as_bytes(), all);
+    }
+
+    #[test]
+    fn a_watch_that_is_refused_may_be_watching() {
+        let own = load("own", Command::WatchGet, None, Protocol::Watched);
+        for (replies, in_order) in
+            [(vec![Value::Okay, Value::Nil], true), (vec![Value::Okay, no("WRONGTYPE list")], false)]
+        {
+            let mut fake = Fake::answering(move |_| (replies.clone(), None));
+            let outcomes = go(&mut fake, own.part(), [].iter(), clock::now, Duration::from_secs(1));
+            assert_eq!(outcomes.leave_in_order(own.part()), in_order);
+        }
+    }
+}

@@ -1,7 +1,9 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
 pub(crate) mod asleep;
+pub(crate) mod crowd;
 pub(crate) mod ground;
+pub(crate) mod journal;
 pub(crate) mod monitor;
 pub(crate) mod raw;
 pub(crate) mod record;
@@ -13,6 +15,7 @@ pub(crate) mod record;
 pub(crate) mod redis_server;
 pub(crate) mod ruby;
 pub(crate) mod scene;
+pub(crate) mod staged;
 pub(crate) mod way;
 pub(crate) mod woken;
 

@@ -1,0 +1,39 @@
+//! What the library writes to the log.
+
+use std::sync::{Mutex, Once};
+
+use log::{LevelFilter, Log, Metadata, Record};
+
+/// Keeps the warnings of all tests: a program has one log.
+struct Journal(Mutex<Vec<String>>);
+
+static JOURNAL: Journal = Journal(Mutex::new(Vec::new()));
+static OPENED: Once = Once::new();
+
+/// Begins to keep warnings.
+pub(crate) fn open() {
+    OPENED.call_once(|| {
+        log::set_logger(&JOURNAL).expect("nobody else wants the log");
+        log::set_max_level(LevelFilter::Warn);
+    });
+}
+
+/// Returns the warnings so far that begin by naming this key.
+pub(crate) fn warnings_about(key: &str) -> Vec<String> {
+    let named = format!("{key}: ");
+    JOURNAL.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
+}
+
+impl Log for Journal {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "setnx_lock"
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            self.0.lock().unwrap().push(record.args().to_string());
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,124 @@
+//! Connections of a user's own, which do with each trip what a test wants.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use redis::{ConnectionLike, RedisError, RedisResult, Value};
+use setnx_lock::{Carrier, Locker};
+
+/// A trip as it comes to the connection: its bytes, and how many answers there are to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packed<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) count: usize,
+}
+
+type Act = dyn Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync;
+
+/// Opens connections that act.
+pub(crate) struct Stage<const COMBINES: bool> {
+    client: redis::Client,
+    act: Arc<Act>,
+}
+
+/// One of them.
+pub(crate) struct Staged<const COMBINES: bool> {
+    inner: redis::Connection,
+    act: Arc<Act>,
+    retired: bool,
+}
+
+impl Packed<'_> {
+    /// What a connection does that does nothing else.
+    pub(crate) fn carry(self, inner: &mut redis::Connection, replies: &mut Vec<Value>) -> RedisResult<()> {
+        Carrier::exchange(inner, self.bytes, self.count, Duration::MAX, replies)
+    }
+
+    /// The names of its commands and what they are for: MULTI and EXEC for nothing.
+    pub(crate) fn commands(self) -> Vec<[String; 2]> {
+        let text = String::from_utf8_lossy(self.bytes);
+        // The number of words, and then for each word its length and itself.
+        let commands = text.split_inclusive("\r\n").collect::<Vec<_>>();
+        let starts = commands.split(|line| line.starts_with('*')).skip(1);
+        let word = |lines: &[&str], n: usize| lines.get(n).map_or("", |word| word.trim_end()).to_owned();
+        starts.map(|lines| [word(lines, 1), word(lines, 3)]).collect()
+    }
+}
+
+/// A locker on a pool of so many connections that act.
+pub(crate) fn staged<const COMBINES: bool>(
+    url: &str,
+    pool_size: u32,
+    act: impl Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync + 'static,
+) -> Locker {
+    let stage = Stage::<COMBINES> { client: redis::Client::open(url).unwrap(), act: Arc::new(act) };
+    let builder = r2d2::Pool::builder().max_size(pool_size).test_on_check_out(false);
+    Locker::with_pool(builder.build(stage).unwrap())
+}
+
+impl<const COMBINES: bool> r2d2::ManageConnection for Stage<COMBINES> {
+    type Connection = Staged<COMBINES>;
+    type Error = RedisError;
+
+    fn connect(&self) -> Result<Staged<COMBINES>, RedisError> {
+        let inner = self.client.get_connection()?;
+        Ok(Staged { inner, act: Arc::clone(&self.act), retired: false })
+    }
+
+    fn is_valid(&self, _: &mut Staged<COMBINES>) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, connection: &mut Staged<COMBINES>) -> bool {
+        connection.retired
+    }
+}
+
+impl<const COMBINES: bool> Carrier for Staged<COMBINES> {
+    const COMBINES: bool = COMBINES;
+
+    fn retire(&mut self) -> bool {
+        self.retired = true;
+        true
+    }
+
+    fn exchange(
+        &mut self,
+        bytes: &[u8],
+        count: usize,
+        _: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
+        assert!(!self.retired, "used again after it was retired");
+        (self.act)(&mut self.inner, Packed { bytes, count }, replies)
+    }
+}
+
+impl<const COMBINES: bool> ConnectionLike for Staged<COMBINES> {
+    fn req_packed_command(&mut self, bytes: &[u8]) -> RedisResult<Value> {
+        self.inner.req_packed_command(bytes)
+    }
+
+    fn req_packed_commands(&mut self, bytes: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
+        self.inner.req_packed_commands(bytes, offset, count)
+    }
+
+    fn get_db(&self) -> i64 {
+        self.inner.get_db()
+    }
+
+    fn check_connection(&mut self) -> bool {
+        self.inner.check_connection()
+    }
+
+    fn is_open(&self) -> bool {
+        !self.retired && self.inner.is_open()
+    }
+}
+
+impl<const COMBINES: bool> fmt::Debug for Staged<COMBINES> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Staged").field("retired", &self.retired).finish_non_exhaustive()
+    }
+}
