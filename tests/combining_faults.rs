@@ -48,9 +48,9 @@ fn plain(url: &str) -> Locker {
     Locker::with_pool(builder.build(client).unwrap())
 }
 
-/// Lets the command at this place of a trip come to harm, and with it all that follow: exactly these have no answer. Nothing is sent
+/// Lets the command at this place of a trip come to harm, and with it all that follow: exactly these have no answer, for this reason. Nothing is sent
 /// twice, no lock is granted twice, and what a thread is told of a key of its own is true.
-fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault) -> Outcome {
+fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &str) -> Outcome {
     let scene = Scene::set()?;
     let troubles = Troubles::default();
     let locker = locker(&scene.gate.url()).observed_by(troubles.clone());
@@ -75,6 +75,7 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault) -> Outco
         };
         assert!(resolved, "{what}: {error:?}");
     }
+    troubles.assert_all_say(why);
     assert_nothing_sent_by_two(&scene.gate);
     let trips = scene.gate.trips();
     let trip = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
@@ -90,8 +91,8 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault) -> Outco
     Ok(())
 }
 
-fn each_harmed(locker: impl Fn(&str) -> Locker, faults: &[(usize, Fault)]) -> Outcome {
-    faults.iter().try_for_each(|(place, fault)| harmed(&locker, *place, fault.clone()))
+fn each_harmed(locker: impl Fn(&str) -> Locker, faults: &[(usize, Fault)], why: &str) -> Outcome {
+    faults.iter().try_for_each(|(place, fault)| harmed(&locker, *place, fault.clone(), why))
 }
 
 const CUTS: &[(usize, Fault)] = &[
@@ -104,11 +105,11 @@ const CUTS: &[(usize, Fault)] = &[
 ];
 
 fn a_trip_that_is_cut() -> Outcome {
-    each_harmed(patient, CUTS)
+    each_harmed(patient, CUTS, "closed the connection")
 }
 
 fn a_trip_on_a_plain_pool_that_is_cut() -> Outcome {
-    each_harmed(plain, CUTS)
+    each_harmed(plain, CUTS, "")
 }
 
 /// What is an answer to none of our commands, once in a form that the protocol has and once in one that it has not.
@@ -118,12 +119,14 @@ const GARBAGE: &[(usize, Fault)] = &[
     (1, Fault::Say("*1\r\n:1\r\n")),
 ];
 
+const NOT_REDIS: &str = "does not answer as a Redis server does";
+
 fn an_answer_that_is_none_in_the_midst_of_a_trip() -> Outcome {
-    each_harmed(patient, GARBAGE)
+    each_harmed(patient, GARBAGE, NOT_REDIS)
 }
 
 fn an_answer_that_is_none_on_a_plain_pool() -> Outcome {
-    each_harmed(plain, GARBAGE)
+    each_harmed(plain, GARBAGE, NOT_REDIS)
 }
 
 fn a_server_that_stops_answering_in_the_midst_of_a_trip() -> Outcome {
@@ -132,7 +135,7 @@ fn a_server_that_stops_answering_in_the_midst_of_a_trip() -> Outcome {
         let settings = Locker::at(url).unwrap().pool_size(1).command_timeout(millis(3000));
         settings.open().unwrap()
     };
-    harmed(&brief, 2, Fault::HalfOpen)
+    harmed(&brief, 2, Fault::HalfOpen, "")
 }
 
 fn is_refused_by_a_replica(error: &Error) -> bool {

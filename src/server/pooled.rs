@@ -312,6 +312,9 @@ mod tests {
                     Joined::Leads { trip, .. } => drive(LONG, trip),
                     Joined::Answered(outcome) => {
                         assert_eq!(outcome.told().unwrap().unwrap(), Reply::Integer(1));
+                        // I9: nobody else is there to have taken it since.
+                        let is_back = pooled.pool.pool.state().idle_connections == 1;
+                        assert!(is_back || others >= SEATS);
                     }
                     Joined::Unanswered => panic!("all are answered"),
                 });

@@ -1,7 +1,7 @@
 //! Crowds: threads that want commands sent all the time, so that they share trips to the server.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -126,14 +126,14 @@ pub(crate) fn contends<'a>(
     }
 }
 
-/// Writes down the key of each command that got no answer.
+/// Writes down the key of each command that got no answer, and why it got none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles(std::sync::Arc<Mutex<Vec<String>>>);
+pub(crate) struct Troubles(Arc<Mutex<Vec<(String, String)>>>);
 
 impl Observe for Troubles {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Trouble { key, .. } = event {
-            self.0.lock().unwrap().push(key.to_string());
+        if let Event::Trouble { key, error, .. } = event {
+            self.0.lock().unwrap().push((key.to_string(), error.to_string()));
         }
     }
 }
@@ -141,9 +141,16 @@ impl Observe for Troubles {
 impl Troubles {
     /// Returns the keys in alphabetical order.
     pub(crate) fn keys(&self) -> Vec<String> {
-        let mut keys = self.0.lock().unwrap().clone();
+        let mut keys: Vec<_> = self.0.lock().unwrap().iter().map(|(key, _)| key.clone()).collect();
         keys.sort();
         keys
+    }
+
+    /// Asserts that all had this reason.
+    #[track_caller]
+    pub(crate) fn assert_all_say(&self, why: &str) {
+        let all = self.0.lock().unwrap();
+        assert!(all.iter().all(|(_, text)| text.contains(why)), "{why}: {all:?}");
     }
 }
 
