@@ -168,7 +168,7 @@ impl Locker {
     /// one connection, and hands out the answers. Nobody waits for company: up to four threads use a connection each, as without it (fewer
     /// where the pool has not so many), and send the same bytes in the same order. Beyond that, a thread waits to be taken along while others'
     /// commands are under way; when nobody has been taken along for 0.15 ms, it goes alone. On a machine of two cores with the server
-    /// on the same, eight threads that lock different keys get FIXME-8 times as much done as with a connection each, 64 FIXME-64 times
+    /// on the same, eight threads that lock different keys get 1.4 times as much done as raw commands with a connection each, 64 get 3.6 times
     /// ([`documentation::performance`](crate::documentation::performance)).
     ///
     /// Each command's outcome stays its own, and so does each thread's time, but for 50 ms that an answer may come later. If the thread that
