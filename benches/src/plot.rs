@@ -13,7 +13,7 @@ const INK: &str = "#222";
 const FAINT: &str = "#666";
 const GRID: &str = "#dde1e6";
 /// Okabe and Ito's, which the colour-blind can tell apart.
-const COLOURS: [&str; 4] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7"];
+const COLOURS: [&str; 5] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00"];
 
 /// A panel's width, and where the figures begin and end in it: to the right there is room for the last number.
 const WIDTH: f64 = 640.0;
@@ -78,7 +78,7 @@ impl Panel {
         let mut group = Group::new().add(text(&self.title, LEFT, 24.0, 15, INK).set("font-weight", "bold"));
         group = group.add(text(self.legend, LEFT, 46.0, 12, FAINT));
         for (n, name) in self.series.iter().enumerate() {
-            let x = LEFT + 140.0 + 80.0 * number(n);
+            let x = LEFT + 140.0 + 70.0 * number(n);
             group = group.add(dot(x + 5.0, 42.0, COLOURS[n % COLOURS.len()]));
             group = group.add(text(name, x + 14.0, 46.0, 12, INK));
         }
