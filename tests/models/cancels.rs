@@ -7,12 +7,11 @@
 #[allow(unreachable_pub, reason = "public in the library")]
 #[path = "../../src/waiting/cancel.rs"]
 mod cancel;
-mod sync;
 
 use libtest_mimic::Trial;
-use loom::model::Builder;
 use loom::thread;
 
+use crate::weak_sync as sync;
 use cancel::Canceller;
 use sync::{Signal, park};
 
@@ -26,15 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("a_signal_cancels_in_the_midst_of_going", a_signal_cancels_in_the_midst_of_going),
         ("a_signal_cancels_in_the_midst_of_cancelling", a_signal_cancels_in_the_midst_of_cancelling),
     ];
-    let trial = |(name, scenario): (&'static str, fn())| {
-        Trial::test(format!("cancels::{name}"), move || {
-            let mut builder = Builder::new();
-            // Every schedule would take hours; few bugs need more than two preemptions.
-            builder.preemption_bound = Some(crate::setting("SETNX_LOCK_MODEL_PREEMPTIONS", 2));
-            builder.check(scenario);
-            Ok(())
-        })
-    };
+    let trial = |(name, scenario)| crate::exhausted(format!("cancels::{name}"), scenario);
     scenarios.into_iter().map(trial).collect()
 }
 

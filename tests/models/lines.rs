@@ -5,15 +5,13 @@
 #[path = "../../src/waiting/line.rs"]
 mod line;
 mod scene;
-mod sync;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use shuttle::scheduler::{PctScheduler, RandomScheduler};
-use shuttle::{Config, Runner};
 
+use crate::sync;
 use line::{Hold, Lines, News, Place, Turn, Woken};
 use scene::Ending::{Dies, Late, Polls};
 use scene::Release::{LeavesAToken, Overruns, PassesOn, Unsure};
@@ -151,11 +149,5 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn trial(name: &'static str, scene: impl Fn() -> Scene + Clone + Send + Sync + 'static) -> Trial {
-    Trial::test(format!("lines::{name}"), move || {
-        let schedules = crate::setting("SETNX_LOCK_MODEL_ITERATIONS", 500).div_ceil(2);
-        let play = move || scene().play();
-        Runner::new(RandomScheduler::new(schedules), Config::new()).run(play.clone());
-        Runner::new(PctScheduler::new(3, schedules), Config::new()).run(play);
-        Ok(())
-    })
+    crate::searched(format!("lines::{name}"), move || scene().play())
 }

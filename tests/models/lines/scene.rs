@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
-use shuttle::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
-use super::sync::{self, Thread};
+use super::sync::{self, Thread, lock, wait_while};
 use super::{Gift, Hold, Key, Lines, News, Place, Sighting, Turn, Wish, Woken};
 
 /// What a thread does.
@@ -189,11 +189,6 @@ fn spawn(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thre
     thread::spawn(move || body(&world))
 }
 
-/// Threads of a scene share one of the system's, so that the panic of one seems to be everybody's.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 struct World {
     lines: Arc<Lines>,
     keys: Vec<Key>,
@@ -325,7 +320,7 @@ impl Tokens {
     fn hear(&self) -> bool {
         let list = lock(&self.list);
         let silent = |list: &mut List| !list.stopped && (list.tokens == 0 || !list.wanted);
-        let mut list = self.changed.wait_while(list, silent).unwrap_or_else(PoisonError::into_inner);
+        let mut list = wait_while(&self.changed, list, silent);
         if list.stopped {
             return false;
         }
@@ -420,9 +415,7 @@ impl Actor<'_> {
 
     fn join(&self, wish: Wish) -> Place {
         let Some((came, more)) = &self.world.came else { return self.world.lines.join(self.key(), wish) };
-        let count = lock(came);
-        let mut count =
-            more.wait_while(count, |count| *count < self.number).unwrap_or_else(PoisonError::into_inner);
+        let mut count = wait_while(more, lock(came), |count| *count < self.number);
         let place = self.world.lines.join(self.key(), wish);
         *count += 1;
         let last = *count == self.world.over.len();
@@ -457,9 +450,7 @@ impl Actor<'_> {
         let (world, server) = (self.world, self.server());
         if self.part.release == Release::Overruns {
             let (head, changed) = &world.head;
-            let _next = changed
-                .wait_while(lock(head), |head| *head <= self.number)
-                .unwrap_or_else(PoisonError::into_inner);
+            let _next = wait_while(changed, lock(head), |head| *head <= self.number);
         }
         let mut ours = HELD;
         let mut hold = hold;

@@ -1,4 +1,5 @@
-//! What the canceller is made of, as weakly ordered as the standard library's. And signals, that come at a bad time.
+//! What the files are made of where every schedule is tried, as weakly ordered as the standard library's. And signals, that come at a
+//! bad time.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -24,6 +25,14 @@ pub(super) struct MutexGuard<'a, T> {
 }
 
 impl<T> Mutex<T> {
+    pub(super) fn new(value: T) -> Self {
+        Self {
+            locked: AtomicBool::new(false),
+            waiting: std::sync::Mutex::default(),
+            inner: std::sync::Mutex::new(value),
+        }
+    }
+
     pub(super) fn lock(&self) -> Result<MutexGuard<'_, T>, PoisonError<MutexGuard<'_, T>>> {
         loop {
             match self.try_lock() {
@@ -49,11 +58,7 @@ impl<T> Mutex<T> {
 
 impl<T: Default> Default for Mutex<T> {
     fn default() -> Self {
-        Self {
-            locked: AtomicBool::new(false),
-            waiting: std::sync::Mutex::default(),
-            inner: std::sync::Mutex::default(),
-        }
+        Self::new(T::default())
     }
 }
 
