@@ -2,6 +2,7 @@
 //! command. Whatever it is, the call ends in time, with the right answer or the right error; nothing is sent twice; and the key is
 //! ours, or free again after the expiration and one second at most.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
@@ -9,9 +10,10 @@ use libtest_mimic::Trial;
 use setnx_lock::{Content, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
 use crate::hand_overs::{Heir, heir};
-use crate::servers::Fault;
+use crate::servers::{Fault, Played};
+use crate::support::ground::{PROTOCOLS, gate_name};
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
-use crate::support::{LONG, Outcome, TestKey, Way, millis};
+use crate::support::{Company, LONG, Outcome, RedisServer, TestKey, Way, millis};
 use crate::transactions::PAST;
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -61,9 +63,22 @@ const FAULTS: [(&str, Fault, bool); 7] = [
     ("half_open", Fault::HalfOpen, true),
 ];
 
+/// So many boundaries that are next to each other have one trial among them, where not all are tried.
+const STRIDE: usize = 3;
+
+/// What is tried.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    protocol: Protocol,
+    path: Path,
+    /// The old version that the server plays, if it does.
+    played: Option<Played>,
+    company: Company,
+}
+
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = Vec::new();
-    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+    for protocol in PROTOCOLS {
         for (path_name, path) in PATHS {
             match (protocol, path) {
                 (Protocol::Classic, Path::ReleaseInOneTrip) => continue,
@@ -71,6 +86,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 (Protocol::Watched | Protocol::Ttl, Path::ReleaseWithToken) => continue,
                 _ => {}
             }
+            let case = Case { protocol, path, played: None, company: Company::Any };
             for (fault_name, fault, in_one_trip) in FAULTS {
                 let one_trip = matches!(path, Path::ReleaseInOneTrip | Path::ReleaseWithToken);
                 if one_trip && !in_one_trip {
@@ -78,27 +94,86 @@ pub(crate) fn trials() -> Vec<Trial> {
                 }
                 let name = format!("{protocol:?}").to_lowercase();
                 let name = format!("boundaries::{name}::{path_name}::{fault_name}");
-                trials.push(Trial::test(name, move || at_every_command(protocol, path, &fault)));
+                trials.push(Trial::test(name, move || at_every_command(case, &fault)));
+            }
+        }
+    }
+    trials.extend(in_company());
+    trials
+}
+
+/// Apart and in a crowd, on each version with each protocol: some of the boundaries, and one fault at each, by turns.
+fn in_company() -> Vec<Trial> {
+    let mut trials = Vec::new();
+    let versions = Played::ALL.map(Some).into_iter().chain([None]);
+    for (played, protocol) in versions.flat_map(|played| PROTOCOLS.map(|protocol| (played, protocol))) {
+        if !is_new_enough(played, protocol) {
+            continue;
+        }
+        for (path_name, path) in PATHS {
+            match (protocol, path) {
+                // The connection is there already, and a token has a trip of its own.
+                (_, Path::Connecting | Path::ReleaseWithToken) => continue,
+                (Protocol::Classic, Path::ReleaseInOneTrip) => continue,
+                (Protocol::Watched | Protocol::Ttl, Path::Release) => continue,
+                _ => {}
+            }
+            for company in [Company::Apart, Company::Crowd] {
+                let case = Case { protocol, path, played, company };
+                let version = played.map_or("current".to_owned(), gate_name);
+                let company = company.name().unwrap_or_default();
+                let name = format!("{company}::{version}::{protocol:?}").to_lowercase();
+                let turn = trials.len();
+                trials.push(Trial::test(format!("boundaries::{name}::{path_name}"), move || {
+                    at_some_commands(case, turn)
+                }));
             }
         }
     }
     trials
 }
 
+/// Whether a server is new enough for the protocol.
+fn is_new_enough(played: Option<Played>, protocol: Protocol) -> bool {
+    let oldest = match protocol {
+        Protocol::Classic => Played::V1_2,
+        Protocol::Watched => Played::V2_2,
+        _ => Played::V2_6,
+    };
+    played.is_none_or(|version| version >= oldest)
+}
+
 /// Goes the way once without a fault, to see how many commands it takes, and then once for each of them with the fault.
-fn at_every_command(protocol: Protocol, path: Path, fault: &Fault) -> Outcome {
-    if matches!(path, Path::Connecting) {
-        let disturbed = Stage::set(protocol, path)?;
+fn at_every_command(case: Case, fault: &Fault) -> Outcome {
+    if matches!(case.path, Path::Connecting) {
+        let disturbed = Stage::set(case)?;
         disturbed.scene.gate.next("INFO", fault.clone());
         return disturbed.go().map(|happened| assert!(happened)).map_err(Into::into);
     }
-    let commands = Stage::set(protocol, path)?.undisturbed()?;
+    let commands = Stage::set(case)?.undisturbed()?;
+    at_these(case, &commands, (0..commands.len()).map(|place| (place, fault.clone())))
+}
+
+/// The same with another fault for each of some commands: those that can happen wherever others' commands go before and after.
+fn at_some_commands(case: Case, turn: usize) -> Outcome {
+    let faults: Vec<Fault> =
+        FAULTS.into_iter().filter_map(|(_, fault, in_one_trip)| in_one_trip.then_some(fault)).collect();
+    let commands = Stage::set(case)?.undisturbed()?;
+    let places = (turn % commands.len()..).step_by(STRIDE).take(commands.len().div_ceil(STRIDE));
+    let harm =
+        places.zip(turn..).map(|(place, n)| (place % commands.len(), faults[n % faults.len()].clone()));
+    at_these(case, &commands, harm)
+}
+
+fn at_these(case: Case, commands: &[String], harm: impl Iterator<Item = (usize, Fault)>) -> Outcome {
     let mut happened = 0;
-    for n in 1..=commands.len() {
-        let disturbed = Stage::set(protocol, path)?;
-        disturbed.scene.gate.at(n, fault.clone());
+    for (place, fault) in harm {
+        let disturbed = Stage::set(case)?;
+        disturbed.scene.gate.at(place + 1, fault.clone());
         let went = disturbed.go();
-        let went = went.map_err(|problem| format!("{} ({n} of {commands:?}): {problem}", commands[n - 1]))?;
+        let went = went.map_err(|problem| {
+            format!("{} ({} of {commands:?}), {fault:?}: {problem}", commands[place], place + 1)
+        })?;
         happened += usize::from(went);
     }
     // Where the machine stands still for longer than a lease, a way may be shorter than it was.
@@ -117,15 +192,17 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(protocol: Protocol, path: Path) -> Result<Self, Box<dyn std::error::Error>> {
-        let scene = Scene::set()?;
+    fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
+        let Case { protocol, path, played, company } = case;
+        let scene = Scene::of(&Arc::new(RedisServer::start()?), played, company)?;
         let key = scene.ground.key("boundary");
         let settings = Locker::at(&scene.gate.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
-        let locker = settings.command_timeout(COMMAND_TIMEOUT).patience(COMMAND_TIMEOUT).open()?;
+        let locker = scene.open(settings.command_timeout(COMMAND_TIMEOUT).patience(COMMAND_TIMEOUT));
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
         let way = Way {
             hand_over: matches!(path, Path::HandOver),
             wake_ups: matches!(path, Path::ReleaseWithToken),
+            ..Way::default()
         };
         let options = way.set(options);
         let lock = Lock::new(&locker, &key.key, options)?;

@@ -252,7 +252,7 @@ fn without_it_nobody_shares() -> Outcome {
 fn every_protocol_in_every_way_loses_no_update() -> Outcome {
     const ROUNDS: usize = 6;
     let server = Arc::new(RedisServer::start()?);
-    for ground in Ground::of(&server).in_every_way() {
+    for ground in Ground::of(&server).in_every_way_of_waiting() {
         let locker = Locker::at(&server.url())?.pool_size(2).command_timeout(LONG).open()?;
         let keys = ["a", "b", "c"].map(|name| ground.key(name));
         let inside = keys.each_ref().map(|_| AtomicBool::new(false));

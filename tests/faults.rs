@@ -12,43 +12,43 @@ use redis::Commands as _;
 use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
 
 use crate::servers::Fault;
-use crate::support::scene::{Scene, assert_nothing_sent_twice, impatient};
+use crate::support::companions::Temper;
+use crate::support::company::{self, Company};
+use crate::support::scene::{Scene, assert_nothing_sent_twice, brief, impatient};
 use crate::support::{
     Ground, LONG, Outcome, RedisServer, assert_says, expiring, millis, redis_server, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "faults",
-        tests![
-            a_server_that_is_down,
-            a_server_that_accepts_and_never_answers,
-            a_connection_that_is_given_up_sends_nothing_more,
-            a_server_that_freezes_and_thaws,
-            a_connection_reset_before_the_request_was_read,
-            the_answer_to_setnx_is_lost,
-            the_answer_to_setnx_is_lost_without_an_expiration,
-            the_answer_to_getset_is_lost,
-            the_answer_to_del_is_lost,
-            the_answer_to_peek_or_clear_is_lost,
-            a_late_answer_is_nobody_s,
-            a_late_answer_on_a_plain_pool_is_nobody_s,
-            a_late_answer_to_other_work_is_nobody_s,
-            garbage_on_the_wire,
-            garbage_on_a_plain_pool_s_wire,
-            an_answer_of_another_kind,
-            a_server_that_takes_longer_over_each_answer_than_there_is_time,
-            a_lock_that_is_granted_too_late,
-        ],
-    )
+    let tests: &[(&str, company::Test)] = tests![
+        a_server_that_is_down,
+        a_server_that_accepts_and_never_answers,
+        a_connection_that_is_given_up_sends_nothing_more,
+        a_server_that_freezes_and_thaws,
+        a_connection_reset_before_the_request_was_read,
+        the_answer_to_setnx_is_lost,
+        the_answer_to_setnx_is_lost_without_an_expiration,
+        the_answer_to_getset_is_lost,
+        the_answer_to_del_is_lost,
+        the_answer_to_peek_or_clear_is_lost,
+        a_late_answer_is_nobody_s,
+        a_late_answer_on_a_plain_pool_is_nobody_s,
+        a_late_answer_to_other_work_is_nobody_s,
+        garbage_on_the_wire,
+        garbage_on_a_plain_pool_s_wire,
+        an_answer_of_another_kind,
+        a_server_that_takes_longer_over_each_answer_than_there_is_time,
+        a_lock_that_is_granted_too_late,
+    ];
+    company::trials("faults", tests)
 }
 
 /// Long enough for any load, and short enough to tell from waiting for ever.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-fn a_server_that_is_down() -> Outcome {
+fn a_server_that_is_down(company: Company) -> Outcome {
     let port = redis_server::free_port()?;
-    let locker = impatient(&format!("redis://127.0.0.1:{port}/"), 2);
+    let (locker, _crowd) = company.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Temper::Patient)?;
     let began = Instant::now();
     for options in
         [expiring().timeout(millis(300)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
@@ -67,16 +67,17 @@ fn a_server_that_is_down() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_accepts_and_never_answers() -> Outcome {
+fn a_server_that_accepts_and_never_answers(company: Company) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("redis://{}/", listener.local_addr()?);
     // What is asked first is what the server is, so nothing is in doubt.
-    let error =
-        Lock::new(&impatient(&url, 2), "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
+    let locker = company.combining(impatient(&url, 2));
+    let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
     assert!(matches!(error, Error::Pool { .. }), "{error:?}");
     // A locker that does not ask learns it from its first command.
     let settings = Locker::at(&url)?.without_info().connect_timeout(millis(500));
-    let locker = settings.command_timeout(millis(300)).patience(millis(500)).open()?;
+    let settings = settings.command_timeout(millis(300)).patience(millis(500));
+    let locker = company.combining(settings.open()?);
     for options in
         [expiring().timeout(millis(500)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
@@ -93,7 +94,8 @@ fn a_server_that_accepts_and_never_answers() -> Outcome {
     let error = Lock::new(&locker, "report", LockOptions::held_until_released())?.lock().unwrap_err();
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");
     // With a password it is the connecting that gets no answer.
-    let locker = impatient(&format!("redis://:secret@{}/", listener.local_addr()?), 2);
+    let url = format!("redis://:secret@{}/", listener.local_addr()?);
+    let locker = company.combining(impatient(&url, 2));
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
     assert!(matches!(error, Error::Pool { .. }), "{error:?}");
     assert!(!error.to_string().contains("make the pool larger"), "{error}");
@@ -101,10 +103,10 @@ fn a_server_that_accepts_and_never_answers() -> Outcome {
 }
 
 /// A connection that is given up is reset, so that nothing it has not sent yet goes out after all.
-fn a_connection_that_is_given_up_sends_nothing_more() -> Outcome {
+fn a_connection_that_is_given_up_sends_nothing_more(company: Company) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let lock =
-        Lock::new(&impatient(&format!("redis://{}/", listener.local_addr()?), 1), "report", expiring())?;
+    let locker = company.combining(impatient(&format!("redis://{}/", listener.local_addr()?), 1));
+    let lock = Lock::new(&locker, "report", expiring())?;
     let giving_up = thread::spawn(move || lock.try_lock().map(drop));
     let (mut stream, _) = listener.accept()?;
     stream.set_read_timeout(Some(LONG))?;
@@ -120,12 +122,13 @@ fn a_connection_that_is_given_up_sends_nothing_more() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_freezes_and_thaws() -> Outcome {
+fn a_server_that_freezes_and_thaws(company: Company) -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let ground = Ground::of(&server);
     let key = ground.key("frozen");
-    let brief = LockOptions::expiring_after(millis(100));
-    let lock = Lock::new(&impatient(&server.url(), 2), &key.key, brief.timeout(LONG))?;
+    let short = LockOptions::expiring_after(millis(100));
+    let locker = company.combining(impatient(&server.url(), 2));
+    let lock = Lock::new(&locker, &key.key, short.timeout(LONG))?;
     drop(lock.lock()?);
     server.freeze();
     let frozen = lock.try_lock();
@@ -138,8 +141,8 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
     Ok(())
 }
 
-fn a_connection_reset_before_the_request_was_read() -> Outcome {
-    let scene = Scene::set()?;
+fn a_connection_reset_before_the_request_was_read(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("reset");
     scene.gate.next("SETNX", Fault::CutBefore);
     let held = scene.lock(&key, expiring()).lock()?;
@@ -156,8 +159,8 @@ fn a_connection_reset_before_the_request_was_read() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost() -> Outcome {
-    let scene = Scene::set()?;
+fn the_answer_to_setnx_is_lost(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("lost");
     scene.gate.next("SETNX", Fault::CutAfter);
     let held = scene.lock(&key, expiring()).lock()?;
@@ -170,8 +173,8 @@ fn the_answer_to_setnx_is_lost() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost_without_an_expiration() -> Outcome {
-    let scene = Scene::set()?;
+fn the_answer_to_setnx_is_lost_without_an_expiration(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("lost");
     scene.gate.next("SETNX", Fault::CutAfter);
     let error = scene.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
@@ -182,8 +185,8 @@ fn the_answer_to_setnx_is_lost_without_an_expiration() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_getset_is_lost() -> Outcome {
-    let scene = Scene::set()?;
+fn the_answer_to_getset_is_lost(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("lost");
     key.set("1532000016.5");
     scene.gate.next("GETSET", Fault::CutAfter);
@@ -203,8 +206,8 @@ fn the_answer_to_getset_is_lost() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_del_is_lost() -> Outcome {
-    let scene = Scene::set()?;
+fn the_answer_to_del_is_lost(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("lost");
     let lock = scene.lock(&key, expiring());
     let held = lock.lock()?;
@@ -226,8 +229,8 @@ fn the_answer_to_del_is_lost() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_peek_or_clear_is_lost() -> Outcome {
-    let scene = Scene::set()?;
+fn the_answer_to_peek_or_clear_is_lost(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("lost");
     let lock = scene.lock(&key, expiring());
     key.set("1");
@@ -242,20 +245,20 @@ fn the_answer_to_peek_or_clear_is_lost() -> Outcome {
     Ok(())
 }
 
-fn a_late_answer_is_nobody_s() -> Outcome {
-    let scene = Scene::set()?;
+fn a_late_answer_is_nobody_s(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     late_answer(&scene, &scene.locker())
 }
 
-fn a_late_answer_on_a_plain_pool_is_nobody_s() -> Outcome {
-    let scene = Scene::set()?;
-    let pool = plain_pool(&scene.gate.url());
-    late_answer(&scene, &Locker::with_pool(pool))
+fn a_late_answer_on_a_plain_pool_is_nobody_s(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
+    let locker = scene.join(Locker::with_pool(plain_pool(&scene.gate.url())));
+    late_answer(&scene, &locker)
 }
 
 /// The same for somebody who shares the pool and asks the server for other things.
-fn a_late_answer_to_other_work_is_nobody_s() -> Outcome {
-    let scene = Scene::set()?;
+fn a_late_answer_to_other_work_is_nobody_s(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let manager = Manager::new(redis::Client::open(scene.gate.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
     let mut connection = scene.ground.connection();
@@ -312,14 +315,14 @@ fn late_answer(scene: &Scene, locker: &Locker) -> Outcome {
     Ok(())
 }
 
-fn garbage_on_the_wire() -> Outcome {
-    let scene = Scene::set()?;
+fn garbage_on_the_wire(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     garbage(&scene, &scene.locker())
 }
 
-fn garbage_on_a_plain_pool_s_wire() -> Outcome {
-    let scene = Scene::set()?;
-    let locker = Locker::with_pool(plain_pool(&scene.gate.url()));
+fn garbage_on_a_plain_pool_s_wire(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
+    let locker = scene.join(Locker::with_pool(plain_pool(&scene.gate.url())));
     garbage(&scene, &locker)
 }
 
@@ -341,8 +344,8 @@ fn garbage(scene: &Scene, locker: &Locker) -> Outcome {
     Ok(())
 }
 
-fn an_answer_of_another_kind() -> Outcome {
-    let scene = Scene::set()?;
+fn an_answer_of_another_kind(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("kind");
     let lock = scene.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
     for answer in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
@@ -360,11 +363,11 @@ fn an_answer_of_another_kind() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_takes_longer_over_each_answer_than_there_is_time() -> Outcome {
-    let scene = Scene::set()?;
+fn a_server_that_takes_longer_over_each_answer_than_there_is_time(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("slow");
     key.set("1895000000.5");
-    let locker = Locker::at(&scene.gate.url())?.command_timeout(millis(1000)).open()?;
+    let locker = scene.open(Locker::at(&scene.gate.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
     // Each answer would come in time, but both together would not: what the first took is missing for the second.
     scene.gate.next("SETNX", Fault::AnswerLate(millis(700)));
@@ -374,11 +377,11 @@ fn a_server_that_takes_longer_over_each_answer_than_there_is_time() -> Outcome {
     Ok(())
 }
 
-fn a_lock_that_is_granted_too_late() -> Outcome {
-    let scene = Scene::set()?;
+fn a_lock_that_is_granted_too_late(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("late-grant");
     let lock = Lock::new(
-        &Locker::open(&scene.gate.url())?,
+        &scene.open(Locker::at(&scene.gate.url())?),
         &key.key,
         LockOptions::expiring_after(millis(100)).timeout(LONG),
     )?;

@@ -7,31 +7,38 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{Canceller, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
-use crate::hand_overs::{
-    FOREIGN, HANDED_OVER, IN_LINE, Stage, assert_cancelled, heir, of_each_protocol, write_as_a_loser,
-};
+use crate::hand_overs::{FOREIGN, HANDED_OVER, IN_LINE, Stage, assert_cancelled, heir, write_as_a_loser};
 use crate::servers::{Fault, Hold};
 use crate::support::asleep::Sleeper;
+use crate::support::company;
+use crate::support::ground::PROTOCOLS;
 use crate::support::scene::assert_nothing_sent_twice;
-use crate::support::{LONG, Outcome, assert_says, millis};
+use crate::support::{Company, LONG, Outcome, assert_says, millis};
+
+type Test = fn(Protocol, Company) -> Outcome;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    of_each_protocol(
-        "hand_over_faults",
-        &[
-            ("the_heir_gives_up", the_heir_gives_up),
-            ("the_heir_of_a_cleared_lock_gives_up", the_heir_of_a_cleared_lock_gives_up),
-            ("the_heir_of_a_lock_in_doubt_gives_up", the_heir_of_a_lock_in_doubt_gives_up),
-            ("the_heir_looks_for_itself_meanwhile", the_heir_looks_for_itself),
-            ("the_heir_gets_it_later_than_its_lease", later_than_the_heir_s_lease),
-            ("the_lease_passes_in_a_wait_for_a_connection", no_connection_within_the_lease),
-            ("the_renewal_comes_later_than_the_lease", later_than_the_lease),
-            ("the_answer_to_the_renewal_is_lost", the_answer_is_lost),
-            ("the_renewal_is_lost", the_renewal_is_lost),
-            ("the_renewal_is_refused", the_renewal_is_refused),
-            ("the_key_is_written_meanwhile", the_key_is_written_meanwhile),
-        ],
-    )
+    let tests: &[(&str, Test)] = &[
+        ("the_heir_gives_up", the_heir_gives_up),
+        ("the_heir_of_a_cleared_lock_gives_up", the_heir_of_a_cleared_lock_gives_up),
+        ("the_heir_of_a_lock_in_doubt_gives_up", the_heir_of_a_lock_in_doubt_gives_up),
+        ("the_heir_looks_for_itself_meanwhile", the_heir_looks_for_itself),
+        ("the_heir_gets_it_later_than_its_lease", later_than_the_heir_s_lease),
+        ("the_lease_passes_in_a_wait_for_a_connection", no_connection_within_the_lease),
+        ("the_renewal_comes_later_than_the_lease", later_than_the_lease),
+        ("the_answer_to_the_renewal_is_lost", the_answer_is_lost),
+        ("the_renewal_is_lost", the_renewal_is_lost),
+        ("the_renewal_is_refused", the_renewal_is_refused),
+        ("the_key_is_written_meanwhile", the_key_is_written_meanwhile),
+    ];
+    let of = |protocol: Protocol| {
+        let name = format!("{protocol:?}").to_lowercase();
+        tests.iter().map(move |(test, run)| {
+            let run = *run;
+            (format!("{name}::{test}"), move |company| run(protocol, company))
+        })
+    };
+    company::trials("hand_over_faults", &PROTOCOLS.into_iter().flat_map(of).collect::<Vec<_>>())
 }
 
 /// The command that writes the heir's value.
@@ -43,7 +50,7 @@ fn hold_renewal(stage: &Stage) -> Hold {
     stage.gate.hold(renewal(stage.protocol), 1)
 }
 
-fn the_heir_gives_up(protocol: Protocol) -> Outcome {
+fn the_heir_gives_up(protocol: Protocol, company: Company) -> Outcome {
     #[derive(Debug, PartialEq)]
     enum Ending {
         TimesOut,
@@ -51,7 +58,7 @@ fn the_heir_gives_up(protocol: Protocol) -> Outcome {
         LockerShutsDown,
     }
     for ending in [Ending::TimesOut, Ending::IsCancelled, Ending::LockerShutsDown] {
-        let stage = Stage::set(protocol)?;
+        let stage = Stage::in_company(protocol, company)?;
         let canceller = Canceller::new();
         let held = stage.lock(IN_LINE.hand_over(9)).lock()?;
         let timeout = if ending == Ending::TimesOut { millis(3000) } else { LONG };
@@ -108,16 +115,16 @@ fn release_to_one_who_leaves(
     Ok(releasing.join().unwrap()?)
 }
 
-fn the_heir_of_a_cleared_lock_gives_up(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_heir_of_a_cleared_lock_gives_up(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let outcome = release_to_one_who_leaves(&stage, |_| Ok(()), || stage.key.delete())?;
     assert_eq!(outcome, Release::Lost, "others may have had it");
     assert_eq!(stage.key.value(), None);
     Ok(())
 }
 
-fn the_heir_of_a_lock_in_doubt_gives_up(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_heir_of_a_lock_in_doubt_gives_up(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let as_a_loser = |held: &_| Ok(write_as_a_loser(&stage.key, held)?);
     let outcome = release_to_one_who_leaves(&stage, as_a_loser, || ())?;
     assert_eq!(outcome, Release::Released { certified: false }, "the key held another's bytes");
@@ -125,8 +132,8 @@ fn the_heir_of_a_lock_in_doubt_gives_up(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn the_heir_looks_for_itself(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_heir_looks_for_itself(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let held = stage.lock(IN_LINE.hand_over(9)).lock()?;
     let heir = heir(&stage.lock(IN_LINE.poll_interval(millis(3000))));
     let renewing = hold_renewal(&stage);
@@ -146,8 +153,8 @@ fn the_heir_looks_for_itself(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn later_than_the_heir_s_lease(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn later_than_the_heir_s_lease(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let held = stage.lock(IN_LINE.hand_over(9)).lock()?;
     let brief = LockOptions::expiring_after(millis(300)).poll_interval(LONG).timeout(LONG);
     let heir = heir(&stage.lock(brief));
@@ -169,10 +176,10 @@ fn later_than_the_heir_s_lease(protocol: Protocol) -> Outcome {
 const BRIEF: LockOptions = LockOptions::expiring_after(Duration::from_secs(2)).hand_over(9);
 const PATIENT: LockOptions = IN_LINE.takeover_margin(LONG);
 
-fn no_connection_within_the_lease(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn no_connection_within_the_lease(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let settings = Locker::at(&stage.gate.url())?.pool_size(1).command_timeout(LONG);
-    let locker = settings.open()?;
+    let locker = company.combining(settings.open()?);
     let lock = |options: LockOptions| Lock::new(&locker, &stage.key.key, options.protocol(protocol));
     let canceller = Canceller::new();
     let held = lock(BRIEF)?.lock()?;
@@ -199,8 +206,8 @@ fn no_connection_within_the_lease(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn later_than_the_lease(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn later_than_the_lease(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let canceller = Canceller::new();
     let held = stage.lock(BRIEF).lock()?;
     let ends = held.expires_at_system_time().ok_or("it expires")?;
@@ -225,8 +232,8 @@ fn later_than_the_lease(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn the_answer_is_lost(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_answer_is_lost(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let lock = stage.lock(IN_LINE.hand_over(9));
     let held = lock.lock()?;
     let heir = heir(&lock);
@@ -246,8 +253,8 @@ fn the_answer_is_lost(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn the_renewal_is_lost(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_renewal_is_lost(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let canceller = Canceller::new();
     let lock = stage.lock(IN_LINE.hand_over(9)).cancelled_by(&canceller);
     let held = lock.lock()?;
@@ -267,8 +274,8 @@ fn the_renewal_is_lost(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn the_renewal_is_refused(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_renewal_is_refused(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let lock = stage.lock(IN_LINE.hand_over(9));
     let held = lock.lock()?;
     let heir = heir(&lock);
@@ -288,8 +295,8 @@ fn the_renewal_is_refused(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn the_key_is_written_meanwhile(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn the_key_is_written_meanwhile(protocol: Protocol, company: Company) -> Outcome {
+    let stage = Stage::in_company(protocol, company)?;
     let canceller = Canceller::new();
     let lock = stage.lock(IN_LINE.hand_over(9)).cancelled_by(&canceller);
     let held = lock.lock()?;

@@ -14,8 +14,9 @@ use setnx_lock::{Canceller, Content, Error, Lock, LockGuard, LockOptions, Locker
 use crate::events::Diary;
 use crate::servers::Gate;
 use crate::support::asleep::Sleeper;
+use crate::support::companions::{self, Companions, Temper};
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{Ground, LONG, Outcome, RedisServer, TestKey, expiring, millis};
+use crate::support::{Company, Ground, LONG, Outcome, RedisServer, TestKey, expiring, millis};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = of_each_protocol(
@@ -64,17 +65,26 @@ pub(crate) struct Stage {
     pub(crate) locker: Locker,
     pub(crate) diary: Diary,
     pub(crate) protocol: Protocol,
+    _companions: Option<Companions>,
 }
 
 impl Stage {
     pub(crate) fn set(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::in_company(protocol, Company::Any)
+    }
+
+    pub(crate) fn in_company(protocol: Protocol, company: Company) -> Result<Self, Box<dyn StdError>> {
         let server = Arc::new(RedisServer::start()?);
         let gate = Gate::before(server.address())?;
         let key = Ground::of(&server).key("hand_over");
         let diary = Diary::default();
         // No command that is held at the gate is given up.
-        let locker = Locker::at(&gate.url())?.command_timeout(LONG).open()?.observed_by(diary.clone());
-        Ok(Self { server, gate, key, locker, diary, protocol })
+        let settings = Locker::at(&gate.url())?.command_timeout(LONG);
+        let settings = if company == Company::Crowd { settings.pool_size(2) } else { settings };
+        let (locker, companions) = company.join(settings.open()?, Temper::Patient);
+        gate.overlook(companions::KEYS);
+        let locker = locker.observed_by(diary.clone());
+        Ok(Self { server, gate, key, locker, diary, protocol, _companions: companions })
     }
 
     pub(crate) fn lock(&self, options: LockOptions) -> Lock {

@@ -9,6 +9,7 @@
 //! | `gate_harm`, `gate_waiting` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
 //! | `hand_overs`, `hand_over_faults`, `hand_over_crowds` | a held lock passes from thread to thread, what happens when that comes to harm, and when many want it |
+//! | `in_company` | tests that are to be in a crowd share trips with it, and those that are to be apart do not |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
 //! | `refusals` | what the server, or the library itself, says no to |
@@ -45,6 +46,7 @@ mod golden;
 mod hand_over_crowds;
 mod hand_over_faults;
 mod hand_overs;
+mod in_company;
 mod interop;
 mod matrix;
 mod package;
@@ -105,6 +107,7 @@ fn main() -> ExitCode {
         hand_over_crowds::trials(),
         hand_over_faults::trials(),
         hand_overs::trials(),
+        in_company::trials(),
         matrix::trials(),
         package::trials(),
         pools::trials(),

@@ -91,8 +91,11 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
 fn hold(url: &str, key: &str, expiration: &str, protocol: &str, way: &str) -> Played {
     let expiration = humantime::parse_duration(expiration)?;
     let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
-    let options = Way::named(way)?.set(options);
-    let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
+    let way = Way::named(way)?;
+    let (locker, crowd) = way.open(url)?;
+    let held = Lock::new(&locker, key, way.set(options))?.lock()?;
+    // Nothing of it is to be left behind.
+    drop(crowd);
     println!("holding");
     thread::sleep(LONG);
     drop(held);
@@ -104,8 +107,10 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, way: &str) -> Pl
 fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, way]: [&str; 4]) -> Played {
     let total: u32 = total.parse()?;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
-    let options = Way::named(way)?.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
-    let lock = Lock::new(&Locker::open(url)?, key, options)?;
+    let way = Way::named(way)?;
+    let (locker, _crowd) = way.open(url)?;
+    let options = way.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
+    let lock = Lock::new(&locker, key, options)?;
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
     let counted = thread::scope(|scope| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {

@@ -32,6 +32,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_checker_agrees_with_a_look_at_every_pair,
             watched_never_has_two_valid_leases,
             locks_that_pass_from_thread_to_thread_never_have_two_valid_leases,
+            threads_that_share_trips_never_have_two_valid_leases,
+            threads_that_do_not_share_trips_never_have_two_valid_leases,
             the_gem_s_protocol_is_caught,
         ],
     )
@@ -49,17 +51,21 @@ const ARENA: Arena = Arena {
     stop_every: Duration::from_secs(3),
 };
 
-fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<Account, Failure> {
+/// What is told, and how many commands have shared a trip with others'.
+fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Account, usize), Failure> {
     let server = RedisServer::start()?;
     let gate = Gate::before(server.address())?;
     let chance = Chance::new();
     gate.slow_down(move |asked| network::delay(&chance, &asked.name));
+    let mut shared = 0;
     let account = ARENA.run(player, &gate.url(), |holds| {
+        // Which is in no transaction of its own.
+        shared += gate.asked().iter().filter(|asked| asked.name == "SETNX" && asked.seat.of > 1).count();
         gate.forget();
         Ok(go_on(holds))
     })?;
     assert!(account.troubles.is_empty(), "{:?}", account.troubles);
-    Ok(account)
+    Ok((account, shared))
 }
 
 fn watched_never_has_two_valid_leases() -> Outcome {
@@ -68,28 +74,41 @@ fn watched_never_has_two_valid_leases() -> Outcome {
 }
 
 fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcome {
-    let holds = excludes(Player::Passing)?;
+    let (holds, _) = excludes(Player::Passing)?;
     let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOver)));
     let passed_on = holds.iter().filter(passed_on).count();
     assert!(passed_on > holds.len() / 50, "{passed_on} of {}", holds.len());
     Ok(())
 }
 
-fn excludes(player: Player) -> Result<Vec<Hold>, Failure> {
+fn threads_that_share_trips_never_have_two_valid_leases() -> Outcome {
+    let (holds, shared) = excludes(Player::Sharing)?;
+    assert!(shared > holds.len() / 50, "{shared} for {}", holds.len());
+    Ok(())
+}
+
+fn threads_that_do_not_share_trips_never_have_two_valid_leases() -> Outcome {
+    let (_, shared) = excludes(Player::Apart)?;
+    assert_eq!(shared, 0);
+    Ok(())
+}
+
+fn excludes(player: Player) -> Result<(Vec<Hold>, usize), Failure> {
     const ENOUGH: usize = 1500;
-    let account = play(player, |holds| holds.len() < ENOUGH)?;
+    let (account, shared) = play(player, |holds| holds.len() < ENOUGH)?;
     let findings = check(&account.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
     let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
     assert!(clean, "{findings:?}; the logs are kept in {}", account.logs.keep().display());
-    Ok(account.holds)
+    Ok((account.holds, shared))
 }
 
 /// Or the checker would see nothing.
 fn the_gem_s_protocol_is_caught() -> Outcome {
     let began = Instant::now();
-    let account = play(Player::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
+    let (account, _) =
+        play(Player::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
     let findings = check(&account.holds);
     assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
     Ok(())

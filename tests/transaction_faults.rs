@@ -7,41 +7,42 @@ use std::thread;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Manager, Protocol, RefusalKind, Release};
 
-use crate::servers::{Fault, Gate, Played};
+use crate::servers::{Fault, Played};
+use crate::support::companions::Temper;
+use crate::support::company::{self, Company};
 use crate::support::scene::{Scene, assert_nothing_sent_twice};
 use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "transaction_faults",
-        tests![
-            a_connection_that_cannot_be_brought_in_order_is_not_used_again,
-            a_server_without_room_for_a_client_is_waited_for,
-            what_a_server_pushes_in_between_is_no_answer,
-            the_trips_of_a_release_share_one_time_out,
-            a_transaction_that_is_refused_is_discarded,
-            a_server_over_its_memory_refuses_transactions_and_not_releases,
-            a_user_without_multi_changes_nothing_unguarded,
-            a_server_that_is_too_old_is_named,
-            the_answer_to_exec_is_lost_in_a_takeover,
-            the_answer_to_exec_is_lost_in_a_release,
-            a_look_that_gets_no_answer_is_done_once_more,
-            a_server_that_stops_in_a_transaction_takes_one_time_out,
-        ],
-    )
+    let tests: &[(&str, company::Test)] = tests![
+        a_connection_that_cannot_be_brought_in_order_is_not_used_again,
+        a_server_without_room_for_a_client_is_waited_for,
+        what_a_server_pushes_in_between_is_no_answer,
+        the_trips_of_a_release_share_one_time_out,
+        a_transaction_that_is_refused_is_discarded,
+        a_server_over_its_memory_refuses_transactions_and_not_releases,
+        a_user_without_multi_changes_nothing_unguarded,
+        a_server_that_is_too_old_is_named,
+        the_answer_to_exec_is_lost_in_a_takeover,
+        the_answer_to_exec_is_lost_in_a_release,
+        a_look_that_gets_no_answer_is_done_once_more,
+        a_server_that_stops_in_a_transaction_takes_one_time_out,
+    ];
+    company::trials("transaction_faults", tests)
 }
 
 fn scene_and_key(
+    company: Company,
     protocol: Protocol,
 ) -> Result<(Scene, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
-    let scene = Scene::set()?;
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("transaction");
     let lock = scene.lock(&key, expiring().protocol(protocol));
     Ok((scene, key, lock))
 }
 
-fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
+fn a_connection_that_cannot_be_brought_in_order_is_not_used_again(company: Company) -> Outcome {
     let plain = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
         let client = redis::Client::open(url)?;
         Ok(Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?))
@@ -57,10 +58,10 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
             ("WATCH", ":1\r\n", 2),
             ("GET", "-WRONGTYPE it watches a list\r\n", 1),
         ] {
-            let scene = Scene::set()?;
+            let scene = Scene::in_company(company)?;
             let key = scene.ground.key("order");
-            let lock =
-                Lock::new(&pooled(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+            let locker = scene.join(pooled(&scene.gate.url())?);
+            let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
             let held = lock.lock()?;
             if command == "UNWATCH" {
                 key.set("1895000000.5");
@@ -78,13 +79,13 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again() -> Outcome {
     Ok(())
 }
 
-fn a_server_without_room_for_a_client_is_waited_for() -> Outcome {
+fn a_server_without_room_for_a_client_is_waited_for(company: Company) -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let server = RedisServer::start()?;
         let manager = Manager::new(redis::Client::open(server.url())?);
         let builder = r2d2::Pool::builder().max_size(2).min_idle(Some(0)).test_on_check_out(false);
         let pool = builder.build_unchecked(manager.clone());
-        let locker = Locker::with_managed_pool(pool.clone(), &manager);
+        let locker = company.combining(Locker::with_managed_pool(pool.clone(), &manager));
         let held = Lock::new(&locker, "room", expiring().protocol(protocol))?.lock()?;
         // The one connection that there is room for is in use for a while.
         let busy = pool.get()?;
@@ -98,10 +99,10 @@ fn a_server_without_room_for_a_client_is_waited_for() -> Outcome {
     Ok(())
 }
 
-fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
-    let scene = Scene::set()?;
+fn what_a_server_pushes_in_between_is_no_answer(company: Company) -> Outcome {
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("push");
-    let locker = Locker::open(&format!("{}?protocol=resp3", scene.gate.url()))?;
+    let locker = scene.open(Locker::at(&format!("{}?protocol=resp3", scene.gate.url()))?);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED, "in the newer form of the protocol as well");
     let held = lock.lock()?;
@@ -112,14 +113,14 @@ fn what_a_server_pushes_in_between_is_no_answer() -> Outcome {
     Ok(())
 }
 
-fn the_trips_of_a_release_share_one_time_out() -> Outcome {
+fn the_trips_of_a_release_share_one_time_out(company: Company) -> Outcome {
     // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
     for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
         // What was sent is carried out later on, and would take the harm that is meant for the next.
-        let scene = Scene::set()?;
+        let scene = Scene::in_company(company)?;
         let key = scene.ground.key("share");
-        let lock =
-            Lock::new(&Locker::open(&scene.gate.url())?, &key.key, expiring().protocol(Protocol::Watched))?;
+        let locker = scene.open(Locker::at(&scene.gate.url())?);
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         assert_eq!(lock.lock()?.release()?, CERTIFIED);
         let held = lock.lock()?;
         for command in late {
@@ -131,10 +132,10 @@ fn the_trips_of_a_release_share_one_time_out() -> Outcome {
     Ok(())
 }
 
-fn a_transaction_that_is_refused_is_discarded() -> Outcome {
+fn a_transaction_that_is_refused_is_discarded(company: Company) -> Outcome {
     let over = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
     for protocol in BOTH {
-        let (scene, key, lock) = scene_and_key(protocol)?;
+        let (scene, key, lock) = scene_and_key(company, protocol)?;
         let held = lock.lock()?;
         scene.gate.next("EXEC", over.clone());
         assert_eq!(held.release()?, UNCERTIFIED, "by a plain DEL");
@@ -154,16 +155,12 @@ fn a_transaction_that_is_refused_is_discarded() -> Outcome {
 }
 
 /// The same on a real server whose memory is full. Up to 2.4 EXEC itself is refused; current ones queue nothing.
-fn a_server_over_its_memory_refuses_transactions_and_not_releases() -> Outcome {
+fn a_server_over_its_memory_refuses_transactions_and_not_releases(company: Company) -> Outcome {
     for played in [Some(Played::V2_2), Some(Played::V2_4), None] {
         let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
-        let ground = Ground::of(&server);
-        let key = ground.key("memory");
-        let gate = match played {
-            Some(version) => Gate::playing(version, server.address())?,
-            None => Gate::before(server.address())?,
-        };
-        let locker = Locker::at(&gate.url())?.pool_size(1).open()?;
+        let scene = Scene::of(&server, played, company)?;
+        let (key, gate) = (scene.ground.key("memory"), &scene.gate);
+        let locker = scene.open(Locker::at(&gate.url())?.pool_size(1));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         for _ in 0..2 {
             let held = lock.lock()?;
@@ -186,12 +183,13 @@ fn a_server_over_its_memory_refuses_transactions_and_not_releases() -> Outcome {
     Ok(())
 }
 
-fn a_user_without_multi_changes_nothing_unguarded() -> Outcome {
+fn a_user_without_multi_changes_nothing_unguarded(company: Company) -> Outcome {
     let server = RedisServer::start_with("user weak on >pw ~* &* +@all -multi")?;
     let ground = Ground::of(&Arc::new(server));
     let key = ground.key("weak");
     let url = ground.url.replace("redis://", "redis://weak:pw@");
-    let lock = Lock::new(&Locker::open(&url)?, &key.key, expiring().protocol(Protocol::Watched))?;
+    let (locker, _crowd) = company.open(Locker::at(&url)?, Temper::Strict)?;
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     for _ in 0..2 {
         key.set(PAST);
         let error = lock.lock().expect_err("MULTI is not permitted");
@@ -206,8 +204,8 @@ fn a_user_without_multi_changes_nothing_unguarded() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_is_too_old_is_named() -> Outcome {
-    let (scene, key, lock) = scene_and_key(Protocol::Ttl)?;
+fn a_server_that_is_too_old_is_named(company: Company) -> Outcome {
+    let (scene, key, lock) = scene_and_key(company, Protocol::Ttl)?;
     scene.gate.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
     let error = lock.lock().expect_err("no options of SET");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
@@ -217,7 +215,7 @@ fn a_server_that_is_too_old_is_named() -> Outcome {
         &["does not know the commands of the protocol Ttl", "2.6.12", "use Protocol::Watched from 2.2 on"],
     );
 
-    let (scene, key, lock) = scene_and_key(Protocol::Watched)?;
+    let (scene, key, lock) = scene_and_key(company, Protocol::Watched)?;
     scene.gate.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
     key.set(PAST);
     let error = lock.lock().expect_err("no WATCH");
@@ -227,10 +225,10 @@ fn a_server_that_is_too_old_is_named() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_exec_is_lost_in_a_takeover() -> Outcome {
+fn the_answer_to_exec_is_lost_in_a_takeover(company: Company) -> Outcome {
     for protocol in BOTH {
         for fault in [Fault::CutAfter, Fault::CutBefore] {
-            let (scene, key, lock) = scene_and_key(protocol)?;
+            let (scene, key, lock) = scene_and_key(company, protocol)?;
             key.set(PAST);
             scene.gate.next("EXEC", fault.clone());
             let held = lock.lock()?;
@@ -248,9 +246,9 @@ fn the_answer_to_exec_is_lost_in_a_takeover() -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_exec_is_lost_in_a_release() -> Outcome {
+fn the_answer_to_exec_is_lost_in_a_release(company: Company) -> Outcome {
     for protocol in BOTH {
-        let (scene, key, lock) = scene_and_key(protocol)?;
+        let (scene, key, lock) = scene_and_key(company, protocol)?;
         let held = lock.lock()?;
         scene.gate.next("EXEC", Fault::CutAfter);
         assert_eq!(held.release()?, UNCERTIFIED, "found out by reading");
@@ -267,9 +265,9 @@ fn the_answer_to_exec_is_lost_in_a_release() -> Outcome {
     Ok(())
 }
 
-fn a_look_that_gets_no_answer_is_done_once_more() -> Outcome {
+fn a_look_that_gets_no_answer_is_done_once_more(company: Company) -> Outcome {
     for protocol in BOTH {
-        let (scene, key, lock) = scene_and_key(protocol)?;
+        let (scene, key, lock) = scene_and_key(company, protocol)?;
         let held = lock.lock()?;
         scene.gate.next("WATCH", Fault::CutAfter);
         assert_eq!(held.release()?, CERTIFIED);
@@ -284,13 +282,13 @@ fn a_look_that_gets_no_answer_is_done_once_more() -> Outcome {
     Ok(())
 }
 
-fn a_server_that_stops_in_a_transaction_takes_one_time_out() -> Outcome {
+fn a_server_that_stops_in_a_transaction_takes_one_time_out(company: Company) -> Outcome {
     // The three answers to a transaction are waited for together, not one time-out of 2 s for each. The first comes after two of
     // them, and only then is the server asked for the rest. The order of events is asserted, since load can stretch any time.
-    let scene = Scene::set()?;
+    let scene = Scene::in_company(company)?;
     let key = scene.ground.key("stops");
     let options = expiring().protocol(Protocol::Watched);
-    let lock = Lock::new(&Locker::open(&scene.gate.url())?, &key.key, options)?;
+    let lock = Lock::new(&scene.open(Locker::at(&scene.gate.url())?), &key.key, options)?;
     assert_eq!(lock.lock()?.release()?, CERTIFIED, "from now on a transaction goes in one trip");
     let held = lock.lock()?;
     scene.gate.next("MULTI", Fault::AnswerLate(millis(4000)));

@@ -15,6 +15,6 @@ mod real;
 mod resp;
 mod versions;
 
-pub(crate) use gate::{Asked, Gate};
+pub(crate) use gate::{Asked, Gate, Seat};
 pub(crate) use harm::{Fault, Hold};
 pub(crate) use versions::Played;

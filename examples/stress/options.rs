@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// How often the lock is got by Watched at least; the others, unless they are alone, do some part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// Who plays, of watched, passing (watched, with locks that pass from thread to thread and wake-ups), gem, classic and ttl: all unless given
+    /// Who plays, of watched, passing (watched, with locks that pass from thread to thread and wake-ups), sharing (watched, with threads that share trips), apart (watched, with threads that never do), gem, classic and ttl: all unless given
     #[arg(long, value_name = "PLAYER", value_delimiter = ',')]
     only: Vec<Player>,
     /// Processes that contend, 1 to 32
@@ -89,7 +89,7 @@ impl Options {
 fn oldest(player: Player) -> Played {
     match player {
         Player::Ours(Protocol::Ttl) => Played::V2_6,
-        Player::Ours(Protocol::Watched) | Player::Passing => Played::V2_2,
+        Player::Ours(Protocol::Watched) | Player::Passing | Player::Sharing | Player::Apart => Played::V2_2,
         Player::Ours(_) | Player::Gem => Played::V1_2,
     }
 }

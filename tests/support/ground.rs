@@ -8,12 +8,14 @@ use std::{env, process};
 use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
 
-use super::{Outcome, RedisServer, Way, assert_says, expiring};
+use super::{Company, Outcome, RedisServer, Way, assert_says, expiring};
 use crate::servers::{Gate, Played};
 use crate::transactions::PAST;
 
 /// Servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
+
+pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
 
 /// A server to test on, and the protocol and the way of waiting to do it with.
 #[derive(Clone, Debug)]
@@ -28,6 +30,8 @@ pub(crate) struct Ground {
     pub(crate) place: usize,
     pub(crate) protocol: Protocol,
     pub(crate) way: Way,
+    /// Which a crowd is around, if there is one.
+    crowded: Option<Locker>,
     /// Kept for as long as a test may need them.
     _server: Option<Arc<RedisServer>>,
     _gate: Option<Arc<Gate>>,
@@ -39,9 +43,11 @@ pub(crate) fn grounds(listing: bool) -> Result<Vec<Ground>, Box<dyn std::error::
     let urls = env::var(URLS).unwrap_or_default();
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
     if listing {
-        let gates = Played::ALL.map(gate_name);
-        let names = ["current".to_owned()].into_iter().chain(gates).chain((1..=urls.count()).map(url_name));
-        return Ok(names.map(Ground::listed).collect());
+        let gates = Played::ALL.map(|played| (gate_name(played), version(played.number())));
+        let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
+        let all = gates.into_iter().chain(current.map(|name| (name, version("99"))));
+        let listed = |(place, (name, version))| Ground { version, place, ..Ground::listed(name) };
+        return Ok(all.enumerate().map(listed).collect());
     }
     let server = Arc::new(RedisServer::start()?);
     let mut grounds = vec![Ground::of(&server)];
@@ -63,7 +69,7 @@ pub(crate) fn grounds(listing: bool) -> Result<Vec<Ground>, Box<dyn std::error::
     Ok(grounds)
 }
 
-fn gate_name(played: Played) -> String {
+pub(crate) fn gate_name(played: Played) -> String {
     format!("gate_{}", played.name())
 }
 
@@ -78,9 +84,13 @@ fn version_of(url: &str) -> redis::RedisResult<Version> {
         return Err((redis::ErrorKind::Client, "it is a replica; test on its master").into());
     }
     let number = info.lines().find_map(|line| line.strip_prefix("redis_version:")).unwrap_or_default();
-    let mut parts = number.trim().split('.').map(|part| part.parse().unwrap_or(0));
+    Ok(version(number.trim()))
+}
+
+fn version(number: &str) -> Version {
+    let mut parts = number.split('.').map(|part| part.parse().unwrap_or(0));
     let mut part = || parts.next().unwrap_or(0);
-    Ok(Version::new(part(), part(), part()))
+    Version::new(part(), part(), part())
 }
 
 impl Ground {
@@ -110,6 +120,7 @@ impl Ground {
             place: 0,
             protocol: Protocol::Classic,
             way: Way::default(),
+            crowded: None,
             _server: None,
             _gate: None,
         }
@@ -125,12 +136,32 @@ impl Ground {
         Self { protocol, ..self.clone() }
     }
 
-    /// The same server, with every protocol and every way of waiting.
+    /// The same, and apart and in a crowd in one of these ways each: they take turns.
     pub(crate) fn in_every_way(&self) -> impl Iterator<Item = Self> + use<'_> {
-        Way::ALL.into_iter().flat_map(move |way| {
-            [Protocol::Classic, Protocol::Watched, Protocol::Ttl]
-                .map(|protocol| Self { way, ..self.with(protocol) })
-        })
+        let others = PROTOCOLS.into_iter().zip(self.place..).flat_map(move |(protocol, turn)| {
+            let way = Way::ALL[turn % Way::ALL.len()];
+            [Company::Apart, Company::Crowd].map(|company| self.with(protocol).in_the(Way { company, ..way }))
+        });
+        self.in_every_way_of_waiting().chain(others)
+    }
+
+    /// The same server, with every protocol and every way of waiting.
+    pub(crate) fn in_every_way_of_waiting(&self) -> impl Iterator<Item = Self> + use<'_> {
+        let in_this = move |way| PROTOCOLS.map(|protocol| self.with(protocol).in_the(way));
+        Way::ALL.into_iter().flat_map(in_this)
+    }
+
+    /// The same server, in another way.
+    pub(crate) fn in_the(&self, way: Way) -> Self {
+        Self { way, ..self.clone() }
+    }
+
+    /// Runs a test in the company that belongs to its way.
+    pub(crate) fn in_company(&self, test: impl FnOnce(&Self) -> Outcome) -> Outcome {
+        let (locker, crowd) = self.way.open(&self.url)?;
+        let outcome = test(&Self { crowded: crowd.as_ref().map(|_| locker), ..self.clone() });
+        drop(crowd);
+        outcome
     }
 
     /// Whether the server is new enough for the protocol.
@@ -164,7 +195,7 @@ impl Ground {
         assert_eq!(key.value(), None);
 
         key.set(PAST);
-        let unasked = Locker::at(&self.url)?.without_info().open()?;
+        let unasked = self.way.company.combining(Locker::at(&self.url)?.without_info().open()?);
         let lock = Lock::new(&unasked, &key.key, expiring().protocol(self.protocol))?;
         let error = lock.lock().expect_err("the server is too old");
         assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
@@ -178,11 +209,12 @@ impl Ground {
         Release::Released { certified: self.protocol != Protocol::Classic }
     }
 
+    /// A locker of its own, or the one that the crowd is around.
     pub(crate) fn locker(&self) -> Locker {
-        Locker::open(&self.url).unwrap()
+        self.crowded.clone().unwrap_or_else(|| self.way.company.combining(Locker::open(&self.url).unwrap()))
     }
 
-    /// A lock on a key of the test's own, through a locker of its own. What Ttl refuses, a lock without an expiration, is done
+    /// A lock on a key of the test's own, through [`locker`](Self::locker). What Ttl refuses, a lock without an expiration, is done
     /// in Classic.
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
         self.lock_through(&self.locker(), key, options)
@@ -198,7 +230,7 @@ impl Ground {
     /// A key that no other test uses, removed at the end.
     pub(crate) fn key(&self, test: &str) -> TestKey {
         let process = process::id().to_string();
-        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), self.way.name(), test];
+        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), &self.way.name(), test];
         let key = TestKey { key: Key::joined(parts), ground: self.clone() };
         key.delete();
         key

@@ -1,6 +1,8 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
 pub(crate) mod asleep;
+pub(crate) mod companions;
+pub(crate) mod company;
 pub(crate) mod crowd;
 pub(crate) mod ground;
 pub(crate) mod journal;
@@ -24,6 +26,7 @@ use std::time::Duration;
 use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
+pub(crate) use company::Company;
 pub(crate) use ground::{Ground, TestKey};
 pub(crate) use redis_server::RedisServer;
 pub(crate) use way::Way;

@@ -47,11 +47,7 @@ pub(crate) fn recorded(
         let cell = (scenario, ground.place, letter, ground.way);
         // Unless it comes to its end.
         note(&ground, &cell, Came::Failed);
-        if works {
-            test(&ground)?;
-        } else {
-            refused(&ground)?;
-        }
+        ground.in_company(|ground| if works { test(ground) } else { refused(ground) })?;
         note(&ground, &cell, if works { Came::Passed } else { Came::Refused });
         Ok(())
     })
@@ -78,9 +74,9 @@ pub(crate) fn print() {
     for scenario in scenarios {
         let cells = servers.keys().map(|place| {
             let of = |letter| {
-                // The worst of all ways of waiting.
-                let ways = Way::ALL.into_iter();
-                let came = ways.filter_map(|way| record.get(&(scenario.clone(), *place, letter, way)));
+                // The worst of all ways.
+                let came =
+                    Way::every().filter_map(|way| record.get(&(scenario.clone(), *place, letter, way)));
                 match came.max() {
                     Some(Came::Passed) => letter,
                     Some(Came::Refused) => "-",
@@ -98,7 +94,7 @@ pub(crate) fn print() {
     let count = |came| record.values().filter(|other| **other == came).count();
     println!("{table}");
     println!(
-        "C, W, T: passed by Classic, Watched, Ttl, in all ways of waiting ({}); -: refused, as it should be on a server so old ({}); failed: {}\n",
+        "C, W, T: passed by Classic, Watched, Ttl, in all ways ({}); -: refused, as it should be on a server so old ({}); failed: {}\n",
         count(Came::Passed),
         count(Came::Refused),
         count(Came::Failed)

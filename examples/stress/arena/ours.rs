@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe, Protocol, Release};
+use setnx_lock::{
+    Error, Event, Lock, LockGuard, LockOptions, Locker, NoConnection, Observe, Protocol, Release,
+};
 
 use super::Failure;
 use super::chance::Chance;
@@ -26,13 +28,17 @@ pub(crate) struct Ours {
 }
 
 impl Ours {
-    pub(crate) fn open(url: &str, protocol: Protocol, threads: u32) -> Result<Self, Failure> {
-        let locker = Locker::at(url)?.pool_size(threads).command_timeout(COMMAND_TIMEOUT).open()?;
+    pub(crate) fn open(url: &str, protocol: Protocol, connections: u32) -> Result<Self, Failure> {
+        let locker = Locker::at(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT).open()?;
         Ok(Self { locker: locker.observed_by(Witness), protocol, passing: false, chance: Chance::new() })
     }
 
     pub(crate) fn passing(self) -> Self {
         Self { passing: true, ..self }
+    }
+
+    pub(crate) fn apart(self) -> Self {
+        Self { locker: self.locker.combining(false), ..self }
     }
 }
 
@@ -72,8 +78,13 @@ impl Hand for &Ours {
         SEEN.with_borrow_mut(|(took_over, _)| *took_over = false);
         match lock.try_lock_for(patience) {
             Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn Held>)),
-            // The delays are longer than the patience with an answer: that is the stress.
-            Err(Error::Unknown { .. } | Error::Io { .. }) => Ok(None),
+            // The delays are longer than the patience with an answer, and with a connection that others wait for one on: that is the
+            // stress.
+            Err(
+                Error::Unknown { .. }
+                | Error::Io { .. }
+                | Error::Pool { cause: NoConnection::PoolExhausted, .. },
+            ) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -9,18 +9,27 @@ use setnx_lock::Protocol;
 use super::hold::Outcome;
 use super::{Failure, gem, ours};
 
+/// Where threads share trips: with many more, those that are delayed would leave no connections to the others.
+const THREADS_OF_A_CONNECTION: u32 = 4;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Player {
     Ours(Protocol),
     /// Watched, with locks that pass from thread to thread, and wake-ups between the processes.
     Passing,
+    /// Watched, with few connections, so that threads share trips to the server.
+    Sharing,
+    /// Watched, with each command going alone.
+    Apart,
     Gem,
 }
 
 impl Player {
-    pub(crate) const ALL: [(&str, Self); 5] = [
+    pub(crate) const ALL: [(&str, Self); 7] = [
         ("watched", Self::Ours(Protocol::Watched)),
         ("passing", Self::Passing),
+        ("sharing", Self::Sharing),
+        ("apart", Self::Apart),
         ("gem", Self::Gem),
         ("classic", Self::Ours(Protocol::Classic)),
         ("ttl", Self::Ours(Protocol::Ttl)),
@@ -28,7 +37,11 @@ impl Player {
 
     /// Whether it promises that no two leases are ever valid at once, whatever the delays and the expirations.
     pub(crate) fn excludes(self) -> bool {
-        matches!(self, Self::Ours(Protocol::Watched | Protocol::Ttl) | Self::Passing)
+        match self {
+            Self::Ours(protocol) => protocol != Protocol::Classic,
+            Self::Passing | Self::Sharing | Self::Apart => true,
+            Self::Gem => false,
+        }
     }
 
     /// Whether it is known to go wrong under this stress.
@@ -38,9 +51,12 @@ impl Player {
 
     /// Makes what the threads of a worker take locks by.
     pub(crate) fn table(self, url: &str, threads: u32) -> Result<Table, Failure> {
+        let watched = |connections| ours::Ours::open(url, Protocol::Watched, connections);
         Ok(match self {
             Self::Ours(protocol) => Table::Ours(ours::Ours::open(url, protocol, threads)?),
-            Self::Passing => Table::Ours(ours::Ours::open(url, Protocol::Watched, threads)?.passing()),
+            Self::Passing => Table::Ours(watched(threads)?.passing()),
+            Self::Sharing => Table::Ours(watched(threads.div_ceil(THREADS_OF_A_CONNECTION))?),
+            Self::Apart => Table::Ours(watched(threads)?.apart()),
             Self::Gem => Table::Gem(url.to_owned()),
         })
     }
