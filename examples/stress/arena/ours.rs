@@ -3,9 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use setnx_lock::{
-    Error, Event, Lock, LockGuard, LockOptions, Locker, NoConnection, Observe, Protocol, Release,
-};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe, Protocol, Release};
 
 use super::Failure;
 use super::chance::Chance;
@@ -78,13 +76,9 @@ impl Hand for &Ours {
         SEEN.with_borrow_mut(|(took_over, _)| *took_over = false);
         match lock.try_lock_for(patience) {
             Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn Held>)),
-            // The delays are longer than the patience with an answer, and with a connection that others wait for one on: that is the
-            // stress.
-            Err(
-                Error::Unknown { .. }
-                | Error::Io { .. }
-                | Error::Pool { cause: NoConnection::PoolExhausted, .. },
-            ) => Ok(None),
+            // The delays are longer than the patience with an answer, and with a connection that others wait for one on; and stopping a
+            // process interrupts its connecting. That is the stress.
+            Err(Error::Unknown { .. } | Error::Io { .. } | Error::Pool { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
