@@ -4,7 +4,7 @@ CARGO ?= cargo
 # The benches are a package of their own, built beside the library.
 BENCH = --manifest-path benches/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
 
-.PHONY: help demo demo-ruby stress test test-servers gate server golden bench bench-check setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-servers proxy server golden bench bench-check setup fmt clippy docs deny msrv clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,9 +44,9 @@ clippy:
 docs:
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
 
-gate: ## a current server that looks like an old one, for your own programs to try: make gate VERSION=2.4
+proxy: ## a current server that looks like an old one, for your own programs to try: make proxy VERSION=2.4
 	@scripts/setup redis-server
-	@$(CARGO) run --quiet --release --example gate -- $(VERSION) $(ARGS)
+	@$(CARGO) run --quiet --release --example proxy -- $(VERSION) $(ARGS)
 
 server: ## tell what a server can do for locks, and what may go wrong there: make server URL=redis://127.0.0.1/
 	@$(CARGO) run --quiet --example server -- $(if $(URL),"$(URL)")

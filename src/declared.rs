@@ -1,6 +1,6 @@
 //! Locks that are declared by name, once, and then used for many ids: keys built as the gem redis-objects builds them.
 
-use std::fmt::Display;
+mod lock_id;
 
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -8,6 +8,7 @@ use crate::key::Key;
 use crate::lock::Lock;
 use crate::locker::Locker;
 use crate::options::LockOptions;
+pub use lock_id::LockId;
 
 /// A lock as it is declared in a class of Ruby, `lock :trade_players, expiration: 15`: made once, as a `const`, and then used for
 /// any id. Its keys are the gem's, byte for byte.
@@ -27,10 +28,7 @@ use crate::options::LockOptions;
 ///     DeclaredLock::in_class("Team", "trade_players", LockOptions::expiring_after(Duration::from_secs(15)));
 ///
 /// fn trade(locker: &Locker, team: u64) -> Result<(), Error> {
-///     TRADE_PLAYERS.of(locker, team)?.with(|held| {
-///         println!("{} is ours", held.key());
-///         Ok(())
-///     })
+///     TRADE_PLAYERS.with(locker, team, |held| println!("{} is held", held.key()))
 /// }
 /// assert_eq!(TRADE_PLAYERS.key(7)?.to_string(), "team:7:trade_players_lock");
 /// # Ok::<(), Error>(())
@@ -48,11 +46,11 @@ pub struct DeclaredLock {
 enum Prefix {
     /// Made of a class name.
     Class { name: &'static str, modern: bool },
-    /// Said as it is.
+    /// Given as it is.
     Given(&'static str),
 }
 
-/// The one thing that is filled into a template.
+/// The only thing that is filled into a template.
 const ID: &str = "#{id}";
 
 impl DeclaredLock {
@@ -113,8 +111,9 @@ impl DeclaredLock {
     ///
     /// # Panics
     ///
-    /// If the template is empty, or Ruby would fill in more than `#{id}`: another `#{…}`, `#@…`, `#$…`, or anything with a
-    /// backslash. While compiling, where the declaration is a `const`.
+    /// If the template is empty, if Ruby would fill in more than `#{id}` (another `#{…}`, `#@…`, `#$…`, or anything with a
+    /// backslash), or if its parentheses do not pair: Ruby reads `foo)#{id}` as `foo`, and `foo(#{id}` is a syntax error there. While
+    /// compiling, where the declaration is a `const`.
     #[track_caller]
     pub const fn key_template(self, template: &'static str) -> Self {
         assert!(
@@ -122,11 +121,21 @@ impl DeclaredLock {
             "DeclaredLock: the template of the key is empty; give the one of `key:`"
         );
         assert!(
-            only_wants_the_id(template),
+            has_only_id(template),
             "DeclaredLock: a template is taken as it is, but for #{{id}}; Ruby would make something of a backslash, #@ or another \
              #{{}} in this one, so build the key yourself and use Lock::new"
         );
+        assert!(
+            pairs_parentheses(template),
+            "DeclaredLock: the parentheses of the template do not pair, so Ruby reads another key or none; build the key yourself and \
+             use Lock::new"
+        );
         Self { template: Some(template), ..self }
+    }
+
+    /// Returns the options that the locks are made with.
+    pub const fn options(&self) -> LockOptions {
+        self.options
     }
 
     /// Returns the lock for an id. Sends nothing.
@@ -137,7 +146,7 @@ impl DeclaredLock {
     /// # Errors
     ///
     /// [`Error::NoId`] for an empty id, and [`Error::Options`] as [`Lock::new`].
-    pub fn of(&self, locker: &Locker, id: impl Display) -> Result<Lock, Error> {
+    pub fn of(&self, locker: &Locker, id: impl LockId) -> Result<Lock, Error> {
         Lock::new(locker, self.key(id)?, self.options)
     }
 
@@ -147,36 +156,51 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoId`] if the keys are made of a template that wants an id, and [`Error::Options`] as [`Lock::new`].
+    /// [`Error::Options`] as [`Lock::new`].
     pub fn global(&self, locker: &Locker) -> Result<Lock, Error> {
-        Lock::new(locker, self.global_key()?, self.options)
+        Lock::new(locker, self.global_key(), self.options)
     }
 
-    /// Runs `body` under the lock for an id: [`of`](Self::of) and [`Lock::with`] in one, and waits and fails as that does.
+    /// Runs `body` under the lock for an id: [`of`](Self::of) and [`Lock::with`] in one.
     ///
-    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`. Not for a lock with a template, into which the gem fills no id there;
-    /// here it does what [`of`](Self::of) does.
+    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`.
     ///
     /// # Errors
     ///
     /// Those of [`of`](Self::of) and of [`Lock::with`].
-    pub fn obtain_lock<T, E: From<Error>>(
+    #[doc(alias = "obtain_lock")]
+    pub fn with<R>(
         &self,
         locker: &Locker,
-        id: impl Display,
-        body: impl FnOnce(&LockGuard) -> Result<T, E>,
-    ) -> Result<T, E> {
+        id: impl LockId,
+        body: impl FnOnce(&LockGuard) -> R,
+    ) -> Result<R, Error> {
         self.of(locker, id)?.with(body)
     }
 
-    /// Deletes the key of the lock for an id, **whoever holds it**; returns whether there was one. As [`Lock::clear`].
+    /// The same as [`with`](Self::with) for a body that can fail: [`of`](Self::of) and [`Lock::try_with`] in one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with`](Self::with), converted, and the body's own.
+    pub fn try_with<T, E: From<Error>>(
+        &self,
+        locker: &Locker,
+        id: impl LockId,
+        body: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.of(locker, id)?.try_with(body)
+    }
+
+    /// Deletes the key of the lock for an id, **whatever holds it**; returns whether there was one. As [`Lock::clear`].
     ///
     /// The gem's `Team.clear_lock(:trade_players, 7)`.
     ///
     /// # Errors
     ///
     /// Those of [`of`](Self::of) and of [`Lock::clear`].
-    pub fn clear_lock(&self, locker: &Locker, id: impl Display) -> Result<bool, Error> {
+    #[doc(alias = "clear_lock")]
+    pub fn clear(&self, locker: &Locker, id: impl LockId) -> Result<bool, Error> {
         self.of(locker, id)?.clear()
     }
 
@@ -184,25 +208,23 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoId`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`.
-    pub fn key(&self, id: impl Display) -> Result<Key, Error> {
-        let id = id.to_string();
-        self.filled_if(!id.is_empty(), &id)
+    /// [`Error::NoId`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`. A template without `#{id}`
+    /// needs no id.
+    pub fn key(&self, id: impl LockId) -> Result<Key, Error> {
+        let id = id.to_key_part();
+        let needs_id = self.template.is_none_or(|template| template.contains(ID));
+        if id.is_empty() && needs_id {
+            Err(Error::NoId { key: self.filled(ID) })
+        } else {
+            Ok(self.filled(&id))
+        }
     }
 
-    /// Returns the key that the whole class shares, as the gem builds it: `prefix::name_lock`, or the template.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::NoId`] if the template wants an id.
-    pub fn global_key(&self) -> Result<Key, Error> {
-        self.filled_if(self.template.is_none(), "")
-    }
-
-    /// A template without `#{id}` needs no id.
-    fn filled_if(&self, good: bool, id: &str) -> Result<Key, Error> {
-        let wants_no_id = self.template.is_some_and(|template| !template.contains(ID));
-        if good || wants_no_id { Ok(self.filled(id)) } else { Err(Error::NoId { key: self.filled(ID) }) }
+    /// Returns the key that the whole class shares, as the gem builds it: `prefix::name_lock`, or the template, into which a global lock
+    /// fills nothing (`draft:` of `draft:#{id}`).
+    #[must_use]
+    pub fn global_key(&self) -> Key {
+        self.filled("")
     }
 
     fn filled(&self, id: &str) -> Key {
@@ -245,8 +267,24 @@ fn underscored(name: &str) -> String {
     text
 }
 
+/// Whether each `)` of a template follows its `(`, and none is left open: the gem reads a template as `%(…)`.
+const fn pairs_parentheses(template: &str) -> bool {
+    let template = template.as_bytes();
+    let (mut n, mut open) = (0, 0_usize);
+    while n < template.len() {
+        match template[n] {
+            b'(' => open += 1,
+            b')' if open == 0 => return false,
+            b')' => open -= 1,
+            _ => {}
+        }
+        n += 1;
+    }
+    open == 0
+}
+
 /// Whether Ruby would take a template as it is, but for each `#{id}` in it.
-const fn only_wants_the_id(template: &str) -> bool {
+const fn has_only_id(template: &str) -> bool {
     let (template, id) = (template.as_bytes(), ID.as_bytes());
     let mut n = 0;
     while n < template.len() {
@@ -282,7 +320,8 @@ mod tests {
     fn keys_are_the_gem_s() {
         assert_eq!(shown(TRADE.key(7)), "team:7:trade_players_lock");
         assert_eq!(shown(TRADE.key("a:b")), "team:a:b:trade_players_lock");
-        assert_eq!(shown(TRADE.global_key()), "team::trade_players_lock");
+        assert_eq!(shown(TRADE.key(7.0)), "team:7.0:trade_players_lock");
+        assert_eq!(TRADE.global_key().to_string(), "team::trade_players_lock");
         let nested = DeclaredLock::in_class("Nested::HTTPServerV2", "x", OPTIONS);
         assert_eq!(shown(nested.key(1)), "http_server_v2:1:x_lock");
         assert_eq!(shown(nested.modern_prefix().key(1)), "nested__http_server_v2:1:x_lock");
@@ -290,7 +329,7 @@ mod tests {
         assert_eq!(shown(given.modern_prefix().key(1)), "Club:1:x_lock");
         assert_eq!(shown(TRADE.key_template("draft:#{id}:#{id}").key(7)), "draft:7:7");
         assert_eq!(shown(TRADE.key_template("fixed").key(7)), "fixed");
-        assert_eq!(shown(TRADE.key_template("fixed").global_key()), "fixed");
+        assert_eq!(TRADE.key_template("fixed").global_key().to_string(), "fixed");
     }
 
     #[test]
@@ -302,12 +341,13 @@ mod tests {
         let text = TRADE.key("").unwrap_err().to_string();
         assert_eq!(
             text,
-            "lock \"team:#{id}:trade_players_lock\" needs an id, and there is none or an empty one, of a record that was not saved \
-             perhaps; give the record's id, or for the lock of the whole class say `global`"
+            "lock \"team:#{id}:trade_players_lock\" needs an id, and the id is empty (unsaved record?); give the record's id, or use \
+             `global` for the lock of the whole class"
         );
         assert_eq!(shown(TRADE.key_template("fixed").key("")), "fixed", "which needs none");
-        let error = TRADE.key_template("draft:#{id}").global_key().unwrap_err();
+        let error = TRADE.key_template("draft:#{id}").key("").unwrap_err();
         assert!(matches!(&error, Error::NoId { key } if key.to_string() == "draft:#{id}"), "{error:?}");
+        assert_eq!(TRADE.key_template("gtpl:#{id}").global_key().to_string(), "gtpl:", "as the gem");
     }
 
     #[test]
@@ -317,9 +357,9 @@ mod tests {
     }
 
     #[test]
-    fn a_template_wants_nothing_but_the_id() {
+    fn a_template_contains_nothing_but_the_id() {
         for good in ["#{id}", "a#{id}b", "#id", "{id}", "#", "a#", "#{id}#{id}", "##{id}"] {
-            assert!(only_wants_the_id(good), "{good}");
+            assert!(has_only_id(good), "{good}");
         }
         for bad in [
             "#@id",
@@ -334,13 +374,29 @@ mod tests {
             "#{}",
             "#{id.to_s}",
         ] {
-            assert!(!only_wants_the_id(bad), "{bad}");
+            assert!(!has_only_id(bad), "{bad}");
         }
     }
 
     #[test]
+    fn parentheses_of_a_template_pair() {
+        for good in ["", "a", "()", "(a)(b)", "((#{id}))"] {
+            assert!(pairs_parentheses(good), "{good}");
+        }
+        for bad in ["(", ")", ")(", "foo)#{id}", "foo(#{id}", "(()"] {
+            assert!(!pairs_parentheses(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "parentheses of the template do not pair")]
+    fn a_template_whose_parentheses_do_not_pair_is_refused() {
+        let _ = TRADE.key_template("foo)#{id}");
+    }
+
+    #[test]
     #[should_panic(expected = "a template is taken as it is, but for #{id}")]
-    fn a_template_that_wants_more_is_refused() {
+    fn a_template_that_contains_more_is_refused() {
         let _ = TRADE.key_template("draft:#{season}");
     }
 }

@@ -1,24 +1,28 @@
-//! What can go wrong, each with the key and what to do about it.
+//! What can go wrong: each error with the key, what happened, and what to do. Why it happened is the error's source.
 
-mod causes;
+mod contention;
+mod text;
 
-use std::fmt;
 use std::time::Duration;
 
+use crate::backend::ConnectError;
+use crate::backend::{ClockDifference, NoConnection, Refusal, RefusalKind, TransportError};
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::server::ClockDifference;
-use crate::server::refusal::Refusal;
 use crate::version::Version;
-pub use causes::{Contention, NoAnswer, NoConnection};
+pub use contention::Contention;
+use text::{Ended, Seconds, Span, TooOld, Unconnected, shown};
 
-/// Why a call on a lock failed. Contention is not among the reasons where it is an expected answer:
-/// [`Lock::try_lock`](crate::Lock::try_lock) says `None`.
-#[derive(thiserror::Error)]
+/// Why a call on a lock failed. Where contention is an expected answer, it is no error:
+/// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
+///
+/// An error's text says what happened to which key and what to do; its [`source`](std::error::Error::source) says why, where another
+/// error is the reason. Print both, with `{:#}` of anyhow say. No text is longer than 1 kB: long keys and values are cut.
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Somebody else held the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
-    #[error("Timeout on lock {key} exceeded {} sec{details}", Seconds(*timeout))]
+    /// Another holder had the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
+    #[error("Timeout on lock {} exceeded {} sec{details}", shown(key), Seconds(*timeout))]
     #[non_exhaustive]
     Timeout {
         /// The lock's key.
@@ -29,8 +33,8 @@ pub enum Error {
         details: Box<Contention>,
     },
 
-    /// The wait was ended by its [`Canceller`](crate::Canceller), or would have begun after that was used.
-    #[error("lock {key}: {}; it is not ours", Ended(*waited))]
+    /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled.
+    #[error("lock {} not acquired: {}", shown(key), Ended(*waited))]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.
@@ -39,9 +43,10 @@ pub enum Error {
         waited: Duration,
     },
 
-    /// The locker was [shut down](crate::Locker::shut_down): nobody waits for its locks any more.
+    /// The locker was [shut down](crate::Locker::shut_down), and acquires no more locks.
     #[error(
-        "lock {key}: its locker was shut down, and gets no more locks; open a new one if the program is to go on"
+        "lock {} not acquired: its locker was shut down; open a new one if the program goes on",
+        shown(key)
     )]
     #[non_exhaustive]
     ShutDown {
@@ -51,8 +56,9 @@ pub enum Error {
 
     /// This thread is inside [`Lock::with`](crate::Lock::with) on this key: waiting would wait for itself.
     #[error(
-        "lock {key} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
-         guard down, or use another key for the inner work"
+        "lock {} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
+         guard down, or use another key for the inner work",
+        shown(key)
     )]
     #[non_exhaustive]
     Nested {
@@ -61,17 +67,20 @@ pub enum Error {
     },
 
     /// This process was forked from the one that opened the locker, whose connections it must not use.
-    #[error("lock {key}: this process was forked after its locker was opened; open a new one in the child")]
+    #[error(
+        "lock {}: this process was forked after its locker was opened; open a new one in the child",
+        shown(key)
+    )]
     #[non_exhaustive]
     Forked {
         /// The lock's key.
         key: Key,
     },
 
-    /// The lease has passed while the lock was held: others may have it by now.
+    /// The lease has passed while the lock was held: another holder may have it by now.
     #[error(
-        "lock {key} is no longer ours: its lease ended {} ago; stop the protected work, and choose a longer expiration",
-        Span(*late)
+        "lock {} is no longer held: its lease ended {} ago; stop the protected work, and choose a longer expiration",
+        shown(key), Span(*late)
     )]
     #[non_exhaustive]
     Expired {
@@ -81,49 +90,51 @@ pub enum Error {
         late: Duration,
     },
 
-    /// A command that may have changed the key got no answer, and reading the key did not settle it.
+    /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
     #[error(
-        "lock {key}: the answer to {command} was lost ({cause}), so the server may or may not have carried it out; {advice}"
+        "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
+        shown(key)
     )]
     #[non_exhaustive]
     Unknown {
         /// The lock's key.
         key: Key,
-        /// The command that got no answer.
+        /// The command that got no reply.
         command: &'static str,
         /// What it means for the key and what to do.
         advice: &'static str,
-        /// The error that the answer was lost by.
+        /// Why the reply was lost.
         #[source]
-        cause: redis::RedisError,
+        cause: TransportError,
     },
 
     /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
-    #[error("lock {key}: {}", Unconnected(cause, *waited))]
+    #[error("lock {}: {}", shown(key), Unconnected(cause, *waited))]
     #[non_exhaustive]
-    Pool {
+    NoConnection {
         /// The lock's key.
         key: Key,
         /// How long a connection was waited for.
         waited: Duration,
         /// Why there was none.
+        #[source]
         cause: NoConnection,
     },
 
-    /// The server said no: the last command was not carried out. Nothing is in doubt.
-    #[error("lock {key}: {refusal}")]
+    /// The server refused the last command, which was not carried out. Nothing is in doubt.
+    #[error("lock {}: {refusal}", shown(key))]
     #[non_exhaustive]
     Refused {
         /// The lock's key.
         key: Key,
-        /// What the server said, and what to do.
+        /// The server's text, and what to do.
         refusal: Box<Refusal>,
     },
 
     /// The server is too old for the protocol of the options. Nothing is in doubt.
     #[error(
-        "lock {key}: {} protocol {protocol:?}, which needs Redis {}; {}",
-        TooOld(*version, refusal.as_deref()), protocol.needs(), protocol.instead()
+        "lock {}: {} protocol {protocol:?}, which needs Redis {}; {}",
+        shown(key), TooOld(*version, refusal.as_deref()), protocol.needs(), protocol.instead()
     )]
     #[non_exhaustive]
     Unsupported {
@@ -133,109 +144,119 @@ pub enum Error {
         protocol: Protocol,
         /// The server's version, where it is known: it is asked for when a connection is opened.
         version: Option<Version>,
-        /// What the server said to a command that it does not know; `None` if its version was enough to know.
+        /// How the server refused a command that it does not know; `None` if its version was enough to know.
         refusal: Option<Box<Refusal>>,
     },
 
     /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
-    #[error("lock {key}: {command} failed: {source}; check the server and the network, then try again")]
+    #[error("lock {}: {command} failed; check the server and the network, then try again", shown(key))]
     #[non_exhaustive]
     Io {
         /// The lock's key.
         key: Key,
         /// The command that failed.
         command: &'static str,
-        /// The error of the redis crate.
-        source: redis::RedisError,
+        /// Why it failed.
+        source: TransportError,
     },
 
-    /// The lock was declared with options that make no sense.
-    #[error("lock \"{key}\": {problem}")]
+    /// The lock was made with options that make no sense.
+    #[error("lock \"{}\": {problem}", shown(key))]
     #[non_exhaustive]
     Options {
         /// The lock's key.
         key: Key,
-        /// What is wrong, and what to say instead.
+        /// What is wrong, and what to do instead.
         problem: &'static str,
     },
 
     /// A declared lock was asked for without an id: the gem's `NilObjectId`.
     #[error(
-        "lock \"{key}\" needs an id, and there is none or an empty one, of a record that was not saved perhaps; give the record's \
-         id, or for the lock of the whole class say `global`"
+        "lock \"{}\" needs an id, and the id is empty (unsaved record?); give the record's id, or use `global` for the lock of the \
+         whole class",
+        shown(key)
     )]
     #[non_exhaustive]
     NoId {
-        /// The key with `#{id}` where the id would be.
+        /// The key with `#{id}` in the place of the id.
         key: Key,
     },
 
-    /// The server could not be asked what it is and can do.
-    #[error("cannot find out what the server can do: {cause}")]
+    /// The server could not be inspected.
+    #[error("cannot inspect the server{}", cause.advice())]
     #[non_exhaustive]
-    Server {
-        /// What was in the way.
+    Inspection {
+        /// Why not.
         #[source]
-        cause: Box<NoAnswer>,
+        cause: Box<InspectionFailure>,
     },
 
-    /// The server's clock and ours are further apart than the settings allow, or the server does not tell its clock.
+    /// The server's clock and this machine's differ by more than the builder allows, or the server does not report its clock.
     #[error("cannot rely on clocks: {}", match difference {
         Some(difference) => format!("the server's is {difference}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again"),
-        None => "the server does not tell its own; allow TIME to this user, or open the locker without `max_clock_difference`".to_owned(),
+        None => "the server does not report its own; permit TIME to this user, or build the locker without `max_clock_difference`".to_owned(),
     })]
     #[non_exhaustive]
     Clocks {
-        /// How far they are apart; `None` if the server does not tell.
+        /// How far they are apart; `None` if the server does not report its clock.
         difference: Option<ClockDifference>,
-        /// What the settings allow.
+        /// What the builder allows.
         limit: Duration,
     },
 
-    /// A locker was to be opened with settings that make no sense.
-    #[error("cannot open a locker: {problem}")]
+    /// A locker was to be built with values that make no sense.
+    #[error("cannot build a locker: {problem}")]
     #[non_exhaustive]
-    Settings {
-        /// What is wrong, and what to say instead.
+    Builder {
+        /// What is wrong, and what to do instead.
         problem: &'static str,
     },
 
     /// The server's address cannot be used.
     #[error(
-        "cannot use this as the address of a Redis server: {source}; say redis://[:password@]host[:port][/database], \
+        "this is no address of a Redis server: {problem}; use redis://[:password@]host[:port][/database], \
          unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…"
     )]
     #[non_exhaustive]
     Address {
-        /// The error of the redis crate.
-        source: redis::RedisError,
+        /// What is wrong with it.
+        problem: String,
     },
 }
 
-impl fmt::Debug for Error {
-    /// The same words as for people, after the name of the variant: this is what a `main` that returns an error, and an
-    /// `unwrap`, show to one.
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let variant = match self {
-            Error::Timeout { .. } => "Timeout",
-            Error::Cancelled { .. } => "Cancelled",
-            Error::ShutDown { .. } => "ShutDown",
-            Error::Nested { .. } => "Nested",
-            Error::Forked { .. } => "Forked",
-            Error::Expired { .. } => "Expired",
-            Error::Unknown { .. } => "Unknown",
-            Error::Pool { .. } => "Pool",
-            Error::Refused { .. } => "Refused",
-            Error::Unsupported { .. } => "Unsupported",
-            Error::Io { .. } => "Io",
-            Error::Options { .. } => "Options",
-            Error::NoId { .. } => "NoId",
-            Error::Server { .. } => "Server",
-            Error::Clocks { .. } => "Clocks",
-            Error::Settings { .. } => "Settings",
-            Error::Address { .. } => "Address",
-        };
-        write!(f, "{variant}(\"{self}\")")
+/// Why a server could not be inspected.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InspectionFailure {
+    /// There was no connection in time.
+    #[error("{}", Unconnected(cause, *waited))]
+    #[non_exhaustive]
+    NoConnection {
+        /// How long a connection was waited for.
+        waited: Duration,
+        /// Why there was none.
+        #[source]
+        cause: NoConnection,
+    },
+    /// The server refused INFO, without which nothing is known of it.
+    #[error("it refused INFO: {}", .0.text())]
+    Refused(Refusal),
+    /// Talking to the server failed.
+    #[error(transparent)]
+    Lost(TransportError),
+    /// This process was forked from the one that opened the locker.
+    #[error("this process was forked after its locker was opened")]
+    Forked,
+}
+
+impl InspectionFailure {
+    fn advice(&self) -> &'static str {
+        match self {
+            InspectionFailure::NoConnection { .. } => "",
+            InspectionFailure::Refused(_) => "; permit INFO to this user",
+            InspectionFailure::Lost(_) => "; check the server and the network, then try again",
+            InspectionFailure::Forked => "; open a new locker in the child",
+        }
     }
 }
 
@@ -251,72 +272,172 @@ impl Error {
             | Error::Forked { key }
             | Error::Expired { key, .. }
             | Error::Unknown { key, .. }
-            | Error::Pool { key, .. }
+            | Error::NoConnection { key, .. }
             | Error::Refused { key, .. }
             | Error::Unsupported { key, .. }
             | Error::Io { key, .. }
             | Error::Options { key, .. }
             | Error::NoId { key } => Some(key),
-            Error::Server { .. } | Error::Clocks { .. } | Error::Settings { .. } | Error::Address { .. } => {
-                None
+            Error::Inspection { .. }
+            | Error::Clocks { .. }
+            | Error::Builder { .. }
+            | Error::Address { .. } => None,
+        }
+    }
+
+    /// Returns whether the lock was not acquired because another holder had it until the timeout.
+    #[must_use]
+    pub fn is_contention(&self) -> bool {
+        matches!(self, Error::Timeout { .. })
+    }
+
+    /// Returns whether the same call may succeed later without any change: after contention, while the server is unreachable, restarts
+    /// or is over its memory, and after a lost reply.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        match self {
+            Error::Timeout { .. } | Error::Unknown { .. } | Error::Io { .. } => true,
+            Error::NoConnection { cause, .. } => may_pass(cause),
+            Error::Refused { refusal, .. } => refused_for_now(refusal),
+            Error::Inspection { cause } => match &**cause {
+                InspectionFailure::NoConnection { cause, .. } => may_pass(cause),
+                InspectionFailure::Refused(refusal) => refused_for_now(refusal),
+                InspectionFailure::Lost(_) => true,
+                InspectionFailure::Forked => false,
+            },
+            Error::Cancelled { .. }
+            | Error::ShutDown { .. }
+            | Error::Nested { .. }
+            | Error::Forked { .. }
+            | Error::Expired { .. }
+            | Error::Unsupported { .. }
+            | Error::Options { .. }
+            | Error::NoId { .. }
+            | Error::Clocks { .. }
+            | Error::Builder { .. }
+            | Error::Address { .. } => false,
+        }
+    }
+
+    /// Returns whether the caller may hold the lock although the call failed: the reply to a command that acquires or releases was lost.
+    /// An expiring lock frees itself then.
+    #[must_use]
+    pub fn may_hold_lock(&self) -> bool {
+        matches!(self, Error::Unknown { .. })
+    }
+}
+
+fn may_pass(cause: &NoConnection) -> bool {
+    match cause {
+        NoConnection::Connect(ConnectError::Replica { .. } | ConnectError::Panicked(_)) => false,
+        NoConnection::Connect(ConnectError::Refused(refusal)) => refused_for_now(refusal),
+        NoConnection::Connect(ConnectError::Failed(_))
+        | NoConnection::PoolExhausted
+        | NoConnection::Connecting
+        | NoConnection::Pool(_) => true,
+    }
+}
+
+fn refused_for_now(refusal: &Refusal) -> bool {
+    match refusal.kind() {
+        RefusalKind::Loading
+        | RefusalKind::TooManyClients
+        | RefusalKind::OverMemory
+        | RefusalKind::CannotSave
+        | RefusalKind::ReadOnly => true,
+        RefusalKind::WrongType
+        | RefusalKind::NoPassword
+        | RefusalKind::WrongPassword
+        | RefusalKind::NotPermitted
+        | RefusalKind::UnknownCommand
+        | RefusalKind::NoSuchDatabase
+        | RefusalKind::Other => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::error::Error as _;
+    use std::io;
+
+    use crate::value::LockState;
+
+    fn chain(error: &dyn std::error::Error) -> Vec<String> {
+        let sources = std::iter::successors(Some(error), |error| (*error).source());
+        sources.map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn a_cause_is_the_source_and_stands_in_no_other_text() {
+        let reset =
+            TransportError::new(io::ErrorKind::ConnectionReset, "10.0.0.1:6379 closed the connection");
+        let key = || Key::from("k");
+        let connect = NoConnection::Connect(ConnectError::Failed(reset.clone()));
+        let errors = [
+            Error::Unknown { key: key(), command: "SETNX", advice: "wait", cause: reset.clone() },
+            Error::Io { key: key(), command: "GET", source: reset.clone() },
+            Error::NoConnection { key: key(), waited: Duration::ZERO, cause: connect.clone() },
+            Error::Inspection { cause: Box::new(InspectionFailure::Lost(reset.clone())) },
+            Error::Inspection {
+                cause: Box::new(InspectionFailure::NoConnection { waited: Duration::ZERO, cause: connect }),
+            },
+        ];
+        for error in errors {
+            let chain = chain(&error);
+            let times = chain.iter().filter(|text| text.contains("10.0.0.1")).count();
+            assert_eq!(times, 1, "{chain:?}");
+            assert!(error.source().is_some() && error.is_transient());
+            assert!(format!("{error:?}").contains("10.0.0.1"), "Debug shows the fields: {error:?}");
+        }
+    }
+
+    #[test]
+    fn no_text_is_longer_than_a_kilobyte() {
+        let huge = vec![0xff; 20_000_000];
+        let key = Key::from(huge.as_slice());
+        let details = Contention {
+            attempts: 5,
+            waited: Duration::from_secs(5),
+            seen: Some(LockState::read(Some(&huge))),
+            expiring: true,
+            takeover_margin: Duration::from_secs(1),
+            ahead: 7,
+            taken_by_this_thread: true,
+        };
+        let refusal = Refusal::new([b"ERR unknown command ".as_slice(), &huge].concat());
+        let timeout = Duration::from_secs(5);
+        let lost = TransportError::new(io::ErrorKind::InvalidData, &String::from_utf8_lossy(&huge));
+        let errors = [
+            Error::Timeout { key: key.clone(), timeout, details: Box::new(details) },
+            Error::Refused { key: key.clone(), refusal: Box::new(refusal.clone()) },
+            Error::Unsupported {
+                key: key.clone(),
+                protocol: Protocol::Ttl,
+                version: None,
+                refusal: Some(Box::new(refusal)),
+            },
+            Error::Io { key, command: "GET", source: lost },
+        ];
+        for error in errors {
+            for text in chain(&error).into_iter().chain([format!("{error:?}")]) {
+                assert!(text.len() <= 1024, "{} bytes: {text}", text.len());
             }
         }
     }
-}
 
-/// How a wait was cancelled, which may have been before it began.
-struct Ended(Duration);
-
-impl fmt::Display for Ended {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_millis(1) {
-            return f.write_str("not waited for, since its canceller had been used before");
-        }
-        write!(f, "the wait was cancelled after {}", Span(self.0))
-    }
-}
-
-/// Why there was no connection, and how long one was waited for where that matters.
-struct Unconnected<'a>(&'a NoConnection, Duration);
-
-impl fmt::Display for Unconnected<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0 {
-            NoConnection::Replica { .. } => write!(f, "the server cannot be used: {}", self.0),
-            cause => write!(f, "no connection to the server within {}: {cause}", Span(self.1)),
-        }
-    }
-}
-
-/// How a server is known to be too old.
-struct TooOld<'a>(Option<Version>, Option<&'a Refusal>);
-
-impl fmt::Display for TooOld<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Some(version), _) => write!(f, "the server is Redis {version}, too old for the"),
-            (None, Some(refusal)) => {
-                write!(f, "the server said \"{}\", so it does not know the commands of the", refusal.text())
-            }
-            (None, None) => f.write_str("the server is too old for the"),
-        }
-    }
-}
-
-/// Seconds as the gem writes them: `5`, `0.25`.
-struct Seconds(Duration);
-
-impl fmt::Display for Seconds {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_secs_f64().fmt(f)
-    }
-}
-
-/// A duration to the millisecond, for reading.
-struct Span(Duration);
-
-impl fmt::Display for Span {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)))
+    #[test]
+    fn errors_are_classified() {
+        let key = || Key::from("k");
+        let refused = |text| Error::Refused { key: key(), refusal: Box::new(Refusal::new(text)) };
+        assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
+        assert!(!refused("WRONGTYPE Operation against a key").is_transient());
+        let replica = NoConnection::Connect(ConnectError::Replica { of: None });
+        assert!(!Error::NoConnection { key: key(), waited: Duration::ZERO, cause: replica }.is_transient());
+        let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
+        let unknown = Error::Unknown { key: key(), command: "DEL", advice: "", cause };
+        assert!(unknown.may_hold_lock() && unknown.is_transient() && !unknown.is_contention());
+        let nested = Error::Nested { key: key() };
+        assert!(!nested.may_hold_lock() && !nested.is_transient() && !nested.is_contention());
     }
 }

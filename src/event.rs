@@ -1,123 +1,134 @@
-//! What a lock reports as it works, and to whom.
+//! What happens to locks: reported to the log, and to an observer where one is set.
 
+use std::error::Error as _;
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::backend::TransportError;
 use crate::error::Error;
-use crate::key::Key;
+use crate::key::{Cut, Key};
 use crate::protocol::release::Release;
-use crate::value::Content;
+use crate::value::LockState;
 
-/// Gets to know what the locks of a [`Locker`](crate::Locker) do. Called on the thread that works with the lock, between
-/// two commands, or on the one that waits for tokens, so it should be quick. A panic in it is caught and dropped: releasing never panics.
+/// Receives the events of a locker's locks, beside the log: see [`Locker::observed_by`](crate::Locker::observed_by).
+///
+/// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
+/// quick. A panic in it is caught and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
 ///
 /// ```
-/// use setnx_lock::{Event, Observe};
+/// use setnx_lock::{Event, Locker};
 /// use std::sync::atomic::{AtomicU64, Ordering};
 ///
-/// #[derive(Debug, Default)]
-/// struct Takeovers(AtomicU64);
+/// static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
 ///
-/// impl Observe for Takeovers {
-///     fn event(&self, event: &Event<'_>) {
-///         if let Event::TookOver { .. } = event {
-///             self.0.fetch_add(1, Ordering::Relaxed);
-///         }
+/// let locker = Locker::open("redis://127.0.0.1/")?.observed_by(|event: &Event<'_>| {
+///     if let Event::TakenOver { .. } = event {
+///         TAKEOVERS.fetch_add(1, Ordering::Relaxed);
 ///     }
-/// }
+/// });
+/// # Ok::<(), setnx_lock::Error>(())
 /// ```
-pub trait Observe: Send + Sync + std::fmt::Debug + 'static {
-    /// Takes notice of one event.
+pub trait Observe: Send + Sync + 'static {
+    /// Receives one event.
     fn event(&self, event: &Event<'_>);
+}
+
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observe for F {
+    fn event(&self, event: &Event<'_>) {
+        self(event);
+    }
+}
+
+impl<T: Observe + ?Sized> Observe for Arc<T> {
+    fn event(&self, event: &Event<'_>) {
+        (**self).event(event);
+    }
 }
 
 /// Something that happened to a lock.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// The lock is ours.
+    /// A call that asks for the lock has ended, in whichever way: one event for each.
     #[non_exhaustive]
-    Acquired {
+    AcquireFinished {
         /// The lock's key.
         key: &'a Key,
-        /// How often we looked whether it is free; 0 if another thread handed it over.
-        tries: u32,
-        /// How long it took.
+        /// How long the call took.
         waited: Duration,
+        /// How often the server was asked for the lock; 0 if another thread handed it off, or if others were queued ahead all the time.
+        attempts: u32,
+        /// Whether the lock was acquired, or why not. Contention is an error here, also where the call returns `None`:
+        /// [`Error::is_contention`].
+        outcome: Result<(), &'a Error>,
     },
-    /// The lock is about to be ours, taken over from a holder whose time had passed: he died, or took too long.
+    /// The lock is about to be acquired by taking over an expired one: its holder crashed, or took too long.
     #[non_exhaustive]
-    TookOver {
+    TakenOver {
         /// The lock's key.
         key: &'a Key,
-        /// What he had left there.
-        from: &'a Content,
+        /// What the key held.
+        from: &'a LockState,
     },
-    /// In Classic: a takeover was lost, and the winner's value overwritten, as the gem's protocol has it. Harmless while all use the same
-    /// expiration. Or a lock was handed over that another had taken, whose value is overwritten then; the release says
-    /// [`Lost`](Release::Lost).
+    /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
+    /// use the same expiration. Or a handoff has overwritten the value of another holder; the release returns
+    /// [`Lost`](Release::Lost) then.
     #[non_exhaustive]
-    Overwrote {
+    ValueOverwritten {
         /// The lock's key.
         key: &'a Key,
         /// The winner's value.
-        winner: &'a Content,
+        winner: &'a LockState,
     },
-    /// The server granted the lock so late that its lease had passed. It was not used, and frees itself.
+    /// The server granted the lock after its lease had passed. It is not used, and expires.
     #[non_exhaustive]
     LateGrant {
         /// The lock's key.
         key: &'a Key,
     },
-    /// The key holds what no wait sees expire and nobody takes over: the server may free it by a time to live, or somebody has
-    /// to clear it if its holder is dead.
+    /// The key holds a value that never expires and is not taken over. The server may free it by a time to live; else it has to be
+    /// cleared if its holder has crashed.
     #[non_exhaustive]
-    Stuck {
+    NeverExpires {
         /// The lock's key.
         key: &'a Key,
         /// What it holds.
-        content: &'a Content,
+        state: &'a LockState,
     },
-    /// A command got no answer: carried out or not, nobody knows. What that means is found out by reading the key, where the
-    /// value names its holder.
+    /// The reply to a command was lost: whether it was carried out is unknown. The key is read to find out, where its value names the
+    /// holder.
     #[non_exhaustive]
-    Trouble {
+    ReplyLost {
         /// The lock's key.
         key: &'a Key,
         /// The command.
         command: &'static str,
-        /// What went wrong.
-        error: &'a redis::RedisError,
+        /// Why.
+        error: &'a TransportError,
     },
-    /// Wake-ups between processes do not work for now, one way or the other, and waiters rely on polling: said once until that works
-    /// again. The server may be too old, or refuse the commands, or there is no connection. Told by the thread that waits for tokens, too.
+    /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. Reported once until they work
+    /// again. The server may be too old, or refuse the commands, or be unreachable.
     #[non_exhaustive]
-    NoWakeUps {
-        /// What does not work, and what is in the way.
-        why: &'a str,
+    NotificationsUnavailable {
+        /// What does not work, and why.
+        reason: &'a str,
     },
-    /// A lock was given back, well or not: see [`Release`].
+    /// A lock was released, with any [`Release`] as the outcome.
     #[non_exhaustive]
     Released {
         /// The lock's key.
         key: &'a Key,
-        /// What became of it.
+        /// The outcome.
         outcome: Release,
-        /// How long it was held.
+        /// How long the lock was held.
         held: Duration,
-        /// Whether that was longer than its lease, whoever had the key afterwards: the expiration is too short for the work.
-        overran: bool,
+        /// Whether that was longer than its lease, whether or not another holder had the lock meanwhile: the expiration is too short for
+        /// the work.
+        outlived_lease: bool,
     },
-    /// A lock was not got: somebody else held it until the timeout, or something went wrong.
-    #[non_exhaustive]
-    NotAcquired {
-        /// The lock's key.
-        key: &'a Key,
-        /// Why.
-        error: &'a Error,
-    },
-    /// A lock could not be given back, by a call or by dropping its guard.
+    /// A lock could not be released, by a call or by dropping its guard.
     #[non_exhaustive]
     ReleaseFailed {
         /// The lock's key.
@@ -127,72 +138,118 @@ pub enum Event<'a> {
     },
 }
 
-/// The observer unless another is set: writes to the [`log`] crate, under the target `setnx_lock`. What somebody should look
-/// into is a warning, the rest is for debugging.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogObserver;
+const TARGET: &str = "setnx_lock";
 
-impl Observe for LogObserver {
-    fn event(&self, event: &Event<'_>) {
-        match event {
-            Event::Acquired { key, tries: 0, waited } => {
-                log::debug!(target: TARGET, "lock {key}: handed over by another thread after {waited:?}");
-            }
-            Event::Acquired { key, tries, waited } => {
-                log::debug!(target: TARGET, "lock {key}: acquired after {waited:?}, tries: {tries}");
-            }
-            Event::TookOver { key, from } => {
-                log::info!(target: TARGET, "lock {key}: taken over, it was {from}");
-            }
-            Event::Overwrote { key, winner } => {
-                log::debug!(target: TARGET, "lock {key}: overwrote the value of another, who has the lock ({winner}): lost a takeover, or handed over what was his");
-            }
-            Event::LateGrant { key } => {
-                log::warn!(target: TARGET, "lock {key}: granted after its lease had passed, and refused; the server is slow or the expiration too short");
-            }
-            Event::Stuck { key, content } => {
-                let advice = content.advice().unwrap_or("which is waited for");
-                log::warn!(target: TARGET, "lock {key}: {content}, {advice}");
-            }
-            Event::Trouble { key, command, error } => {
-                log::warn!(target: TARGET, "lock {key}: {command} got no answer: {error}");
-            }
-            Event::NoWakeUps { why } => {
-                log::warn!(target: TARGET, "no wake-ups between processes: {why}");
-            }
-            Event::Released { key, outcome: Release::Released { .. }, held, overran: true } => {
-                log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; nobody took it meanwhile, but others might have: choose a longer expiration");
-            }
-            Event::Released { key, outcome: Release::Released { .. }, held, overran: false } => {
-                log::debug!(target: TARGET, "lock {key}: released after {held:?}");
-            }
-            Event::Released { key, outcome: Release::HandedOver { .. }, held, .. } => {
-                log::debug!(target: TARGET, "lock {key}: handed over to the next thread after {held:?}");
-            }
-            Event::Released { key, outcome: Release::Inherited, .. } => {
-                log::debug!(target: TARGET, "lock {key}: left to the parent process, which holds it");
-            }
-            Event::Released { key, outcome: Release::Overran, held, .. } => {
-                log::warn!(target: TARGET, "lock {key}: held for {held:?}, longer than its lease; others may have worked at the same time");
-            }
-            Event::Released { key, outcome: Release::Lost, held, .. } => {
-                log::warn!(target: TARGET, "lock {key}: gone, or another's, when it was to be released after {held:?}: cleared, stolen, evicted, or lost in a failover; others may have worked at the same time");
-            }
-            Event::NotAcquired { key: _, error } => log::debug!(target: TARGET, "not acquired: {error}"),
-            Event::ReleaseFailed { key: _, error } => log::warn!(target: TARGET, "not released: {error}"),
+/// Writes an event to the log. What needs attention is a warning, the rest is for debugging.
+fn log_event(event: &Event<'_>) {
+    macro_rules! log_at {
+        ($level:ident, $key:expr, $($text:tt)*) => {
+            log::$level!(target: TARGET, "lock {}: {}", Cut($key.as_bytes()), format_args!($($text)*))
+        };
+    }
+    match event {
+        Event::AcquireFinished { key, waited, attempts: 0, outcome: Ok(()) } => {
+            log_at!(debug, key, "handed off by another thread after {waited:?}");
+        }
+        Event::AcquireFinished { key, waited, attempts, outcome: Ok(()) } => {
+            log_at!(debug, key, "acquired after {waited:?}, attempts: {attempts}");
+        }
+        Event::AcquireFinished { outcome: Err(error), .. } => {
+            log::debug!(target: TARGET, "not acquired: {}", Chain(error));
+        }
+        Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
+        Event::ValueOverwritten { key, winner } => {
+            log_at!(
+                debug,
+                key,
+                "lost a takeover, or handed off another's lock, and overwrote the holder's value: {winner}"
+            );
+        }
+        Event::LateGrant { key } => {
+            log_at!(
+                warn,
+                key,
+                "granted after its lease had passed, and not used; the server is slow or the expiration too short"
+            );
+        }
+        Event::NeverExpires { key, state } => {
+            log_at!(warn, key, "{state}, {}", state.advice().unwrap_or("and is waited for"));
+        }
+        Event::ReplyLost { key, command, error } => {
+            log_at!(warn, key, "the reply to {command} was lost: {error}")
+        }
+        Event::NotificationsUnavailable { reason } => {
+            log::warn!(target: TARGET, "no release notifications: {reason}");
+        }
+        Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: true } => {
+            log_at!(
+                warn,
+                key,
+                "held for {held:?}, longer than its lease; no other holder took it meanwhile, but one might have: choose a longer expiration"
+            );
+        }
+        Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: false } => {
+            log_at!(debug, key, "released after {held:?}");
+        }
+        Event::Released { key, outcome: Release::HandedOff { .. }, held, .. } => {
+            log_at!(debug, key, "handed off to the next thread after {held:?}");
+        }
+        Event::Released { key, outcome: Release::Inherited, .. } => {
+            log_at!(debug, key, "left to the parent process, which holds it");
+        }
+        Event::Released { key, outcome: Release::Expired, held, .. } => {
+            log_at!(
+                warn,
+                key,
+                "held for {held:?}, longer than its lease; another holder may have worked at the same time"
+            );
+        }
+        Event::Released { key, outcome: Release::Lost, held, .. } => {
+            log_at!(
+                warn,
+                key,
+                "missing or owned by another holder at release after {held:?}: cleared, stolen, evicted, or lost in a failover; another holder may have worked at the same time"
+            );
+        }
+        Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
+    }
+}
+
+/// An error and its sources, on one line.
+struct Chain<'a>(&'a Error);
+
+impl fmt::Display for Chain<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        let mut source = self.0.source();
+        while let Some(error) = source {
+            write!(f, ": {error}")?;
+            source = error.source();
+        }
+        Ok(())
+    }
+}
+
+/// Where events go.
+#[derive(Clone, Default)]
+pub(crate) struct Observer(Option<Arc<dyn Observe>>);
+
+impl Observer {
+    pub(crate) fn new(observer: impl Observe) -> Self {
+        Self(Some(Arc::new(observer)))
+    }
+
+    pub(crate) fn notify(&self, event: &Event<'_>) {
+        log_event(event);
+        if let Some(observer) = &self.0 {
+            // I10: an observer that panics must not keep a lock from being released.
+            let _ = catch_unwind(AssertUnwindSafe(|| observer.event(event)));
         }
     }
 }
 
-const TARGET: &str = "setnx_lock";
-
-/// The observer as the library calls it.
-#[derive(Clone, Debug)]
-pub(crate) struct Observer(pub(crate) Arc<dyn Observe>);
-
-impl Observer {
-    pub(crate) fn tell(&self, event: &Event<'_>) {
-        // I10: an observer that panics must not keep a lock from being released.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.0.event(event)));
+impl fmt::Debug for Observer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observer").field(&self.0.is_some()).finish()
     }
 }

@@ -33,7 +33,7 @@ impl Identity {
     }
 
     #[cfg(test)]
-    pub(crate) fn of_a_parent() -> Self {
+    pub(crate) fn as_forked_child() -> Self {
         Self { process: process::id().wrapping_add(1), ..Self::new() }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The name of a lock on the server: any bytes, as Redis allows.
 ///
-/// Cheap to clone. Printed as text, with bytes that are not text escaped. An empty key is refused by
+/// Cheap to clone. Printed as text, with bytes that are not text escaped; errors and logs cut a long one. An empty key is refused by
 /// [`Lock::new`](crate::Lock::new), because an empty name is nearly always a variable that was not set.
 ///
 /// ```
@@ -74,6 +74,12 @@ impl From<&Key> for Key {
     }
 }
 
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(&Text(&self.0), f)
@@ -82,12 +88,12 @@ impl fmt::Display for Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Key(\"{self}\")")
+        write!(f, "Key(\"{}\")", Cut(&self.0))
     }
 }
 
 /// Bytes shown to a person: text as it is, control characters and what is not UTF-8 escaped.
-pub(crate) struct Text<'a>(pub(crate) &'a [u8]);
+struct Text<'a>(&'a [u8]);
 
 impl fmt::Display for Text<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -98,6 +104,23 @@ impl fmt::Display for Text<'_> {
             write!(f, "{}", chunk.invalid().escape_ascii())?;
         }
         Ok(())
+    }
+}
+
+/// The same for errors and logs: what is longer than [`LONGEST_SHOWN`] is cut, with its length.
+pub(crate) struct Cut<'a>(pub(crate) &'a [u8]);
+
+/// How much of a key, a value or a server's text errors and logs show, in bytes of text.
+const LONGEST_SHOWN: usize = 256;
+
+impl fmt::Display for Cut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Escaping lengthens the text, never shortens it.
+        let start = Text(&self.0[..self.0.len().min(LONGEST_SHOWN + 1)]).to_string();
+        if start.len() <= LONGEST_SHOWN && self.0.len() <= LONGEST_SHOWN {
+            return f.write_str(&start);
+        }
+        write!(f, "{}… ({} bytes)", &start[..start.floor_char_boundary(LONGEST_SHOWN)], self.0.len())
     }
 }
 
@@ -117,5 +140,15 @@ mod tests {
         assert_eq!(Key::from("clé:7").to_string(), "clé:7");
         assert_eq!(Key::from(&b"a\xff\nb"[..]).to_string(), "a\\xff\\nb");
         assert_eq!(format!("{:?}", Key::from("k")), "Key(\"k\")");
+        assert_eq!(AsRef::<[u8]>::as_ref(&Key::from("k")), b"k");
+    }
+
+    #[test]
+    fn long_bytes_are_cut_with_their_length() {
+        assert_eq!(Cut(&[b'a'; 256]).to_string(), "a".repeat(256));
+        assert_eq!(Cut(&[b'a'; 257]).to_string(), format!("{}… (257 bytes)", "a".repeat(256)));
+        assert_eq!(Cut("é".repeat(200).as_bytes()).to_string(), format!("{}… (400 bytes)", "é".repeat(128)));
+        let escaped = Cut(&[0xff; 20_000_000]).to_string();
+        assert_eq!(escaped, format!("{}… (20000000 bytes)", "\\xff".repeat(64)));
     }
 }

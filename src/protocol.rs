@@ -1,14 +1,14 @@
 //! The rules of the lock: what to send next, given a reply and the time. Pure code: no I/O, no clock, no sleep, no
-//! randomness. The engine performs what the rules ask for and comes back with the answer and a fresh [`Now`].
+//! randomness. The engine performs what the rules ask for and returns with the reply and a fresh [`Now`].
 //!
 //! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
-//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` tells the story; these invariants are cited by number at
-//! the lines that rely on them:
+//! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` explains them.
+//! These invariants are cited by number at the lines that rely on them:
 //!
 //! - **I1** Only an absent key or a timestamp in the past is acquired.
-//! - **I2** A value we write names us and nobody else (not `1`).
+//! - **I2** An expiring value that we write names this holder and no other (not `1`).
 //! - **I3** Nothing is granted later than its own lease.
-//! - **I4** GETSET's answer is judged by the clock read before it was sent, and it is sent soon after that or not at all.
+//! - **I4** GETSET's reply is judged by the clock read before it was sent, and it is sent soon after that or not at all.
 //! - **I5** We delete only while our own lease has not passed (Classic), or only our own bytes and, within our lease, what a
 //!   classic loser wrote over them (Watched and Ttl).
 //! - **I6** No command whose outcome is unknown is ever sent again; that is resolved by reading, or reported as unknown.
@@ -22,18 +22,20 @@ pub(crate) mod lease;
 pub(crate) mod release;
 pub(crate) mod renew;
 #[cfg(test)]
-mod scripts;
+mod scenarios;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod simulation;
+mod watched_change;
 
 use std::time::Duration;
 
+use crate::clock::Now;
 use crate::options::Protocol;
 use lease::{End, GUARD, Lease};
 
-/// A command on the lock's key. These are all that locking ever sends; Classic sends the first four.
+/// A command on the lock's key. Locking sends no others; Classic sends the first four.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
@@ -43,7 +45,7 @@ pub(crate) enum Command {
     Del,
     /// WATCH and GET. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
     WatchGet,
-    /// MULTI, the change, EXEC, on the connection that watches: carried out only if nobody has written the key since.
+    /// MULTI, the change, EXEC, on the connection that watches: carried out only if no client has written the key since.
     Exec(Change),
 }
 
@@ -56,11 +58,11 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The entry of a lease of so long an expiration.
+    /// The entry of a lease of this expiration.
     fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
         let ttl = match protocol {
             Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(GUARD)),
-            Protocol::Classic | Protocol::Watched => None,
+            Protocol::Auto | Protocol::Classic | Protocol::Watched => None,
         };
         Self { value: lease.value.clone(), ttl }
     }
@@ -74,7 +76,7 @@ pub(crate) enum Change {
 }
 
 impl Command {
-    /// The command by which the key may be changed, or the one that reads it.
+    /// The name of the command that may change the key, or of the one that reads it.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
@@ -97,7 +99,7 @@ impl Command {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
     pub(crate) command: Command,
-    /// With this end passed by the clocks as read with a connection in hand, it is not sent (I4, I5).
+    /// It is not sent once this has passed, by the clocks as read with a connection in hand (I4, I5).
     pub(crate) before: Option<End>,
 }
 
@@ -111,19 +113,19 @@ impl Request {
     }
 }
 
-/// What came of a command, as far as the rules need to know.
+/// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX and DEL. SET with NX answers the same in other words.
+    /// To SETNX and DEL. SET with NX has the same reply in other words.
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
     /// written since it was watched.
     Executed(Option<i64>),
-    /// The server said no: the command was not carried out.
+    /// The server refused: the command was not carried out.
     Refused,
-    /// An I/O error after sending began: carried out or not, nobody knows.
+    /// An I/O error after sending began: whether the command was carried out is unknown.
     Lost,
     /// There was no connection in time: nothing was sent.
     Unsent,
@@ -131,17 +133,33 @@ pub(crate) enum Reply {
     TooLate,
 }
 
-/// Why an attempt ended without what it was for. The engine makes the user's error of it.
+/// Why an attempt ended without its goal. The engine makes the user's error of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GiveUp {
-    /// Somebody else held the lock until the deadline.
+    /// Another holder had the lock until the deadline.
     Timeout,
-    /// A command that may have changed the key got no answer, and reading did not settle it (I6).
+    /// The reply to a command that may have changed the key was lost, and reading did not settle it (I6).
     Unknown,
-    /// The server said no.
+    /// The server refused.
     Refused,
-    /// Answers were lost until the deadline, but nothing is in doubt.
+    /// Replies were lost until the attempt gave up, but nothing is in doubt.
     Io,
-    /// There was no connection until the deadline, and nothing is in doubt.
+    /// There was no connection until the attempt gave up, and nothing is in doubt.
     Unsent,
+}
+
+/// What to do next, in rules that neither sleep nor wait.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Step<T> {
+    Send(Request),
+    Done(T),
+    GiveUp(GiveUp),
+}
+
+/// Rules that neither sleep nor wait: a command, its reply, the next command, until there is an outcome.
+pub(crate) trait Rules {
+    type Outcome;
+
+    /// Goes on after a command.
+    fn reply(&mut self, reply: &Reply, now: Now) -> Step<Self::Outcome>;
 }

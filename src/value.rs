@@ -4,9 +4,10 @@
 mod float;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::clock::Wall;
-use crate::key::Text;
+use crate::key::Cut;
 use float::{Float, to_f};
 
 /// How many nonces there are: ten random digits follow the six decimals of a timestamp.
@@ -40,7 +41,7 @@ impl Nonce {
     }
 }
 
-/// The value a lock without an expiration holds, the gem's. It names nobody.
+/// The value of a lock without an expiration, the gem's. It names no holder.
 pub(crate) const UNEXPIRING: &[u8] = b"1";
 
 /// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
@@ -54,23 +55,23 @@ pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
     format!("{seconds}.{fraction:016}").into_bytes()
 }
 
-/// What a lock's key was found to hold.
+/// What a lock's key holds.
 ///
-/// Which of these may be taken over is decided by the rules; the gem would take over everything but a time in the
-/// future at once, whoever holds it.
+/// The rules decide which of these may be taken over. The gem takes over everything but a time in the future at once, whether its
+/// holder is alive or not.
 #[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Content {
+pub enum LockState {
     /// No key: the lock is free.
     Absent,
     /// A point in time: the lock is held until then, and may be taken over afterwards.
     Until(Expiry),
-    /// A small number, as `1`: held without an expiration, by the gem or by this library. It names nobody.
+    /// A small number, as `1`: held without an expiration, by the gem or by this library. It names no holder.
     Unexpiring,
     /// An empty value: a redis-objects gem from 1.4.2 on holds the lock, and the server frees it.
     Empty,
-    /// Bytes that no lock of this kind writes.
-    Unreadable(Vec<u8>),
+    /// Bytes that no lock of this kind writes. Errors and logs show the beginning of long ones.
+    Unreadable(Arc<[u8]>),
 }
 
 /// The point in time a lock's value names, by the wall clock, in microseconds.
@@ -103,63 +104,63 @@ impl fmt::Display for Expiry {
     }
 }
 
-impl Content {
+impl LockState {
     /// Reads the reply to a `GET` or a `GETSET`.
-    pub(crate) fn read(reply: Option<&[u8]>) -> Content {
-        let Some(bytes) = reply else { return Content::Absent };
+    pub(crate) fn read(reply: Option<&[u8]>) -> LockState {
+        let Some(bytes) = reply else { return LockState::Absent };
         if bytes.is_empty() {
-            return Content::Empty;
+            return LockState::Empty;
         }
         let Float { value, whole } = to_f(bytes);
         if value >= FIRST_PLAUSIBLE_SECOND {
-            Content::Until(Expiry(wall_from_seconds(bytes, value)))
+            LockState::Until(Expiry(wall_from_seconds(bytes, value)))
         } else if whole && value >= 0.0 {
-            Content::Unexpiring
+            LockState::Unexpiring
         } else {
-            Content::Unreadable(bytes.to_vec())
+            LockState::Unreadable(bytes.into())
         }
     }
 }
 
-impl Content {
+impl LockState {
     /// Returns what to do about a value that a wait will not see expire; `None` where waiting helps.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
-            Content::Absent | Content::Until(_) => None,
-            Content::Empty => Some(
-                "which is not taken over: the server frees it when its time to live is over; if it has none, clear it by hand",
+            LockState::Absent | LockState::Until(_) => None,
+            LockState::Empty => Some(
+                "which is not taken over: the server frees it when its time to live ends; if it has none, clear it by hand",
             ),
-            Content::Unexpiring | Content::Unreadable(_) => {
-                Some("which is not taken over: if its holder is dead, clear it by hand")
+            LockState::Unexpiring | LockState::Unreadable(_) => {
+                Some("which is not taken over: if its holder has crashed, clear it by hand")
             }
         }
     }
 }
 
-impl fmt::Display for Content {
+impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Content::Absent => f.write_str("free"),
-            Content::Until(expiry) => write!(f, "held until {expiry}"),
-            Content::Unexpiring => f.write_str("held without an expiration"),
-            Content::Empty => {
+            LockState::Absent => f.write_str("free"),
+            LockState::Until(expiry) => write!(f, "held until {expiry}"),
+            LockState::Unexpiring => f.write_str("held without an expiration"),
+            LockState::Empty => {
                 f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
             }
-            Content::Unreadable(bytes) => {
-                write!(f, "held with a value that is no lock's: \"{}\"", Text(bytes))
+            LockState::Unreadable(bytes) => {
+                write!(f, "held with a value that no lock writes: \"{}\"", Cut(bytes))
             }
         }
     }
 }
 
-impl fmt::Debug for Content {
+impl fmt::Debug for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Content::Absent => f.write_str("Absent"),
-            Content::Until(expiry) => write!(f, "Until({expiry})"),
-            Content::Unexpiring => f.write_str("Unexpiring"),
-            Content::Empty => f.write_str("Empty"),
-            Content::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Text(bytes)),
+            LockState::Absent => f.write_str("Absent"),
+            LockState::Until(expiry) => write!(f, "Until({expiry})"),
+            LockState::Unexpiring => f.write_str("Unexpiring"),
+            LockState::Empty => f.write_str("Empty"),
+            LockState::Unreadable(bytes) => write!(f, "Unreadable(\"{}\")", Cut(bytes)),
         }
     }
 }
@@ -199,12 +200,12 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn read(bytes: &[u8]) -> Content {
-        Content::read(Some(bytes))
+    fn read(bytes: &[u8]) -> LockState {
+        LockState::read(Some(bytes))
     }
 
-    fn until(micros: u64) -> Content {
-        Content::Until(Expiry(Wall(micros)))
+    fn until(micros: u64) -> LockState {
+        LockState::Until(Expiry(Wall(micros)))
     }
 
     #[test]
@@ -217,20 +218,20 @@ mod tests {
 
     #[test]
     fn values_of_every_known_writer_are_told_apart() {
-        assert_eq!(Content::read(None), Content::Absent);
+        assert_eq!(LockState::read(None), LockState::Absent);
         assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
         assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
         assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));
         assert_eq!(read(b"1795154048.25:host:pid"), until(1_795_154_048_250_000));
         assert_eq!(read(b" 1_795_154_048.5 "), until(1_795_154_048_500_000));
-        assert_eq!(read(b"1e400"), Content::Until(Expiry(Wall::MAX)));
-        assert_eq!(read(b"99999999999999999999999.5"), Content::Until(Expiry(Wall::MAX)));
-        assert_eq!(read(b"1"), Content::Unexpiring);
-        assert_eq!(read(b"0"), Content::Unexpiring);
-        assert_eq!(read(b"15.0\n"), Content::Unexpiring);
-        assert_eq!(read(b""), Content::Empty);
+        assert_eq!(read(b"1e400"), LockState::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"99999999999999999999999.5"), LockState::Until(Expiry(Wall::MAX)));
+        assert_eq!(read(b"1"), LockState::Unexpiring);
+        assert_eq!(read(b"0"), LockState::Unexpiring);
+        assert_eq!(read(b"15.0\n"), LockState::Unexpiring);
+        assert_eq!(read(b""), LockState::Empty);
         for odd in ["abc", "nan", "2018-07-10 12:00", "-1795157376.5", "1x", "0x1A", " ", "1\0"] {
-            assert_eq!(read(odd.as_bytes()), Content::Unreadable(odd.into()), "{odd:?}");
+            assert_eq!(read(odd.as_bytes()), LockState::Unreadable(odd.as_bytes().into()), "{odd:?}");
         }
     }
 
@@ -248,7 +249,7 @@ mod tests {
     #[test]
     fn contents_are_shown_in_words() {
         assert_eq!(until(1_795_157_376_492_303).to_string(), "held until 2026-11-20T06:49:36.492Z");
-        assert_eq!(read(b"\x00oops").to_string(), "held with a value that is no lock's: \"\\u{0}oops\"");
+        assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
     }
 
@@ -282,7 +283,7 @@ mod tests {
             seconds in 1_500_000_000_u64..4_000_000_000, fraction in "[0-9]{1,7}", now in 0..10_000_000_u64
         ) {
             let text = format!("{seconds}.{fraction}");
-            let Content::Until(expiry) = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
+            let LockState::Until(expiry) = read(text.as_bytes()) else { panic!("{text} was not read as a time") };
             let digits = format!("{fraction:0<7}").parse::<u64>().unwrap();
             // In tenths of a microsecond, where both are whole numbers.
             let exact = u128::from(seconds) * 10_000_000 + u128::from(digits);
@@ -294,7 +295,7 @@ mod tests {
         fn reading_never_fails(bytes: Vec<u8>) {
             let content = read(&bytes);
             prop_assert_ne!(content.to_string(), "");
-            prop_assert!(!matches!(content, Content::Absent));
+            prop_assert!(!matches!(content, LockState::Absent));
         }
     }
 }

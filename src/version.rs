@@ -1,8 +1,9 @@
-//! Which Redis a server is.
+//! A version of Redis.
 
 use std::fmt;
+use std::str::FromStr;
 
-/// A version of Redis, as a server tells it in INFO. Later ones compare greater.
+/// A version of Redis, as a server reports it in INFO. Later ones compare greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     major: u16,
@@ -16,18 +17,26 @@ impl Version {
     pub const fn new(major: u16, minor: u16, patch: u16) -> Self {
         Self { major, minor, patch }
     }
+}
 
-    /// Reads what a server says of itself, `2.4.18` say; `None` if that begins with no number. Whatever follows a number is left out,
-    /// and a number that is missing is 0.
-    #[must_use]
-    pub fn read(text: &str) -> Option<Self> {
+/// A text that begins with no number is no version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a version begins with a number, as 2.4.18")]
+#[non_exhaustive]
+pub struct InvalidVersion {}
+
+impl FromStr for Version {
+    type Err = InvalidVersion;
+
+    /// Reads a version as a server reports it, `2.4.18` say. What follows a number is left out, and a missing number is 0.
+    fn from_str(text: &str) -> Result<Self, InvalidVersion> {
         let mut numbers = text.trim().split('.').map(|part| {
             let digits = part.find(|c: char| !c.is_ascii_digit()).unwrap_or(part.len());
             part[..digits].parse().ok()
         });
-        let major = numbers.next()??;
+        let major = numbers.next().flatten().ok_or(InvalidVersion {})?;
         let mut rest = || numbers.next().flatten().unwrap_or(0);
-        Some(Self { major, minor: rest(), patch: rest() })
+        Ok(Self { major, minor: rest(), patch: rest() })
     }
 }
 
@@ -43,7 +52,7 @@ mod tests {
 
     #[test]
     fn what_servers_say_is_read_and_compared_by_its_numbers() {
-        let read = |text| Version::read(text).unwrap();
+        let read = |text: &str| text.parse::<Version>().unwrap();
         assert_eq!(read("2.4.18"), Version::new(2, 4, 18));
         assert_eq!(read("1.1.94\r"), Version::new(1, 1, 94));
         assert_eq!(read("6.2-rc1"), Version::new(6, 2, 0));
@@ -51,7 +60,7 @@ mod tests {
         assert!(read("2.10.0") > read("2.6.17") && read("2.6.9") < read("2.6.12"));
         assert_eq!(read("2.6.12").to_string(), "2.6.12");
         for text in ["", "unstable", ".2.4"] {
-            assert_eq!(Version::read(text), None, "{text:?}");
+            assert_eq!(text.parse::<Version>(), Err(InvalidVersion {}), "{text:?}");
         }
     }
 }

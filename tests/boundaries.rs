@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{LockState, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
 use crate::hand_overs::{Heir, heir};
 use crate::servers::{Fault, Played};
-use crate::support::ground::{PROTOCOLS, gate_name};
-use crate::support::scene::{Scene, assert_nothing_sent_twice};
-use crate::support::{Company, LONG, Outcome, RedisServer, TestKey, Way, millis};
+use crate::support::target::{PROTOCOLS, gate_name};
+use crate::support::scenario::{Scene, assert_nothing_sent_twice};
+use crate::support::{Load, LONG, Outcome, RedisServer, TestKey, Variant, millis};
 use crate::transactions::PAST;
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -73,7 +73,7 @@ struct Case {
     path: Path,
     /// The old version that the server plays, if it does.
     played: Option<Played>,
-    company: Company,
+    load: Load,
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -86,7 +86,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 (Protocol::Watched | Protocol::Ttl, Path::ReleaseWithToken) => continue,
                 _ => {}
             }
-            let case = Case { protocol, path, played: None, company: Company::Any };
+            let case = Case { protocol, path, played: None, load: Load::Any };
             for (fault_name, fault, in_one_trip) in FAULTS {
                 let one_trip = matches!(path, Path::ReleaseInOneTrip | Path::ReleaseWithToken);
                 if one_trip && !in_one_trip {
@@ -98,12 +98,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
         }
     }
-    trials.extend(in_company());
+    trials.extend(under_load());
     trials
 }
 
 /// Apart and in a crowd, on each version with each protocol: some of the boundaries, and one fault at each, by turns.
-fn in_company() -> Vec<Trial> {
+fn under_load() -> Vec<Trial> {
     let mut trials = Vec::new();
     let versions = Played::ALL.map(Some).into_iter().chain([None]);
     for (played, protocol) in versions.flat_map(|played| PROTOCOLS.map(|protocol| (played, protocol))) {
@@ -118,10 +118,10 @@ fn in_company() -> Vec<Trial> {
                 (Protocol::Watched | Protocol::Ttl, Path::Release) => continue,
                 _ => {}
             }
-            for company in [Company::Apart, Company::Crowd] {
-                let case = Case { protocol, path, played, company };
+            for load in [Load::Apart, Load::Contended] {
+                let case = Case { protocol, path, played, load };
                 let version = played.map_or("current".to_owned(), gate_name);
-                let company = company.name().unwrap_or_default();
+                let load = load.name().unwrap_or_default();
                 let name = format!("{company}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
                 trials.push(Trial::test(format!("boundaries::{name}::{path_name}"), move || {
@@ -147,7 +147,7 @@ fn is_new_enough(played: Option<Played>, protocol: Protocol) -> bool {
 fn at_every_command(case: Case, fault: &Fault) -> Outcome {
     if matches!(case.path, Path::Connecting) {
         let disturbed = Stage::set(case)?;
-        disturbed.scene.gate.next("INFO", fault.clone());
+        disturbed.scenario.proxy.next("INFO", fault.clone());
         return disturbed.go().map(|happened| assert!(happened)).map_err(Into::into);
     }
     let commands = Stage::set(case)?.undisturbed()?;
@@ -169,7 +169,7 @@ fn at_these(case: Case, commands: &[String], harm: impl Iterator<Item = (usize, 
     let mut happened = 0;
     for (place, fault) in harm {
         let disturbed = Stage::set(case)?;
-        disturbed.scene.gate.at(place + 1, fault.clone());
+        disturbed.scenario.proxy.at(place + 1, fault.clone());
         let went = disturbed.go();
         let went = went.map_err(|problem| {
             format!("{} ({} of {commands:?}), {fault:?}: {problem}", commands[place], place + 1)
@@ -183,7 +183,7 @@ fn at_these(case: Case, commands: &[String], harm: impl Iterator<Item = (usize, 
 
 /// Everything up to where the way begins.
 struct Stage {
-    scene: Scene,
+    scenario: Scene,
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
@@ -193,26 +193,26 @@ struct Stage {
 
 impl Stage {
     fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
-        let Case { protocol, path, played, company } = case;
-        let scene = Scene::of(&Arc::new(RedisServer::start()?), played, company)?;
-        let key = scene.ground.key("boundary");
-        let settings = Locker::at(&scene.gate.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
-        let locker = scene.open(settings.command_timeout(COMMAND_TIMEOUT).patience(COMMAND_TIMEOUT));
+        let Case { protocol, path, played, load } = case;
+        let scenario = Scene::of(&Arc::new(RedisServer::start()?), played, load)?;
+        let key = scenario.target.key("boundary");
+        let settings = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
+        let locker = scenario.open(settings.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
-        let way = Way {
-            hand_over: matches!(path, Path::HandOver),
+        let variant = Variant {
+            handoff: matches!(path, Path::HandOver),
             wake_ups: matches!(path, Path::ReleaseWithToken),
-            ..Way::default()
+            ..Variant::default()
         };
-        let options = way.set(options);
+        let options = variant.set(options);
         let lock = Lock::new(&locker, &key.key, options)?;
         let held = match path {
             // The connection is there already, as it is for most calls.
-            Path::Free => lock.peek().map(|_| None)?,
+            Path::Free => lock.state().map(|_| None)?,
             Path::Connecting => None,
             Path::TakeOver => {
                 key.set(PAST);
-                lock.peek().map(|_| None)?
+                lock.state().map(|_| None)?
             }
             Path::ReleaseInOneTrip => {
                 let _released = lock.lock()?.release()?;
@@ -222,9 +222,9 @@ impl Stage {
         };
         // It polls for itself when it is told to, or when the lock's time has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
-        let heir = way.hand_over.then(waits).transpose()?.map(|lock| heir(&lock));
-        scene.gate.forget();
-        Ok(Self { scene, key, lock, held, heir })
+        let heir = variant.handoff.then(waits).transpose()?.map(|lock| heir(&lock));
+        scenario.proxy.forget();
+        Ok(Self { scenario, key, lock, held, heir })
     }
 
     fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
@@ -232,7 +232,7 @@ impl Stage {
             Some(held) => drop(held),
             None => mem::forget(self.lock.lock()?),
         }
-        let names = self.scene.gate.names();
+        let names = self.scenario.proxy.names();
         self.heir.map(Heir::join).transpose()?;
         Ok(names)
     }
@@ -255,16 +255,16 @@ impl Stage {
                 }
             }
         }
-        assert_nothing_sent_twice(&self.scene.gate);
+        assert_nothing_sent_twice(&self.scenario.proxy);
         self.judge_key()?;
-        Ok(self.scene.gate.faults_left() == 0)
+        Ok(self.scenario.proxy.faults_left() == 0)
     }
 
     /// Whether the key holds one of the values that we have sent.
     fn is_ours(&self) -> bool {
         let value = self.key.value();
-        self.scene
-            .gate
+        self.scenario
+            .proxy
             .asked()
             .iter()
             .any(|asked| asked.arguments.get(1) == value.as_ref() && value.is_some())
@@ -289,7 +289,7 @@ impl Stage {
             // Granted later than its lease, and refused; now it is waited for as anybody's.
             Err(Error::Timeout { .. }) if self.is_ours() => Ok(()),
             // Nothing is in doubt then, so nothing may be left of us.
-            Err(Error::Io { .. } | Error::Pool { .. }) if !self.is_ours() => Ok(()),
+            Err(Error::Io { .. } | Error::NoConnection { .. }) if !self.is_ours() => Ok(()),
             Err(error) => Err(format!("{error:?}, and the key holds {:?}", self.key.value())),
         }
     }
@@ -299,13 +299,13 @@ impl Stage {
         match (released, &value) {
             (Ok(Release::Released { .. }), None) => {}
             // The deletion came to nothing, or the lease passed on the way to it.
-            (Ok(Release::Overran), _) => {}
+            (Ok(Release::Expired), _) => {}
             (Err(Error::Unknown { .. }), _) => {}
-            (Err(Error::Io { .. } | Error::Pool { .. }), Some(_)) => {}
+            (Err(Error::Io { .. } | Error::NoConnection { .. }), Some(_)) => {}
             _ => return Err(format!("{released:?}, and the key holds {value:?}")),
         }
         // Once a deletion may have been carried out, none follows.
-        let names = self.scene.gate.names();
+        let names = self.scenario.proxy.names();
         let deletions = names.iter().filter(|name| *name == "DEL").count();
         if deletions > 1 { Err(format!("deleted more than once: {names:?}")) } else { Ok(()) }
     }
@@ -317,13 +317,13 @@ impl Stage {
         heir: Result<LockGuard, Error>,
     ) -> Result<(), Box<dyn std::error::Error>> {
         match released {
-            Ok(Release::HandedOver { .. } | Release::Released { .. } | Release::Overran) => {}
-            Err(Error::Unknown { .. } | Error::Io { .. } | Error::Pool { .. }) => {}
+            Ok(Release::HandedOff { .. } | Release::Released { .. } | Release::Expired) => {}
+            Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => {}
             _ => return Err(format!("{released:?}").into()),
         }
         let heir = heir.map_err(|error| format!("{released:?}, and the heir got {error:?}"))?;
         let ours = self.is_ours();
-        let other = self.scene.ground.lock(&self.key, LockOptions::expiring_after(LEASE)).try_lock()?;
+        let other = self.scenario.target.lock(&self.key, LockOptions::expiring_after(LEASE)).try_lock()?;
         if heir.ensure_held().is_ok() && (!ours || other.is_some()) {
             return Err(format!("{released:?}, and the heir shares it with {other:?}").into());
         }
@@ -334,10 +334,10 @@ impl Stage {
 
     /// Whatever happened, the next one gets the lock when the expiration and one second have passed.
     fn judge_key(&self) -> Result<(), Box<dyn std::error::Error>> {
-        let lock = self.scene.ground.lock(&self.key, LockOptions::expiring_after(LEASE));
-        let free_at = match lock.peek()? {
-            Content::Absent => SystemTime::now(),
-            Content::Until(expiry) => expiry.system_time().ok_or("a time in this century")?,
+        let lock = self.scenario.target.lock(&self.key, LockOptions::expiring_after(LEASE));
+        let free_at = match lock.state()? {
+            LockState::Absent => SystemTime::now(),
+            LockState::Until(expiry) => expiry.system_time().ok_or("a time in this century")?,
             other => return Err(format!("the key holds {other}").into()),
         };
         let at_most = SystemTime::now() + LEASE + Duration::from_secs(1);

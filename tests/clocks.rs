@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::processes::{self, PART, protocol_named};
-use crate::servers::{Gate, Played};
+use crate::servers::{Proxy, Played};
 use crate::stress::arena::moment::Moment;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -123,8 +123,8 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
         writeln!(io::stdout(), "{enter} {valid_until}")?;
         mem::forget(held);
         // The other's turn: whoever is ahead would take over from itself before the other may.
-        let mine = lock.peek()?;
-        while lock.peek()? == mine {
+        let mine = lock.state()?;
+        while lock.state()? == mine {
             thread::sleep(millis(5));
         }
     }
@@ -151,7 +151,7 @@ pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> proce
 
 /// Worker: opens a locker that checks clocks, and says what came of it.
 pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
-    match Locker::at(url)?.max_clock_difference(humantime::parse_duration(limit)?).open() {
+    match Locker::builder(url)?.max_clock_difference(humantime::parse_duration(limit)?).build() {
         Ok(_) => println!("opened"),
         Err(error) => println!("{error}"),
     }
@@ -266,13 +266,13 @@ fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
     let (holds, remaining, _) = told(&worker.ask("?")?)?;
     assert_eq!((holds, remaining), (false, Duration::ZERO), "by the monotonic clock");
     drop(worker.process.stdin.take());
-    assert_eq!(worker.lines.recv_timeout(LONG)?, "Overran");
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired");
     Ok(())
 }
 
 fn a_clock_that_is_too_far_from_the_server_s_is_refused() -> Outcome {
     let server = RedisServer::start()?;
-    let old = Gate::playing(Played::V2_4, server.address())?;
+    let old = Proxy::playing(Played::V2_4, server.address())?;
     for (clock, words) in [
         ("+0s", "opened"),
         ("+5s", "cannot rely on clocks: the server's is "),

@@ -6,14 +6,14 @@ use std::time::{Duration, SystemTime};
 use std::{panic, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Release};
+use setnx_lock::{LockState, Error, Lock, LockOptions, Locker, Release};
 
 use crate::support::record::recorded;
-use crate::support::{Ground, LONG, Outcome, expiring, millis, tests};
+use crate::support::{Target, LONG, Outcome, expiring, millis, tests};
 
-type Test = fn(&Ground) -> Outcome;
+type Test = fn(&Target) -> Outcome;
 
-pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
+pub(crate) fn trials(target: &Target) -> Vec<Trial> {
     let tests: &[(&str, Test)] = tests![
         a_free_lock_is_acquired_and_released,
         a_lock_without_expiration_holds_1,
@@ -39,21 +39,21 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         a_nested_guard_times_out_with_a_hint,
         any_bytes_are_a_key,
     ];
-    ground
+    target
         .in_every_way()
-        .flat_map(|ground| {
-            let suited = tests.iter().filter(move |(name, _)| ground.way.company.suits("contract", name));
+        .flat_map(|target| {
+            let suited = tests.iter().filter(move |(name, _)| target.variant.load.suits("contract", name));
             suited.map(move |(name, test)| {
-                let works = ground.supports_its_protocol();
-                recorded("contract", &ground, name, works, *test, |ground| ground.refuses_its_protocol(name))
+                let works = target.supports_its_protocol();
+                recorded("contract", &target, name, works, *test, |target| target.refuses_its_protocol(name))
             })
         })
         .collect()
 }
 
-fn a_free_lock_is_acquired_and_released(ground: &Ground) -> Outcome {
-    let key = ground.key("free");
-    let lock = ground.lock(&key, expiring());
+fn a_free_lock_is_acquired_and_released(target: &Target) -> Outcome {
+    let key = target.key("free");
+    let lock = target.lock(&key, expiring());
     let before = SystemTime::now();
     let held = lock.lock()?;
     let value = key.value().expect("a held lock has a key");
@@ -64,14 +64,14 @@ fn a_free_lock_is_acquired_and_released(ground: &Ground) -> Outcome {
     assert!(until + millis(1) >= earliest && until <= earliest + LONG, "{value}");
     assert_eq!(held.attempts(), 1);
     assert!(held.waited() > Duration::ZERO);
-    assert_eq!(held.release()?, ground.released());
+    assert_eq!(held.release()?, target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
 
-fn a_lock_without_expiration_holds_1(ground: &Ground) -> Outcome {
-    let key = ground.key("unexpiring");
-    let lock = ground.lock(&key, LockOptions::held_until_released());
+fn a_lock_without_expiration_holds_1(target: &Target) -> Outcome {
+    let key = target.key("unexpiring");
+    let lock = target.lock(&key, LockOptions::held_until_released());
     let held = lock.lock()?;
     assert_eq!(key.value().as_deref(), Some("1"));
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
@@ -82,12 +82,12 @@ fn a_lock_without_expiration_holds_1(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_held_lock_is_not_acquired_by_another(ground: &Ground) -> Outcome {
-    let key = ground.key("contend");
-    let lock = ground.lock(&key, expiring());
+fn a_held_lock_is_not_acquired_by_another(target: &Target) -> Outcome {
+    let key = target.key("contend");
+    let lock = target.lock(&key, expiring());
     let held = lock.lock()?;
     let value = key.value();
-    for other in [&lock, &ground.lock(&key, expiring())] {
+    for other in [&lock, &target.lock(&key, expiring())] {
         assert!(other.try_lock()?.is_none());
         assert!(other.try_lock_for(millis(20))?.is_none());
     }
@@ -97,10 +97,10 @@ fn a_held_lock_is_not_acquired_by_another(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_waiter_times_out_with_the_gem_s_words(ground: &Ground) -> Outcome {
-    let key = ground.key("timeout");
-    let held = ground.lock(&key, expiring()).lock()?;
-    let waiter = ground.lock(&key, expiring().timeout(millis(250)));
+fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
+    let key = target.key("timeout");
+    let held = target.lock(&key, expiring()).lock()?;
+    let waiter = target.lock(&key, expiring().timeout(millis(250)));
     let error = waiter.lock().expect_err("it is held");
     let text = error.to_string();
     let expected = format!("Timeout on lock {} exceeded 0.25 sec after ", key.key);
@@ -109,21 +109,21 @@ fn a_waiter_times_out_with_the_gem_s_words(ground: &Ground) -> Outcome {
     let Error::Timeout { details, timeout, .. } = error else { panic!("{text}") };
     assert_eq!(timeout, millis(250));
     assert!(details.tries >= 1 && details.waited >= millis(250), "{details:?}");
-    assert!(matches!(details.seen, Some(Content::Until(_))), "{details:?}");
+    assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
 
-    let text = ground.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
+    let text = target.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
     assert!(text.contains("exceeded 0 sec after 1 try;"), "{text}");
     let unexpiring = LockOptions::held_until_released().timeout(Duration::ZERO);
-    let text = ground.lock(&key, unexpiring).lock().unwrap_err().to_string();
+    let text = target.lock(&key, unexpiring).lock().unwrap_err().to_string();
     assert!(text.contains("is never taken over: if its holder is dead, clear it by hand"), "{text}");
     drop(held);
     Ok(())
 }
 
-fn a_waiter_gets_the_lock_on_release(ground: &Ground) -> Outcome {
-    let key = ground.key("handoff");
-    let held = ground.lock(&key, expiring()).lock()?;
-    let waiter = ground.lock(&key, expiring().timeout(LONG).poll_interval(millis(5)));
+fn a_waiter_gets_the_lock_on_release(target: &Target) -> Outcome {
+    let key = target.key("handoff");
+    let held = target.lock(&key, expiring()).lock()?;
+    let waiter = target.lock(&key, expiring().timeout(LONG).poll_interval(millis(5)));
     let waiting = thread::spawn(move || waiter.lock());
     thread::sleep(millis(50));
     assert!(!waiting.is_finished());
@@ -133,23 +133,23 @@ fn a_waiter_gets_the_lock_on_release(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn an_expired_lock_is_taken_over(ground: &Ground) -> Outcome {
-    let key = ground.key("expired");
+fn an_expired_lock_is_taken_over(target: &Target) -> Outcome {
+    let key = target.key("expired");
     let options = LockOptions::expiring_after(millis(200)).timeout(LONG);
-    let dead = ground.lock(&key, options).lock()?;
+    let dead = target.lock(&key, options).lock()?;
     let expiry = key.value().expect("held").parse::<f64>()?;
-    let held = ground.lock(&key, options).lock()?;
+    let held = target.lock(&key, options).lock()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     assert!(now >= expiry, "taken over at {now}, before {expiry}");
     assert!(matches!(dead.ensure_held(), Err(Error::Expired { .. })));
-    assert_eq!(dead.release()?, Release::Overran, "the key is another's now");
+    assert_eq!(dead.release()?, Release::Expired, "the key is another's now");
     drop(held);
     Ok(())
 }
 
-fn a_value_of_the_gem_is_honoured_and_taken_over_once_past(ground: &Ground) -> Outcome {
-    let key = ground.key("gem");
-    let lock = ground.lock(&key, expiring());
+fn a_value_of_the_gem_is_honoured_and_taken_over_once_past(target: &Target) -> Outcome {
+    let key = target.key("gem");
+    let lock = target.lock(&key, expiring());
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     for alive in [format!("{:?}", now + 30.0), format!("{}:host:42", now + 30.0)] {
         key.set(&alive);
@@ -162,35 +162,35 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_past(ground: &Ground) -> O
     }
     // A lock without an expiration waits for it all the same, as in the gem.
     key.set("1532000016.0");
-    assert!(ground.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
+    assert!(target.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
     Ok(())
 }
 
-fn an_expired_lock_is_left_alone_for_the_margin(ground: &Ground) -> Outcome {
-    let key = ground.key("margin");
+fn an_expired_lock_is_left_alone_for_the_margin(target: &Target) -> Outcome {
+    let key = target.key("margin");
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     let past = format!("{:?}", now - 5.0);
     key.set(&past);
-    let text = ground
+    let text = target
         .lock(&key, expiring().takeover_margin(LONG).timeout(millis(20)))
         .lock()
         .expect_err("within the margin")
         .to_string();
     assert!(text.contains("and left alone for a takeover margin of 60s after that"), "{text}");
     assert_eq!(key.value().as_deref(), Some(past.as_str()));
-    assert!(ground.lock(&key, expiring().takeover_margin(millis(4000))).try_lock()?.is_some());
+    assert!(target.lock(&key, expiring().takeover_margin(millis(4000))).try_lock()?.is_some());
     Ok(())
 }
 
-fn what_never_expires_is_left_alone_and_named(ground: &Ground) -> Outcome {
-    let key = ground.key("stuck");
+fn what_never_expires_is_left_alone_and_named(target: &Target) -> Outcome {
+    let key = target.key("stuck");
     for (value, words) in [
         ("1", "held without an expiration"),
         ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
         ("rubbish", "held with a value that is no lock's: \"rubbish\""),
     ] {
         key.set(value);
-        let lock = ground.lock(&key, expiring().timeout(millis(20)));
+        let lock = target.lock(&key, expiring().timeout(millis(20)));
         let text = lock.lock().expect_err("not ours to take").to_string();
         assert!(text.contains(words) && text.contains("clear it by hand"), "{text}");
         assert_eq!(key.value().as_deref(), Some(value));
@@ -198,20 +198,20 @@ fn what_never_expires_is_left_alone_and_named(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn stealing_as_the_gem_does_takes_what_never_expires(ground: &Ground) -> Outcome {
-    let key = ground.key("steal");
+fn stealing_as_the_gem_does_takes_what_never_expires(target: &Target) -> Outcome {
+    let key = target.key("steal");
     for value in ["1", "", "rubbish"] {
         key.set(value);
-        let lock = ground.lock(&key, expiring().stealing_as_the_gem_does());
+        let lock = target.lock(&key, expiring().stealing_as_the_gem_does());
         assert!(lock.try_lock()?.is_some(), "{value:?}");
     }
     Ok(())
 }
 
-fn waiting_for_ever_outlasts_the_default_timeout(ground: &Ground) -> Outcome {
-    let key = ground.key("forever");
-    let held = ground.lock(&key, expiring()).lock()?;
-    let waiter = ground.lock(&key, expiring().timeout(millis(1)).wait_forever());
+fn waiting_for_ever_outlasts_the_default_timeout(target: &Target) -> Outcome {
+    let key = target.key("forever");
+    let held = target.lock(&key, expiring()).lock()?;
+    let waiter = target.lock(&key, expiring().timeout(millis(1)).wait_forever());
     let waiting = thread::spawn(move || waiter.lock());
     thread::sleep(setnx_lock::DEFAULT_TIMEOUT + millis(200));
     assert!(!waiting.is_finished(), "{:?}", waiting.join());
@@ -220,26 +220,26 @@ fn waiting_for_ever_outlasts_the_default_timeout(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn peek_exists_and_clear_tell_what_is_there(ground: &Ground) -> Outcome {
-    let key = ground.key("peek");
-    let lock = ground.lock(&key, expiring());
-    assert_eq!(lock.peek()?, Content::Absent);
+fn peek_exists_and_clear_tell_what_is_there(target: &Target) -> Outcome {
+    let key = target.key("peek");
+    let lock = target.lock(&key, expiring());
+    assert_eq!(lock.state()?, LockState::Absent);
     assert!(!lock.exists()? && !lock.clear()?);
     let held = lock.lock()?;
-    let Content::Until(expiry) = lock.peek()? else { panic!("{:?}", lock.peek()) };
+    let LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
     let promised = held.expires_at().expect("it expires");
     assert_eq!(expiry.date(), Some(promised + Duration::from_secs(1)), "the gem's extra second");
     assert!(lock.exists()? && lock.clear()?);
     assert_eq!(key.value(), None);
     drop(held);
     key.set("1");
-    assert_eq!(lock.peek()?, Content::Unexpiring);
+    assert_eq!(lock.state()?, LockState::Unexpiring);
     Ok(())
 }
 
-fn a_panic_in_the_body_releases(ground: &Ground) -> Outcome {
-    let key = ground.key("panic");
-    let lock = ground.lock(&key, expiring());
+fn a_panic_in_the_body_releases(target: &Target) -> Outcome {
+    let key = target.key("panic");
+    let lock = target.lock(&key, expiring());
     // Unwinds as a panic does, without the message that would look like a failure.
     let unwound = panic::catch_unwind(|| {
         lock.with(|_| -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) })
@@ -250,7 +250,7 @@ fn a_panic_in_the_body_releases(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn an_error_in_the_body_releases_and_comes_back_untouched(ground: &Ground) -> Outcome {
+fn an_error_in_the_body_releases_and_comes_back_untouched(target: &Target) -> Outcome {
     #[derive(Debug, PartialEq)]
     enum Mine {
         Body(&'static str),
@@ -262,8 +262,8 @@ fn an_error_in_the_body_releases_and_comes_back_untouched(ground: &Ground) -> Ou
         }
     }
 
-    let key = ground.key("error");
-    let lock = ground.lock(&key, expiring().timeout(Duration::ZERO));
+    let key = target.key("error");
+    let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
     let failed: Result<(), Mine> = lock.with(|held| {
         assert_eq!(held.key(), &key.key);
         assert!(key.value().is_some());
@@ -273,7 +273,7 @@ fn an_error_in_the_body_releases_and_comes_back_untouched(ground: &Ground) -> Ou
     assert_eq!(key.value(), None);
     assert_eq!(lock.with(|_| Ok::<_, Mine>(42)), Ok(42));
 
-    let _held = ground.lock(&key, expiring()).lock()?;
+    let _held = target.lock(&key, expiring()).lock()?;
     let refused: Result<(), Mine> = lock.with(|_| unreachable!("the lock is held by another"));
     assert!(matches!(refused, Err(Mine::Lock(text)) if text.starts_with("Timeout on lock")));
     Ok(())
@@ -308,27 +308,27 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
     Ok((number.load(Ordering::SeqCst), threads * rounds))
 }
 
-fn eight_threads_on_a_pool_of_one_lose_no_update(ground: &Ground) -> Outcome {
-    let key = ground.key("pool-of-one");
-    let locker = ground.way.company.combining(Locker::at(&ground.url)?.pool_size(1).open()?);
-    let lock = ground.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
+fn eight_threads_on_a_pool_of_one_lose_no_update(target: &Target) -> Outcome {
+    let key = target.key("pool-of-one");
+    let locker = target.variant.load.pipelining(Locker::builder(&target.url)?.pool_size(1).build()?);
+    let lock = target.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
     let (counted, expected) = count(vec![lock; 8], 20)?;
     assert_eq!(counted, expected);
     assert_eq!(key.value(), None);
     Ok(())
 }
 
-fn separate_pools_lose_no_update(ground: &Ground) -> Outcome {
-    let key = ground.key("pools");
+fn separate_pools_lose_no_update(target: &Target) -> Outcome {
+    let key = target.key("pools");
     let options = expiring().timeout(LONG).poll_interval(millis(2));
-    let (counted, expected) = count((0..4).map(|_| ground.lock(&key, options)).collect(), 25)?;
+    let (counted, expected) = count((0..4).map(|_| target.lock(&key, options)).collect(), 25)?;
     assert_eq!(counted, expected);
     Ok(())
 }
 
-fn a_guard_can_be_dropped_by_another_thread(ground: &Ground) -> Outcome {
-    let key = ground.key("moved");
-    let lock = ground.lock(&key, expiring());
+fn a_guard_can_be_dropped_by_another_thread(target: &Target) -> Outcome {
+    let key = target.key("moved");
+    let lock = target.lock(&key, expiring());
     let (sender, receiver) = mpsc::channel();
     sender.send(lock.lock()?)?;
     thread::spawn(move || {
@@ -343,9 +343,9 @@ fn a_guard_can_be_dropped_by_another_thread(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_drop_after_expiry_leaves_the_key_to_others(ground: &Ground) -> Outcome {
-    let key = ground.key("late-drop");
-    let held = ground.lock(&key, LockOptions::expiring_after(millis(50))).lock()?;
+fn a_drop_after_expiry_leaves_the_key_to_others(target: &Target) -> Outcome {
+    let key = target.key("late-drop");
+    let held = target.lock(&key, LockOptions::expiring_after(millis(50))).lock()?;
     thread::sleep(millis(60));
     key.set("1895000000.5");
     drop(held);
@@ -353,18 +353,18 @@ fn a_drop_after_expiry_leaves_the_key_to_others(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_release_of_a_cleared_lock_says_lost(ground: &Ground) -> Outcome {
-    let key = ground.key("cleared");
-    let lock = ground.lock(&key, expiring());
+fn a_release_of_a_cleared_lock_says_lost(target: &Target) -> Outcome {
+    let key = target.key("cleared");
+    let lock = target.lock(&key, expiring());
     let held = lock.lock()?;
     assert!(lock.clear()?);
     assert_eq!(held.release()?, Release::Lost);
     Ok(())
 }
 
-fn the_guard_knows_its_time(ground: &Ground) -> Outcome {
-    let key = ground.key("time");
-    let held = ground.lock(&key, LockOptions::expiring_after(millis(400))).lock()?;
+fn the_guard_knows_its_time(target: &Target) -> Outcome {
+    let key = target.key("time");
+    let held = target.lock(&key, LockOptions::expiring_after(millis(400))).lock()?;
     let at_first = held.remaining().expect("it expires");
     assert!(at_first <= millis(400));
     let (date, system) = (held.expires_at().unwrap(), held.expires_at_system_time().unwrap());
@@ -376,10 +376,10 @@ fn the_guard_knows_its_time(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_nested_with_is_refused(ground: &Ground) -> Outcome {
-    let key = ground.key("nested");
-    let lock = ground.lock(&key, expiring().wait_forever());
-    let other = ground.lock(&ground.key("nested-other"), expiring());
+fn a_nested_with_is_refused(target: &Target) -> Outcome {
+    let key = target.key("nested");
+    let lock = target.lock(&key, expiring().wait_forever());
+    let other = target.lock(&target.key("nested-other"), expiring());
     lock.with(|_| {
         let error = lock.lock().expect_err("it would wait for itself");
         assert!(matches!(&error, Error::Nested { key: named, .. } if *named == key.key), "{error}");
@@ -391,9 +391,9 @@ fn a_nested_with_is_refused(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn a_nested_guard_times_out_with_a_hint(ground: &Ground) -> Outcome {
-    let key = ground.key("nested-guard");
-    let lock = Arc::new(ground.lock(&key, expiring().timeout(millis(20))));
+fn a_nested_guard_times_out_with_a_hint(target: &Target) -> Outcome {
+    let key = target.key("nested-guard");
+    let lock = Arc::new(target.lock(&key, expiring().timeout(millis(20))));
     let held = lock.lock()?;
     let text = lock.lock().unwrap_err().to_string();
     assert!(text.contains("this very thread took the lock"), "{text}");
@@ -405,15 +405,15 @@ fn a_nested_guard_times_out_with_a_hint(ground: &Ground) -> Outcome {
     Ok(())
 }
 
-fn any_bytes_are_a_key(ground: &Ground) -> Outcome {
-    let locker = ground.locker();
-    let mut bytes = ground.key("bytes").key.as_bytes().to_vec();
+fn any_bytes_are_a_key(target: &Target) -> Outcome {
+    let locker = target.locker();
+    let mut bytes = target.key("bytes").key.as_bytes().to_vec();
     bytes.extend_from_slice(b" \xff\0\r\n*3\r\n");
-    let lock = Lock::new(&locker, bytes, expiring().protocol(ground.protocol))?;
+    let lock = Lock::new(&locker, bytes, expiring().protocol(target.protocol))?;
     let held = lock.lock()?;
     assert!(lock.exists()?);
     assert!(format!("{held:?}").contains("\\xff\\u{0}\\r\\n"), "{held:?}");
-    assert_eq!(held.release()?, ground.released());
+    assert_eq!(held.release()?, target.released());
     assert!(!lock.exists()?);
     Ok(())
 }

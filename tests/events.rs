@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockOptions, Locker, Observe, Protocol};
 
 use crate::servers::Fault;
-use crate::support::scene::Scene;
+use crate::support::scenario::Scene;
 use crate::support::{Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -37,7 +37,7 @@ impl Observe for Diary {
             Event::Released { outcome, overran, .. } => {
                 format!("{name} {outcome:?}{}", if *overran { ", overran" } else { "" })
             }
-            Event::Trouble { command, .. } => format!("{name} {command}"),
+            Event::ReplyLost { command, .. } => format!("{name} {command}"),
             _ => name.to_owned(),
         };
         self.0.lock().unwrap().push(line);
@@ -52,15 +52,15 @@ impl Diary {
 }
 
 /// A lock through the gate, and the diary of what happens to it.
-fn observed(scene: &Scene, options: LockOptions) -> Result<(Lock, Diary), setnx_lock::Error> {
+fn observed(scenario: &Scene, options: LockOptions) -> Result<(Lock, Diary), setnx_lock::Error> {
     let diary = Diary::default();
-    let locker = Locker::open(&scene.gate.url())?.observed_by(diary.clone());
+    let locker = Locker::open(&scenario.proxy.url())?.observed_by(diary.clone());
     Ok((Lock::new(&locker, "observed", options)?, diary))
 }
 
 fn a_lock_that_is_got_and_given_back() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, expiring())?;
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, expiring())?;
     drop(lock.lock()?);
     assert_eq!(diary.lines(), ["Acquired", "Released Released { certified: false }"]);
     let held = lock.lock()?;
@@ -71,66 +71,66 @@ fn a_lock_that_is_got_and_given_back() -> Outcome {
 }
 
 fn a_lock_that_is_taken_over() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, expiring())?;
-    let () = redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scene.ground.connection())?;
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, expiring())?;
+    let () = redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scenario.target.connection())?;
     drop(lock.lock()?);
-    assert_eq!(diary.lines(), ["TookOver", "Acquired", "Released Released { certified: false }"]);
+    assert_eq!(diary.lines(), ["TakenOver", "Acquired", "Released Released { certified: false }"]);
     Ok(())
 }
 
 fn a_lock_that_is_not_got() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, expiring().timeout(millis(10)))?;
-    let () = redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scene.ground.connection())?;
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, expiring().timeout(millis(10)))?;
+    let () = redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err() && lock.try_lock()?.is_none());
     assert_eq!(diary.lines(), ["NotAcquired", "NotAcquired"]);
     Ok(())
 }
 
 fn what_never_expires_is_told_once() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
-    let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scene.ground.connection())?;
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
+    let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err());
     assert_eq!(diary.lines(), ["Stuck", "NotAcquired"]);
     Ok(())
 }
 
 fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, expiring())?;
-    scene.gate.next("SETNX", Fault::CutAfter);
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, expiring())?;
+    scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
     assert_eq!(diary.lines(), ["Trouble SETNX", "Acquired"]);
-    scene.gate.next("DEL", Fault::CutBefore);
+    scenario.proxy.next("DEL", Fault::CutBefore);
     drop(held);
     assert_eq!(diary.lines(), ["Trouble DEL", "ReleaseFailed"]);
     lock.clear()?;
     let held = lock.lock()?;
-    scene.gate.next("DEL", Fault::CutBefore);
+    scenario.proxy.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
     assert_eq!(diary.lines(), ["Acquired", "Trouble DEL", "ReleaseFailed"]);
     Ok(())
 }
 
 fn a_grant_that_comes_too_late() -> Outcome {
-    let scene = Scene::set()?;
-    let (lock, diary) = observed(&scene, LockOptions::expiring_after(millis(200)))?;
-    scene.gate.next("SETNX", Fault::AnswerLate(millis(300)));
+    let scenario = Scene::set()?;
+    let (lock, diary) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
+    scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(diary.lines(), ["LateGrant", "NotAcquired"]);
     Ok(())
 }
 
 fn a_lock_that_overran_is_told_of_even_if_nobody_took_it() -> Outcome {
-    let scene = Scene::set()?;
+    let scenario = Scene::set()?;
     let brief = LockOptions::expiring_after(millis(10));
     for (protocol, released) in [
-        (Protocol::Classic, "Released Overran, overran"),
+        (Protocol::Classic, "Released Expired, overran"),
         (Protocol::Watched, "Released Released { certified: true }, overran"),
     ] {
-        let (lock, diary) = observed(&scene, brief.protocol(protocol))?;
+        let (lock, diary) = observed(&scenario, brief.protocol(protocol))?;
         let held = lock.lock()?;
         std::thread::sleep(millis(20));
         drop(held);

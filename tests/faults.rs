@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Content, Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
+use setnx_lock::{LockState, Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
 
 use crate::servers::Fault;
-use crate::support::companions::Temper;
-use crate::support::company::{self, Company};
-use crate::support::scene::{Scene, assert_nothing_sent_twice, brief, impatient};
+use crate::support::load_threads::Temper;
+use crate::support::load::{self, Load};
+use crate::support::scenario::{Scene, assert_nothing_sent_twice, brief, impatient};
 use crate::support::{
-    Ground, LONG, Outcome, RedisServer, assert_says, expiring, millis, redis_server, tests,
+    Target, LONG, Outcome, RedisServer, assert_says, expiring, millis, redis_server, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let tests: &[(&str, company::Test)] = tests![
+    let tests: &[(&str, load::Test)] = tests![
         a_server_that_is_down,
         a_server_that_accepts_and_never_answers,
         a_connection_that_is_given_up_sends_nothing_more,
@@ -40,44 +40,44 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_server_that_takes_longer_over_each_answer_than_there_is_time,
         a_lock_that_is_granted_too_late,
     ];
-    company::trials("faults", tests)
+    load::trials("faults", tests)
 }
 
 /// Long enough for any load, and short enough to tell from waiting for ever.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-fn a_server_that_is_down(company: Company) -> Outcome {
+fn a_server_that_is_down(load: Load) -> Outcome {
     let port = redis_server::free_port()?;
-    let (locker, _crowd) = company.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Temper::Patient)?;
+    let (locker, _crowd) = load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Temper::Patient)?;
     let began = Instant::now();
     for options in
         [expiring().timeout(millis(300)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
         let lock = Lock::new(&locker, "report", options)?;
         let error = lock.lock().expect_err("nobody is there");
-        let Error::Pool { cause: NoConnection::Failed(_), .. } = &error else { panic!("{error:?}") };
+        let Error::NoConnection { cause: NoConnection::Failed(_), .. } = &error else { panic!("{error:?}") };
         let text = error.to_string();
         assert!(text.starts_with("lock report: no connection to the server within "), "{text}");
         assert!(text.contains(&format!("127.0.0.1:{port}: ")) && text.contains("refused"), "{text}");
         assert!(text.contains("refused") && text.contains("check that the server is up"), "{text}");
-        assert!(matches!(lock.peek(), Err(Error::Pool { .. })));
-        assert!(matches!(lock.clear(), Err(Error::Pool { .. })));
+        assert!(matches!(lock.state(), Err(Error::NoConnection { .. })));
+        assert!(matches!(lock.clear(), Err(Error::NoConnection { .. })));
     }
     assert!(began.elapsed() < IN_TIME);
     Ok(())
 }
 
-fn a_server_that_accepts_and_never_answers(company: Company) -> Outcome {
+fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("redis://{}/", listener.local_addr()?);
     // What is asked first is what the server is, so nothing is in doubt.
-    let locker = company.combining(impatient(&url, 2));
+    let locker = load.pipelining(impatient(&url, 2));
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
-    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
     // A locker that does not ask learns it from its first command.
-    let settings = Locker::at(&url)?.without_info().connect_timeout(millis(500));
-    let settings = settings.command_timeout(millis(300)).patience(millis(500));
-    let locker = company.combining(settings.open()?);
+    let settings = Locker::builder(&url)?.skip_server_check().connect_timeout(millis(500));
+    let settings = settings.command_timeout(millis(300)).unreachable_timeout(millis(500));
+    let locker = load.pipelining(settings.build()?);
     for options in
         [expiring().timeout(millis(500)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
@@ -95,17 +95,17 @@ fn a_server_that_accepts_and_never_answers(company: Company) -> Outcome {
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");
     // With a password it is the connecting that gets no answer.
     let url = format!("redis://:secret@{}/", listener.local_addr()?);
-    let locker = company.combining(impatient(&url, 2));
+    let locker = load.pipelining(impatient(&url, 2));
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
-    assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+    assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
     assert!(!error.to_string().contains("make the pool larger"), "{error}");
     Ok(())
 }
 
 /// A connection that is given up is reset, so that nothing it has not sent yet goes out after all.
-fn a_connection_that_is_given_up_sends_nothing_more(company: Company) -> Outcome {
+fn a_connection_that_is_given_up_sends_nothing_more(load: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let locker = company.combining(impatient(&format!("redis://{}/", listener.local_addr()?), 1));
+    let locker = load.pipelining(impatient(&format!("redis://{}/", listener.local_addr()?), 1));
     let lock = Lock::new(&locker, "report", expiring())?;
     let giving_up = thread::spawn(move || lock.try_lock().map(drop));
     let (mut stream, _) = listener.accept()?;
@@ -122,12 +122,12 @@ fn a_connection_that_is_given_up_sends_nothing_more(company: Company) -> Outcome
     Ok(())
 }
 
-fn a_server_that_freezes_and_thaws(company: Company) -> Outcome {
+fn a_server_that_freezes_and_thaws(load: Load) -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("frozen");
+    let target = Target::of(&server);
+    let key = target.key("frozen");
     let short = LockOptions::expiring_after(millis(100));
-    let locker = company.combining(impatient(&server.url(), 2));
+    let locker = load.pipelining(impatient(&server.url(), 2));
     let lock = Lock::new(&locker, &key.key, short.timeout(LONG))?;
     drop(lock.lock()?);
     server.freeze();
@@ -136,36 +136,36 @@ fn a_server_that_freezes_and_thaws(company: Company) -> Outcome {
     assert!(matches!(frozen, Err(Error::Unknown { .. })), "{frozen:?}");
     // The server carries out what it finds in its buffers: the key is then ours, with our expiry in it, or free. Either way
     // others get the lock once that has passed.
-    assert!(matches!(lock.peek()?, Content::Absent | Content::Until(_)));
+    assert!(matches!(lock.state()?, LockState::Absent | LockState::Until(_)));
     drop(lock.lock()?);
     Ok(())
 }
 
-fn a_connection_reset_before_the_request_was_read(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("reset");
-    scene.gate.next("SETNX", Fault::CutBefore);
-    let held = scene.lock(&key, expiring()).lock()?;
-    assert_eq!(scene.gate.names(), ["SETNX", "GET", "SETNX"]);
+fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("reset");
+    scenario.proxy.next("SETNX", Fault::CutBefore);
+    let held = scenario.lock(&key, expiring()).lock()?;
+    assert_eq!(scenario.proxy.names(), ["SETNX", "GET", "SETNX"]);
     assert_eq!(held.attempts(), 1);
-    assert_nothing_sent_twice(&scene.gate);
+    assert_nothing_sent_twice(&scenario.proxy);
     assert_eq!(held.release()?, Release::Released { certified: false });
 
     // What was lost and then found out is no longer in doubt, and not what is told when something else goes wrong.
-    scene.gate.next("SETNX", Fault::CutBefore);
-    scene.gate.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
-    let error = scene.lock(&key, expiring()).lock().expect_err("over its memory");
+    scenario.proxy.next("SETNX", Fault::CutBefore);
+    scenario.proxy.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
+    let error = scenario.lock(&key, expiring()).lock().expect_err("over its memory");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("lost");
-    scene.gate.next("SETNX", Fault::CutAfter);
-    let held = scene.lock(&key, expiring()).lock()?;
-    let asked = scene.gate.asked();
-    assert_eq!(scene.gate.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
+fn the_answer_to_setnx_is_lost(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("lost");
+    scenario.proxy.next("SETNX", Fault::CutAfter);
+    let held = scenario.lock(&key, expiring()).lock()?;
+    let asked = scenario.proxy.asked();
+    assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
     assert_ne!(asked[0].connection, asked[1].connection);
     assert_eq!(key.value().as_ref(), asked[0].arguments.get(1));
     assert_eq!(held.release()?, Release::Released { certified: false });
@@ -173,71 +173,71 @@ fn the_answer_to_setnx_is_lost(company: Company) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost_without_an_expiration(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("lost");
-    scene.gate.next("SETNX", Fault::CutAfter);
-    let error = scene.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
+fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("lost");
+    scenario.proxy.next("SETNX", Fault::CutAfter);
+    let error = scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
     assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
     assert_says(&error, &key, &["answer to SETNX was lost", "nobody can tell whether it is ours"]);
-    assert_eq!(scene.gate.names(), ["SETNX"]);
+    assert_eq!(scenario.proxy.names(), ["SETNX"]);
     assert_eq!(key.value().as_deref(), Some("1"));
     Ok(())
 }
 
-fn the_answer_to_getset_is_lost(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("lost");
+fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("lost");
     key.set("1532000016.5");
-    scene.gate.next("GETSET", Fault::CutAfter);
-    let error = scene
+    scenario.proxy.next("GETSET", Fault::CutAfter);
+    let error = scenario
         .lock(&key, expiring().timeout(millis(50)))
         .lock()
         .expect_err("our bytes do not prove that we won");
     assert!(matches!(error, Error::Unknown { command: "GETSET", .. }), "{error:?}");
-    assert_nothing_sent_twice(&scene.gate);
-    assert_eq!(scene.gate.names().iter().filter(|name| *name == "GETSET").count(), 1);
+    assert_nothing_sent_twice(&scenario.proxy);
+    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "GETSET").count(), 1);
     // Once that value has passed, it is taken over as any other.
     key.delete();
     key.set("1532000016.5");
-    scene.gate.next("GETSET", Fault::CutAfter);
-    let held = scene.lock(&key, LockOptions::expiring_after(millis(100)).timeout(LONG)).lock()?;
+    scenario.proxy.next("GETSET", Fault::CutAfter);
+    let held = scenario.lock(&key, LockOptions::expiring_after(millis(100)).timeout(LONG)).lock()?;
     drop(held);
     Ok(())
 }
 
-fn the_answer_to_del_is_lost(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("lost");
-    let lock = scene.lock(&key, expiring());
+fn the_answer_to_del_is_lost(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("lost");
+    let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
-    scene.gate.next("DEL", Fault::CutAfter);
+    scenario.proxy.next("DEL", Fault::CutAfter);
     assert_eq!(held.release()?, Release::Released { certified: false }, "found out by reading");
-    assert_eq!(scene.gate.names(), ["SETNX", "DEL", "GET"]);
+    assert_eq!(scenario.proxy.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;
-    scene.gate.next("DEL", Fault::CutBefore);
+    scenario.proxy.next("DEL", Fault::CutBefore);
     let error = held.release().expect_err("it may still come");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
     key.delete();
 
-    let lock = scene.lock(&key, LockOptions::held_until_released());
+    let lock = scenario.lock(&key, LockOptions::held_until_released());
     let held = lock.lock()?;
-    scene.gate.next("DEL", Fault::CutAfter);
+    scenario.proxy.next("DEL", Fault::CutAfter);
     assert_says(&held.release().unwrap_err(), &key, &["clear it if it is still there"]);
     Ok(())
 }
 
-fn the_answer_to_peek_or_clear_is_lost(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("lost");
-    let lock = scene.lock(&key, expiring());
+fn the_answer_to_peek_or_clear_is_lost(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("lost");
+    let lock = scenario.lock(&key, expiring());
     key.set("1");
-    scene.gate.next("GET", Fault::CutAfter);
-    let error = lock.peek().expect_err("no answer");
+    scenario.proxy.next("GET", Fault::CutAfter);
+    let error = lock.state().expect_err("no answer");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
-    scene.gate.next("DEL", Fault::CutAfter);
+    scenario.proxy.next("DEL", Fault::CutAfter);
     let error = lock.clear().expect_err("no answer");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
@@ -245,32 +245,32 @@ fn the_answer_to_peek_or_clear_is_lost(company: Company) -> Outcome {
     Ok(())
 }
 
-fn a_late_answer_is_nobody_s(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    late_answer(&scene, &scene.locker())
+fn a_late_answer_is_nobody_s(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    late_answer(&scenario, &scenario.locker())
 }
 
-fn a_late_answer_on_a_plain_pool_is_nobody_s(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let locker = scene.join(Locker::with_pool(plain_pool(&scene.gate.url())));
-    late_answer(&scene, &locker)
+fn a_late_answer_on_a_plain_pool_is_nobody_s(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
+    late_answer(&scenario, &locker)
 }
 
 /// The same for somebody who shares the pool and asks the server for other things.
-fn a_late_answer_to_other_work_is_nobody_s(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let manager = Manager::new(redis::Client::open(scene.gate.url())?).command_timeout(millis(300));
+fn a_late_answer_to_other_work_is_nobody_s(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
-    let mut connection = scene.ground.connection();
+    let mut connection = scenario.target.connection();
     let () = connection.mset(&[("one", "1"), ("two", "2")])?;
-    scene.gate.next("GET", Fault::AnswerLate(millis(1300)));
+    scenario.proxy.next("GET", Fault::AnswerLate(millis(1300)));
     let mut shared = pool.get()?;
     assert!(shared.get::<_, String>("one").is_err());
     thread::sleep(millis(1200));
     assert!(shared.get::<_, String>("two").is_err(), "broken for good, also for whoever keeps it");
     drop(shared);
     assert_eq!(pool.get()?.get::<_, String>("two")?, "2");
-    let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
+    let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert_eq!(connections, [0, 1]);
     Ok(())
 }
@@ -290,19 +290,19 @@ fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
 }
 
 /// The grant of one lock comes when its caller has given up. The next lock, which another holds, must not get it.
-fn late_answer(scene: &Scene, locker: &Locker) -> Outcome {
-    let (late, taken) = (scene.ground.key("late"), scene.ground.key("taken"));
+fn late_answer(scenario: &Scene, locker: &Locker) -> Outcome {
+    let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
     taken.set("1895000000.5");
     let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
-        scene.gate.next("SETNX", Fault::AnswerLate(millis(1300)));
+        scenario.proxy.next("SETNX", Fault::AnswerLate(millis(1300)));
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
         thread::sleep(millis(1200)); // by now the answer is in the old connection's buffer
         assert!(taken_lock.try_lock()?.is_none(), "round {round}: the late answer was taken for this lock's");
         late.delete();
     }
-    let asked = scene.gate.asked();
+    let asked = scenario.proxy.asked();
     let late_ones = asked.iter().filter(|asked| asked.arguments[0] == late.key.to_string());
     for late_one in late_ones {
         let on_it = asked.iter().filter(|asked| asked.connection == late_one.connection);
@@ -315,28 +315,28 @@ fn late_answer(scene: &Scene, locker: &Locker) -> Outcome {
     Ok(())
 }
 
-fn garbage_on_the_wire(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    garbage(&scene, &scene.locker())
+fn garbage_on_the_wire(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    garbage(&scenario, &scenario.locker())
 }
 
-fn garbage_on_a_plain_pool_s_wire(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let locker = scene.join(Locker::with_pool(plain_pool(&scene.gate.url())));
-    garbage(&scene, &locker)
+fn garbage_on_a_plain_pool_s_wire(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
+    garbage(&scenario, &locker)
 }
 
-fn garbage(scene: &Scene, locker: &Locker) -> Outcome {
-    let key = scene.ground.key("garbage");
+fn garbage(scenario: &Scene, locker: &Locker) -> Outcome {
+    let key = scenario.target.key("garbage");
     key.set("1895000000.5");
     let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
     // The second line would pass for a grant if anybody went on reading.
-    scene.gate.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
+    scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
     let error = lock.lock().expect_err("no answer to SETNX");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
     assert!(lock.try_lock()?.is_none(), "what was left on the wire was taken for a grant");
-    scene.gate.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
-    let error = lock.peek().expect_err("no answer to GET");
+    scenario.proxy.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
+    let error = lock.state().expect_err("no answer to GET");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
     assert!(!error.to_string().contains('\n'), "{error}");
@@ -344,51 +344,51 @@ fn garbage(scene: &Scene, locker: &Locker) -> Outcome {
     Ok(())
 }
 
-fn an_answer_of_another_kind(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("kind");
-    let lock = scene.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
+fn an_answer_of_another_kind(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("kind");
+    let lock = scenario.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
     for answer in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
-        scene.gate.next("SETNX", Fault::Say(answer));
+        scenario.proxy.next("SETNX", Fault::Say(answer));
         assert!(
             matches!(lock.lock(), Err(Error::Unknown { .. })),
             "{answer:?} was taken for an answer to SETNX"
         );
     }
     assert_eq!(
-        scene.gate.asked().last().map(|asked| asked.connection),
+        scenario.proxy.asked().last().map(|asked| asked.connection),
         Some(3),
         "each on a connection of its own"
     );
     Ok(())
 }
 
-fn a_server_that_takes_longer_over_each_answer_than_there_is_time(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("slow");
+fn a_server_that_takes_longer_over_each_answer_than_there_is_time(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("slow");
     key.set("1895000000.5");
-    let locker = scene.open(Locker::at(&scene.gate.url())?.command_timeout(millis(1000)));
+    let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
     // Each answer would come in time, but both together would not: what the first took is missing for the second.
-    scene.gate.next("SETNX", Fault::AnswerLate(millis(700)));
-    scene.gate.next("GET", Fault::AnswerLate(millis(700)));
+    scenario.proxy.next("SETNX", Fault::AnswerLate(millis(700)));
+    scenario.proxy.next("GET", Fault::AnswerLate(millis(700)));
     let error = lock.try_lock().expect_err("the second answer was waited for beyond the call's time");
     assert!(matches!(error, Error::Io { .. } | Error::Unknown { .. }), "{error:?}");
     Ok(())
 }
 
-fn a_lock_that_is_granted_too_late(company: Company) -> Outcome {
-    let scene = Scene::in_company(company)?;
-    let key = scene.ground.key("late-grant");
+fn a_lock_that_is_granted_too_late(load: Load) -> Outcome {
+    let scenario = Scene::under_load(load)?;
+    let key = scenario.target.key("late-grant");
     let lock = Lock::new(
-        &scene.open(Locker::at(&scene.gate.url())?),
+        &scenario.open(Locker::builder(&scenario.proxy.url())?),
         &key.key,
         LockOptions::expiring_after(millis(100)).timeout(LONG),
     )?;
-    scene.gate.next("SETNX", Fault::AnswerLate(millis(200)));
+    scenario.proxy.next("SETNX", Fault::AnswerLate(millis(200)));
     let held = lock.lock()?;
     assert!(held.attempts() > 1, "the first grant came after its lease");
     drop(held);
-    assert_nothing_sent_twice(&scene.gate);
+    assert_nothing_sent_twice(&scenario.proxy);
     Ok(())
 }

@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Content, DeclaredLock, LockOptions, Version};
+use setnx_lock::{LockState, DeclaredLock, LockOptions, Version};
 
 use crate::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{CLASSIC, Gem, RubyPeer, TIME_TO_LIVE, Taken};
-use crate::support::{Company, Ground, LONG, Outcome, TestKey, millis};
+use crate::support::{Load, Target, LONG, Outcome, TestKey, millis};
 
 /// What both sides lock with in the tests that nobody dies in.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -21,11 +21,11 @@ type Test = fn(&Pair) -> Outcome;
 /// A family of the gem, and one of our protocols on a server.
 struct Pair {
     gem: Gem,
-    ground: Ground,
+    target: Target,
     scenario: &'static str,
 }
 
-pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
+pub(crate) fn trials(target: &Target) -> Vec<Trial> {
     let tests: &[(&str, Test)] = crate::support::tests![
         ruby_holds_and_rust_waits,
         rust_holds_and_ruby_waits,
@@ -35,31 +35,31 @@ pub(crate) fn trials(ground: &Ground) -> Vec<Trial> {
         no_update_is_lost_among_four_processes_of_each,
     ];
     let gems = [CLASSIC, TIME_TO_LIVE].into_iter().filter(|gem| gem.is_there());
-    gems.flat_map(|gem| ground.in_every_way().map(move |ground| (gem, ground)))
+    gems.flat_map(|gem| target.in_every_way().map(move |target| (gem, target)))
         // That a gem is refused has nothing to do with our company.
-        .filter(|(gem, ground)| ground.way.company == Company::Any || works_on(*gem, ground))
-        .flat_map(|(gem, ground)| {
+        .filter(|(gem, target)| target.variant.load == Load::Any || works_on(*gem, target))
+        .flat_map(|(gem, target)| {
             tests.iter().map(move |(name, test)| {
                 let scenario = format!("gem_{gem}: {name}");
-                let gem_works = works_on(gem, &ground);
-                let works = gem_works && ground.supports_its_protocol();
-                let pair = move |ground: &Ground| Pair { gem, ground: ground.clone(), scenario: name };
-                let refused = move |ground: &Ground| {
+                let gem_works = works_on(gem, &target);
+                let works = gem_works && target.supports_its_protocol();
+                let pair = move |target: &Target| Pair { gem, target: target.clone(), scenario: name };
+                let refused = move |target: &Target| {
                     if gem_works {
-                        ground.refuses_its_protocol(&format!("{gem}-{name}"))
+                        target.refuses_its_protocol(&format!("{gem}-{name}"))
                     } else {
-                        the_gem_is_refused(&pair(ground))
+                        the_gem_is_refused(&pair(target))
                     }
                 };
-                recorded("interop", &ground, &scenario, works, move |ground| test(&pair(ground)), refused)
+                recorded("interop", &target, &scenario, works, move |target| test(&pair(target)), refused)
             })
         })
         .collect()
 }
 
 /// Gems from 1.4.2 on need a SET with options.
-fn works_on(gem: Gem, ground: &Ground) -> bool {
-    gem == CLASSIC || ground.version >= Version::new(2, 6, 12)
+fn works_on(gem: Gem, target: &Target) -> bool {
+    gem == CLASSIC || target.version >= Version::new(2, 6, 12)
 }
 
 /// The server is too old for the gem, which is no worse off for us.
@@ -73,11 +73,11 @@ fn the_gem_is_refused(pair: &Pair) -> Outcome {
 
 impl Pair {
     fn peer(&self) -> io::Result<RubyPeer> {
-        RubyPeer::start(self.gem, &self.ground.url)
+        RubyPeer::start(self.gem, &self.target.url)
     }
 
     fn key(&self) -> TestKey {
-        self.ground.key(&format!("{}-{}", self.gem, self.scenario))
+        self.target.key(&format!("{}-{}", self.gem, self.scenario))
     }
 }
 
@@ -94,7 +94,7 @@ fn ruby_holds_and_rust_waits(pair: &Pair) -> Outcome {
     let name = key.key.to_string();
     assert_eq!(ruby.take(&name, Some(EXPIRATION), millis(0))?, Taken::Held);
     let value = key.value();
-    let lock = pair.ground.lock(&key, options().timeout(millis(250)));
+    let lock = pair.target.lock(&key, options().timeout(millis(250)));
     let text = lock.lock().expect_err("Ruby holds it").to_string();
     assert!(text.starts_with(&format!("Timeout on lock {name} exceeded 0.25 sec")), "{text}");
     let seen = if pair.gem == CLASSIC { "held until 2" } else { "held with an empty value" };
@@ -106,7 +106,7 @@ fn ruby_holds_and_rust_waits(pair: &Pair) -> Outcome {
     assert!(!waiting.is_finished());
     ruby.give(&name)?;
     let held = waiting.join().unwrap()?.expect("Ruby has released it");
-    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(held.release()?, pair.target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -114,7 +114,7 @@ fn ruby_holds_and_rust_waits(pair: &Pair) -> Outcome {
 fn rust_holds_and_ruby_waits(pair: &Pair) -> Outcome {
     let (mut ruby, key) = (pair.peer()?, pair.key());
     let name = key.key.to_string();
-    let held = pair.ground.lock(&key, options()).lock()?;
+    let held = pair.target.lock(&key, options()).lock()?;
     let value = key.value();
     for expiration in [Some(EXPIRATION), None] {
         let taken = ruby.take(&name, expiration, millis(250))?;
@@ -125,7 +125,7 @@ fn rust_holds_and_ruby_waits(pair: &Pair) -> Outcome {
     ruby.begin_to_take(&name, Some(EXPIRATION), LONG)?;
     thread::sleep(millis(150));
     assert_eq!(key.value(), value);
-    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(held.release()?, pair.target.released());
     assert_eq!(ruby.taken(&name)?, Taken::Held);
     ruby.give(&name)?;
     assert_eq!(key.value(), None);
@@ -142,9 +142,9 @@ fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
         Err(_) => before + 0.5,
     };
     ruby.kill()?;
-    let held = pair.ground.lock(&key, options().timeout(LONG)).lock()?;
+    let held = pair.target.lock(&key, options().timeout(LONG)).lock()?;
     assert!(seconds_now() >= free, "taken over before {free}");
-    assert_eq!(held.release()?, pair.ground.released());
+    assert_eq!(held.release()?, pair.target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -152,12 +152,12 @@ fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
 fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     let (mut ruby, key) = (pair.peer()?, pair.key());
     let name = key.key.to_string();
-    let (protocol, way) = (pair.ground.protocol_name(), pair.ground.way.name());
-    let mut rust = worker(&["hold", &pair.ground.url, &name, "500ms", &protocol, &way])?;
+    let (protocol, variant) = (pair.target.protocol_name(), pair.target.variant.name());
+    let mut rust = worker(&["hold", &pair.target.url, &name, "500ms", &protocol, &variant])?;
     let mut said = String::new();
     BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut said)?;
     assert_eq!(said, "holding\n");
-    let Content::Until(expiry) = pair.ground.lock(&key, options()).peek()? else { panic!("it holds a time") };
+    let LockState::Until(expiry) = pair.target.lock(&key, options()).peek()? else { panic!("it holds a time") };
     rust.kill()?;
     rust.wait()?;
     assert_eq!(ruby.take(&name, Some(EXPIRATION), LONG)?, Taken::Held);
@@ -175,13 +175,13 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
         LockOptions::expiring_after(EXPIRATION),
     );
     let mut ruby = pair.peer()?;
-    let locker = pair.ground.locker();
+    let locker = pair.target.locker();
     // The same test may run on another ground of the same server.
     let id = format!(
         "{}-{}-{}-{}",
-        pair.ground.name,
-        pair.ground.protocol_name(),
-        pair.ground.way.name(),
+        pair.target.name,
+        pair.target.protocol_name(),
+        pair.target.variant.name(),
         pair.gem
     );
     let name = &format!("hockey_team:{id}:trade_players_lock");
@@ -233,16 +233,16 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     let file = folder.path().join("number");
     fs::write(&file, "0")?;
     let (key, file) = (pair.key(), file.display().to_string());
-    let (name, total, url) = (key.key.to_string(), TOTAL.to_string(), &pair.ground.url);
-    let protocol = pair.ground.protocol_name();
+    let (name, total, url) = (key.key.to_string(), TOTAL.to_string(), &pair.target.url);
+    let protocol = pair.target.protocol_name();
     let expiration = EXPIRATION.as_secs().to_string();
     let ruby = || {
         let mut ruby = pair.gem.ruby("peer.rb", url);
         ruby.args(["churn", &name, &file, &total, &expiration]);
         ruby.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
     };
-    let way = pair.ground.way.name();
-    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol, &way]);
+    let variant = pair.target.variant.name();
+    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol, &variant]);
     let mut all: Vec<Counting> = (0..OF_EACH)
         .map(|_| ruby())
         .chain((0..OF_EACH).map(|_| rust()))
@@ -263,7 +263,7 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     assert_eq!(fs::read_to_string(&file)?, total, "no update is lost");
     assert_eq!(sum(ruby) + sum(rust), TOTAL, "and each was made once");
     // Where locks are passed on among our own, a gem that polls may come away with nothing in so short a time.
-    assert!(sum(rust) > 0 && (sum(ruby) > 0 || pair.ground.way.passes_on()), "both are served");
+    assert!(sum(rust) > 0 && (sum(ruby) > 0 || pair.target.variant.passes_on()), "both are served");
     assert_eq!(key.value(), None, "no key is left behind");
     Ok(())
 }

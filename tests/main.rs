@@ -30,7 +30,7 @@
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
 mod boundaries;
-mod cancelling;
+mod cancellation;
 mod clocks;
 mod combining;
 mod combining_faults;
@@ -46,7 +46,7 @@ mod golden;
 mod hand_over_crowds;
 mod hand_over_faults;
 mod hand_overs;
-mod in_company;
+mod under_load;
 mod interop;
 mod matrix;
 mod package;
@@ -81,15 +81,15 @@ fn main() -> ExitCode {
     let mut arguments = Arguments::from_args();
     // Most tests wait for a time to pass.
     arguments.test_threads.get_or_insert(TEST_THREADS);
-    let grounds = match support::ground::grounds(arguments.list) {
-        Ok(grounds) => grounds,
+    let targets = match support::target::targets(arguments.list) {
+        Ok(targets) => targets,
         Err(problem) => {
             eprintln!("cannot test: {problem}");
             return ExitCode::FAILURE;
         }
     };
-    let mut trials: Vec<Trial> = grounds.iter().flat_map(contract::trials).collect();
-    trials.extend(grounds.iter().flat_map(interop::trials));
+    let mut trials: Vec<Trial> = targets.iter().flat_map(contract::trials).collect();
+    trials.extend(targets.iter().flat_map(interop::trials));
     for part in [
         boundaries::trials(),
         cancelling::trials(),
@@ -107,7 +107,7 @@ fn main() -> ExitCode {
         hand_over_crowds::trials(),
         hand_over_faults::trials(),
         hand_overs::trials(),
-        in_company::trials(),
+        under_load::trials(),
         matrix::trials(),
         package::trials(),
         pools::trials(),

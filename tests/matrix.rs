@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{LockGuard, LockOptions, Protocol};
 
 use crate::support::ruby::{CLASSIC, Gem, PLAIN, RubyPeer, TIME_TO_LIVE, TIME_TO_LIVE_AT_FIRST, Taken};
-use crate::support::{Ground, Outcome, RedisServer, TestKey};
+use crate::support::{Target, Outcome, RedisServer, TestKey};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("matrix", crate::support::tests![every_holder_against_every_contender])
@@ -85,7 +85,7 @@ impl Locker {
 
 /// Both sides of one cell: our own locks, and a Ruby process for each version of the gem.
 struct Arena {
-    ground: Ground,
+    target: Target,
     rubies: BTreeMap<&'static str, RubyPeer>,
 }
 
@@ -96,13 +96,13 @@ enum Hold {
 
 impl Arena {
     fn open() -> Result<Self, Box<dyn std::error::Error>> {
-        let ground = Ground::of(&Arc::new(RedisServer::start()?));
+        let target = Target::of(&Arc::new(RedisServer::start()?));
         let gems = [PLAIN, CLASSIC, TIME_TO_LIVE_AT_FIRST, TIME_TO_LIVE].into_iter();
         let rubies = gems
             .filter(|gem| gem.is_there())
-            .map(|gem| Ok((gem.0, RubyPeer::start(gem, &ground.url)?)))
+            .map(|gem| Ok((gem.0, RubyPeer::start(gem, &target.url)?)))
             .collect::<io::Result<_>>()?;
-        Ok(Self { ground, rubies })
+        Ok(Self { target, rubies })
     }
 
     fn has(&self, locker: Locker) -> bool {
@@ -123,7 +123,7 @@ impl Arena {
                 Ok((taken == Taken::Held).then_some(Hold::Ruby { gem: gem.0, name }))
             }
             _ => {
-                let lock = setnx_lock::Lock::new(&self.ground.locker(), &key.key, locker.options())?;
+                let lock = setnx_lock::Lock::new(&self.target.locker(), &key.key, locker.options())?;
                 Ok(lock.try_lock()?.map(|held| Hold::Ours(Box::new(held))))
             }
         }
@@ -176,7 +176,7 @@ impl Arena {
 
 fn every_holder_against_every_contender() -> Outcome {
     let mut arena = Arena::open()?;
-    let key = arena.ground.key("matrix");
+    let key = arena.target.key("matrix");
     let mut table = String::from("| holder ↓ contender → |");
     for (name, _) in LOCKERS {
         write!(table, " {name} |")?;

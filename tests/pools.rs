@@ -9,8 +9,8 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
-use crate::support::scene::Scene;
-use crate::support::{Ground, LONG, Outcome, RedisServer, Test, assert_says, expiring, millis, tests};
+use crate::support::scenario::Scene;
+use crate::support::{Target, LONG, Outcome, RedisServer, Test, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]
@@ -104,11 +104,11 @@ fn tls_with_a_certificate_of_one_s_own() -> Outcome {
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
     let brief = expiring().timeout(millis(200));
 
-    works(&Locker::with_client(client).open()?, &server, "", 0)?;
+    works(&Locker::with_client(client).build()?, &server, "", 0)?;
 
     // A certificate that nobody vouches for is refused.
     let error = Lock::new(&Locker::open(&url)?, "works", brief)?.lock().unwrap_err();
-    assert!(matches!(error, setnx_lock::Error::Pool { .. }), "nothing was sent: {error}");
+    assert!(matches!(error, setnx_lock::Error::NoConnection { .. }), "nothing was sent: {error}");
     assert!(error.to_string().contains("certificate") && error.to_string().contains("localhost"), "{error}");
     Ok(())
 }
@@ -167,7 +167,7 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
         let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut asking)?;
         Ok(list.lines().filter(|line| !line.contains("cmd=client")).count())
     };
-    let locker = Locker::at(&server.url())?.pool_size(3).open()?;
+    let locker = Locker::builder(&server.url())?.pool_size(3).build()?;
     assert_eq!(clients()?, 0, "opening connects to nothing");
     let lock = Lock::new(&locker, "k", expiring().timeout(LONG))?;
     for _ in 0..20 {
@@ -185,8 +185,8 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
 }
 
 fn nothing_public_tells_a_password() -> Outcome {
-    let settings = Locker::at("redis://user:secret@127.0.0.1:1/")?;
-    let locker = settings.clone().open()?;
+    let settings = Locker::builder("redis://user:secret@127.0.0.1:1/")?;
+    let locker = settings.clone().build()?;
     let lock = Lock::new(&locker, "k", expiring())?;
     let manager = Manager::new(redis::Client::open("redis://user:secret@127.0.0.1:1/")?);
     for shown in [format!("{settings:?}"), format!("{locker:?}"), format!("{lock:?}"), format!("{manager:?}")]
@@ -210,7 +210,7 @@ fn pool_of_one(
 
 fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let key = Ground::of(&server).key("release");
+    let key = Target::of(&server).key("release");
     let (locker, pool) = pool_of_one(&server, LONG)?;
     let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)))?.lock()?;
     let taken = pool.get()?;
@@ -218,16 +218,16 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
     thread::sleep(millis(400));
     key.set("1895000000.5"); // by now it can be another's
     drop(taken);
-    assert_eq!(releasing.join().unwrap()?, Release::Overran);
+    assert_eq!(releasing.join().unwrap()?, Release::Expired);
     assert_eq!(key.value().as_deref(), Some("1895000000.5"));
     Ok(())
 }
 
 fn more_waiters_than_connections() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let key = Ground::of(&server).key("waiters");
+    let key = Target::of(&server).key("waiters");
     key.set("1895000000.5");
-    let locker = Locker::at(&server.url())?.pool_size(1).open()?;
+    let locker = Locker::builder(&server.url())?.pool_size(1).build()?;
     let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
     let waiters: Vec<_> = vec![lock; 32]
         .into_iter()
@@ -263,15 +263,15 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
 }
 
 fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("tested");
-    let manager = Manager::new(redis::Client::open(scene.gate.url())?).command_timeout(LONG);
+    let scenario = Scene::set()?;
+    let key = scenario.target.key("tested");
+    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
     let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)))?.lock()?;
     key.set("1895000000.5");
-    scene.gate.next("PING", Fault::AnswerLate(millis(700)));
-    assert_eq!(held.release()?, Release::Overran, "the test of the connection took longer than the lease");
+    scenario.proxy.next("PING", Fault::AnswerLate(millis(700)));
+    assert_eq!(held.release()?, Release::Expired, "the test of the connection took longer than the lease");
     assert_eq!(key.value().as_deref(), Some("1895000000.5"));
     Ok(())
 }
@@ -291,19 +291,19 @@ fn a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits() -> Outcome {
 }
 
 fn a_slow_connection_is_opened_once() -> Outcome {
-    let scene = Scene::set()?;
-    let url = scene.gate.url().replace("redis://", "redis://:secret@");
-    scene.ground.connection().set_read_timeout(None)?;
+    let scenario = Scene::set()?;
+    let url = scenario.proxy.url().replace("redis://", "redis://:secret@");
+    scenario.target.connection().set_read_timeout(None)?;
     let () = redis::cmd("CONFIG")
         .arg("SET")
         .arg("requirepass")
         .arg("secret")
-        .query(&mut scene.ground.connection())?;
-    scene.gate.next("AUTH", Fault::AnswerLate(millis(400)));
+        .query(&mut scenario.target.connection())?;
+    scenario.proxy.next("AUTH", Fault::AnswerLate(millis(400)));
     drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
     let connections: std::collections::BTreeSet<usize> =
-        scene.gate.asked().iter().map(|asked| asked.connection).collect();
-    assert_eq!(connections.len(), 1, "{:?}", scene.gate.asked());
+        scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections.len(), 1, "{:?}", scenario.proxy.asked());
     Ok(())
 }
 
@@ -329,7 +329,7 @@ fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
     server.stop();
     assert!(lock.lock().is_err());
     thread::sleep(millis(700));
-    assert!(matches!(lock.lock(), Err(Error::Pool { .. })));
+    assert!(matches!(lock.lock(), Err(Error::NoConnection { .. })));
     server.restart()?;
     drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);
     Ok(())
@@ -337,7 +337,7 @@ fn a_restarted_server_is_met_with_fresh_connections() -> Outcome {
 
 fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let key = Ground::of(&server).key("pool");
+    let key = Target::of(&server).key("pool");
     let (managed, pool) = pool_of_one(&server, millis(300))?;
     let options = expiring().timeout(millis(100));
     for (locker, words) in
@@ -346,7 +346,7 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
         let lock = Lock::new(&locker, &key.key, options)?;
         let mut taken = pool.get()?;
         let error = lock.lock().expect_err("the pool is empty");
-        assert!(matches!(error, Error::Pool { .. }), "{error:?}");
+        assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
         assert_says(&error, &key, &["no connection to the server within", words]);
         let _: String = redis::cmd("PING").query(&mut *taken)?;
         assert_eq!(key.value(), None);
@@ -354,7 +354,7 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
         // What is held is not lost by it: the lock frees itself.
         let held = lock.lock()?;
         let taken = pool.get()?;
-        assert!(matches!(held.release(), Err(Error::Pool { .. })));
+        assert!(matches!(held.release(), Err(Error::NoConnection { .. })));
         assert!(key.value().is_some());
         drop(taken);
         key.delete();
@@ -383,7 +383,7 @@ fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     thread::sleep(millis(500));
     let () = admin.set("room", "1895000000.5")?; // the lease has passed, and another has taken over
     let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(100).query(&mut admin)?;
-    assert_eq!(releasing.join().unwrap()?, Release::Overran);
+    assert_eq!(releasing.join().unwrap()?, Release::Expired);
     assert_eq!(admin.get::<_, Option<String>>("room")?.as_deref(), Some("1895000000.5"));
     drop(busy);
     Ok(())

@@ -10,7 +10,7 @@ use std::{env, fs, io, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
-use crate::support::{LONG, Outcome, RedisServer, Way, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
 use crate::{cancelling, clocks, wake_ups};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -35,9 +35,9 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let words: Vec<&str> = part.split(',').collect();
     let played = match words.as_slice() {
         ["count", url, key, file] => count(url, key, Path::new(file)),
-        ["hold", url, key, expiration, protocol, way] => hold(url, key, expiration, protocol, way),
-        ["churn", url, key, file, total, expiration, protocol, way] => {
-            churn(url, key, Path::new(file), [total, expiration, protocol, way])
+        ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
+        ["churn", url, key, file, total, expiration, protocol, variant] => {
+            churn(url, key, Path::new(file), [total, expiration, protocol, variant])
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
@@ -88,14 +88,14 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
 }
 
 /// Takes the lock, says so, and keeps it until killed, or for a minute.
-fn hold(url: &str, key: &str, expiration: &str, protocol: &str, way: &str) -> Played {
+fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -> Played {
     let expiration = humantime::parse_duration(expiration)?;
     let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
-    let way = Way::named(way)?;
-    let (locker, crowd) = way.open(url)?;
-    let held = Lock::new(&locker, key, way.set(options))?.lock()?;
+    let variant = Variant::named(variant)?;
+    let (locker, contention) = variant.open(url)?;
+    let held = Lock::new(&locker, key, variant.set(options))?.lock()?;
     // Nothing of it is to be left behind.
-    drop(crowd);
+    drop(contention);
     println!("holding");
     thread::sleep(LONG);
     drop(held);
@@ -104,12 +104,12 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, way: &str) -> Pl
 
 /// Says ready, waits for a line, and counts in a file under the lock until `total` is reached, as the peer in Ruby does, and
 /// says how often it did. On two threads, so that there is somebody to pass a lock on to.
-fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, way]: [&str; 4]) -> Played {
+fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, variant]: [&str; 4]) -> Played {
     let total: u32 = total.parse()?;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
-    let way = Way::named(way)?;
-    let (locker, _crowd) = way.open(url)?;
-    let options = way.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
+    let variant = Variant::named(variant)?;
+    let (locker, _crowd) = variant.open(url)?;
+    let options = variant.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
     let lock = Lock::new(&locker, key, options)?;
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
@@ -175,7 +175,7 @@ fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
     assert_eq!(said, "holding\n");
     let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::ZERO);
     let lock = Lock::new(&Locker::open(&server.url())?, "killed_lock", options)?;
-    let setnx_lock::Content::Until(expiry) = lock.peek()? else { panic!("{:?}", lock.peek()) };
+    let setnx_lock::LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
     holder.kill()?;
     holder.wait()?;
     match lock.lock() {

@@ -10,8 +10,8 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
 use crate::servers::Fault;
-use crate::support::scene::{Scene, impatient};
-use crate::support::{Ground, Outcome, RedisServer, assert_says, expiring, millis, tests};
+use crate::support::scenario::{Scene, impatient};
+use crate::support::{Target, Outcome, RedisServer, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -38,17 +38,17 @@ fn refused(error: &Error) -> RefusalKind {
 
 fn a_key_of_another_type() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("list");
-    let _: i32 = ground.connection().rpush(key.key.as_bytes(), &["a", "b"])?;
-    let lock = ground.lock(&key, expiring());
+    let target = Target::of(&server);
+    let key = target.key("list");
+    let _: i32 = target.connection().rpush(key.key.as_bytes(), &["a", "b"])?;
+    let lock = target.lock(&key, expiring());
     let error = lock.lock().expect_err("it is a list");
     assert_eq!(refused(&error), RefusalKind::WrongType);
     assert_says(&error, &key, &["WRONGTYPE", "choose another key"]);
-    assert_eq!(refused(&lock.peek().unwrap_err()), RefusalKind::WrongType);
+    assert_eq!(refused(&lock.state().unwrap_err()), RefusalKind::WrongType);
     // Without an expiration nothing but SETNX is sent, and the list is as good as a holder.
-    assert!(ground.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
-    let left: Vec<String> = ground.connection().lrange(key.key.as_bytes(), 0, -1)?;
+    assert!(target.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
+    let left: Vec<String> = target.connection().lrange(key.key.as_bytes(), 0, -1)?;
     assert_eq!(left, ["a", "b"]);
     Ok(())
 }
@@ -79,12 +79,12 @@ fn a_password_that_is_missing_or_wrong() -> Outcome {
 
 fn a_server_over_its_memory() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("memory");
-    let lock = ground.lock(&key, expiring());
+    let target = Target::of(&server);
+    let key = target.key("memory");
+    let lock = target.lock(&key, expiring());
     let held = lock.lock()?;
     server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-    assert_eq!(refused(&ground.lock(&key, expiring()).lock().unwrap_err()), RefusalKind::OverMemory);
+    assert_eq!(refused(&target.lock(&key, expiring()).lock().unwrap_err()), RefusalKind::OverMemory);
     assert_eq!(held.release()?, Release::Released { certified: false }, "DEL is let through");
     let error = lock.lock().unwrap_err();
     assert_says(&error, &key, &["OOM", "free memory or raise the limit"]);
@@ -95,7 +95,7 @@ fn a_server_over_its_memory() -> Outcome {
 
 fn a_server_with_too_many_clients() -> Outcome {
     let server = Arc::new(RedisServer::start_with("maxclients 2")?);
-    let ground = Ground::of(&server);
+    let target = Target::of(&server);
     let first = redis::Client::open(server.url())?;
     let mut taken = [first.get_connection()?, first.get_connection()?];
     let _: String = redis::cmd("PING").query(&mut taken[0])?;
@@ -106,12 +106,12 @@ fn a_server_with_too_many_clients() -> Outcome {
         // The server says so and hangs up, and whether its words are still read is a matter of who was first.
         match &error {
             Error::Refused { refusal, .. } => assert_eq!(refusal.kind(), RefusalKind::TooManyClients),
-            Error::Unknown { .. } | Error::Pool { .. } => {}
+            Error::Unknown { .. } | Error::NoConnection { .. } => {}
             other => panic!("{other:?}"),
         }
     }
     drop(taken);
-    let held = Lock::new(&Locker::open(&ground.url)?, "report", expiring())?.lock();
+    let held = Lock::new(&Locker::open(&target.url)?, "report", expiring())?.lock();
     drop(held?);
     Ok(())
 }
@@ -121,7 +121,7 @@ fn a_replica_that_takes_no_writes() -> Outcome {
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", master.port()))?;
     // Until it has its data from the master it may say that it is loading.
     let error = loop {
-        let unasked = Locker::at(&replica.url())?.without_info().open()?;
+        let unasked = Locker::builder(&replica.url())?.skip_server_check().build()?;
         let error = Lock::new(&unasked, "report", expiring())?.lock().unwrap_err();
         if refused(&error) != RefusalKind::Loading {
             break error;
@@ -134,9 +134,9 @@ fn a_replica_that_takes_no_writes() -> Outcome {
 }
 
 fn refusals_in_the_words_of_old_servers() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("words");
-    let lock = scene.lock(&key, expiring());
+    let scenario = Scene::set()?;
+    let key = scenario.target.key("words");
+    let lock = scenario.lock(&key, expiring());
     for (words, kind) in [
         ("-ERR operation not permitted\r\n", RefusalKind::NoPassword),
         ("-ERR command not allowed when used memory > 'maxmemory'\r\n", RefusalKind::OverMemory),
@@ -146,26 +146,26 @@ fn refusals_in_the_words_of_old_servers() -> Outcome {
         ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
         ("-ERR max number of clients reached\r\n", RefusalKind::TooManyClients),
     ] {
-        scene.gate.next("SETNX", Fault::Say(words));
+        scenario.proxy.next("SETNX", Fault::Say(words));
         let error = lock.lock().unwrap_err();
         assert_eq!(refused(&error), kind, "{error}");
         assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
         assert_eq!(key.value(), None);
     }
     // A server that has no room for us closes the connection; the others are good to use again.
-    let connections: Vec<usize> = scene.gate.asked().iter().map(|asked| asked.connection).collect();
+    let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert_eq!(connections, [0; 7]);
     drop(lock.lock()?);
-    assert_eq!(scene.gate.asked().last().map(|asked| asked.connection), Some(1));
+    assert_eq!(scenario.proxy.asked().last().map(|asked| asked.connection), Some(1));
     Ok(())
 }
 
 fn a_refusal_on_release() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("refused");
-    let lock = scene.lock(&key, expiring());
+    let scenario = Scene::set()?;
+    let key = scenario.target.key("refused");
+    let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
-    scene.gate.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
+    scenario.proxy.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
     assert_eq!(refused(&held.release().unwrap_err()), RefusalKind::NotPermitted);
     assert!(key.value().is_some());
     Ok(())
@@ -191,15 +191,15 @@ fn options_that_make_no_sense() -> Outcome {
 }
 
 fn settings_that_make_no_sense() -> Outcome {
-    let settings = Locker::at("redis://127.0.0.1:1/")?;
+    let settings = Locker::builder("redis://127.0.0.1:1/")?;
     let zero = Duration::ZERO;
     for (settings, words) in [
         (settings.clone().pool_size(0), "at least one"),
         (settings.clone().connect_timeout(zero), "time-out of zero"),
         (settings.clone().command_timeout(zero), "time-out of zero"),
-        (settings.patience(zero), "time-out of zero"),
+        (settings.unreachable_timeout(zero), "time-out of zero"),
     ] {
-        let error = settings.open().expect_err("refused at once");
+        let error = settings.build().expect_err("refused at once");
         assert!(
             error.to_string().starts_with("cannot open a locker: ") && error.to_string().contains(words),
             "{error}"

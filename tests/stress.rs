@@ -15,7 +15,7 @@ use setnx_lock::Protocol;
 
 pub(crate) use arena::as_worker;
 
-use crate::servers::Gate;
+use crate::servers::Proxy;
 use crate::support::{Outcome, RedisServer, tests};
 use arena::chance::Chance;
 use arena::hold::{End, Hold, Outcome as Told};
@@ -54,14 +54,14 @@ const ARENA: Arena = Arena {
 /// What is told, and how many commands have shared a trip with others'.
 fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Account, usize), Failure> {
     let server = RedisServer::start()?;
-    let gate = Gate::before(server.address())?;
+    let proxy = Proxy::before(server.address())?;
     let chance = Chance::new();
-    gate.slow_down(move |asked| network::delay(&chance, &asked.name));
+    proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut shared = 0;
-    let account = ARENA.run(player, &gate.url(), |holds| {
+    let account = ARENA.run(player, &proxy.url(), |holds| {
         // Which is in no transaction of its own.
-        shared += gate.asked().iter().filter(|asked| asked.name == "SETNX" && asked.seat.of > 1).count();
-        gate.forget();
+        shared += proxy.asked().iter().filter(|asked| asked.name == "SETNX" && asked.seat.of > 1).count();
+        proxy.forget();
         Ok(go_on(holds))
     })?;
     assert!(account.troubles.is_empty(), "{:?}", account.troubles);
@@ -75,7 +75,7 @@ fn watched_never_has_two_valid_leases() -> Outcome {
 
 fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcome {
     let (holds, _) = excludes(Player::Passing)?;
-    let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOver)));
+    let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOff)));
     let passed_on = holds.iter().filter(passed_on).count();
     assert!(passed_on > holds.len() / 50, "{passed_on} of {}", holds.len());
     Ok(())
@@ -157,8 +157,8 @@ fn the_checker_finds_what_a_release_did_not_say() -> Outcome {
         (Some(Told::Released), 1),
         (Some(Told::Certified), 1),
         (Some(Told::Silent), 1),
-        (Some(Told::HandedOver), 1),
-        (Some(Told::Overran), 0),
+        (Some(Told::HandedOff), 1),
+        (Some(Told::Expired), 0),
         (Some(Told::Lost), 0),
         (Some(Told::Failed), 0),
         (None, 0),
@@ -182,7 +182,7 @@ fn the_checker_leaves_alone_what_is_right() -> Outcome {
         // It overran and was killed over it.
         hold([1, 5], killed(15)),
         // Its lease was over when it began.
-        hold([15, 15], End::Left(Moment(16), Some(Told::Overran))),
+        hold([15, 15], End::Left(Moment(16), Some(Told::Expired))),
         // Nobody knows yet when it ended.
         hold([11, 30], End::Open),
         Hold { key: 2, ..first.clone() },
@@ -198,7 +198,7 @@ fn the_checker_agrees_with_a_look_at_every_pair() -> Outcome {
     let end = prop_oneof![
         (0_u64..60).prop_map(killed),
         (0_u64..60, any::<bool>()).prop_map(|(at, says)| {
-            End::Left(Moment(at), Some(if says { Told::Overran } else { Told::Released }))
+            End::Left(Moment(at), Some(if says { Told::Expired } else { Told::Released }))
         }),
     ];
     let holds = vec((0_u64..3, 0_u64..200, 0_u64..30, end), 0..12).prop_map(|holds| {

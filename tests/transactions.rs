@@ -9,8 +9,8 @@ use redis::ConnectionLike as _;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
 use crate::servers::Fault;
-use crate::support::scene::Scene;
-use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::scenario::Scene;
+use crate::support::{Target, LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 pub(crate) const CERTIFIED: Release = Release::Released { certified: true };
@@ -40,9 +40,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
-        let ground = Ground::of(&server).with(protocol);
-        let key = ground.key("time-to-live");
-        let lock = ground.lock(&key, expiring());
+        let target = Target::of(&server).with(protocol);
+        let key = target.key("time-to-live");
+        let lock = target.lock(&key, expiring());
         for before in [None, Some(PAST)] {
             if let Some(past) = before {
                 key.set(past);
@@ -55,7 +55,7 @@ fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
             } else {
                 assert_eq!(left, -1, "{protocol:?} after {before:?}");
             }
-            assert_eq!(held.release()?, ground.released());
+            assert_eq!(held.release()?, target.released());
         }
     }
     Ok(())
@@ -63,9 +63,9 @@ fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
 
 fn the_server_frees_the_lock_of_a_dead_holder() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server).with(Protocol::Ttl);
-    let key = ground.key("dead");
-    mem::forget(ground.lock(&key, LockOptions::expiring_after(millis(100))).lock()?);
+    let target = Target::of(&server).with(Protocol::Ttl);
+    let key = target.key("dead");
+    mem::forget(target.lock(&key, LockOptions::expiring_after(millis(100))).lock()?);
     let until: f64 = key.value().expect("held").parse()?;
     // Nobody asks for the lock: it goes by itself.
     let end = SystemTime::now() + LONG;
@@ -76,7 +76,7 @@ fn the_server_frees_the_lock_of_a_dead_holder() -> Outcome {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     assert!(now >= until, "freed at {now}, before {until}");
     // Without an expiration there would be nothing for the server to go by.
-    let error = Lock::new(&ground.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
+    let error = Lock::new(&target.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
     assert!(matches!(&error, Err(Error::Options { .. })), "{error:?}");
     assert!(error.unwrap_err().to_string().contains("the protocol Ttl needs an expiration"));
     Ok(())
@@ -85,14 +85,14 @@ fn the_server_frees_the_lock_of_a_dead_holder() -> Outcome {
 fn another_s_key_is_never_deleted() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     for protocol in BOTH {
-        let ground = Ground::of(&server).with(protocol);
-        let key = ground.key("another");
+        let target = Target::of(&server).with(protocol);
+        let key = target.key("another");
         // A gem's from 1.4.2 on, one without an expiration, a gem's far from ours, one of this library's close to ours.
-        let ours = ground.lock(&key, expiring()).lock()?;
+        let ours = target.lock(&key, expiring()).lock()?;
         let close = format!("{}1234567", key.value().expect("held").split_at(18).0);
         assert_eq!(ours.release()?, CERTIFIED);
         for other in ["", "1", "1895000000.5", &close] {
-            let held = ground.lock(&key, expiring()).lock()?;
+            let held = target.lock(&key, expiring()).lock()?;
             key.set(other);
             assert_eq!(held.release()?, Release::Lost, "{other:?}");
             assert_eq!(key.value().as_deref(), Some(other));
@@ -105,9 +105,9 @@ fn another_s_key_is_never_deleted() -> Outcome {
 fn a_classic_loser_s_overwrite_is_deleted_without_a_certificate() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     for protocol in BOTH {
-        let ground = Ground::of(&server).with(protocol);
-        let key = ground.key("loser");
-        let held = ground.lock(&key, expiring()).lock()?;
+        let target = Target::of(&server).with(protocol);
+        let key = target.key("loser");
+        let held = target.lock(&key, expiring()).lock()?;
         // As a gem writes it that asked 0.2 s later.
         let until = held.expires_at().expect("it expires").timestamp_micros() + 1_200_000;
         key.set(&format!("{}.{:06}", until / 1_000_000, until % 1_000_000));
@@ -119,9 +119,9 @@ fn a_classic_loser_s_overwrite_is_deleted_without_a_certificate() -> Outcome {
 
 fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server).with(Protocol::Watched);
-    let key = ground.key("overran");
-    let held = ground.lock(&key, LockOptions::expiring_after(millis(20))).lock()?;
+    let target = Target::of(&server).with(Protocol::Watched);
+    let key = target.key("overran");
+    let held = target.lock(&key, LockOptions::expiring_after(millis(20))).lock()?;
     thread::sleep(millis(30));
     assert!(held.ensure_held().is_err(), "the lease has passed");
     assert_eq!(held.release()?, CERTIFIED, "but nobody took the lock");
@@ -130,8 +130,8 @@ fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcom
 }
 
 /// Lets the answer to the GET after WATCH come late, and writes the key meanwhile.
-fn written_after_the_look(scene: &Scene, key: &crate::support::TestKey, value: &str, nth_get: usize) {
-    let seen = || scene.gate.names().iter().filter(|name| *name == "GET").count() >= nth_get;
+fn written_after_the_look(scenario: &Scene, key: &crate::support::TestKey, value: &str, nth_get: usize) {
+    let seen = || scenario.proxy.names().iter().filter(|name| *name == "GET").count() >= nth_get;
     while !seen() {
         thread::sleep(millis(1));
     }
@@ -142,21 +142,21 @@ fn written_after_the_look(scene: &Scene, key: &crate::support::TestKey, value: &
 
 fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
     for protocol in BOTH {
-        let scene = Scene::set()?;
-        let key = scene.ground.key("faster");
+        let scenario = Scene::set()?;
+        let key = scenario.target.key("faster");
         key.set(PAST);
-        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
-        scene.gate.next("GET", Fault::AnswerLate(Duration::ZERO));
-        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
+        scenario.proxy.next("GET", Fault::AnswerLate(Duration::ZERO));
+        scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
-        written_after_the_look(&scene, &key, "1895000000.5", 2);
+        written_after_the_look(&scenario, &key, "1895000000.5", 2);
         let error = contending.join().unwrap().expect_err("another was faster");
         assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
         assert!(error.to_string().contains("last seen: held until 2030"), "{error}");
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
         assert_eq!(
-            scene.gate.names().join(" "),
+            scenario.proxy.names().join(" "),
             match protocol {
                 Protocol::Ttl => "SET GET WATCH GET MULTI SET EXEC GET",
                 _ => "SETNX GET WATCH GET MULTI SET EXEC GET",
@@ -168,25 +168,25 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
 
 fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
     for protocol in BOTH {
-        let scene = Scene::set()?;
-        let key = scene.ground.key("written");
-        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let scenario = Scene::set()?;
+        let key = scenario.target.key("written");
+        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
+        scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let releasing = thread::spawn(move || held.release());
-        written_after_the_look(&scene, &key, "1895000000.5", 1);
+        written_after_the_look(&scenario, &key, "1895000000.5", 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
         // Looked at again after the transaction had failed, and left.
-        assert_eq!(scene.gate.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
+        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
     }
     Ok(())
 }
 
 fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("watched");
+    let target = Target::of(&server);
+    let key = target.key("watched");
     let manager = Manager::new(redis::Client::open(server.url())?);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
@@ -213,22 +213,22 @@ fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
 
 fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> Outcome {
     for (found, after) in [(Some("1895000000.5"), "UNWATCH"), (None, "UNWATCH SETNX")] {
-        let scene = Scene::set()?;
-        let key = scene.ground.key("changed");
+        let scenario = Scene::set()?;
+        let key = scenario.target.key("changed");
         key.set(PAST);
-        let locker = Locker::at(&scene.gate.url())?.pool_size(1).command_timeout(LONG).open()?;
+        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
         let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
         let lock = Lock::new(&locker, &key.key, options)?;
         // The first look is answered late, and when it is, what it saw is no longer there.
-        scene.gate.next("GET", Fault::AnswerLate(millis(800)));
+        scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
-        written_after_the_look(&scene, &key, found.unwrap_or("gone in a moment"), 1);
+        written_after_the_look(&scenario, &key, found.unwrap_or("gone in a moment"), 1);
         if found.is_none() {
             key.delete();
         }
         let held = contending.join().unwrap();
         assert_eq!(held.is_ok(), found.is_none(), "{held:?}");
-        assert_eq!(scene.gate.names().join(" "), format!("SETNX GET WATCH GET {after}"));
+        assert_eq!(scenario.proxy.names().join(" "), format!("SETNX GET WATCH GET {after}"));
         mem::forget(held);
     }
     Ok(())
@@ -240,47 +240,47 @@ struct Curious(Locker, setnx_lock::Key, mpsc::Sender<bool>);
 
 impl Observe for Curious {
     fn event(&self, event: &Event<'_>) {
-        if let Event::Stuck { .. } = event {
+        if let Event::NeverExpires { .. } = event {
             let lock = Lock::new(&self.0, &self.1, expiring()).unwrap();
-            self.2.send(lock.peek().is_ok()).unwrap();
+            self.2.send(lock.state().is_ok()).unwrap();
         }
     }
 }
 
 fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("observer");
+    let scenario = Scene::set()?;
+    let key = scenario.target.key("observer");
     key.set(PAST);
-    let locker = Locker::at(&scene.gate.url())?.pool_size(1).open()?;
+    let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).build()?;
     let (sender, looked) = mpsc::channel();
     let observed = locker.clone().observed_by(Curious(locker, key.key.clone(), sender));
     let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
     let lock = Lock::new(&observed, &key.key, options)?;
-    scene.gate.next("GET", Fault::AnswerLate(millis(800)));
+    scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
     let contending = thread::spawn(move || lock.try_lock());
-    written_after_the_look(&scene, &key, "1", 1);
+    written_after_the_look(&scenario, &key, "1", 1);
     assert!(contending.join().unwrap()?.is_none());
     assert!(looked.recv()?, "the connection that watched was free again");
     Ok(())
 }
 
 fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
-    let scene = Scene::set()?;
-    let key = scene.ground.key("late");
+    let scenario = Scene::set()?;
+    let key = scenario.target.key("late");
     key.set(PAST);
-    let lock = scene.lock(&key, expiring().protocol(Protocol::Watched));
+    let lock = scenario.lock(&key, expiring().protocol(Protocol::Watched));
     // SETNX is lost on its way, and arrives when the key has been read and is about to be watched.
-    scene.gate.next("SETNX", Fault::CutBefore);
-    scene.gate.next("GET", Fault::AnswerLate(millis(200)));
+    scenario.proxy.next("SETNX", Fault::CutBefore);
+    scenario.proxy.next("GET", Fault::AnswerLate(millis(200)));
     let contending = thread::spawn(move || lock.lock());
-    while !scene.gate.names().contains(&"GET".to_owned()) {
+    while !scenario.proxy.names().contains(&"GET".to_owned()) {
         thread::sleep(millis(1));
     }
     thread::sleep(millis(50));
-    key.set(&scene.gate.asked()[0].arguments[1]);
+    key.set(&scenario.proxy.asked()[0].arguments[1]);
     let held = contending.join().unwrap()?;
     // No time is spent on leaving what was watched: the lease runs.
-    assert_eq!(scene.gate.names().join(" "), "SETNX GET WATCH GET");
+    assert_eq!(scenario.proxy.names().join(" "), "SETNX GET WATCH GET");
     assert_eq!(held.release()?, CERTIFIED);
     Ok(())
 }

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{Ground, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{Target, LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -46,7 +46,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
     assert_eq!(commands[20][2], "1");
 
     let monitor = Monitor::on(&server)?;
-    let silent = Locker::at(&server.url())?.without_info().open()?;
+    let silent = Locker::builder(&server.url())?.skip_server_check().build()?;
     Lock::new(&silent, "pair", expiring())?.with(|_| Ok::<_, Error>(()))?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
     Ok(())
@@ -54,10 +54,10 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
 
 fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
-    let key = ground.key("contend");
+    let target = Target::of(&server);
+    let key = target.key("contend");
     let name = key.key.to_string();
-    let lock = connected(ground.lock(&key, expiring().timeout(millis(50))))?;
+    let lock = connected(target.lock(&key, expiring().timeout(millis(50))))?;
     key.set("1895000000.5");
     let monitor = Monitor::on(&server)?;
     assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
@@ -77,7 +77,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
 
     // Without an expiration a waiter asks and sleeps, and never looks.
     key.set("1532000016.5");
-    let lock = connected(ground.lock(&key, LockOptions::held_until_released().timeout(millis(50))))?;
+    let lock = connected(target.lock(&key, LockOptions::held_until_released().timeout(millis(50))))?;
     let monitor = Monitor::on(&server)?;
     assert!(lock.lock().is_err());
     let commands = monitor.recorded(&server)?;
@@ -88,7 +88,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
 fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let monitor = Monitor::on(&server)?;
-    let locker = Locker::at(&server.url())?.without_info().open()?;
+    let locker = Locker::builder(&server.url())?.skip_server_check().build()?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
     let lock = Lock::new(&locker, "all", brief)?;
     mem::forget(lock.lock()?); // a holder that died
@@ -98,7 +98,7 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     })?;
     let held = lock.lock()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
-    let _ = (lock.peek()?, lock.exists()?, held.remaining(), lock.clear()?);
+    let _ = (lock.state()?, lock.exists()?, held.remaining(), lock.clear()?);
     assert!(held.release().is_ok());
     let held = lock.lock()?;
     thread::sleep(Duration::from_millis(120));
@@ -112,11 +112,11 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
 
 fn watched_and_ttl_send_their_transactions() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let ground = Ground::of(&server);
+    let target = Target::of(&server);
     for (protocol, ask) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
-        let ground = ground.with(protocol);
-        let key = ground.key("transactions");
-        let lock = connected(ground.lock(&key, expiring().timeout(Duration::ZERO)))?;
+        let target = target.with(protocol);
+        let key = target.key("transactions");
+        let lock = connected(target.lock(&key, expiring().timeout(Duration::ZERO)))?;
         let monitor = Monitor::on(&server)?;
         lock.lock()?.release().map(|_| ())?;
         let commands = monitor.recorded(&server)?;

@@ -1,11 +1,11 @@
 //! The gate: stands before a real, current `redis-server`, and makes of it what a test needs.
 //!
-//! It writes down what was asked (`gate`), lets single commands come to harm (`harm`), and plays an old version if it is told
+//! It writes down what was asked (`proxy`), lets single commands come to harm (`harm`), and plays an old version if it is told
 //! to: what that knew (`versions`), what it did otherwise (`quirks`, `lists`) and what it told of itself (`info`). Nothing is played
 //! that the real server does as well, so what a test sees of keys, lists and transactions is the work of a real one. What is
 //! not played is in `README.md`.
 
-mod gate;
+mod proxy;
 mod harm;
 mod info;
 mod lists;
@@ -15,6 +15,6 @@ mod real;
 mod resp;
 mod versions;
 
-pub(crate) use gate::{Asked, Gate, Seat};
+pub(crate) use proxy::{Asked, Proxy, Seat};
 pub(crate) use harm::{Fault, Hold};
 pub(crate) use versions::Played;

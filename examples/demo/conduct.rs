@@ -4,7 +4,7 @@
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use setnx_lock::{Content, Lock, LockOptions, Locker};
+use setnx_lock::{LockState, Lock, LockOptions, Locker};
 
 use crate::Failure;
 use crate::account::{Account, Death, Turns};
@@ -38,7 +38,7 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
     let folder = tempfile::Builder::new().prefix("setnx-lock-demo-").tempdir()?;
     let lock =
         Lock::new(&Locker::open(&url)?, key.as_str(), LockOptions::expiring_after(options.expiration))?;
-    if lock.peek()? != Content::Absent {
+    if lock.state()? != LockState::Absent {
         return Err(format!("the key {key} is in use on this server").into());
     }
     let lock = CleanLock(lock);
@@ -178,8 +178,8 @@ impl Run {
 
 /// Reads from the key how long its holder's lease lasts for the others.
 fn named_expiry(lock: &Lock) -> Result<Moment, Failure> {
-    match lock.peek()? {
-        Content::Until(expiry) => {
+    match lock.state()? {
+        LockState::Until(expiry) => {
             let time = expiry.system_time().ok_or("the key names a time that this platform cannot hold")?;
             Ok(time.into())
         }

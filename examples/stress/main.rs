@@ -34,7 +34,7 @@ use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
 use report::Game;
-use servers::Gate;
+use servers::Proxy;
 use shield::Parent;
 
 /// How long the gem's protocol may take to go wrong.
@@ -81,17 +81,17 @@ fn play(
     parent: &Parent,
 ) -> Result<Game, Failure> {
     let server = RedisServer::start()?;
-    let gate = match options.playing {
-        Some(version) => Gate::playing(version, server.address())?,
-        None => Gate::before(server.address())?,
+    let proxy = match options.playing {
+        Some(version) => Proxy::playing(version, server.address())?,
+        None => Proxy::before(server.address())?,
     };
     let chance = Chance::new();
-    gate.slow_down(move |asked| network::delay(&chance, &asked.name));
+    proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut progress = Progress::start(player, wanted)?;
     let began = Instant::now();
-    let account = arena.run(player, &gate.url(), |holds| {
+    let account = arena.run(player, &proxy.url(), |holds| {
         // What was asked would be gigabytes.
-        gate.forget();
+        proxy.forget();
         progress.advance(holds.len());
         if parent.is_gone() {
             return Err("interrupted; the workers and the server are gone".into());

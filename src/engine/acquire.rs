@@ -1,31 +1,35 @@
-//! Getting a lock: waits for its turn, then does what the rules say, until there is a lease or an error.
+//! Acquiring: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
 
+use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
 
 use super::call::Call;
-use super::{Engine, Held};
+use super::{Engine, HeldLock};
+use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::Event;
 use crate::key::Key;
-use crate::options::LockOptions;
-use crate::protocol::GiveUp;
-use crate::protocol::acquire::{Acquiring, Action, Note, Terms};
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::lease::Lease;
-use crate::server::Over;
-use crate::value::Content;
-use crate::waiting::{Canceller, Gift, Hold, News, Place, Sighting, Turn, Wish, Woken};
+use crate::protocol::{GiveUp, Reply};
+use crate::queue::{CancelToken, Handoff, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode, Woken};
+use crate::thread_holds::{self, HoldKind, HoldMark};
+use crate::value::LockState;
 
-/// A lock that was got, and what it took.
+/// A lock that was acquired, and what it took.
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) lease: Lease,
-    pub(crate) hold: Hold,
-    /// How often in a row it has passed from thread to thread.
-    pub(crate) passed: u32,
+    /// The protocol to release it by.
+    pub(crate) protocol: Protocol,
+    pub(crate) holder: HolderTicket,
+    /// How often in a row it has been handed off.
+    pub(crate) handoffs: u32,
     pub(crate) at: Now,
-    pub(crate) tries: u32,
+    pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
 
@@ -34,141 +38,161 @@ struct Wait<'a> {
     engine: &'a Engine,
     key: &'a Key,
     options: &'a LockOptions,
-    canceller: Option<&'a Canceller>,
+    cancel_token: Option<&'a CancelToken>,
     began: Now,
     deadline: Option<Uptime>,
+    /// How often the server was asked for the lock so far.
+    attempts: Cell<u32>,
 }
 
 impl Engine {
-    /// Waits and tries until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
+    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
     pub(crate) fn acquire(
         &self,
         key: &Key,
         options: &LockOptions,
-        canceller: Option<&Canceller>,
-    ) -> Result<Acquired, Error> {
-        self.refuse_after_a_fork(key)?;
-        let _registered = canceller.map(Canceller::register);
+        cancel_token: Option<&CancelToken>,
+        kind: HoldKind,
+    ) -> Result<(Acquired, HoldMark), Error> {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let wait = Wait { engine: self, key, options, canceller, began, deadline };
-        wait.check()?;
-        loop {
-            let acquired = wait.once()?;
-            let Acquired { lease, at, tries, waited, .. } = &acquired;
-            // I3: a thread that slept through the lease it was given goes to the end of the line.
-            if lease.has_passed(*at) {
-                self.report(key, &mut vec![Note::LateGrant]);
-                continue;
-            }
-            self.observer.tell(&Event::Acquired { key, tries: *tries, waited: *waited });
-            return Ok(acquired);
-        }
+        let wait = Wait { engine: self, key, options, cancel_token, began, deadline, attempts: Cell::new(0) };
+        let acquired = wait.acquire();
+        let waited = clock::uptime().since(began.uptime);
+        let (attempts, outcome) = match &acquired {
+            Ok(acquired) => (acquired.attempts, Ok(())),
+            Err(error) => (wait.attempts.get(), Err(error)),
+        };
+        self.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
+        Ok((acquired?, thread_holds::note(&self.identity, key, kind)))
     }
 
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
         for note in notes.drain(..) {
-            self.observer.tell(&match &note {
-                Note::TookOver(from) => Event::TookOver { key, from },
-                Note::Overwrote(winner) => Event::Overwrote { key, winner },
+            self.observer.notify(&match &note {
+                Note::TakenOver(from) => Event::TakenOver { key, from },
+                Note::ValueOverwritten(winner) => Event::ValueOverwritten { key, winner },
                 Note::LateGrant => Event::LateGrant { key },
-                Note::Stuck(content) => Event::Stuck { key, content },
+                Note::NeverExpires(state) => Event::NeverExpires { key, state },
             });
         }
     }
 }
 
 impl Wait<'_> {
-    /// Stands in the line until it is our turn, then tries. One try waits for nobody, and stands in no line.
-    fn once(&self) -> Result<Acquired, Error> {
-        if self.options.timeout == Some(Duration::ZERO) {
-            let (attempt, action) = Acquiring::start(self.terms(), self.began);
-            return self.attempt(attempt, action, self.began, self.began.uptime, &mut None);
+    fn acquire(&self) -> Result<Acquired, Error> {
+        if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
+            return Err(Error::Nested { key: self.key.clone() });
         }
-        let mut place = Some(self.engine.lines.join(self.key, Wish::of(self.options)));
-        let came = self.in_line(&mut place);
-        // A token that came as we gave up is for another process, if nobody in this one is left.
-        if self.options.wake_ups && place.and_then(Place::leave) == Some(News::Freed) {
-            let now = clock::uptime();
-            self.engine.leave_token(self.key, self.deadline.map_or(now, |deadline| deadline.min(now)));
+        self.engine.refuse_after_fork(self.key)?;
+        let _registered = self.cancel_token.map(CancelToken::register);
+        self.check()?;
+        loop {
+            let acquired = self.once()?;
+            // I3: a thread that slept through the lease that was handed off to it is queued again, as the last.
+            if acquired.lease.has_passed(acquired.at) {
+                self.engine.report(self.key, &mut vec![Note::LateGrant]);
+                continue;
+            }
+            return Ok(acquired);
         }
-        came
     }
 
-    fn in_line(&self, place: &mut Option<Place>) -> Result<Acquired, Error> {
-        let Some(standing) = place else { unreachable!("it has just joined the line") };
-        let turn = standing.turn(self.parking(self.deadline));
+    /// Is queued until it is the head, then tries. A call that tries once is not queued.
+    fn once(&self) -> Result<Acquired, Error> {
+        if self.options.timeout == Some(Duration::ZERO) {
+            let (attempt, action) = Acquiring::start(self.params(), self.began);
+            return self.attempt(attempt, action, self.began, self.began.uptime, &mut None);
+        }
+        let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
+        let acquired = self.queued(&mut ticket);
+        // A notification that came as this thread gave up is for another process, if no other thread is queued here.
+        if self.options.notifies && ticket.and_then(Ticket::leave) == Some(Hint::Freed) {
+            let now = clock::uptime();
+            self.engine.send_notification(self.key, self.deadline.map_or(now, |deadline| deadline.min(now)));
+        }
+        acquired
+    }
+
+    fn queued(&self, ticket: &mut Option<Ticket>) -> Result<Acquired, Error> {
+        let Some(waiting) = ticket else { unreachable!("it has just been queued") };
+        let turn = waiting.turn(self.parking(self.deadline));
         let now = clock::now();
         match &turn {
-            Turn::Given(..) => {}
+            Turn::HandedOff(..) => {}
             Turn::Over { .. } => self.check()?,
-            Turn::Ours(_) if self.is_cancelled() => {
-                self.pass_on(News::Changed);
+            Turn::Head(_) if self.is_cancelled() => {
+                self.pass_on(Hint::Changed);
                 self.check()?;
             }
-            Turn::Ours(_) => {}
+            Turn::Head(_) => {}
         }
         let looked = match &turn {
-            Turn::Ours(Some(sighting)) => sighting.at,
+            Turn::Head(Some(observation)) => observation.at,
             _ => now.uptime,
         };
         let (attempt, action) = match turn {
-            Turn::Ours(None) => match self.token_under_way() {
-                None => Acquiring::start(self.terms(), now),
-                Some(since) => Acquiring::waiting(self.terms(), since, now),
+            Turn::Head(None) => match self.notification_under_way() {
+                None => Acquiring::start(self.params(), now),
+                Some(since) => Acquiring::waiting(self.params(), since, now),
             },
-            Turn::Ours(Some(sighting)) => Acquiring::behind(self.terms(), sighting, now),
-            Turn::Given(gift, hold) => return self.accepted(gift, hold, 0),
-            // Those before us have not got as far as seeing it. So we try ourselves, to know why.
-            Turn::Over { seen: None, .. } => Acquiring::start(self.terms(), now),
-            Turn::Over { seen: Some(Sighting { seen, .. }), ahead } => {
+            Turn::Head(Some(observation)) => Acquiring::behind(self.params(), observation, now),
+            Turn::HandedOff(handoff, holder) => return self.accepted(handoff, holder, 0),
+            // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
+            Turn::Over { seen: None, .. } => Acquiring::start(self.params(), now),
+            Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
                 return Err(self.timed_out(0, seen, ahead, now));
             }
         };
-        self.attempt(attempt, action, now, looked, place)
+        self.attempt(attempt, action, now, looked, ticket)
     }
 
-    /// Talks to the server, as the head of the line.
+    /// Talks to the server, as the head of the queue.
     fn attempt(
         &self,
         mut attempt: Acquiring,
         mut action: Action,
         mut now: Now,
         mut looked: Uptime,
-        place: &mut Option<Place>,
+        ticket: &mut Option<Ticket>,
     ) -> Result<Acquired, Error> {
-        let over = || self.is_over();
-        let call = Call::new(self.engine, self.key, self.options.protocol);
-        let mut call = call.ended_by(Over(&over), self.engine.patience(self.began.uptime));
+        let stop = || self.is_over();
+        let call = Call::new(self.engine, self.key, attempt.protocol(), self.deadline);
+        let mut call = call.stopped_by(StopCheck(&stop), self.engine.unreachable_timeout(self.began.uptime));
         loop {
+            self.attempts.set(attempt.attempts);
             match action {
                 Action::Send(_) => {}
-                // Leaving takes a trip, and the lease runs; so this connection is given up (I3).
-                Action::Held(_) => call.burst = None,
-                Action::Sleep(_) | Action::GiveUp(_) => call.leave_the_burst(),
+                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
+                Action::Held(_) => call.abandon_watch(),
+                Action::Sleep(_) | Action::GiveUp(_) => call.unwatch(),
             }
             // An observer may want a connection for itself.
             self.engine.report(self.key, &mut attempt.notes);
             action = match action {
                 Action::Send(request) => {
-                    let reply = call.send(&request, now, self.deadline);
+                    let reply = call.send(&request, now);
+                    if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+                        attempt.decide_protocol(self.engine.backend.server_version());
+                        call.set_protocol(attempt.protocol());
+                    }
                     now = clock::now();
                     looked = now.uptime;
                     attempt.reply(reply, now)
                 }
                 Action::Sleep(time) => {
-                    let Some(place) = place else {
+                    let Some(ticket) = ticket else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
-                    if self.options.wake_ups {
-                        self.engine.wake_ups.want(self.key, &self.engine.observer);
+                    if self.options.notifies {
+                        self.engine.notifications.want(self.key, &self.engine.observer);
                     }
-                    let sighting = Sighting { seen: attempt.seen.clone(), at: looked };
-                    let woken = place.sleep(sighting, self.parking(Some(now.uptime.after(time))));
+                    let observation = Observation { seen: attempt.seen.clone(), at: looked };
+                    let woken = ticket.sleep(observation, self.parking(Some(now.uptime.after(time))));
                     now = clock::now();
-                    if self.is_over() && !matches!(woken, Woken::Given(..)) {
-                        if let Woken::News(news) = woken {
-                            self.pass_on(news);
+                    if self.is_over() && !matches!(woken, Woken::HandedOff(..)) {
+                        if let Woken::Hint(hint) = woken {
+                            self.pass_on(hint);
                         }
                         if attempt.is_in_doubt() {
                             return Err(self.given_up(call, GiveUp::Unknown));
@@ -176,25 +200,28 @@ impl Wait<'_> {
                         self.check()?;
                     }
                     match woken {
-                        Woken::News(News::Freed) => attempt.freed(now),
-                        Woken::Given(gift, hold) => return self.accepted(gift, hold, attempt.tries),
-                        Woken::News(News::Changed) | Woken::Over => attempt.woken(now),
+                        Woken::Hint(Hint::Freed) => attempt.freed(now),
+                        Woken::HandedOff(handoff, holder) => {
+                            return self.accepted(handoff, holder, attempt.attempts);
+                        }
+                        Woken::Hint(Hint::Changed) | Woken::Over => attempt.woken(now),
                     }
                 }
                 Action::Held(lease) => {
-                    let sighting = Sighting::of(&lease, now);
-                    let hold = match place.take() {
-                        Some(place) => place.enter(sighting),
-                        None => self.engine.lines.hold(self.key, sighting),
+                    let observation = Observation::of(&lease, now);
+                    let holder = match ticket.take() {
+                        Some(ticket) => ticket.enter(observation),
+                        None => self.engine.queue.hold(self.key, observation),
                     };
+                    let (protocol, attempts) = (attempt.protocol(), attempt.attempts);
                     let waited = now.uptime.since(self.began.uptime);
-                    return Ok(Acquired { lease, hold, passed: 0, at: now, tries: attempt.tries, waited });
+                    return Ok(Acquired { lease, protocol, holder, handoffs: 0, at: now, attempts, waited });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
-                    return Err(self.timed_out(attempt.tries, attempt.seen.take(), 0, now));
+                    return Err(self.timed_out(attempt.attempts, attempt.seen.take(), 0, now));
                 }
                 Action::GiveUp(reason) => {
-                    // Unless something is in doubt, that the wait was ended is why.
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
                     if reason != GiveUp::Unknown {
                         self.check()?;
                     }
@@ -205,56 +232,55 @@ impl Wait<'_> {
     }
 
     fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
-        // One that gave up at its own deadline has not been patient for others.
-        if self.deadline.is_none() && matches!(reason, GiveUp::Unsent | GiveUp::Io) {
+        // A thread that gives up at its own deadline has found out nothing for those behind it.
+        let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
+        if before_deadline && matches!(reason, GiveUp::Unsent | GiveUp::Io) {
             self.engine.note_unreachable();
         }
         let advice = match self.options.expiration {
-            Some(_) => "if it is ours, it frees itself when its lease has passed; try again then",
+            Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
             None => {
-                "it has no expiration, so nobody can tell whether it is ours; look at the key, and clear it if its holder is dead"
+                "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
             }
         };
         call.error(reason, advice)
     }
 
-    /// Gives back news that we do not act upon: leaving the line hands it to the next.
-    fn pass_on(&self, news: News) {
-        self.engine.lines.tell(self.key, news);
+    /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    fn pass_on(&self, hint: Hint) {
+        self.engine.queue.notify(self.key, hint);
     }
 
-    fn token_under_way(&self) -> Option<Uptime> {
-        self.options.wake_ups.then(|| self.engine.wake_ups.left(self.key)).flatten()
+    fn notification_under_way(&self) -> Option<Uptime> {
+        self.options.notifies.then(|| self.engine.notifications.sent(self.key)).flatten()
     }
 
-    /// A lock that another thread has passed on. One that comes after the wait was ended is given back at once.
-    fn accepted(&self, gift: Gift, hold: Hold, tries: u32) -> Result<Acquired, Error> {
+    /// A lock that another thread has handed off. One that comes after the wait was ended is released at once.
+    fn accepted(&self, handoff: Handoff, holder: HolderTicket, attempts: u32) -> Result<Acquired, Error> {
         let at = clock::now();
-        let Gift { lease, passed, .. } = gift;
+        let (key, options) = (self.key, self.options);
+        let Handoff { lease, protocol, handoffs, .. } = handoff;
         if let Err(ended) = self.check() {
-            let lock = Held { key: self.key, options: self.options, lease: &lease, passed, hold };
-            if let Err(error) = self.engine.give_back(lock, at) {
-                self.engine.observer.tell(&Event::ReleaseFailed { key: self.key, error: &error });
+            let lock = HeldLock { key, options, protocol, lease: &lease, handoffs, holder };
+            if let Err(error) = self.engine.release(lock, at) {
+                self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
             }
             return Err(ended);
         }
-        Ok(Acquired { lease, hold, passed, at, tries, waited: at.uptime.since(self.began.uptime) })
+        let waited = at.uptime.since(self.began.uptime);
+        Ok(Acquired { lease, protocol, holder, handoffs, at, attempts, waited })
     }
 
-    fn terms(&self) -> Terms {
-        Terms {
-            protocol: self.options.protocol,
-            expiration: self.options.expiration,
+    fn params(&self) -> Params {
+        Params {
+            options: *self.options,
             deadline: self.deadline,
-            polling: self.options.polling,
-            takeover: self.options.takeover,
-            takeover_margin: self.options.takeover_margin,
-            patience: self.engine.patience(self.began.uptime),
+            unreachable_timeout: self.engine.unreachable_timeout(self.began.uptime),
             nonce: self.engine.identity.next_nonce(),
         }
     }
 
-    /// Puts the thread to sleep until then, or until somebody wakes it; says whether it may sleep on.
+    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
     fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
         move || {
             let left = until.map(|until| until.since(clock::uptime()));
@@ -270,17 +296,17 @@ impl Wait<'_> {
     }
 
     fn is_over(&self) -> bool {
-        self.is_cancelled() || self.engine.lines.is_closed()
+        self.is_cancelled() || self.engine.queue.is_closed()
     }
 
     fn is_cancelled(&self) -> bool {
-        self.canceller.is_some_and(Canceller::is_cancelled)
+        self.cancel_token.is_some_and(CancelToken::is_cancelled)
     }
 
-    /// Refuses to wait where waiting was ended from outside.
+    /// Fails where the wait was ended from outside.
     fn check(&self) -> Result<(), Error> {
         let key = || self.key.clone();
-        if self.engine.lines.is_closed() {
+        if self.engine.queue.is_closed() {
             return Err(Error::ShutDown { key: key() });
         }
         if self.is_cancelled() {
@@ -290,15 +316,15 @@ impl Wait<'_> {
         Ok(())
     }
 
-    fn timed_out(&self, tries: u32, seen: Option<Content>, ahead: usize, now: Now) -> Error {
+    fn timed_out(&self, attempts: u32, seen: Option<LockState>, ahead: usize, now: Now) -> Error {
         let details = Contention {
-            tries,
+            attempts,
             waited: now.uptime.since(self.began.uptime),
             seen,
             expiring: self.options.expiration.is_some(),
             takeover_margin: self.options.takeover_margin,
             ahead,
-            taken_by_this_thread: false,
+            taken_by_this_thread: thread_holds::by_this_thread(&self.engine.identity, self.key).is_some(),
         };
         let timeout = self.options.timeout.unwrap_or(Duration::MAX);
         Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }

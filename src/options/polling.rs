@@ -1,4 +1,4 @@
-//! How often a waiter looks at the lock: a small policy value, and the arithmetic of its pauses.
+//! How often a waiter looks at the lock: a policy value, and the arithmetic of its pauses.
 
 use std::time::Duration;
 
@@ -7,8 +7,8 @@ use super::LONGEST_EXPIRATION;
 /// The shortest pause between two looks, whatever is taken off for jitter.
 const SHORTEST: Duration = Duration::from_millis(1);
 
-/// How long a waiter pauses between two looks at the lock. Whatever it says, a pause ends at the expiry that the waiter has seen
-/// and at its deadline, and at once when another thread of the process gives the lock back.
+/// How long a waiter pauses between two looks at the lock. Whatever the policy, a pause ends at the expiry that the waiter has seen
+/// and at its deadline, and at once when another thread of the process releases the lock.
 ///
 /// ```
 /// use setnx_lock::{LockOptions, Polling};
@@ -36,7 +36,7 @@ impl Polling {
     }
 
     /// Returns the policy with pauses that double while nothing changes, up to `longest`; when another holder is seen, they begin anew.
-    /// For locks that are held for minutes: fewer commands, but a lock that a gem or a process without wake-ups gives back is noticed
+    /// For locks that are held for minutes: fewer commands, but the release of a gem or of a process without notifications is noticed
     /// later.
     pub const fn backing_off_to(self, longest: Duration) -> Self {
         Self { longest: Some(longest), ..self }
@@ -46,6 +46,24 @@ impl Polling {
     /// in step. At most 100.
     pub const fn jittered_by(self, percent: u8) -> Self {
         Self { jitter: percent, ..self }
+    }
+
+    /// Returns the pause between two looks, before back-off and jitter.
+    #[must_use]
+    pub const fn get_interval(&self) -> Duration {
+        self.interval
+    }
+
+    /// Returns the longest pause; `None` without back-off.
+    #[must_use]
+    pub const fn get_longest(&self) -> Option<Duration> {
+        self.longest
+    }
+
+    /// Returns how much of a pause jitter may take off, in percent.
+    #[must_use]
+    pub const fn get_jitter(&self) -> u8 {
+        self.jitter
     }
 
     /// Returns the pause after `before` others in which nothing changed. `random` decides what is taken off.

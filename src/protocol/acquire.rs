@@ -1,7 +1,7 @@
 //! The rules of getting a lock. Classic is the gem's protocol with its gaps closed; Watched and Ttl differ in how they take
 //! over, by a transaction that fails if anybody else was faster, and Ttl in that the server removes the key of the dead.
 
-mod terms;
+mod params;
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use super::lease::{End, Lease};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{Protocol, Takeover};
-use crate::value::{Content, Expiry};
-pub(crate) use terms::{Action, Note, Sighting, Terms};
+use crate::value::{Expiry, LockState};
+use crate::version::Version;
+pub(crate) use params::{Action, Note, Observation, Params};
 
 /// How often in a row we go on without a sleep because the key changed while we looked at it: one that comes and goes that
 /// fast is one that others are busy with.
@@ -45,15 +46,15 @@ pub(super) const TAKEOVER_STILL_TRUE: Duration = Duration::from_millis(100);
 /// | | news that the lock is free | `Trying`, unless an answer is in doubt: GET → `Reading` |
 #[derive(Debug)]
 pub(crate) struct Acquiring {
-    terms: Terms,
+    params: Params,
     state: State,
     /// Leases whose SETNX or EXEC got no answer and that may still be granted. Only what names us can be recognised (I2).
     /// With what an EXEC took over from.
-    unanswered: Vec<(Lease, Option<Content>)>,
+    unanswered: Vec<(Lease, Option<LockState>)>,
     /// The value of the last GETSET that got no answer: found in the key, it may stand where a winner's stood.
     ambiguous: Option<Vec<u8>>,
     /// Whether the last word on the key is an unanswered command of ours.
-    doubt: bool,
+    in_doubt: bool,
     /// Since when answers were lost in a row.
     trouble_since: Option<Uptime>,
     at_once_in_a_row: u32,
@@ -61,9 +62,9 @@ pub(crate) struct Acquiring {
     /// How many pauses in a row in which nothing changed.
     idle: u32,
     /// How often we looked whether the lock is free.
-    pub(crate) tries: u32,
+    pub(crate) attempts: u32,
     /// What the key was last seen to hold.
-    pub(crate) seen: Option<Content>,
+    pub(crate) seen: Option<LockState>,
     /// For the engine to take and report after each step.
     pub(crate) notes: Vec<Note>,
 }
@@ -74,33 +75,33 @@ enum State {
     Reading,
     TakingOver { lease: Lease, asked: Wall },
     Confirming,
-    Replacing { lease: Lease, from: Content },
+    Replacing { lease: Lease, from: LockState },
     Sleeping,
 }
 
 impl Acquiring {
     /// Begins by asking for the lock.
-    pub(crate) fn start(terms: Terms, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(terms, None);
+    pub(crate) fn start(params: Params, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
         let action = attempt.freed(now);
         (attempt, action)
     }
 
     /// Begins where somebody else has just looked: as if the attempt had looked itself.
-    pub(crate) fn behind(terms: Terms, sighting: Sighting, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(terms, sighting.seen);
+    pub(crate) fn behind(params: Params, observation: Observation, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, observation.seen);
         // Who takes nothing over does not look at what is there; and what was seen may have expired since.
         let look = match &attempt.seen {
             Some(seen) => attempt.may_take_over(seen, now.wall),
-            None => terms.expiration.is_some(),
+            None => params.expires(),
         };
-        let action = if look { attempt.woken(now) } else { attempt.rest_of_a_pause(sighting.at, now) };
+        let action = if look { attempt.woken(now) } else { attempt.rest_of_a_pause(observation.at, now) };
         (attempt, action)
     }
 
     /// Begins with a pause that counts from `since`, because there will be news of a release.
-    pub(crate) fn waiting(terms: Terms, since: Uptime, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(terms, None);
+    pub(crate) fn waiting(params: Params, since: Uptime, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
         let action = attempt.rest_of_a_pause(since, now);
         (attempt, action)
     }
@@ -112,43 +113,53 @@ impl Acquiring {
         }
     }
 
-    fn new(terms: Terms, seen: Option<Content>) -> Self {
+    fn new(params: Params, seen: Option<LockState>) -> Self {
         Self {
-            terms,
+            params,
             state: State::Sleeping,
             unanswered: Vec::new(),
             ambiguous: None,
-            doubt: false,
+            in_doubt: false,
             trouble_since: None,
             at_once_in_a_row: 0,
             stuck_noted: false,
             idle: 0,
-            tries: 0,
+            attempts: 0,
             seen,
             notes: Vec::new(),
         }
     }
 
+    /// Decides what [`Protocol::Auto`] is, when the server has replied. The first command of an attempt is the same in both.
+    pub(crate) fn decide_protocol(&mut self, server: Option<Version>) {
+        self.params.options.protocol = self.params.protocol().on(server);
+    }
+
+    /// Returns the protocol, which is decided once the lock is held.
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.params.protocol()
+    }
+
     /// Goes on after a sleep. A look is enough where the key is likely still held, and all that a takeover needs to begin.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
         self.begin_a_round();
-        if self.terms.expiration.is_some() { self.read() } else { self.ask(now) }
+        if self.params.expires() { self.read() } else { self.ask(now) }
     }
 
     /// Goes on at the news that the lock was given back.
     pub(crate) fn freed(&mut self, now: Now) -> Action {
         self.idle = 0;
         self.begin_a_round();
-        if self.doubt { self.read() } else { self.ask(now) }
+        if self.in_doubt { self.read() } else { self.ask(now) }
     }
 
     /// Whether a command of ours that got no answer may have got the lock.
     pub(crate) fn is_in_doubt(&self) -> bool {
-        self.doubt
+        self.in_doubt
     }
 
     fn begin_a_round(&mut self) {
-        self.tries = self.tries.saturating_add(1);
+        self.attempts = self.attempts.saturating_add(1);
         self.at_once_in_a_row = 0;
     }
 
@@ -159,7 +170,7 @@ impl Acquiring {
         }
         match (std::mem::replace(&mut self.state, State::Sleeping), reply) {
             (State::Trying(_), Reply::Integer(0)) => {
-                if self.terms.expiration.is_some() {
+                if self.params.expires() {
                     self.read()
                 } else {
                     self.wait(now)
@@ -201,12 +212,12 @@ impl Acquiring {
 
     /// A lease that begins now, with a value that no other command of ours has carried (I2).
     fn new_lease(&mut self, now: Now) -> Lease {
-        self.terms.nonce = self.terms.nonce.next();
-        Lease::beginning(now, self.terms.expiration, self.terms.nonce)
+        self.params.nonce = self.params.nonce.next();
+        Lease::beginning(now, self.params.options.expiration, self.params.nonce)
     }
 
     fn entry(&self, lease: &Lease) -> Entry {
-        Entry::of(lease, self.terms.protocol, self.terms.expiration)
+        Entry::of(lease, self.params.protocol(), self.params.options.expiration)
     }
 
     fn read(&mut self) -> Action {
@@ -216,13 +227,13 @@ impl Acquiring {
 
     /// Rule 2: what to make of the value in the key, which is `watched` or not.
     fn judge(&mut self, found: Option<&[u8]>, watched: bool, now: Now) -> Action {
-        self.doubt = found.is_some() && self.ambiguous.as_deref() == found;
+        self.in_doubt = found.is_some() && self.ambiguous.as_deref() == found;
         if let Some(n) = self.unanswered.iter().position(|(lease, _)| Some(lease.value.as_slice()) == found) {
             let (lease, from) = self.unanswered.swap_remove(n);
             return self.enter(lease, from, now);
         }
-        let content = Content::read(found);
-        let free = matches!(content, Content::Absent);
+        let content = LockState::read(found);
+        let free = matches!(content, LockState::Absent);
         let ours_to_take = self.may_take_over(&content, now.wall);
         self.saw(content.clone());
         if free {
@@ -231,8 +242,8 @@ impl Acquiring {
         if !ours_to_take {
             return self.wait(now);
         }
-        match self.terms.protocol {
-            Protocol::Classic => {
+        match self.params.protocol() {
+            Protocol::Auto | Protocol::Classic => {
                 let lease = self.new_lease(now);
                 let command = Command::GetSet(lease.value.clone());
                 self.state = State::TakingOver { lease, asked: now.wall };
@@ -259,31 +270,31 @@ impl Acquiring {
     }
 
     /// I1, and the one option that departs from it.
-    fn may_take_over(&self, content: &Content, now: Wall) -> bool {
+    fn may_take_over(&self, content: &LockState, now: Wall) -> bool {
         match content {
-            Content::Until(Expiry(until)) => until.after(self.terms.takeover_margin) < now,
-            Content::Unexpiring | Content::Empty | Content::Unreadable(_) => {
-                self.terms.takeover == Takeover::AsTheGem
+            LockState::Until(Expiry(until)) => until.after(self.params.options.takeover_margin) < now,
+            LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
+                self.params.options.takeover == Takeover::AsTheGem
             }
-            Content::Absent => false,
+            LockState::Absent => false,
         }
     }
 
     /// Rule 3: whether the takeover succeeded, judged by the clock as it was before sending (I4).
     fn taken(&mut self, lease: Lease, asked: Wall, found: Option<&[u8]>, now: Now) -> Action {
-        self.doubt = false;
-        let content = Content::read(found);
+        self.in_doubt = false;
+        let content = LockState::read(found);
         // A late SETNX of our own can have come in between: what we overwrote was ours as well.
         let ours = self.unanswered.iter().any(|(lease, _)| Some(lease.value.as_slice()) == found);
-        if ours || content == Content::Absent || self.may_take_over(&content, asked) {
+        if ours || content == LockState::Absent || self.may_take_over(&content, asked) {
             return self.enter(lease, Some(content), now);
         }
-        self.notes.push(Note::Overwrote(content.clone()));
+        self.notes.push(Note::ValueOverwritten(content.clone()));
         self.saw(content);
         self.wait(now)
     }
 
-    fn saw(&mut self, content: Content) {
+    fn saw(&mut self, content: LockState) {
         if self.seen.as_ref() != Some(&content) {
             self.idle = 0;
         }
@@ -291,14 +302,14 @@ impl Acquiring {
     }
 
     /// Rule 4: a grant counts only while its lease lasts (I3). A late one frees itself when its time has passed.
-    fn enter(&mut self, lease: Lease, from: Option<Content>, now: Now) -> Action {
-        self.doubt = false;
+    fn enter(&mut self, lease: Lease, from: Option<LockState>, now: Now) -> Action {
+        self.in_doubt = false;
         if lease.has_passed(now) {
             self.notes.push(Note::LateGrant);
             return self.wait(now);
         }
         if let Some(content) = from {
-            self.notes.push(Note::TookOver(content));
+            self.notes.push(Note::TakenOver(content));
         }
         Action::Held(lease)
     }
@@ -313,8 +324,8 @@ impl Acquiring {
         self.note_what_never_expires();
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
         let time = match &self.seen {
-            Some(Content::Until(Expiry(until))) if self.terms.expiration.is_some() => {
-                let until = until.after(self.terms.takeover_margin);
+            Some(LockState::Until(Expiry(until))) if self.params.expires() => {
+                let until = until.after(self.params.options.takeover_margin);
                 // Taken over is what is in the past, so a microsecond more.
                 let free = until.since(now.wall) + Duration::from_micros(1);
                 if until >= now.wall { time.min(free) } else { time }
@@ -328,11 +339,11 @@ impl Acquiring {
     /// it again (I6).
     fn lost(&mut self, state: State, now: Now) -> Action {
         match state {
-            State::Trying(_) if self.terms.expiration.is_none() => return Action::GiveUp(GiveUp::Unknown),
+            State::Trying(_) if !self.params.expires() => return Action::GiveUp(GiveUp::Unknown),
             State::Trying(lease) => self.remember(lease, None, now),
             State::Replacing { lease, from } => self.remember(lease, Some(from), now),
             State::TakingOver { lease, .. } => {
-                self.doubt = true;
+                self.in_doubt = true;
                 self.ambiguous = Some(lease.value);
             }
             State::Reading | State::Confirming | State::Sleeping => {}
@@ -343,16 +354,14 @@ impl Acquiring {
             return self.read();
         };
         match self.time_left(now.uptime, now) {
-            Some(_) if self.terms.deadline.is_none() && now.uptime.since(since) >= self.terms.patience => {
-                self.give_up(GiveUp::Io)
-            }
+            Some(_) if now.uptime.since(since) >= self.params.unreachable_timeout => self.give_up(GiveUp::Io),
             Some(time) => self.sleep(time),
             None => self.give_up(GiveUp::Io),
         }
     }
 
-    fn remember(&mut self, lease: Lease, from: Option<Content>, now: Now) {
-        self.doubt = true;
+    fn remember(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
+        self.in_doubt = true;
         self.unanswered.retain(|(lease, _)| !lease.has_passed(now));
         self.unanswered.push((lease, from));
     }
@@ -365,9 +374,9 @@ impl Acquiring {
 
     /// The pause between two looks, or what is left of it until the deadline; `None` at the deadline.
     fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
-        let pause = self.terms.polling.pause(self.idle, self.terms.nonce.seed());
+        let pause = self.params.options.polling.pause(self.idle, self.params.nonce.seed());
         let pause = pause.saturating_sub(now.uptime.since(looked));
-        match self.terms.deadline {
+        match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
             Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
             None => Some(pause),
@@ -375,7 +384,7 @@ impl Acquiring {
     }
 
     fn give_up(&self, reason: GiveUp) -> Action {
-        Action::GiveUp(if self.doubt { GiveUp::Unknown } else { reason })
+        Action::GiveUp(if self.in_doubt { GiveUp::Unknown } else { reason })
     }
 
     fn note_what_never_expires(&mut self) {
@@ -384,7 +393,7 @@ impl Acquiring {
             && !self.stuck_noted
         {
             self.stuck_noted = true;
-            self.notes.push(Note::Stuck(content.clone()));
+            self.notes.push(Note::NeverExpires(content.clone()));
         }
     }
 }

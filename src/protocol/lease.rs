@@ -57,7 +57,7 @@ impl End {
     }
 
     /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
-    pub(crate) fn may_be_a_loser_s(self, until: Wall) -> bool {
+    pub(crate) fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
         until.since(ours).max(ours.since(until)) <= LOSERS_OVERWRITE
     }

@@ -1,61 +1,45 @@
 //! The rules of renewing a held lease: our value is replaced by one with a later time. Used where the lock passes to the next
-//! thread of the process without being given back. It begins only while the old lease lasts, and never on a guess: what was
-//! found in the key's place decides.
+//! thread of the process without being released. It begins only while the old lease lasts, and never on a guess: what the key
+//! held decides.
 
 use std::time::Duration;
 
 use super::acquire::TAKEOVER_STILL_TRUE;
 use super::lease::{End, Lease};
 use super::release::Release;
-use super::{Change, Command, Entry, GiveUp, Reply, Request};
+pub(crate) use super::watched_change::Found;
+use super::watched_change::{Progress, WatchedChange};
+use super::{Change, Command, Entry, GiveUp, Reply, Request, Rules, Step};
 use crate::clock::Now;
 use crate::options::Protocol;
-use crate::value::{self, Content, Expiry, Nonce};
+use crate::value::{Expiry, LockState, Nonce};
 
-/// How often in a row the key is looked at again because it was written after we had looked.
-const LOOKS: u32 = 3;
-
-/// What to do next to renew a lease.
+/// The outcome of renewing a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Step {
-    Send(Request),
-    /// The new lease is ours. Whoever gets it looks whether it still lasts (I3).
+pub(crate) enum Renewal {
+    /// The new lease is ours. The thread that gets it looks whether it still lasts (I3).
     Renewed(Renewed),
-    /// The old one stands as it was, and may be given back by the rules of releasing.
+    /// The old lease stands as it was, and may be released by the rules.
     NotRenewed,
-    /// The lock was another's; in Classic his value has been overwritten.
-    Lost {
-        overwrote: Content,
-    },
-    GiveUp(GiveUp),
+    /// The lock was another's; in Classic its value has been overwritten.
+    Lost { overwrote: LockState },
 }
 
-/// A lease that takes another's place.
+/// A lease that replaces another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Renewed {
     pub(crate) lease: Lease,
     pub(crate) found: Found,
 }
 
-/// What stood in the key's place when the new value came there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
-    /// Our own bytes: nobody had the lock meanwhile.
-    Ours,
-    /// What a loser of the classic takeover had written over ours, or nobody knows, since the answer was lost.
-    Unproven,
-    /// Nothing: somebody had cleared the key. It is ours anew (I1), but was not all the time.
-    Nothing,
-}
-
 impl Found {
-    /// What is told of a lock that was given back after it was renewed. Since then the key has held the new value: only the
-    /// renewal has seen what became of the old one.
+    /// Returns the outcome of a release that follows a renewal. Since the renewal the key has held the new value: only the
+    /// renewal has seen what the old one became.
     pub(crate) fn confirms(self, outcome: Release) -> Release {
         match (self, outcome) {
-            (Found::Nothing, Release::Released { .. } | Release::HandedOver { .. }) => Release::Lost,
+            (Found::Nothing, Release::Released { .. } | Release::HandedOff { .. }) => Release::Lost,
             (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
-            (Found::Unproven, Release::HandedOver { .. }) => Release::HandedOver { certified: false },
+            (Found::Unproven, Release::HandedOff { .. }) => Release::HandedOff { certified: false },
             (_, outcome) => outcome,
         }
     }
@@ -68,35 +52,29 @@ impl Found {
 /// | start | no expiration, old and new | renewed: there is nothing that could pass |
 /// | | only one of them has an expiration | not renewed |
 /// | | lease passed | not renewed |
-/// | | Classic | GETSET → `Swapping`; Watched and Ttl: WATCH, GET → `Looking` |
+/// | | Classic | GETSET → `Swapping`; Watched and Ttl: WATCH, GET → `Replacing` |
 /// | `Swapping` | our own bytes, a time close to ours, or absent | renewed |
-/// | | anything else | lost; we have overwritten another's value, as a loser of the classic takeover does |
+/// | | anything else | lost; another's value is overwritten, as by a loser of the classic takeover |
 /// | | refused, or not sent in time | not renewed |
-/// | | no answer | GET → `Checking`; nothing is sent again (I6) |
-/// | `Looking` | our own bytes, or a classic loser's | MULTI, SET, EXEC → `Replacing` |
-/// | | anything else, or no answer | not renewed: releasing looks again and says what it means |
-/// | `Replacing` | carried out | renewed |
-/// | | not carried out, since the key was written | WATCH, GET → `Looking`, three times in a row at most |
-/// | | refused | not renewed |
-/// | | no answer | GET → `Checking` |
+/// | | no reply | GET → `Checking`; nothing is sent again (I6) |
+/// | `Replacing` | changed | renewed |
+/// | | old lease passed before the change was sent, not ours, not looked, unsent, refused | not renewed: a release looks again |
+/// | | checked: our new bytes, old lease not passed | renewed |
+/// | | checked: anything else, or unknown | unknown |
 /// | `Checking` | our new bytes, old lease not passed | renewed |
 /// | | anything else | unknown |
 #[derive(Clone, Debug)]
 pub(crate) struct Renewing {
     old: Lease,
     new: Lease,
-    /// The new value as it is written.
-    entry: Entry,
-    looks: u32,
     state: State,
 }
 
 #[derive(Clone, Debug)]
 enum State {
     Swapping,
-    Looking,
-    Replacing(Found),
-    Checking(Found),
+    Replacing(WatchedChange),
+    Checking,
 }
 
 impl Renewing {
@@ -107,92 +85,87 @@ impl Renewing {
         expiration: Option<Duration>,
         nonce: Nonce,
         now: Now,
-    ) -> (Self, Step) {
+    ) -> (Self, Step<Renewal>) {
         let new = Lease::beginning(now, expiration, nonce);
-        let entry = Entry::of(&new, protocol, expiration);
-        let mut renewing = Self { old: old.clone(), new, entry, looks: 0, state: State::Looking };
+        let mut renewing = Self { old: old.clone(), new, state: State::Swapping };
         let step = match (old.end, protocol) {
-            // What has no end names nobody, and what names somebody has one.
-            _ if old.end.is_some() != expiration.is_some() => Step::NotRenewed,
+            // What has no end names no holder, and what names a holder has one.
+            _ if old.end.is_some() != expiration.is_some() => Step::Done(Renewal::NotRenewed),
             (None, _) => renewing.renewed(Found::Unproven),
-            (Some(end), _) if end.has_passed(now) => Step::NotRenewed,
-            (Some(end), Protocol::Classic) => {
-                renewing.state = State::Swapping;
+            (Some(end), _) if end.has_passed(now) => Step::Done(Renewal::NotRenewed),
+            (Some(end), Protocol::Auto | Protocol::Classic) => {
                 // Not later than our lease lasts, nor than a GETSET may be sent for (I4): another may come to have the lock.
                 let time = end.remaining(now).min(TAKEOVER_STILL_TRUE);
                 let swap = Command::GetSet(renewing.new.value.clone());
                 Step::Send(Request::before(End::of(now, time), swap))
             }
-            (Some(_), Protocol::Watched | Protocol::Ttl) => renewing.look(),
+            (Some(end), Protocol::Watched | Protocol::Ttl) => {
+                let entry = Entry::of(&renewing.new, protocol, expiration);
+                let (change, request) = WatchedChange::start(old.value.clone(), end, Change::Set(entry));
+                renewing.state = State::Replacing(change);
+                Step::Send(request)
+            }
         };
         (renewing, step)
     }
 
-    pub(crate) fn reply(&mut self, reply: &Reply, now: Now) -> Step {
-        match (&self.state, reply) {
-            (State::Swapping, Reply::Bulk(found)) => self.swapped(found.as_deref()),
-            (State::Looking, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
-            (State::Replacing(found), Reply::Executed(Some(_))) => self.renewed(*found),
-            (State::Replacing(_), Reply::Executed(None)) if self.looks < LOOKS => self.look(),
-            (State::Replacing(_), Reply::Executed(None)) => Step::NotRenewed,
-            // A look that got no answer changed nothing.
-            (State::Looking, _) => Step::NotRenewed,
-            (State::Swapping | State::Replacing(_), Reply::Refused | Reply::Unsent | Reply::TooLate) => {
-                Step::NotRenewed
-            }
-            (State::Swapping, _) => self.check(Found::Unproven),
-            (State::Replacing(found), _) => self.check(*found),
-            (State::Checking(found), Reply::Bulk(Some(bytes)))
-                if *bytes == self.new.value && !self.old.has_passed(now) =>
-            {
-                self.renewed(*found)
-            }
-            (State::Checking(_), _) => Step::GiveUp(GiveUp::Unknown),
-        }
-    }
-
-    fn look(&mut self) -> Step {
-        self.looks += 1;
-        self.state = State::Looking;
-        Step::Send(Request::at_any_time(Command::WatchGet))
-    }
-
-    fn check(&mut self, found: Found) -> Step {
-        self.state = State::Checking(found);
-        Step::Send(Request::at_any_time(Command::Get))
-    }
-
-    /// GETSET has put our new value into the key, and says what stood there.
-    fn swapped(&self, found: Option<&[u8]>) -> Step {
-        let content = Content::read(found);
-        match (&content, self.old.end) {
+    /// GETSET has put our new value into the key, and returned what it held.
+    fn swapped(&self, found: Option<&[u8]>) -> Step<Renewal> {
+        let state = LockState::read(found);
+        match (&state, self.old.end) {
             _ if found == Some(&self.old.value) => self.renewed(Found::Ours),
-            (Content::Absent, _) => self.renewed(Found::Nothing),
-            // By the clocks the lock is ours, and that is what Classic goes by. Losers of our own kind write as many decimals as we.
-            (Content::Until(Expiry(until)), Some(end)) if end.may_be_a_loser_s(*until) => {
+            (LockState::Absent, _) => self.renewed(Found::Nothing),
+            // By the clocks the lock is ours, which is what Classic relies on. Losers of our own kind write as many decimals as we.
+            (LockState::Until(Expiry(until)), Some(end)) if end.may_be_a_losers(*until) => {
                 self.renewed(Found::Unproven)
             }
-            _ => Step::Lost { overwrote: content },
+            _ => Step::Done(Renewal::Lost { overwrote: state }),
         }
     }
 
-    fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Step {
-        let of_a_loser = |bytes| {
-            let time = value::classic_time(bytes);
-            time.zip(self.old.end).is_some_and(|(until, end)| end.may_be_a_loser_s(until))
-        };
-        let found = match found {
-            _ if self.old.has_passed(now) => return Step::NotRenewed,
-            Some(found) if found == self.old.value => Found::Ours,
-            Some(found) if of_a_loser(found) => Found::Unproven,
-            _ => return Step::NotRenewed,
-        };
-        self.state = State::Replacing(found);
-        // It changes what was watched, or nothing.
-        Step::Send(Request::at_any_time(Command::Exec(Change::Set(self.entry.clone()))))
+    /// Reading the key after a lost reply: our new bytes prove that the change was carried out.
+    fn checked(&self, holds: Option<&[u8]>, found: Found, now: Now) -> Step<Renewal> {
+        if holds == Some(self.new.value.as_slice()) && !self.old.has_passed(now) {
+            return self.renewed(found);
+        }
+        Step::GiveUp(GiveUp::Unknown)
     }
 
-    fn renewed(&self, found: Found) -> Step {
-        Step::Renewed(Renewed { lease: self.new.clone(), found })
+    fn renewed(&self, found: Found) -> Step<Renewal> {
+        Step::Done(Renewal::Renewed(Renewed { lease: self.new.clone(), found }))
+    }
+}
+
+impl Rules for Renewing {
+    type Outcome = Renewal;
+
+    fn reply(&mut self, reply: &Reply, now: Now) -> Step<Renewal> {
+        let progress = match (&mut self.state, reply) {
+            (State::Swapping, Reply::Bulk(found)) => return self.swapped(found.as_deref()),
+            (State::Swapping, Reply::Refused | Reply::Unsent | Reply::TooLate) => {
+                return Step::Done(Renewal::NotRenewed);
+            }
+            (State::Swapping, _) => {
+                self.state = State::Checking;
+                return Step::Send(Request::at_any_time(Command::Get));
+            }
+            (State::Checking, Reply::Bulk(holds)) => {
+                return self.checked(holds.as_deref(), Found::Unproven, now);
+            }
+            (State::Checking, _) => return Step::GiveUp(GiveUp::Unknown),
+            (State::Replacing(change), _) if change.is_looking() && self.old.has_passed(now) => {
+                return Step::Done(Renewal::NotRenewed);
+            }
+            (State::Replacing(change), reply) => change.reply(reply, now),
+        };
+        match progress {
+            Progress::Send(request) => Step::Send(request),
+            Progress::Changed { found, .. } => self.renewed(found),
+            Progress::NotOurs | Progress::Refused | Progress::NotLooked(_) | Progress::Unsent => {
+                Step::Done(Renewal::NotRenewed)
+            }
+            Progress::Checked { found, holds } => self.checked(holds.as_deref(), found, now),
+            Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
+        }
     }
 }

@@ -14,7 +14,7 @@
 mod cancels;
 mod lines;
 mod sync;
-mod trips;
+mod combiner;
 mod weak_sync;
 
 use std::env;
@@ -29,7 +29,7 @@ fn main() -> ExitCode {
     shuttle::check_random(|| {}, 1);
     let mut trials = cancels::trials();
     trials.extend(lines::trials());
-    trials.extend(trips::trials());
+    trials.extend(combiner::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 

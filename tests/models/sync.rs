@@ -17,8 +17,8 @@ shuttle::thread_local! {
 
 impl Thread {
     pub(super) fn unpark(&self) {
-        let (token, there) = &*self.0;
-        *lock(token) = true;
+        let (notification, there) = &*self.0;
+        *lock(notification) = true;
         there.notify_one();
     }
 
@@ -34,8 +34,8 @@ pub(super) fn current() -> Thread {
 
 pub(super) fn park() {
     let Thread(parked) = current();
-    let (token, there) = &*parked;
-    *wait_while(there, lock(token), |token| !*token) = false;
+    let (notification, there) = &*parked;
+    *wait_while(there, lock(notification), |notification| !*notification) = false;
 }
 
 /// Threads of a scene share one of the system's, so that the panic of one seems to be everybody's.

@@ -89,7 +89,7 @@ impl<T> DerefMut for MutexGuard<'_, T> {
 /// A thread, and the token that it wakes by: the checker's own is taken away by any other wait.
 #[derive(Clone)]
 pub(super) struct Thread {
-    token: Arc<AtomicBool>,
+    notification: Arc<AtomicBool>,
     thread: thread::Thread,
 }
 
@@ -100,7 +100,7 @@ impl Thread {
 
     pub(super) fn unpark(&self) {
         Signal::may_come(When::Waking);
-        self.token.swap(true, Ordering::Release);
+        self.notification.swap(true, Ordering::Release);
         self.thread.unpark();
     }
 }
@@ -112,12 +112,12 @@ loom::thread_local! {
 
 pub(super) fn current() -> Thread {
     Signal::may_come(When::Naming);
-    Thread { token: TOKEN.with(Arc::clone), thread: thread::current() }
+    Thread { notification: TOKEN.with(Arc::clone), thread: thread::current() }
 }
 
 pub(super) fn park() {
-    let token = TOKEN.with(Arc::clone);
-    while !token.swap(false, Ordering::Acquire) {
+    let notification = TOKEN.with(Arc::clone);
+    while !notification.swap(false, Ordering::Acquire) {
         thread::park();
     }
 }

@@ -1,10 +1,10 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
 pub(crate) mod asleep;
-pub(crate) mod companions;
-pub(crate) mod company;
-pub(crate) mod crowd;
-pub(crate) mod ground;
+pub(crate) mod load_threads;
+pub(crate) mod load;
+pub(crate) mod contention;
+pub(crate) mod target;
 pub(crate) mod journal;
 pub(crate) mod monitor;
 pub(crate) mod raw;
@@ -16,20 +16,20 @@ pub(crate) mod record;
 )]
 pub(crate) mod redis_server;
 pub(crate) mod ruby;
-pub(crate) mod scene;
+pub(crate) mod scenario;
 pub(crate) mod staged;
-pub(crate) mod way;
-pub(crate) mod woken;
+pub(crate) mod variant;
+pub(crate) mod notified;
 
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
-pub(crate) use company::Company;
-pub(crate) use ground::{Ground, TestKey};
+pub(crate) use load::Load;
+pub(crate) use target::{Target, TestKey};
 pub(crate) use redis_server::RedisServer;
-pub(crate) use way::Way;
+pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Assertions panic, as everywhere.
 pub(crate) type Outcome = Result<(), Failed>;

@@ -67,7 +67,7 @@ impl Monitor {
 
 /// Returns the lock with a connection opened, and so with what is said when one is.
 pub(crate) fn connected(lock: Lock) -> Result<Lock, Error> {
-    lock.peek().map(|_| lock)
+    lock.state().map(|_| lock)
 }
 
 pub(crate) fn names(commands: &[Vec<String>]) -> Vec<&str> {

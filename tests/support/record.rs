@@ -7,8 +7,8 @@ use comfy_table::{CellAlignment, Table, presets};
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
 
-use super::ground::Ground;
-use super::{Outcome, Way};
+use super::target::Target;
+use super::{Outcome, Variant};
 
 /// What came of one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -20,7 +20,7 @@ enum Came {
 }
 
 /// Scenario, place of the server among all, protocol, way of waiting.
-type Cell = (String, usize, &'static str, Way);
+type Cell = (String, usize, &'static str, Variant);
 
 static RECORD: Mutex<BTreeMap<Cell, Came>> = Mutex::new(BTreeMap::new());
 static SERVERS: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
@@ -32,29 +32,29 @@ const LETTERS: [(Protocol, &str); 3] =
 /// Makes a trial whose outcome is recorded: of what is to be, if the server is new enough, and of what is to be said otherwise.
 pub(crate) fn recorded(
     part: &str,
-    ground: &Ground,
+    target: &Target,
     scenario: &str,
     works: bool,
-    test: impl FnOnce(&Ground) -> Outcome + Send + 'static,
-    refused: impl FnOnce(&Ground) -> Outcome + Send + 'static,
+    test: impl FnOnce(&Target) -> Outcome + Send + 'static,
+    refused: impl FnOnce(&Target) -> Outcome + Send + 'static,
 ) -> Trial {
-    let way = ground.way.name();
-    let name = format!("{part}::{}::{}::{way}::{scenario}", ground.name, ground.protocol_name());
-    let (ground, scenario) = (ground.clone(), scenario.to_owned());
+    let variant = target.variant.name();
+    let name = format!("{part}::{}::{}::{way}::{scenario}", target.name, target.protocol_name());
+    let (target, scenario) = (target.clone(), scenario.to_owned());
     Trial::test(name, move || {
         let letter =
-            LETTERS.iter().find(|(protocol, _)| *protocol == ground.protocol).map_or("?", |(_, l)| l);
-        let cell = (scenario, ground.place, letter, ground.way);
+            LETTERS.iter().find(|(protocol, _)| *protocol == target.protocol).map_or("?", |(_, l)| l);
+        let cell = (scenario, target.place, letter, target.variant);
         // Unless it comes to its end.
-        note(&ground, &cell, Came::Failed);
-        ground.in_company(|ground| if works { test(ground) } else { refused(ground) })?;
-        note(&ground, &cell, if works { Came::Passed } else { Came::Refused });
+        note(&target, &cell, Came::Failed);
+        target.under_load(|target| if works { test(target) } else { refused(target) })?;
+        note(&target, &cell, if works { Came::Passed } else { Came::Refused });
         Ok(())
     })
 }
 
-fn note(ground: &Ground, cell: &Cell, came: Came) {
-    SERVERS.lock().unwrap_or_else(PoisonError::into_inner).insert(ground.place, ground.shown());
+fn note(target: &Target, cell: &Cell, came: Came) {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner).insert(target.place, target.shown());
     RECORD.lock().unwrap_or_else(PoisonError::into_inner).insert(cell.clone(), came);
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn print() {
             let of = |letter| {
                 // The worst of all ways.
                 let came =
-                    Way::every().filter_map(|way| record.get(&(scenario.clone(), *place, letter, way)));
+                    Variant::every().filter_map(|variant| record.get(&(scenario.clone(), *place, letter, variant)));
                 match came.max() {
                     Some(Came::Passed) => letter,
                     Some(Came::Refused) => "-",

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
-use setnx_lock::{Carrier, Locker};
+use setnx_lock::{LockConnection, Locker};
 
 /// A trip as it comes to the connection: its bytes, and how many answers there are to be.
 #[derive(Clone, Copy, Debug)]
@@ -17,13 +17,13 @@ pub(crate) struct Packed<'a> {
 type Act = dyn Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync;
 
 /// Opens connections that act.
-pub(crate) struct Stage<const COMBINES: bool> {
+pub(crate) struct Stage<const PIPELINES: bool> {
     client: redis::Client,
     act: Arc<Act>,
 }
 
 /// One of them.
-pub(crate) struct Staged<const COMBINES: bool> {
+pub(crate) struct Staged<const PIPELINES: bool> {
     inner: redis::Connection,
     act: Arc<Act>,
     retired: bool,
@@ -32,7 +32,7 @@ pub(crate) struct Staged<const COMBINES: bool> {
 impl Packed<'_> {
     /// What a connection does that does nothing else.
     pub(crate) fn carry(self, inner: &mut redis::Connection, replies: &mut Vec<Value>) -> RedisResult<()> {
-        Carrier::exchange(inner, self.bytes, self.count, Duration::MAX, replies)
+        LockConnection::exchange(inner, self.bytes, self.count, Duration::MAX, replies)
     }
 
     /// The names of its commands and what they are for: MULTI and EXEC for nothing.
@@ -47,38 +47,38 @@ impl Packed<'_> {
 }
 
 /// A locker on a pool of so many connections that act.
-pub(crate) fn staged<const COMBINES: bool>(
+pub(crate) fn staged<const PIPELINES: bool>(
     url: &str,
     pool_size: u32,
     act: impl Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync + 'static,
 ) -> Locker {
-    let stage = Stage::<COMBINES> { client: redis::Client::open(url).unwrap(), act: Arc::new(act) };
+    let stage = Stage::<PIPELINES> { client: redis::Client::open(url).unwrap(), act: Arc::new(act) };
     let builder = r2d2::Pool::builder().max_size(pool_size).test_on_check_out(false);
     Locker::with_pool(builder.build(stage).unwrap())
 }
 
-impl<const COMBINES: bool> r2d2::ManageConnection for Stage<COMBINES> {
-    type Connection = Staged<COMBINES>;
+impl<const PIPELINES: bool> r2d2::ManageConnection for Stage<PIPELINES> {
+    type Connection = Staged<PIPELINES>;
     type Error = RedisError;
 
-    fn connect(&self) -> Result<Staged<COMBINES>, RedisError> {
+    fn connect(&self) -> Result<Staged<PIPELINES>, RedisError> {
         let inner = self.client.get_connection()?;
         Ok(Staged { inner, act: Arc::clone(&self.act), retired: false })
     }
 
-    fn is_valid(&self, _: &mut Staged<COMBINES>) -> Result<(), RedisError> {
+    fn is_valid(&self, _: &mut Staged<PIPELINES>) -> Result<(), RedisError> {
         Ok(())
     }
 
-    fn has_broken(&self, connection: &mut Staged<COMBINES>) -> bool {
+    fn has_broken(&self, connection: &mut Staged<PIPELINES>) -> bool {
         connection.retired
     }
 }
 
-impl<const COMBINES: bool> Carrier for Staged<COMBINES> {
-    const COMBINES: bool = COMBINES;
+impl<const PIPELINES: bool> LockConnection for Staged<PIPELINES> {
+    const PIPELINES: bool = PIPELINES;
 
-    fn retire(&mut self) -> bool {
+    fn invalidate(&mut self) -> bool {
         self.retired = true;
         true
     }
@@ -95,7 +95,7 @@ impl<const COMBINES: bool> Carrier for Staged<COMBINES> {
     }
 }
 
-impl<const COMBINES: bool> ConnectionLike for Staged<COMBINES> {
+impl<const PIPELINES: bool> ConnectionLike for Staged<PIPELINES> {
     fn req_packed_command(&mut self, bytes: &[u8]) -> RedisResult<Value> {
         self.inner.req_packed_command(bytes)
     }
@@ -117,7 +117,7 @@ impl<const COMBINES: bool> ConnectionLike for Staged<COMBINES> {
     }
 }
 
-impl<const COMBINES: bool> fmt::Debug for Staged<COMBINES> {
+impl<const PIPELINES: bool> fmt::Debug for Staged<PIPELINES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Staged").field("retired", &self.retired).finish_non_exhaustive()
     }

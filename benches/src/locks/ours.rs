@@ -25,10 +25,10 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours", "defaults", &[W1, W2, W3, W4, W5], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
-    variant("ours-hand-over", "hand-over, 16 times in a row", &[W1, W3, W4], |options| options.hand_over(16)),
-    variant("ours-wake-ups", "wake-ups", &[W1, W3, W4, W5], LockOptions::with_wake_ups),
+    variant("ours-hand-over", "hand-over, 16 times in a row", &[W1, W3, W4], |options| options.handoff(16)),
+    variant("ours-wake-ups", "wake-ups", &[W1, W3, W4, W5], LockOptions::notify_waiters),
     variant("ours-both", "hand-over, 16 times in a row, and wake-ups", &[W3, W4], |options| {
-        options.hand_over(16).with_wake_ups()
+        options.handoff(16).notify_waiters()
     }),
     Variant {
         apart: true,
@@ -58,11 +58,11 @@ pub(super) struct Ours {
 impl Ours {
     /// `lease` is what the key is to show; the expiration is shorter.
     pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
-        let mut settings = Locker::at(url)?;
+        let mut settings = Locker::builder(url)?;
         if variant.apart {
             settings = settings.pool_size(threads);
         }
-        let locker = settings.open()?.combining(!variant.apart);
+        let locker = settings.build()?.pipelining(!variant.apart);
         let expiration = lease.saturating_sub(GRACE);
         let options = (variant.options)(LockOptions::expiring_after(expiration).timeout(PATIENCE));
         Ok(Self { locker, options })
@@ -98,7 +98,7 @@ impl Client for Thread {
         let guard = lock.lock()?;
         inside();
         match guard.release()? {
-            Release::Released { .. } | Release::HandedOver { .. } => Ok(()),
+            Release::Released { .. } | Release::HandedOff { .. } => Ok(()),
             outcome => Err(format!("the release said {outcome:?}").into()),
         }
     }

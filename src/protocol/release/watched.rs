@@ -1,116 +1,72 @@
-//! The rules of Watched and Ttl: looks at the key, and deletes it by a transaction that fails if anybody has written it since.
-//! So our own bytes there are proof that nobody took the lock during our hold, and another's lock is never deleted (I5).
+//! The rules of releasing in Watched and Ttl: the key is read, and deleted by a transaction that fails if any client has written it
+//! since. Our own bytes there prove that no other holder had the lock during our hold, and another's lock is never deleted (I5).
 
-use super::by_the_clocks::ByTheClocks;
+use super::classic::ClassicRelease;
 use super::{Release, Step};
 use crate::clock::Now;
 use crate::protocol::lease::End;
-use crate::protocol::{Change, Command, GiveUp, Reply, Request};
-use crate::value;
+use crate::protocol::watched_change::{Found, Progress, WatchedChange};
+use crate::protocol::{Change, GiveUp, Reply};
 
-/// How often in a row the key is looked at again because it was written after we had looked.
-const LOOKS: u32 = 3;
-
-/// | state | reply | next |
+/// | state | outcome of the change | next |
 /// |---|---|---|
-/// | start | | WATCH, GET → `Looking` |
-/// | `Looking` | our own bytes | MULTI, DEL, EXEC → `Deleting`, certified: also after our lease has passed |
-/// | | the bytes of a loser of the classic takeover, lease not passed | the same, not certified |
-/// | | anything else | left alone; done: overran if the lease has passed, else lost |
-/// | | no answer | once: WATCH, GET again, which change nothing; then give up, nothing was deleted |
-/// | `Deleting` | 1 deleted | done: released |
-/// | | 0 deleted: the server's time to live was over | done: overran if the lease has passed, else lost |
-/// | | not carried out, since the key was written | WATCH, GET → `Looking`, three times in a row at most |
-/// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | DEL by the clocks: what we saw was ours |
-/// | | no answer | GET → `Checking`; nothing is sent again (I6) |
-/// | `Checking` | absent, lease not passed | done: released, not certified |
-/// | | anything else | unknown |
+/// | `Deleting` | 1 deleted | done: released, certified if our own bytes were found |
+/// | | 0 deleted: the server's time to live was over | done: expired if the lease has passed, else lost |
+/// | | not ours | the same |
+/// | | not looked, for want of a reply | once: look again, which changes nothing; then give up, nothing was deleted |
+/// | | not looked, or unsent | give up |
+/// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | the rules of Classic: what was found was ours |
+/// | | checked: absent, lease not passed | done: released, not certified |
+/// | | checked: anything else, or unknown | unknown |
 #[derive(Clone, Debug)]
-pub(crate) struct Watched {
-    value: Vec<u8>,
+pub(crate) struct WatchedRelease {
     end: End,
-    looks: u32,
-    unanswered_looks: u32,
+    looked_again: bool,
     state: State,
 }
 
 #[derive(Clone, Debug)]
 enum State {
-    Looking,
-    Deleting { certified: bool },
-    Checking,
-    Fallback(ByTheClocks),
+    Deleting(WatchedChange),
+    Fallback(ClassicRelease),
 }
 
-impl Watched {
-    pub(super) fn start(value: Vec<u8>, end: End) -> (Self, Step) {
-        let mut releasing = Self { value, end, looks: 0, unanswered_looks: 0, state: State::Looking };
-        let step = releasing.look();
-        (releasing, step)
+impl WatchedRelease {
+    pub(super) fn start(value: Vec<u8>, end: End) -> (Self, Step<Release>) {
+        let (change, request) = WatchedChange::start(value, end, Change::Del);
+        (Self { end, looked_again: false, state: State::Deleting(change) }, Step::Send(request))
     }
 
-    pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step {
-        match (&mut self.state, reply) {
-            (State::Looking, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
-            (State::Looking, Reply::Refused) => Step::GiveUp(GiveUp::Refused),
-            (State::Looking, Reply::Unsent | Reply::TooLate) => Step::GiveUp(GiveUp::Unsent),
-            (State::Looking, _) => {
-                self.unanswered_looks += 1;
-                if self.unanswered_looks == 1 { self.look() } else { Step::GiveUp(GiveUp::Io) }
+    pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step<Release> {
+        let change = match &mut self.state {
+            State::Deleting(change) => change,
+            State::Fallback(releasing) => return releasing.reply(reply, now),
+        };
+        match change.reply(reply, now) {
+            Progress::Send(request) => Step::Send(request),
+            Progress::Changed { count: 0, .. } | Progress::NotOurs => Step::Done(self.not_ours(now)),
+            Progress::Changed { found, .. } => {
+                Step::Done(Release::Released { certified: found == Found::Ours })
             }
-            (State::Deleting { .. }, Reply::Executed(Some(0))) => self.not_ours(now),
-            (State::Deleting { certified }, Reply::Executed(Some(_))) => {
-                Step::Done(Release::Released { certified: *certified })
+            Progress::NotLooked(GiveUp::Io) if !self.looked_again => {
+                self.looked_again = true;
+                Step::Send(change.look())
             }
-            (State::Deleting { .. }, Reply::Executed(None)) => {
-                if self.looks < LOOKS {
-                    self.look()
-                } else {
-                    self.not_ours(now)
-                }
-            }
-            (State::Deleting { .. }, Reply::Refused) => {
-                let (releasing, step) = ByTheClocks::start(Some(self.end), now);
+            Progress::NotLooked(reason) => Step::GiveUp(reason),
+            Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
+            Progress::Refused => {
+                let (releasing, step) = ClassicRelease::start(Some(self.end), now);
                 self.state = State::Fallback(releasing);
                 step
             }
-            (State::Deleting { .. }, Reply::Unsent | Reply::TooLate) => Step::GiveUp(GiveUp::Unsent),
-            (State::Deleting { .. }, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_)) => {
-                self.state = State::Checking;
-                Step::Send(Request::at_any_time(Command::Get))
-            }
-            (State::Checking, Reply::Bulk(None)) if !self.end.has_passed(now) => {
+            Progress::Checked { holds: None, .. } if !self.end.has_passed(now) => {
                 Step::Done(Release::Released { certified: false })
             }
-            (State::Checking, _) => Step::GiveUp(GiveUp::Unknown),
-            (State::Fallback(releasing), reply) => releasing.reply(reply, now),
+            Progress::Checked { .. } | Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
         }
     }
 
-    fn look(&mut self) -> Step {
-        self.looks += 1;
-        self.state = State::Looking;
-        Step::Send(Request::at_any_time(Command::WatchGet))
-    }
-
-    fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Step {
-        // At any time: it deletes what was watched, or nothing.
-        let delete = Step::Send(Request::at_any_time(Command::Exec(Change::Del)));
-        if found == Some(self.value.as_slice()) {
-            self.state = State::Deleting { certified: true };
-            return delete;
-        }
-        let of_a_loser = found
-            .and_then(value::classic_time)
-            .is_some_and(|until| self.end.may_be_a_loser_s(until) && !self.end.has_passed(now));
-        if of_a_loser {
-            self.state = State::Deleting { certified: false };
-            return delete;
-        }
-        self.not_ours(now)
-    }
-
-    fn not_ours(&self, now: Now) -> Step {
-        Step::Done(if self.end.has_passed(now) { Release::Overran } else { Release::Lost })
+    fn not_ours(&self, now: Now) -> Release {
+        if self.end.has_passed(now) { Release::Expired } else { Release::Lost }
     }
 }

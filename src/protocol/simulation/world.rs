@@ -4,14 +4,15 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::{Polling, Protocol, Takeover};
-use crate::protocol::acquire::{Acquiring, Action, Sighting, Terms};
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::acquire::{Acquiring, Action, Observation, Params};
 use crate::protocol::lease::Lease;
-use crate::protocol::release::{self, Releasing};
-use crate::protocol::renew::{self, Renewed, Renewing};
+use crate::protocol::release::{Release, Releasing};
+use crate::protocol::renew::{Renewal, Renewed, Renewing};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Command, Reply, Request, Rules as _, Step};
 use crate::value::Nonce;
+use crate::version::Version;
 
 const START: u64 = 1_795_000_000_000_000;
 const MILLI: u64 = 1000;
@@ -31,8 +32,8 @@ pub(super) struct Laws {
     pub(super) waits: bool,
 }
 
-/// Which client, which of its ways, and after how many milliseconds.
-pub(super) type Step = (usize, u8, u64);
+/// Which client, which of its possible steps, and after how many milliseconds.
+pub(super) type Choice = (usize, u8, u64);
 
 #[derive(Debug)]
 enum Doing {
@@ -53,6 +54,10 @@ enum Doing {
 #[derive(Debug)]
 struct Client {
     protocol: Protocol,
+    /// The version that its connection reported.
+    server: Option<Version>,
+    /// The protocol that its attempt decided on.
+    holds_by: Protocol,
     expiration: Duration,
     skew: u64,
     doing: Doing,
@@ -62,7 +67,7 @@ struct Client {
     renewing: Option<(Renewing, Lease)>,
     watching: Watching,
     /// What it saw last of the lock, and when.
-    sighting: Option<Sighting>,
+    observation: Option<Observation>,
 }
 
 #[derive(Debug)]
@@ -72,9 +77,9 @@ pub(super) struct World {
     time: u64,
     server: Server,
     clients: Vec<Client>,
-    /// What happened, if somebody is to read it: writing it takes longer than all the rest.
+    /// What happened, if it is to be read: writing it takes longer than all the rest.
     log: Option<Vec<String>>,
-    /// How often somebody came in, and how often somebody who was inside got a new lease.
+    /// How often a client acquired the lock, and how often a holder's lease was renewed.
     pub(super) entries: u64,
     pub(super) renewals: u64,
     nonces: u64,
@@ -84,6 +89,9 @@ impl World {
     fn new(laws: Laws) -> Self {
         let clients = (0..3).map(|n| Client {
             protocol: laws.protocols[n],
+            // Two of three know that the server supports Watched.
+            server: (n > 0).then_some(Version::new(2, 4, 18)),
+            holds_by: laws.protocols[n],
             expiration: Duration::from_millis(laws.expirations[n]),
             skew: laws.skew * MILLI * n as u64 / 2,
             doing: Doing::Nothing,
@@ -91,7 +99,7 @@ impl World {
             releasing: None,
             renewing: None,
             watching: Watching::default(),
-            sighting: None,
+            observation: None,
         });
         Self {
             laws,
@@ -106,16 +114,16 @@ impl World {
     }
 
     /// Plays the steps, and returns the world, and whether two were inside at the end of one, which is the last.
-    pub(super) fn play(laws: Laws, steps: &[Step]) -> (Self, bool) {
+    pub(super) fn play(laws: Laws, steps: &[Choice]) -> (Self, bool) {
         let mut world = Self::new(laws);
-        let overlap = steps.iter().any(|(n, way, millis)| world.step(*n, *way, *millis));
+        let overlap = steps.iter().any(|(n, choice, millis)| world.step(*n, *choice, *millis));
         (world, overlap)
     }
 
     /// Plays them again, and returns what happened.
-    pub(super) fn tell(laws: Laws, steps: &[Step]) -> String {
+    pub(super) fn log(laws: Laws, steps: &[Choice]) -> String {
         let mut world = Self { log: Some(Vec::new()), ..Self::new(laws) };
-        steps.iter().any(|(n, way, millis)| world.step(*n, *way, *millis));
+        steps.iter().any(|(n, choice, millis)| world.step(*n, *choice, *millis));
         world.log.unwrap_or_default().join("\n")
     }
 
@@ -124,20 +132,20 @@ impl World {
         Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(uptime) }
     }
 
-    /// Lets client `n` do the next thing it can, one way or another, after some time. Returns whether two are inside.
-    fn step(&mut self, n: usize, way: u8, millis: u64) -> bool {
+    /// Lets client `n` take one of its possible steps, after some time. Returns whether two are inside.
+    fn step(&mut self, n: usize, choice: u8, millis: u64) -> bool {
         self.pass(millis * MILLI);
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
-            Doing::Nothing => self.start(n, way, now),
+            Doing::Nothing => self.start(n, choice, now),
             Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
                 self.answer(n, Reply::TooLate);
             }
-            Doing::Waiting(_) if one_in(16, way) => self.answer(n, Reply::Unsent),
+            Doing::Waiting(_) if one_in(16, choice) => self.answer(n, Reply::Unsent),
             Doing::Waiting(Request { command, .. }) => {
                 self.clients[n].doing = Doing::Sent { command, since: self.time };
             }
-            Doing::Sent { command, .. } if one_in(8, way) => {
+            Doing::Sent { command, .. } if one_in(8, choice) => {
                 drop(command); // lost on its way
                 self.answer(n, Reply::Lost);
             }
@@ -145,20 +153,20 @@ impl World {
                 let reply = self.carry_out(n, &command);
                 self.clients[n].doing = Doing::Answered(reply);
             }
-            Doing::Answered(_) if one_in(8, way) => self.answer(n, Reply::Lost),
+            Doing::Answered(_) if one_in(8, choice) => self.answer(n, Reply::Lost),
             Doing::Answered(reply) => self.answer(n, reply),
             Doing::Asleep => {
-                // News may be old, or of another's release.
-                let go_on = if one_in(5, way) { Acquiring::freed } else { Acquiring::woken };
+                // A hint may be old, or of another's release.
+                let go_on = if one_in(5, choice) { Acquiring::freed } else { Acquiring::woken };
                 let action = self.clients[n].attempt.as_mut().map(|attempt| go_on(attempt, now));
                 self.act(n, action);
             }
-            // Crashes, and comes back as another.
-            Doing::Inside(_) if one_in(4, way) => {}
-            Doing::Inside(lease) if one_in(3, way) => self.clients[n].doing = Doing::Inside(lease),
-            Doing::Inside(lease) if one_in(2, way) => self.renew(n, lease, way, now),
+            // It crashes, and comes back as another holder.
+            Doing::Inside(_) if one_in(4, choice) => {}
+            Doing::Inside(lease) if one_in(3, choice) => self.clients[n].doing = Doing::Inside(lease),
+            Doing::Inside(lease) if one_in(2, choice) => self.renew(n, lease, choice, now),
             Doing::Inside(lease) => {
-                let (releasing, step) = Releasing::start(self.clients[n].protocol, &lease, now);
+                let (releasing, step) = Releasing::start(self.clients[n].holds_by, &lease, now);
                 self.clients[n].releasing = Some(releasing);
                 self.act_on_release(n, step);
             }
@@ -193,35 +201,32 @@ impl World {
         )
     }
 
-    fn start(&mut self, n: usize, way: u8, now: Now) {
-        let other = usize::from(way / 6) % 3;
-        let sighting = self.clients[other].sighting.clone().filter(|_| one_in(6, way));
+    fn start(&mut self, n: usize, choice: u8, now: Now) {
+        let other = usize::from(choice / 6) % 3;
+        let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
         let nonce = self.fresh_nonce();
         let client = &mut self.clients[n];
-        let terms = Terms {
-            protocol: client.protocol,
-            expiration: Some(client.expiration),
+        let options = LockOptions::expiring_after(client.expiration).protocol(client.protocol).wait_forever();
+        let params = Params {
+            options: options.takeover_margin(Duration::from_millis(self.laws.margin)),
             deadline: None,
-            polling: Polling::every(Duration::from_millis(100)),
-            takeover: Takeover::Expired,
-            takeover_margin: Duration::from_millis(self.laws.margin),
-            patience: Duration::from_secs(5),
+            unreachable_timeout: Duration::from_secs(5),
             nonce,
         };
-        let (attempt, action) = match sighting {
-            Some(sighting) => Acquiring::behind(terms, sighting, now),
-            None => Acquiring::start(terms, now),
+        let (attempt, action) = match observation {
+            Some(observation) => Acquiring::behind(params, observation, now),
+            None => Acquiring::start(params, now),
         };
         client.attempt = Some(attempt);
         self.act(n, Some(action));
     }
 
-    /// The holder gives up its own lease for one of anybody's expiration.
-    fn renew(&mut self, n: usize, lease: Lease, way: u8, now: Now) {
-        let expiration = Duration::from_millis(self.laws.expirations[usize::from(way / 5) % 3]);
+    /// The holder replaces its own lease by one of any client's expiration.
+    fn renew(&mut self, n: usize, lease: Lease, choice: u8, now: Now) {
+        let expiration = Duration::from_millis(self.laws.expirations[usize::from(choice / 5) % 3]);
         let nonce = self.fresh_nonce();
         let client = &mut self.clients[n];
-        let (renewing, step) = Renewing::start(client.protocol, &lease, Some(expiration), nonce, now);
+        let (renewing, step) = Renewing::start(client.holds_by, &lease, Some(expiration), nonce, now);
         client.renewing = Some((renewing, lease));
         self.act_on_renewal(n, step);
     }
@@ -236,8 +241,12 @@ impl World {
             let step = renewing.reply(&reply, now);
             self.act_on_renewal(n, step);
         } else if let Some(attempt) = &mut client.attempt {
+            if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+                attempt.decide_protocol(client.server);
+                client.holds_by = attempt.protocol();
+            }
             let action = attempt.reply(reply, now);
-            client.sighting = Some(Sighting { seen: attempt.seen.clone(), at: now.uptime });
+            client.observation = Some(Observation { seen: attempt.seen.clone(), at: now.uptime });
             self.act(n, Some(action));
         }
     }
@@ -255,32 +264,36 @@ impl World {
         };
     }
 
-    fn act_on_release(&mut self, n: usize, step: release::Step) {
+    fn act_on_release(&mut self, n: usize, step: Step<Release>) {
         self.note(n, format_args!("{step:?}"));
         match step {
-            release::Step::Send(request) => self.clients[n].doing = self.sent(request),
-            release::Step::Done(_) | release::Step::GiveUp(_) => self.clients[n].releasing = None,
+            Step::Send(request) => self.clients[n].doing = self.sent(request),
+            Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
         }
     }
 
-    fn act_on_renewal(&mut self, n: usize, step: renew::Step) {
+    fn act_on_renewal(&mut self, n: usize, step: Step<Renewal>) {
         self.note(n, format_args!("{step:?}"));
-        if let renew::Step::Send(request) = step {
-            self.clients[n].doing = self.sent(request);
-            return;
-        }
+        let outcome = match step {
+            Step::Send(request) => {
+                self.clients[n].doing = self.sent(request);
+                return;
+            }
+            Step::Done(renewal) => Some(renewal),
+            Step::GiveUp(_) => None,
+        };
         let Some((_, old)) = self.clients[n].renewing.take() else { unreachable!("it was renewing") };
-        self.clients[n].doing = match step {
-            renew::Step::Renewed(Renewed { lease, .. }) => {
+        self.clients[n].doing = match outcome {
+            Some(Renewal::Renewed(Renewed { lease, .. })) => {
                 self.renewals += 1;
                 Doing::Inside(lease)
             }
-            renew::Step::NotRenewed => Doing::Inside(old),
-            renew::Step::Lost { .. } | renew::Step::GiveUp(_) | renew::Step::Send(_) => Doing::Nothing,
+            Some(Renewal::NotRenewed) => Doing::Inside(old),
+            Some(Renewal::Lost { .. }) | None => Doing::Nothing,
         };
     }
 
-    /// One that is far from all others, whatever has been carried with those.
+    /// A nonce that is far from all others, with the values written since.
     fn fresh_nonce(&mut self) -> Nonce {
         self.nonces += 1_000_000;
         Nonce::from_random(self.nonces)
@@ -311,6 +324,6 @@ impl World {
     }
 }
 
-fn one_in(n: u8, way: u8) -> bool {
-    way.is_multiple_of(n)
+fn one_in(n: u8, choice: u8) -> bool {
+    choice.is_multiple_of(n)
 }

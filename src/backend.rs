@@ -1,0 +1,80 @@
+//! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
+//! commands, is known here and nowhere above. A connection is back in its pool before a reply is returned (I9); only a watched
+//! key keeps one, for the transaction that may follow.
+//!
+//! Three parts change for different reasons: `connections`, `pipelining`, and `inspection`, which locking does not use.
+
+mod codec;
+mod connections;
+mod errors;
+mod inspection;
+mod limits;
+mod notification;
+mod pipelining;
+mod pooled;
+#[cfg(test)]
+pub(crate) mod scripted;
+mod watch;
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::key::Key;
+use crate::protocol::{Command, Reply, Request};
+use crate::version::Version;
+pub use connections::{Connection, LockConnection, Manager, Role};
+pub(crate) use errors::Failure;
+pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
+pub(crate) use inspection::Inspect;
+pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
+pub(crate) use limits::{Budget, Limits, StopCheck};
+pub(crate) use pooled::PooledBackend;
+
+/// What the engine needs of a server.
+pub(crate) trait Backend: Send + Sync + fmt::Debug {
+    /// Sends one command and returns its reply in the form that the command has. Sends it once, unless the server refused it unread
+    /// because it has no room for the connection.
+    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure>;
+
+    /// Sends WATCH and GET and returns GET's reply, with the connection that watches.
+    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
+
+    /// Returns the version that the server reported on the connection opened last.
+    fn server_version(&self) -> Option<Version>;
+
+    /// Whether it can open a connection that waits for notifications. The two methods that follow are called only if it can.
+    fn can_listen(&self) -> bool {
+        false
+    }
+
+    /// Leaves a notification in a list, for a process that waits there. Sends nothing to a server that is too old for lists.
+    fn send_notification(&self, _list: &[u8], _limits: &Limits<'_>) -> Result<(), Failure> {
+        unreachable!("a lock on a backend that cannot listen has no notifications")
+    }
+
+    /// Opens a connection that is used for nothing but waiting for notifications.
+    fn listen(&self) -> Result<Box<dyn Listener>, Failure> {
+        unreachable!("a lock on a backend that cannot listen has no notifications")
+    }
+
+    /// How long one command may take.
+    fn command_timeout(&self) -> Duration;
+
+    /// How long an unreachable server is waited for.
+    fn unreachable_timeout(&self) -> Duration;
+}
+
+/// A connection that watches a key: for one transaction, or to be unwatched. A dropped one is not used again.
+pub(crate) trait WatchedConnection: fmt::Debug {
+    /// Sends the transaction and returns its outcome.
+    fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits<'_>) -> Result<Reply, Failure>;
+
+    /// Stops watching, and returns the connection to its pool.
+    fn unwatch(self: Box<Self>, limits: &Limits<'_>);
+}
+
+/// A connection that waits for notifications.
+pub(crate) trait Listener: Send + fmt::Debug {
+    /// Waits for some seconds; returns the first of the lists that had a notification, which is removed.
+    fn next_notification(&mut self, lists: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure>;
+}

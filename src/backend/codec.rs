@@ -1,0 +1,239 @@
+//! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
+
+use std::io;
+
+use redis::Value;
+
+use super::errors::{Refusal, TransportError};
+use crate::key::Key;
+use crate::protocol::{Change, Command, Entry, Reply};
+
+/// MULTI as it goes over the wire: how a packed transaction begins.
+pub(super) const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
+
+/// Packs a command and returns how many replies there will be.
+pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
+    let key = key.as_bytes();
+    let cmd = |name: &str| {
+        let mut cmd = redis::cmd(name);
+        cmd.arg(key);
+        cmd
+    };
+    let parts: &[redis::Cmd] = match command {
+        Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
+        Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
+        Command::Get => &[cmd("GET")],
+        Command::GetSet(value) => &[with(cmd("GETSET"), value)],
+        Command::Del => &[cmd("DEL")],
+        Command::WatchGet => &[cmd("WATCH"), cmd("GET")],
+        Command::Exec(change) => {
+            let change = match change {
+                Change::Set(entry) => set(cmd("SET"), entry),
+                Change::Del => cmd("DEL"),
+            };
+            &[redis::cmd("MULTI"), change, redis::cmd("EXEC")]
+        }
+    };
+    let mut packed = Vec::new();
+    for part in parts {
+        part.write_packed_command(&mut packed);
+    }
+    (packed, parts.len())
+}
+
+fn with(mut cmd: redis::Cmd, argument: impl redis::ToRedisArgs) -> redis::Cmd {
+    cmd.arg(argument);
+    cmd
+}
+
+fn set(mut cmd: redis::Cmd, entry: &Entry) -> redis::Cmd {
+    cmd.arg(entry.value.as_slice());
+    if let Some(ttl) = entry.ttl {
+        // Rounded up: the server must not free the lock before the time in the value.
+        cmd.arg("PX").arg(ttl.as_micros().div_ceil(1000).to_string());
+    }
+    cmd
+}
+
+/// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this
+/// command's.
+pub(super) fn read(command: &Command, replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    if let Command::Exec(change) = command {
+        return executed(command, change, replies);
+    }
+    let mut replies = replies;
+    if let Some(refusal) = replies.iter().find_map(refusal) {
+        return Ok(Err(refusal));
+    }
+    let last = replies.pop();
+    if *command == Command::WatchGet && replies != [Value::Okay] {
+        return Err(unexpected(command, replies.first()));
+    }
+    Ok(Ok(match (command, last) {
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, Some(Value::Int(n))) => Reply::Integer(n),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
+        (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
+        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::BulkString(bytes))) => {
+            Reply::Bulk(Some(bytes))
+        }
+        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::Nil)) => Reply::Bulk(None),
+        (command, other) => return Err(unexpected(command, other.as_ref())),
+    }))
+}
+
+/// MULTI is answered by OK, the change by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
+/// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not be queued, and
+/// answer with a shorter list.
+fn executed(
+    command: &Command,
+    change: &Change,
+    replies: Vec<Value>,
+) -> Result<Result<Reply, Refusal>, TransportError> {
+    // The first refusal is the reason; EXEC's own only repeats that there was one. After a refused MULTI nothing was sent.
+    if let Some(refusal) = replies.iter().take(2).find_map(refusal) {
+        return Ok(Err(refusal));
+    }
+    let Ok([_multi, _queued, exec]) = <[Value; 3]>::try_from(replies) else {
+        return Err(unexpected(command, None));
+    };
+    let result = match &exec {
+        Value::Nil => return Ok(Ok(Reply::Executed(None))),
+        Value::Array(results) if results.len() == 1 => &results[0],
+        other => other,
+    };
+    match (change, result) {
+        (_, Value::ServerError(error)) => Ok(Err(error.clone().into())),
+        (Change::Set(_), Value::Okay) if matches!(exec, Value::Array(_)) => Ok(Ok(Reply::Executed(Some(1)))),
+        (Change::Del, Value::Int(n)) if matches!(exec, Value::Array(_)) => Ok(Ok(Reply::Executed(Some(*n)))),
+        _ => Err(unexpected(command, Some(&exec))),
+    }
+}
+
+fn refusal(reply: &Value) -> Option<Refusal> {
+    match reply {
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
+    }
+}
+
+fn unexpected(command: &Command, reply: Option<&Value>) -> TransportError {
+    let name = command.name();
+    TransportError::new(
+        io::ErrorKind::InvalidData,
+        &match reply {
+            // The bytes of a long value are not shown.
+            Some(Value::BulkString(bytes)) => format!("the reply is none to {name}: {} bytes", bytes.len()),
+            Some(reply) => format!("the reply is none to {name}: {reply:?}"),
+            None => format!("{name} has too few replies"),
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::backend::errors::RefusalKind;
+
+    fn entry(ttl: Option<Duration>) -> Entry {
+        Entry { value: b"2".to_vec(), ttl }
+    }
+
+    fn words(command: &Command) -> (String, usize) {
+        let (packed, replies) = packed(&Key::from("k"), command);
+        let text = String::from_utf8(packed).unwrap();
+        (
+            text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
+            replies,
+        )
+    }
+
+    #[test]
+    fn commands_are_packed_as_the_gem_s_client_packs_them() {
+        let (packed, _) = packed(&Key::from("k"), &Command::SetNx(entry(None)));
+        assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
+        let ttl = Some(Duration::from_micros(2_000_001));
+        let table = [
+            (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
+            (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
+            (Command::Get, "GET k ", 1),
+            (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
+            (Command::Del, "DEL k ", 1),
+            (Command::WatchGet, "WATCH k GET k ", 2),
+            (Command::Exec(Change::Set(entry(None))), "MULTI SET k 2 EXEC ", 3),
+            (Command::Exec(Change::Set(entry(ttl))), "MULTI SET k 2 PX 2001 EXEC ", 3),
+            (Command::Exec(Change::Del), "MULTI DEL k EXEC ", 3),
+        ];
+        for (command, text, replies) in table {
+            assert_eq!(words(&command), (text.to_owned(), replies));
+        }
+        let (packed, _) = super::packed(&Key::from("k"), &Command::Exec(Change::Del));
+        assert!(packed.starts_with(MULTI));
+    }
+
+    #[test]
+    fn a_reply_of_another_form_is_an_error() {
+        let ttl = Some(Duration::from_secs(2));
+        assert!(read(&Command::Get, vec![Value::Int(1)]).is_err());
+        assert!(read(&Command::SetNx(entry(None)), vec![Value::BulkString(b"1".to_vec())]).is_err());
+        assert!(read(&Command::SetNx(entry(None)), vec![Value::Okay]).is_err());
+        assert!(read(&Command::SetNx(entry(ttl)), vec![Value::Int(1)]).is_err());
+        assert!(read(&Command::Del, vec![Value::Okay]).is_err());
+        assert!(read(&Command::Get, vec![]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil]).is_err());
+    }
+
+    #[test]
+    fn replies_are_read_as_the_rules_want_them() {
+        let ttl = Some(Duration::from_secs(2));
+        let table = [
+            (Command::GetSet(vec![]), vec![Value::Nil], Reply::Bulk(None)),
+            (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
+            (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
+            (
+                Command::WatchGet,
+                vec![Value::Okay, Value::BulkString(b"x".to_vec())],
+                Reply::Bulk(Some(b"x".to_vec())),
+            ),
+        ];
+        for (command, replies, reply) in table {
+            assert_eq!(read(&command, replies).unwrap(), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn exec_is_judged_by_the_length_of_its_reply() {
+        let queued = || Value::SimpleString("QUEUED".into());
+        let exec =
+            |change: Change, reply: Value| read(&Command::Exec(change), vec![Value::Okay, queued(), reply]);
+        let done = |count| Ok(Ok(Reply::Executed(count)));
+        let set = || Change::Set(entry(None));
+        assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
+        assert_eq!(exec(Change::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
+        assert_eq!(exec(set(), Value::Nil), done(None));
+        for other in [Value::Okay, Value::Array(vec![]), Value::Array(vec![Value::Okay, Value::Okay])] {
+            assert!(exec(set(), other.clone()).is_err(), "{other:?}");
+            assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
+        }
+        let short = read(&Command::Exec(set()), vec![Value::Okay, queued()]);
+        assert!(short.is_err());
+        // The first refusal is the reason; that EXEC is refused as well is a consequence.
+        let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+        let aborted = no("EXECABORT Transaction discarded because of previous errors.");
+        for replies in [
+            vec![no("NOPERM first"), queued(), aborted.clone()],
+            vec![Value::Okay, no("NOPERM first"), aborted.clone()],
+            vec![Value::Okay, queued(), no("NOPERM first")],
+            vec![Value::Okay, queued(), Value::Array(vec![no("NOPERM first")])],
+            vec![no("NOPERM first")],
+        ] {
+            let outcome = read(&Command::Exec(set()), replies.clone());
+            assert!(
+                matches!(&outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted),
+                "{replies:?}: {outcome:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! A connection without a server, whose replies a test chooses.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use std::{fmt, io};
+
+use redis::{ConnectionLike, RedisError, RedisResult, Value};
+
+use super::lock_connection::LockConnection;
+use crate::version::Version;
+
+/// Its replies to a number of commands, and the error that ends them.
+type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
+
+/// The connection, and a manager that opens more like it.
+#[derive(Clone)]
+pub(in crate::backend) struct FakeConnection {
+    script: Arc<Script>,
+    pub(in crate::backend) version: Option<Version>,
+    /// What was sent in each exchange, with the number of replies expected.
+    pub(in crate::backend) sent: Arc<Mutex<Vec<(String, usize)>>>,
+}
+
+impl FakeConnection {
+    pub(in crate::backend) fn answering(
+        script: impl Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
+    ) -> Self {
+        Self { script: Arc::new(script), version: None, sent: Arc::default() }
+    }
+}
+
+/// A connection that was closed.
+pub(in crate::backend) fn closed() -> RedisError {
+    io::Error::new(io::ErrorKind::ConnectionReset, "closed").into()
+}
+
+/// A refusal.
+pub(in crate::backend) fn refused(words: &str) -> Value {
+    redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap()
+}
+
+impl LockConnection for FakeConnection {
+    const PIPELINES: bool = true;
+
+    fn invalidate(&mut self) -> bool {
+        true
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        self.version
+    }
+
+    fn exchange(
+        &mut self,
+        packed: &[u8],
+        count: usize,
+        _: Duration,
+        replies: &mut Vec<Value>,
+    ) -> RedisResult<()> {
+        self.sent.lock().unwrap().push((String::from_utf8_lossy(packed).into_owned(), count));
+        let (came, ended) = (self.script)(count);
+        replies.extend(came);
+        ended.map_or(Ok(()), Err)
+    }
+}
+
+impl ConnectionLike for FakeConnection {
+    fn req_packed_command(&mut self, _: &[u8]) -> RedisResult<Value> {
+        unreachable!("everything goes through exchange")
+    }
+
+    fn req_packed_commands(&mut self, _: &[u8], _: usize, _: usize) -> RedisResult<Vec<Value>> {
+        unreachable!("everything goes through exchange")
+    }
+
+    fn get_db(&self) -> i64 {
+        0
+    }
+
+    fn check_connection(&mut self) -> bool {
+        true
+    }
+
+    fn is_open(&self) -> bool {
+        true
+    }
+}
+
+impl r2d2::ManageConnection for FakeConnection {
+    type Connection = Self;
+    type Error = RedisError;
+
+    fn connect(&self) -> Result<Self, RedisError> {
+        Ok(self.clone())
+    }
+
+    fn is_valid(&self, _: &mut Self) -> Result<(), RedisError> {
+        Ok(())
+    }
+
+    fn has_broken(&self, _: &mut Self) -> bool {
+        false
+    }
+}
+
+impl fmt::Debug for FakeConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FakeConnection").finish_non_exhaustive()
+    }
+}

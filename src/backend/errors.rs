@@ -1,0 +1,12 @@
+//! What can go wrong between a command and its reply, in the library's own types. Knows the redis crate's errors; nothing above does.
+
+mod connect_error;
+mod failure;
+mod refusal;
+mod transport_error;
+
+pub use connect_error::ConnectError;
+pub(crate) use failure::Failure;
+pub use failure::NoConnection;
+pub use refusal::{Refusal, RefusalKind};
+pub use transport_error::TransportError;

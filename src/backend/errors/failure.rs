@@ -1,0 +1,61 @@
+//! Why a command has no reply that the rules could judge.
+
+use std::time::Duration;
+
+use super::{ConnectError, Refusal, TransportError};
+use crate::version::Version;
+
+/// Why a command has no reply for the rules to judge.
+#[derive(Clone, Debug)]
+pub(crate) enum Failure {
+    /// There was no connection in time. Nothing was sent.
+    NoConnection { cause: NoConnection, waited: Duration },
+    /// The time that the command was bound to had passed. Nothing was sent.
+    TooLate,
+    /// The server is too old for the command. Nothing was sent.
+    TooOld(Version),
+    /// The server refused the command, which was not carried out.
+    Refused(Refusal),
+    /// The reply was lost: the command may have been carried out.
+    Lost(TransportError),
+}
+
+impl Failure {
+    /// What a failed attempt to connect comes to, `waited` after the connection was asked for.
+    pub(in crate::backend) fn of_connecting(error: ConnectError, waited: Duration) -> Self {
+        match error {
+            ConnectError::Refused(refusal) => Failure::Refused(refusal),
+            error => Failure::NoConnection { cause: NoConnection::Connect(error), waited },
+        }
+    }
+}
+
+/// Why there was no connection.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NoConnection {
+    /// All connections of the pool were in use all the time.
+    #[error("all connections of the pool were in use")]
+    PoolExhausted,
+    /// The pool has no connection yet, and the server has not answered the attempt to open one.
+    #[error("the server has not answered the attempt to connect yet")]
+    Connecting,
+    /// Connecting failed.
+    #[error(transparent)]
+    Connect(ConnectError),
+    /// Connecting failed in a pool of another manager than this library's. The text is r2d2's.
+    #[error("{0}")]
+    Pool(String),
+}
+
+impl NoConnection {
+    /// Whether it says more than that there was none.
+    pub(in crate::backend) fn has_cause(&self) -> bool {
+        match self {
+            NoConnection::PoolExhausted | NoConnection::Connecting => false,
+            NoConnection::Connect(_) => true,
+            // r2d2's own words, and a colon before the cause if there is one.
+            NoConnection::Pool(text) => text.contains(": "),
+        }
+    }
+}

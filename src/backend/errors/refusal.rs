@@ -1,0 +1,241 @@
+//! What a server's refusal means, in the words of every version from 1.2 on.
+
+use std::fmt;
+
+use redis::{RedisError, ServerError};
+
+use crate::key::Cut;
+use crate::options::Protocol;
+
+/// A server's refusal: its kind, and its text. The command was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    kind: RefusalKind,
+    text: String,
+}
+
+/// What a server's refusal is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RefusalKind {
+    /// The key holds a list, a hash or the like: it is used for something else.
+    WrongType,
+    /// The server wants a password and got none.
+    NoPassword,
+    /// The server did not accept the password or the user.
+    WrongPassword,
+    /// The user may not run this command, or not on this key.
+    NotPermitted,
+    /// The server is over its `maxmemory`.
+    OverMemory,
+    /// The server is loading its data.
+    Loading,
+    /// The server has as many clients as it takes.
+    TooManyClients,
+    /// The server is a replica that takes no writes.
+    ReadOnly,
+    /// The server cannot save its data and takes no writes.
+    CannotSave,
+    /// The server does not know the command.
+    UnknownCommand,
+    /// The database number of the address is too high for this server.
+    NoSuchDatabase,
+    /// Anything else.
+    Other,
+}
+
+/// How the server's words begin, in lower case, for each kind. Versions up to 2.4 begin nearly every refusal with `ERR`. What the
+/// words contain does not count, since they quote keys and arguments.
+const WORDS: &[(&str, RefusalKind)] = &[
+    ("wrongtype", RefusalKind::WrongType),
+    ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.4
+    ("noauth", RefusalKind::NoPassword),
+    ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
+    ("wrongpass", RefusalKind::WrongPassword),
+    ("err invalid password", RefusalKind::WrongPassword), // up to 5
+    ("err client sent auth, but no password is set", RefusalKind::WrongPassword), // up to 5
+    ("err auth <password> called without any password", RefusalKind::WrongPassword), // from 6
+    ("noperm", RefusalKind::NotPermitted),
+    ("oom ", RefusalKind::OverMemory),
+    ("err command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
+    ("loading", RefusalKind::Loading),
+    ("err max number of clients", RefusalKind::TooManyClients),
+    ("readonly", RefusalKind::ReadOnly),
+    ("misconf", RefusalKind::CannotSave),
+    ("err invalid db index", RefusalKind::NoSuchDatabase),
+    ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
+    ("err unknown command", RefusalKind::UnknownCommand),
+];
+
+impl Refusal {
+    /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key or a value of
+    /// any length.
+    pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
+        let text = Cut(text.as_ref()).to_string();
+        let lower = text.to_lowercase();
+        let kind = WORDS
+            .iter()
+            .find(|(words, _)| lower.starts_with(words))
+            .map_or(RefusalKind::Other, |(_, kind)| *kind);
+        Self { kind, text }
+    }
+
+    /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
+    pub(crate) fn of(error: &RedisError) -> Option<Self> {
+        ServerError::try_from(error.clone()).ok().map(Self::from)
+    }
+
+    /// Returns what the refusal is about.
+    #[must_use]
+    pub fn kind(&self) -> RefusalKind {
+        self.kind
+    }
+
+    /// Returns the server's own words.
+    #[must_use]
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// Whether the server may accept the same command a moment later, without any change.
+    pub(crate) fn is_transient(&self) -> bool {
+        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
+    }
+
+    /// Returns the protocol that the server is too old for, if that is why it refused this command.
+    pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
+        let text = self.text.to_lowercase();
+        // Before 2.6.12 SET had no options.
+        let no_options = text.starts_with("err syntax error") || text.starts_with("err wrong number of arg");
+        match command {
+            "WATCH" | "EXEC" if self.kind == RefusalKind::UnknownCommand => Some(Protocol::Watched),
+            "SET" if no_options => Some(Protocol::Ttl),
+            _ => None,
+        }
+    }
+
+    /// Whether the server ended a blocked command, because it has become a replica, say. A new connection finds out where the
+    /// address leads now.
+    pub(crate) fn ends_blocking(&self) -> bool {
+        self.kind == RefusalKind::ReadOnly || self.text.starts_with("UNBLOCKED")
+    }
+
+    /// Whether the server closes the connection after this refusal.
+    pub(crate) fn closes_connection(&self) -> bool {
+        self.kind == RefusalKind::TooManyClients
+    }
+}
+
+impl From<ServerError> for Refusal {
+    fn from(error: ServerError) -> Self {
+        Self::new(match error.details() {
+            Some(details) => format!("{} {details}", error.code()),
+            None => error.code().to_owned(),
+        })
+    }
+}
+
+impl RefusalKind {
+    fn advice(self) -> &'static str {
+        match self {
+            Self::WrongType => {
+                "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"
+            }
+            Self::NoPassword => {
+                "the server wants a password; put it into the address, redis://:password@host"
+            }
+            Self::WrongPassword => "the server did not accept the password or the user; check the address",
+            Self::NotPermitted => {
+                "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, UNWATCH, MULTI, \
+                 EXEC and DISCARD"
+            }
+            Self::OverMemory => {
+                "the server is over its maxmemory; free memory or raise the limit, then try again"
+            }
+            Self::Loading => "the server is still loading its data; try again when it has",
+            Self::TooManyClients => {
+                "the server takes no more clients; use smaller pools, or raise its maxclients"
+            }
+            Self::ReadOnly => {
+                "the server is a replica; lock on its master, since a lock on a replica protects nothing"
+            }
+            Self::CannotSave => {
+                "the server cannot save its data and takes no writes; repair that on the server"
+            }
+            Self::UnknownCommand => {
+                "the server does not know a command that Redis has had since 1.2, or has it renamed; allow it there"
+            }
+            Self::NoSuchDatabase => {
+                "the server has no database of that number; check the address, or the server's `databases`"
+            }
+            Self::Other => "the command was not carried out",
+        }
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the server refused: {}: {}", self.text.trim_end_matches('.'), self.kind.advice())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_is_too_old_for_a_protocol_is_known_by_what_it_refuses() {
+        let table = [
+            ("WATCH", "ERR unknown command 'WATCH'", Some(Protocol::Watched)),
+            ("WATCH", "ERR unknown command", Some(Protocol::Watched)),
+            ("EXEC", "ERR unknown command 'MULTI'", Some(Protocol::Watched)),
+            ("SET", "ERR wrong number of arguments for 'set' command", Some(Protocol::Ttl)),
+            ("SET", "ERR syntax error", Some(Protocol::Ttl)),
+            ("SETNX", "ERR unknown command 'SETNX'", None),
+            ("SET", "OOM command not allowed when used memory > 'maxmemory'.", None),
+            ("WATCH", "NOAUTH Authentication required.", None),
+        ];
+        for (command, text, protocol) in table {
+            assert_eq!(Refusal::new(text).protocol_too_new(command), protocol, "{command}: {text}");
+        }
+    }
+
+    #[test]
+    fn words_of_all_versions_are_understood() {
+        use RefusalKind as Kind;
+        let table = [
+            ("WRONGTYPE Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("ERR Operation against a key holding the wrong kind of value", Kind::WrongType),
+            ("NOAUTH Authentication required.", Kind::NoPassword),
+            ("ERR operation not permitted", Kind::NoPassword),
+            ("WRONGPASS invalid username-password pair or user is disabled.", Kind::WrongPassword),
+            ("ERR invalid password", Kind::WrongPassword),
+            ("ERR Client sent AUTH, but no password is set", Kind::WrongPassword),
+            (
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?",
+                Kind::WrongPassword,
+            ),
+            ("NOPERM this user has no permissions to run the 'setnx' command", Kind::NotPermitted),
+            ("OOM command not allowed when used memory > 'maxmemory'.", Kind::OverMemory),
+            ("ERR command not allowed when used memory > 'maxmemory'", Kind::OverMemory),
+            ("LOADING Redis is loading the dataset in memory", Kind::Loading),
+            ("ERR max number of clients reached", Kind::TooManyClients),
+            ("READONLY You can't write against a read only replica.", Kind::ReadOnly),
+            ("READONLY You can't write against a read only slave.", Kind::ReadOnly),
+            (
+                "MISCONF Redis is configured to save RDB snapshots, but it is currently not able to persist on disk.",
+                Kind::CannotSave,
+            ),
+            ("ERR unknown command 'SETNX'", Kind::UnknownCommand),
+            ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
+            ("ERR invalid DB index", Kind::NoSuchDatabase),
+            ("ERR DB index is out of range", Kind::NoSuchDatabase),
+            ("ERR unknown command `SETNX`, with args beginning with: `uploading:7`", Kind::UnknownCommand),
+            ("ERR something new", Kind::Other),
+        ];
+        for (text, kind) in table {
+            assert_eq!(Refusal::new(text).kind(), kind, "{text}");
+            assert!(Refusal::new(text).to_string().contains(text.trim_end_matches('.')));
+        }
+    }
+}

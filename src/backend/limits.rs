@@ -1,0 +1,76 @@
+//! What a command is sent under: what the server must support, and until when what is waited for.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::clock::{Now, Uptime};
+use crate::options::Protocol;
+
+/// What a command is sent under.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits<'a> {
+    /// A server that is known to be too old for this protocol gets nothing sent.
+    pub(crate) needs: Protocol,
+    /// When the command was decided on.
+    pub(crate) decided_at: Now,
+    /// An unreachable server is waited for until here.
+    pub(crate) reachable_by: Uptime,
+    /// A connection that is in use, or is being opened, is waited for until here.
+    pub(crate) connected_by: Uptime,
+    /// The reply is waited for until here, where the connection knows time-outs.
+    pub(crate) answered_by: Uptime,
+    /// Ends the wait for a connection from outside.
+    pub(crate) stop: StopCheck<'a>,
+    /// Whether the command may be pipelined with commands of other threads.
+    pub(crate) pipelined: bool,
+}
+
+/// How long a call may take, from which the limits of its commands follow.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Budget {
+    /// When the call ends, but for its last command; `None` waits for ever.
+    pub(crate) deadline: Option<Uptime>,
+    /// How long an unreachable server is waited for.
+    pub(crate) unreachable_timeout: Duration,
+    /// How long one command may take.
+    pub(crate) command_timeout: Duration,
+}
+
+impl Limits<'static> {
+    /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
+    /// attempt comes at the deadline and may have to wait for a connection of the pool.
+    pub(crate) fn within(budget: Budget, now: Now) -> Self {
+        let Budget { deadline, unreachable_timeout, command_timeout } = budget;
+        let patient_until = now.uptime.after(unreachable_timeout);
+        let (reachable_by, connected_by, answered_by) = match deadline {
+            Some(deadline) => {
+                let last = deadline.after(command_timeout);
+                (patient_until.min(deadline), last, last)
+            }
+            None => (patient_until, now.uptime.after(unreachable_timeout.max(command_timeout)), Uptime::MAX),
+        };
+        Self {
+            needs: Protocol::Classic,
+            decided_at: now,
+            reachable_by,
+            connected_by,
+            answered_by,
+            stop: StopCheck::NEVER,
+            pipelined: false,
+        }
+    }
+}
+
+/// Says whether a wait has been ended from outside.
+#[derive(Clone, Copy)]
+pub(crate) struct StopCheck<'a>(pub(crate) &'a dyn Fn() -> bool);
+
+impl StopCheck<'_> {
+    pub(crate) const NEVER: StopCheck<'static> = StopCheck(&|| false);
+}
+
+impl fmt::Debug for StopCheck<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("StopCheck").field(&self.0()).finish()
+    }
+}

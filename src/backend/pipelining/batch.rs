@@ -1,0 +1,341 @@
+//! One batch on a connection: the commands that go together, and the outcome of each.
+
+use std::time::Duration;
+use std::{io, iter, vec};
+
+use redis::Value;
+
+use crate::backend::codec;
+use crate::backend::connections::{Exchange, LockConnection, exchange};
+use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
+use crate::clock::Now;
+use crate::key::Key;
+use crate::options::Protocol;
+use crate::protocol::{Command, Reply, Request};
+use crate::version::Version;
+
+/// A command that another thread may send.
+#[derive(Debug)]
+pub(in crate::backend) struct QueuedCommand {
+    key: Key,
+    request: Request,
+    packed: Vec<u8>,
+    replies: usize,
+    /// A server that is known to be too old for this protocol gets nothing sent.
+    needs: Protocol,
+}
+
+impl QueuedCommand {
+    pub(in crate::backend) fn new(key: &Key, request: &Request, needs: Protocol) -> Self {
+        let (packed, replies) = codec::packed(key, &request.command);
+        Self { key: key.clone(), request: request.clone(), packed, replies, needs }
+    }
+
+    /// Whether it may still be sent, and to this server. If not, its own thread finds out why.
+    fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
+        let too_old = server.is_some_and(|version| version < self.needs.needs());
+        !too_old && self.request.before.is_none_or(|end| !end.has_passed(now))
+    }
+
+    fn encoded(&self) -> Encoded<'_> {
+        Encoded { command: &self.request.command, packed: &self.packed, replies: self.replies }
+    }
+}
+
+/// A command as it goes over the wire.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backend) struct Encoded<'a> {
+    pub(in crate::backend) command: &'a Command,
+    pub(in crate::backend) packed: &'a [u8],
+    pub(in crate::backend) replies: usize,
+}
+
+/// The outcome of a command.
+#[derive(Debug)]
+pub(in crate::backend) enum Outcome {
+    Reply(Reply),
+    Refused(Refusal),
+    /// It may have been carried out.
+    Lost(TransportError),
+    /// It was not carried out: it was not sent, or the server had no room for the client and has read nothing.
+    Unread,
+}
+
+impl Outcome {
+    /// Returns what the backend returns for it; `None` if the command's own thread is to send it.
+    pub(in crate::backend) fn result(self) -> Option<Result<Reply, Failure>> {
+        match self {
+            Outcome::Reply(reply) => Some(Ok(reply)),
+            Outcome::Refused(refusal) => Some(Err(Failure::Refused(refusal))),
+            Outcome::Lost(error) => Some(Err(Failure::Lost(error))),
+            Outcome::Unread => None,
+        }
+    }
+}
+
+/// The error of a command that another thread has sent without returning its outcome in time.
+pub(in crate::backend) fn lost_in_batch() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::TimedOut,
+        "it was pipelined with another thread's command, and that thread returned no reply in time",
+    )
+}
+
+/// Logs the result of a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or
+/// found it out by reading the key (I6).
+pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Outcome) {
+    let command = &queued.request.command;
+    let effect = match (command, outcome) {
+        (Command::SetNx(_), Outcome::Reply(Reply::Integer(1))) => {
+            "unless it has found that out by reading, the lock has no holder until it expires, or is cleared if it does not expire"
+        }
+        (Command::GetSet(_), Outcome::Reply(_)) => {
+            "unless it has found that out by reading, the lock has no holder until it expires, or has the one that took it over"
+        }
+        (Command::Del, Outcome::Reply(Reply::Integer(1))) => {
+            "if the thread's lease had passed before, another holder's lock was deleted"
+        }
+        _ => return,
+    };
+    let (key, name) = (&queued.key, command.name());
+    log::warn!(
+        target: "setnx_lock",
+        "lock {key}: {name} was carried out after its thread had given up waiting for the reply; {effect}"
+    );
+}
+
+/// The outcomes of the commands of a batch.
+#[derive(Debug)]
+pub(in crate::backend) struct Outcomes {
+    /// The leader's.
+    pub(in crate::backend) own: Outcome,
+    /// Those of the other commands, in their order.
+    pub(in crate::backend) others: Vec<Outcome>,
+}
+
+impl Outcomes {
+    fn all(&self) -> impl Iterator<Item = &Outcome> {
+        iter::once(&self.own).chain(&self.others)
+    }
+
+    /// Whether the connection may be used again (I8). One whose WATCH was refused may be watching.
+    pub(in crate::backend) fn leave_in_order(&self, own: Encoded<'_>) -> bool {
+        let lost = |outcome: &Outcome| match outcome {
+            Outcome::Lost(_) => true,
+            Outcome::Refused(refusal) => refusal.closes_connection(),
+            Outcome::Reply(_) | Outcome::Unread => false,
+        };
+        let may_watch = own.replies > 1 && matches!(self.own, Outcome::Refused(_));
+        !may_watch && !self.any_read_only() && !self.all().any(lost)
+    }
+
+    /// Whether the server said that it is no master.
+    pub(in crate::backend) fn any_read_only(&self) -> bool {
+        self.all().any(|outcome| match outcome {
+            Outcome::Refused(refusal) => refusal.kind() == RefusalKind::ReadOnly,
+            _ => false,
+        })
+    }
+}
+
+/// Sends a command, and with it those of other threads that may be sent now. All replies together may take `limit`.
+pub(in crate::backend) fn send<'a>(
+    connection: &mut impl LockConnection,
+    own: Encoded<'_>,
+    others: impl Iterator<Item = &'a QueuedCommand>,
+    now: impl FnOnce() -> Now,
+    limit: Duration,
+) -> Outcomes {
+    let mut others = others.peekable();
+    if others.peek().is_none() {
+        let own = Replies::to(own.packed, own.replies, limit, connection).outcome(own);
+        return Outcomes { own, others: Vec::new() };
+    }
+    let (server, now) = (connection.server_version(), now());
+    let others: Vec<_> =
+        others.map(|queued| queued.may_be_sent(server, now).then(|| queued.encoded())).collect();
+    let (mut packed, mut count) = (Vec::new(), 0);
+    for encoded in iter::once(&own).chain(others.iter().flatten()) {
+        packed.extend_from_slice(encoded.packed);
+        count += encoded.replies;
+    }
+    let mut replies = Replies::to(&packed, count, limit, connection);
+    let own = replies.outcome(own);
+    let others =
+        others.into_iter().map(|encoded| encoded.map_or(Outcome::Unread, |encoded| replies.outcome(encoded)));
+    Outcomes { own, others: others.collect() }
+}
+
+/// The replies of a batch, which go to the commands one after the other.
+struct Replies {
+    replies: vec::IntoIter<Value>,
+    /// Why there are no more than these.
+    ended: Option<TransportError>,
+    /// Whether there is only one.
+    single: bool,
+    /// Whether that one refused the client for lack of room: the server has read nothing else.
+    no_room: bool,
+    /// Set once a reply was missing or unreadable: which command a later one belongs to is unknown.
+    broken: Option<TransportError>,
+}
+
+impl Replies {
+    fn to(packed: &[u8], count: usize, limit: Duration, connection: &mut impl LockConnection) -> Self {
+        let Exchange { replies, ended } = exchange(connection, packed, count, limit);
+        let single = replies.len() == 1;
+        Self { replies: replies.into_iter(), ended, single, no_room: false, broken: None }
+    }
+
+    fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
+        if self.no_room {
+            return Outcome::Unread;
+        }
+        if let Some(error) = &self.broken {
+            return Outcome::Lost(error.clone());
+        }
+        let replies: Vec<_> = self.replies.by_ref().take(encoded.replies).collect();
+        // A refused first reply may be the only one.
+        let complete =
+            replies.len() == encoded.replies || matches!(replies.first(), Some(Value::ServerError(_)));
+        let read = if complete {
+            codec::read(encoded.command, replies)
+        } else {
+            Err(self.ended.take().unwrap_or_else(hung_up))
+        };
+        match read {
+            Ok(Ok(reply)) => Outcome::Reply(reply),
+            Ok(Err(refusal)) => {
+                self.no_room = self.single && refusal.closes_connection();
+                Outcome::Refused(refusal)
+            }
+            Err(error) => {
+                self.broken = Some(error.clone());
+                Outcome::Lost(error)
+            }
+        }
+    }
+}
+
+fn hung_up() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::ConnectionReset,
+        "the server closed the connection after it had refused an earlier command",
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::connections::fake::{FakeConnection, closed, refused};
+    use crate::clock;
+    use crate::protocol::Entry;
+    use crate::protocol::lease::End;
+
+    /// What became of a command, in short.
+    fn short(outcome: &Outcome) -> String {
+        match outcome {
+            Outcome::Reply(Reply::Integer(n)) => n.to_string(),
+            Outcome::Reply(Reply::Bulk(bytes)) => {
+                bytes.as_ref().map_or("nil".into(), |bytes| String::from_utf8(bytes.clone()).unwrap())
+            }
+            Outcome::Reply(other) => unreachable!("{other:?}"),
+            Outcome::Refused(refusal) => format!("no: {:?}", refusal.kind()),
+            Outcome::Lost(_) => "lost".into(),
+            Outcome::Unread => "unread".into(),
+        }
+    }
+
+    fn queued(name: &str, command: Command, before: Option<End>, needs: Protocol) -> QueuedCommand {
+        QueuedCommand::new(&Key::from(name), &Request { command, before }, needs)
+    }
+
+    fn set() -> Command {
+        Command::SetNx(Entry { value: b"1".to_vec(), ttl: None })
+    }
+
+    /// A SETNX leads, and takes along GET, DEL and SETNX. Returns what becomes of the four, and whether the connection stays.
+    fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
+        let replies = replies.to_vec();
+        let mut fake = FakeConnection::answering(move |count| {
+            assert_eq!(count, 4);
+            (replies.clone(), ended.clone())
+        });
+        let others =
+            [Command::Get, Command::Del, set()].map(|command| queued("k", command, None, Protocol::Classic));
+        let own = queued("own", set(), None, Protocol::Classic);
+        let outcomes = send(&mut fake, own.encoded(), others.iter(), clock::now, Duration::from_secs(1));
+        let all: Vec<_> = outcomes.all().map(short).collect();
+        (all.join(", "), outcomes.leave_in_order(own.encoded()))
+    }
+
+    #[test]
+    fn each_command_has_its_own_outcome_and_no_answer_after_a_wrong_one_counts() {
+        let bulk = || Value::BulkString(b"x".to_vec());
+        let (one, zero) = (Value::Int(1), Value::Int(0));
+        let usual = [one.clone(), bulk(), zero.clone(), zero.clone()];
+        let with = |ticket: usize, value: Value| {
+            let mut replies = usual.clone();
+            replies[ticket] = value;
+            replies
+        };
+        let too_many_clients = || refused("ERR max number of clients reached");
+        let table = [
+            (&usual[..], None, "1, x, 0, 0", true),
+            // Refused: the others are not concerned.
+            (&with(0, refused("OOM command not allowed")), None, "no: OverMemory, x, 0, 0", true),
+            (&with(1, refused("WRONGTYPE list")), None, "1, no: WrongType, 0, 0", true),
+            // A replica: neither are they, but the connection is given up.
+            (&with(2, refused("READONLY replica")), None, "1, x, no: ReadOnly, 0", false),
+            // Of the wrong form: nobody knows whose answers the rest are.
+            (&with(0, Value::Okay), None, "lost, lost, lost, lost", false),
+            (&with(1, one.clone()), None, "1, lost, lost, lost", false),
+            (&with(3, Value::Nil), None, "1, x, 0, lost", false),
+            // Cut.
+            (&[], Some(closed()), "lost, lost, lost, lost", false),
+            (&usual[..2], Some(closed()), "1, x, lost, lost", false),
+            (&[refused("NOPERM first")], None, "no: NotPermitted, lost, lost, lost", false),
+            // Sent away: nothing was read.
+            (&[too_many_clients()], None, "no: TooManyClients, unread, unread, unread", false),
+            // Or by one of several behind a proxy: what was answered was read.
+            (&with(0, too_many_clients()), None, "no: TooManyClients, x, 0, 0", false),
+            (&with(1, too_many_clients())[..2], None, "1, no: TooManyClients, lost, lost", false),
+        ];
+        for (replies, ended, outcomes, in_order) in table {
+            assert_eq!(four(replies, ended), (outcomes.to_owned(), in_order), "{replies:?}");
+        }
+    }
+
+    #[test]
+    fn what_may_not_go_is_not_sent() {
+        let mut fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
+        fake.version = Some(Version::new(2, 4, 0));
+        let now = clock::now();
+        let (over, later) = (End::of(now, Duration::ZERO), End::of(now, Duration::from_secs(1)));
+        let others = [
+            queued("too-late", Command::Del, Some(over), Protocol::Classic),
+            queued("in-time", Command::Del, Some(later), Protocol::Classic),
+            queued("too-new", set(), None, Protocol::Ttl),
+            queued("new-enough", set(), None, Protocol::Watched),
+        ];
+        let own = queued("own", Command::Del, None, Protocol::Classic);
+        let outcomes = send(&mut fake, own.encoded(), others.iter(), || now, Duration::from_secs(1));
+        assert_eq!(outcomes.all().map(short).collect::<Vec<_>>(), ["1", "unread", "1", "unread", "1"]);
+        assert!(outcomes.leave_in_order(own.encoded()));
+        let sent = fake.sent.lock().unwrap();
+        let [(packed, 3)] = sent.as_slice() else { panic!("{sent:?}") };
+        let all = [&own, &others[1], &others[3]].map(|command| command.packed.clone()).concat();
+        assert_eq!(packed.as_bytes(), all);
+    }
+
+    #[test]
+    fn a_watch_that_is_refused_may_be_watching() {
+        let own = queued("own", Command::WatchGet, None, Protocol::Watched);
+        for (replies, in_order) in
+            [(vec![Value::Okay, Value::Nil], true), (vec![Value::Okay, refused("WRONGTYPE list")], false)]
+        {
+            let mut fake = FakeConnection::answering(move |_| (replies.clone(), None));
+            let outcomes = send(&mut fake, own.encoded(), [].iter(), clock::now, Duration::from_secs(1));
+            assert_eq!(outcomes.leave_in_order(own.encoded()), in_order);
+        }
+    }
+}

@@ -1,0 +1,277 @@
+//! Combining requests: a thread that wants a command sent while another's batch is on its way queues its request for the next batch.
+//!
+//! This is flat combining (Hendler, Incze, Shavit, Tzafrir: "Flat combining and the synchronization-parallelism tradeoff", 2010) with a
+//! server in the place of the shared structure. A thread [joins](Combiner::join) with a job. If no batch is in progress, or too few
+//! threads are active to be worth combining, it leads a [`Batch`] at once: it never waits for other requests, and takes those that are
+//! queued when it has a connection. Otherwise its request is queued, first in, first out. No thread is a permanent combiner: a batch
+//! that ends makes the first queued request the leader of the next, if it was the last in progress, and then hands out the results.
+//!
+//! Why no thread waits for ever. `all` holds the queue and the number of batches in progress. Each request has its phase under a mutex
+//! of its own, which is locked alone or inside `all`; nothing is locked inside it.
+//!
+//! 1. A request is in the queue exactly while its phase is `Queued`: it is pushed as `Queued`, and what takes it out (a batch that makes
+//!    it the leader or sends it, or its own thread at its time limit) changes the phase before it releases `all`.
+//! 2. While the queue is not empty, a batch is in progress: joining queues a request only if one is, and the end of a batch, the only
+//!    thing that lowers their number, makes the first of the queue the leader of a new one under the same lock of `all` if none
+//!    would be left. So the end of a batch takes a queued request out at the latest; first in, first out.
+//! 3. A batch ends when it is dropped, by a panic too. Its requests are `InFlight` until then and are completed by it, without a
+//!    result if there is none. The result of a request whose thread has given up is reported to the leader.
+//! 4. Each change of a request's phase by another thread is followed by an unpark of its thread, except that from `Queued` to
+//!    `InFlight`, after which its thread has nothing to do. A thread looks at its phase each time before it parks, and an unpark before a
+//!    park is kept.
+//!
+//! No thread depends on another beyond its time limit: a queued request then leads a batch of its own beside those in progress; an
+//! in-flight one goes without a result.
+//!
+//! `tests/models` runs this file on a model checker's mutexes and threads.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::{fmt, mem};
+
+use super::sync::atomic::{AtomicUsize, Ordering};
+use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+
+/// The batches to one server, and the requests that wait for one.
+pub(crate) struct Combiner<J, R> {
+    /// How many jobs a batch sends at most, its leader's included.
+    max_batch: usize,
+    /// How many threads lead, wait, or have not yet seen their result.
+    active: AtomicUsize,
+    /// How many requests were taken out of the queue by batches.
+    dequeued: AtomicUsize,
+    all: Mutex<All<J, R>>,
+}
+
+struct All<J, R> {
+    in_progress: usize,
+    queue: VecDeque<Arc<Request<J, R>>>,
+}
+
+struct Request<J, R> {
+    job: J,
+    thread: Thread,
+    phase: Mutex<Phase<R>>,
+}
+
+enum Phase<R> {
+    Queued,
+    /// Its thread is to lead a batch, which is counted already.
+    Leader,
+    /// In a batch: the job may have been carried out, or be about to be.
+    InFlight,
+    Completed(Option<R>),
+    /// Its thread has the result, or waits no longer.
+    Gone,
+}
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitStage {
+    /// To be sent.
+    Queued,
+    /// For the result.
+    InFlight,
+}
+
+/// The outcome of joining.
+pub(crate) enum Joined<'a, J, R> {
+    /// The caller sends its job, and those of other threads as well.
+    Leader {
+        batch: Batch<'a, J, R>,
+        waited: bool,
+    },
+    Completed(R),
+    /// The job was in a batch, and its outcome is unknown: the batch ended without a result, or the caller reached its time limit.
+    Abandoned,
+}
+
+impl<J, R> Combiner<J, R> {
+    pub(crate) fn new(max_batch: usize) -> Self {
+        Self {
+            max_batch,
+            active: AtomicUsize::new(0),
+            dequeued: AtomicUsize::new(0),
+            all: Mutex::new(All { in_progress: 0, queue: VecDeque::new() }),
+        }
+    }
+
+    /// Leads a batch if none is in progress, or if combining is not worth while for so many active threads; else waits. `job` is
+    /// made only for waiting. `park` spends some time, ended by an unpark, and returns whether to go on waiting for that stage.
+    /// Neither may panic.
+    pub(crate) fn join(
+        &self,
+        job: impl FnOnce() -> J,
+        is_contended: impl Fn(usize) -> bool,
+        park: impl FnMut(WaitStage) -> bool,
+    ) -> Joined<'_, J, R> {
+        let active = self.active.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_contended = || is_contended(active);
+        if let Some(batch) = self.lead(&mut self.lock(), is_contended) {
+            return Joined::Leader { batch, waited: false };
+        }
+        let request = Arc::new(Request { job: job(), thread: current(), phase: Mutex::new(Phase::Queued) });
+        let mut all = self.lock();
+        if let Some(batch) = self.lead(&mut all, is_contended) {
+            return Joined::Leader { batch, waited: false };
+        }
+        all.queue.push_back(Arc::clone(&request));
+        drop(all);
+        let joined = self.wait(&request, park);
+        if !matches!(joined, Joined::Leader { .. }) {
+            self.active.fetch_sub(1, Ordering::Relaxed);
+        }
+        joined
+    }
+
+    fn lead(&self, all: &mut All<J, R>, is_contended: impl Fn() -> bool) -> Option<Batch<'_, J, R>> {
+        if all.in_progress > 0 && is_contended() {
+            return None;
+        }
+        all.in_progress += 1;
+        Some(self.batch())
+    }
+
+    /// Returns how many requests batches have taken out of the queue so far.
+    pub(crate) fn dequeued(&self) -> usize {
+        self.dequeued.load(Ordering::Relaxed)
+    }
+
+    fn batch(&self) -> Batch<'_, J, R> {
+        Batch { combiner: self, in_flight: Vec::new(), ended: false }
+    }
+
+    fn wait(
+        &self,
+        request: &Arc<Request<J, R>>,
+        mut park: impl FnMut(WaitStage) -> bool,
+    ) -> Joined<'_, J, R> {
+        let mut given_up = None;
+        loop {
+            let mut all = (given_up == Some(WaitStage::Queued)).then(|| self.lock());
+            let mut phase = request.lock();
+            let stage = match mem::replace(&mut *phase, Phase::Gone) {
+                Phase::Leader => return Joined::Leader { batch: self.batch(), waited: true },
+                Phase::Completed(Some(result)) => return Joined::Completed(result),
+                Phase::Completed(None) => return Joined::Abandoned,
+                Phase::InFlight if given_up == Some(WaitStage::InFlight) => return Joined::Abandoned,
+                Phase::InFlight => {
+                    *phase = Phase::InFlight;
+                    WaitStage::InFlight
+                }
+                Phase::Queued => {
+                    if let Some(all) = &mut all {
+                        all.queue.retain(|other| !Arc::ptr_eq(other, request));
+                        all.in_progress += 1;
+                        return Joined::Leader { batch: self.batch(), waited: true };
+                    }
+                    *phase = Phase::Queued;
+                    WaitStage::Queued
+                }
+                Phase::Gone => unreachable!("a thread waits only until it has its result"),
+            };
+            drop(phase);
+            drop(all);
+            given_up = (!park(stage)).then_some(stage);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All<J, R>> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J, R> Request<J, R> {
+    fn lock(&self) -> MutexGuard<'_, Phase<R>> {
+        self.phase.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A batch in progress, and the requests in it. Ends when it is dropped.
+pub(crate) struct Batch<'a, J, R> {
+    combiner: &'a Combiner<J, R>,
+    in_flight: Vec<Arc<Request<J, R>>>,
+    /// Whether it is in progress no more.
+    ended: bool,
+}
+
+impl<J, R> Batch<'_, J, R> {
+    /// Takes requests from the queue, as far as there is room; none, once it has ended.
+    pub(crate) fn fill(&mut self) {
+        if self.ended {
+            return;
+        }
+        let mut all = self.combiner.lock();
+        let room = self.combiner.max_batch.saturating_sub(1 + self.in_flight.len()).min(all.queue.len());
+        for request in all.queue.drain(..room) {
+            *request.lock() = Phase::InFlight;
+            self.in_flight.push(request);
+        }
+        self.combiner.dequeued.fetch_add(room, Ordering::Relaxed);
+    }
+
+    /// The jobs of the requests in it, in the order in which they were queued.
+    pub(crate) fn jobs(&self) -> impl Iterator<Item = &J> {
+        self.in_flight.iter().map(|request| &request.job)
+    }
+
+    /// Makes the first queued request the leader of the next batch, if this was the last in progress.
+    fn pass_on(&mut self) {
+        if mem::replace(&mut self.ended, true) {
+            return;
+        }
+        let mut all = self.combiner.lock();
+        all.in_progress -= 1;
+        if all.in_progress > 0 {
+            return;
+        }
+        let Some(next) = all.queue.pop_front() else { return };
+        all.in_progress += 1;
+        *next.lock() = Phase::Leader;
+        self.combiner.dequeued.fetch_add(1, Ordering::Relaxed);
+        drop(all);
+        next.thread.unpark();
+    }
+
+    /// Ends the batch and hands out the results, which come in the order of the jobs; the jobs left over get none. Results whose
+    /// threads have given up go to `abandoned`, after all others.
+    pub(crate) fn end(&mut self, results: impl IntoIterator<Item = R>, abandoned: impl Fn(&J, &R)) {
+        // The next leader sends while this thread wakes the others.
+        self.pass_on();
+        let (mut results, mut unclaimed) = (results.into_iter(), Vec::new());
+        for request in self.in_flight.drain(..) {
+            let result = results.next();
+            let mut phase = request.lock();
+            if matches!(*phase, Phase::InFlight) {
+                *phase = Phase::Completed(result);
+                drop(phase);
+                request.thread.unpark();
+            } else {
+                drop(phase);
+                unclaimed.extend(result.map(|result| (request, result)));
+            }
+        }
+        for (request, result) in &unclaimed {
+            abandoned(&request.job, result);
+        }
+    }
+}
+
+impl<J, R> Drop for Batch<'_, J, R> {
+    fn drop(&mut self) {
+        self.end([], |_, _| ());
+        self.combiner.active.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<J, R> fmt::Debug for Combiner<J, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.lock();
+        let (in_progress, queued) = (all.in_progress, all.queue.len());
+        drop(all);
+        f.debug_struct("Combiner")
+            .field("in_progress", &in_progress)
+            .field("queued", &queued)
+            .finish_non_exhaustive()
+    }
+}

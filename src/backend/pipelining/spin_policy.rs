@@ -1,0 +1,246 @@
+//! How a thread spends the wait for another's batch: it yields its processor a few times, and then sleeps.
+//!
+//! Sleeping and waking cost more than a command does. Yielding costs little as long as the threads that run instead have a few
+//! microseconds of work, as those of this library have. Among threads that compute, a yield costs some milliseconds, in which
+//! next to nothing is sent. So the policy measures how long yields take and how many requests leave the queue meanwhile; while that is
+//! too few, no thread yields, but for a try now and then.
+
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::combiner::WaitStage;
+use crate::backend::limits::Limits;
+use crate::clock::{self, Uptime};
+
+/// Up to this many threads do not share batches: with a connection each they are faster.
+const FEW: usize = 4;
+/// The same where waiting threads have to sleep.
+const FEW_THAT_SLEEP: usize = 16;
+/// How often a thread yields before it sleeps.
+const YIELDS: u32 = 16;
+/// How long yielding may take for each request that leaves the queue meanwhile.
+const WORTH: Duration = Duration::from_micros(20);
+/// What is lost when a thread has yielded as often as it may and sleeps all the same.
+const SLEEP: Duration = Duration::from_micros(10);
+/// How much may be lost by yielding before it pauses.
+const LOSS: Duration = Duration::from_millis(10);
+/// How long it pauses then; twice as long as before if that is soon so again, up to the longest.
+const PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// When no request has left the queue for this long, a thread leads a batch of its own. A round trip on one machine takes less; over a
+/// longer way, this is what a thread may lose by pipelining.
+const MAX_QUEUED: Duration = Duration::from_micros(150);
+/// How much longer than the reply may take the thread that sends is waited for.
+const GRACE: Duration = Duration::from_millis(50);
+
+/// What the threads of a backend have learned about yielding. All figures are estimates: an update lost to a race does not matter.
+#[derive(Debug)]
+pub(in crate::backend) struct SpinPolicy {
+    /// How many threads can have a connection each.
+    connections: usize,
+    /// The longest that a reply takes, where that is known.
+    command_timeout: Duration,
+    /// No thread yields before, in microseconds of uptime.
+    paused_until: AtomicU64,
+    /// How long the last pause was, in microseconds.
+    pause: AtomicU64,
+    /// What has been lost lately by yielding, in microseconds.
+    lost: AtomicU64,
+    /// Until when gains and losses have been counted, in microseconds of uptime, and until which request.
+    counted_until: AtomicU64,
+    counted: AtomicUsize,
+}
+
+/// A moment, and how many requests had left the queue by then.
+#[derive(Clone, Copy)]
+struct Mark {
+    at: Uptime,
+    dequeued: usize,
+}
+
+impl SpinPolicy {
+    pub(in crate::backend) fn new(connections: u32, command_timeout: Duration) -> Self {
+        Self {
+            connections: usize::try_from(connections).unwrap_or(usize::MAX),
+            command_timeout,
+            paused_until: AtomicU64::new(0),
+            pause: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            counted_until: AtomicU64::new(0),
+            counted: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether so many active threads should share batches.
+    pub(in crate::backend) fn is_contended(&self, threads: usize) -> bool {
+        threads > FEW_THAT_SLEEP.min(self.connections)
+            || threads > FEW.min(self.connections) && self.yields(clock::uptime())
+    }
+
+    /// Returns how a thread waits: a function that spends some time and returns whether to go on. `dequeued` counts the requests that
+    /// have left the queue.
+    pub(in crate::backend) fn waiting(
+        &self,
+        limits: &Limits<'_>,
+        dequeued: impl Fn() -> usize,
+    ) -> impl FnMut(WaitStage) -> bool {
+        let (connected_by, answered_by) = (limits.connected_by, limits.answered_by);
+        let mark = move || Mark { at: clock::uptime(), dequeued: dequeued() };
+        let mut yields = Some(YIELDS);
+        let mut queued: Option<(usize, Uptime)> = None;
+        let mut in_flight = None;
+        move |stage| {
+            let before = mark();
+            let until = match stage {
+                WaitStage::Queued => match queued {
+                    Some((dequeued, until)) if dequeued == before.dequeued => until,
+                    _ => queued.insert((before.dequeued, before.at.after(MAX_QUEUED).min(connected_by))).1,
+                },
+                // The leader notices its time-out no sooner, and then hands out the replies it has.
+                WaitStage::InFlight => *in_flight.get_or_insert_with(|| {
+                    before.at.after(self.command_timeout).min(answered_by).after(GRACE)
+                }),
+            };
+            let left = until.since(before.at);
+            if left.is_zero() {
+                return false;
+            }
+            match yields {
+                Some(left @ 1..) if self.yields(before.at) => {
+                    yields = Some(left - 1);
+                    thread::yield_now();
+                    self.note(before, mark());
+                }
+                _ => {
+                    if yields.take() == Some(0) {
+                        self.note_sleep(before.at);
+                    }
+                    thread::park_timeout(left);
+                }
+            }
+            true
+        }
+    }
+
+    fn yields(&self, now: Uptime) -> bool {
+        micros(now.0) >= self.paused_until.load(Ordering::Relaxed)
+    }
+
+    /// Counts a yield. What another thread has counted already does not count again: many yield at the same time.
+    fn note(&self, from: Mark, to: Mark) {
+        let until = micros(to.at.0);
+        let since = micros(from.at.0).max(self.counted_until.swap(until, Ordering::Relaxed));
+        let counted = self.counted.swap(to.dequeued, Ordering::Relaxed);
+        let dequeued = to.dequeued.saturating_sub(from.dequeued.max(counted));
+        let took = self.lost.load(Ordering::Relaxed) + until.saturating_sub(since);
+        let worth = micros(WORTH).saturating_mul(u64::try_from(dequeued).unwrap_or(u64::MAX));
+        self.settle(took.saturating_sub(worth), until);
+    }
+
+    /// Counts a thread that has yielded as often as it may, and sleeps all the same.
+    fn note_sleep(&self, at: Uptime) {
+        self.settle(self.lost.load(Ordering::Relaxed) + micros(SLEEP), micros(at.0));
+    }
+
+    /// Pauses yielding when too much has been lost by it.
+    fn settle(&self, lost: u64, now: u64) {
+        if lost <= micros(LOSS) {
+            self.lost.store(lost, Ordering::Relaxed);
+            return;
+        }
+        let previous = self.pause.load(Ordering::Relaxed);
+        let soon = now < self.paused_until.load(Ordering::Relaxed).saturating_add(previous);
+        let pause = if soon { (2 * previous).min(micros(LONGEST_PAUSE)) } else { micros(PAUSE) };
+        self.pause.store(pause, Ordering::Relaxed);
+        self.paused_until.store(now + pause, Ordering::Relaxed);
+        // Learning that nothing has changed takes less.
+        self.lost.store(micros(LOSS) / 2, Ordering::Relaxed);
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn policy(connections: u32) -> SpinPolicy {
+        SpinPolicy::new(connections, Duration::from_secs(2))
+    }
+
+    fn mark(millis: u64, dequeued: usize) -> Mark {
+        Mark { at: Uptime(Duration::from_millis(millis)), dequeued }
+    }
+
+    /// Gives way for three milliseconds at a time while it may, with so many commands getting on each time; returns when it rested, and for
+    /// how long.
+    fn rests(policy: &SpinPolicy, from: u64, until: u64, moved_each: usize) -> Vec<(u64, u64)> {
+        let (mut now, mut dequeued, mut rests) = (from, 0, Vec::new());
+        while now < until {
+            policy.note(mark(now, dequeued), mark(now + 3, dequeued + moved_each));
+            (now, dequeued) = (now + 3, dequeued + moved_each);
+            let began = now;
+            while !policy.yields(mark(now, 0).at) {
+                now += 1;
+            }
+            if began < now {
+                rests.push((began, now - began));
+            }
+        }
+        rests
+    }
+
+    #[test]
+    fn giving_way_goes_on_while_it_gets_commands_on() {
+        // 3 ms are worth 150 commands.
+        assert_eq!(rests(&policy(10), 1000, 3000, 150), []);
+        assert_eq!(rests(&policy(10), 1000, 3000, 1000), []);
+    }
+
+    #[test]
+    fn giving_way_in_vain_is_tried_less_and_less() {
+        let policy = policy(10);
+        let rests = rests(&policy, 1000, 6000, 5);
+        let lengths: Vec<u64> = rests.iter().map(|(_, length)| *length).collect();
+        assert_eq!(lengths[..8], [10, 20, 40, 80, 160, 320, 640, 1000], "{rests:?}");
+        let (last, length) = rests[rests.len() - 1];
+        let given_way = last + length - 1000 - lengths.iter().sum::<u64>();
+        assert!(given_way < 100, "{given_way} ms were lost in {}", last + length - 1000);
+        // Long after that it is as at first.
+        assert_eq!(self::rests(&policy, 60_000, 60_030, 5)[0].1, 10);
+    }
+
+    #[test]
+    fn sleeping_after_all_is_a_loss_too() {
+        let policy = policy(10);
+        let at = mark(1000, 0).at;
+        for _ in 0..1000 {
+            policy.note_sleep(at);
+        }
+        assert!(policy.yields(at), "10 ms");
+        policy.note_sleep(at);
+        assert!(!policy.yields(at));
+    }
+
+    #[test]
+    fn what_many_lose_at_the_same_time_is_lost_once() {
+        let policy = policy(10);
+        for _ in 0..200 {
+            policy.note(mark(1000, 0), mark(1008, 0));
+        }
+        assert!(policy.yields(mark(1008, 0).at));
+    }
+
+    #[test]
+    fn a_crowd_is_more_than_have_a_connection_each() {
+        let (one, ten) = (policy(1), policy(10));
+        assert!(!one.is_contended(1) && one.is_contended(2));
+        assert!(!ten.is_contended(4) && ten.is_contended(5));
+        // While threads have to sleep, sharing is for larger ones.
+        ten.paused_until.store(u64::MAX, Ordering::Relaxed);
+        assert!(!ten.is_contended(10) && ten.is_contended(11));
+    }
+}

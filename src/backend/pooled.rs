@@ -1,0 +1,335 @@
+//! The backend on a pool: waits for a connection or for another thread's batch, sends, and returns the connection.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+use std::{fmt, thread};
+
+use redis::{Value, cmd};
+
+use super::codec;
+use super::connections::{DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask, invalidate};
+use super::errors::{ConnectError, Failure};
+use super::limits::Limits;
+use super::notification::{self, BlpopListener};
+use super::pipelining::{
+    Batch, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned,
+    send,
+};
+use super::watch::{self, PooledWatch};
+use super::{Backend, Listener, WatchedConnection};
+use crate::clock;
+use crate::key::Key;
+use crate::protocol::{Command, Reply, Request};
+use crate::version::Version;
+
+/// How long a server that takes no more clients is left alone.
+const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
+/// How many commands go together at most.
+const MAX_BATCH: usize = 128;
+/// How much less than the command time-out a leader may be willing to wait for the replies.
+const TIMEOUT_SLACK: Duration = Duration::from_millis(10);
+
+/// A backend on a pool.
+pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
+    pub(super) pool: Pool<M>,
+    combiner: Combiner<QueuedCommand, Outcome>,
+    spin_policy: SpinPolicy,
+    pub(super) command_timeout: Duration,
+    unreachable_timeout: Duration,
+    /// Whether the server has accepted a MULTI.
+    multi_is_known: Arc<AtomicBool>,
+}
+
+impl PooledBackend<Manager> {
+    /// A backend on a pool of this manager.
+    pub(crate) fn managed(
+        pool: r2d2::Pool<Manager>,
+        manager: &Manager,
+        unreachable_timeout: Duration,
+    ) -> Self {
+        let [_, command_timeout] = manager.timeouts();
+        Self::over(Pool { pool, manager: Some(manager.clone()) }, command_timeout, unreachable_timeout)
+    }
+}
+
+impl<M: r2d2::ManageConnection> PooledBackend<M>
+where
+    M::Connection: LockConnection,
+{
+    /// A backend on a pool of another manager.
+    pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
+        let unreachable_timeout = pool.connection_timeout();
+        Self::over(Pool { pool, manager: None }, DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
+    }
+
+    fn over(pool: Pool<M>, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
+        // How long replies may take on connections of another manager is not known.
+        let replies_within = if pool.manager.is_some() { command_timeout } else { Duration::MAX };
+        let spin_policy = SpinPolicy::new(pool.pool.max_size(), replies_within);
+        let combiner = Combiner::new(MAX_BATCH);
+        Self {
+            pool,
+            combiner,
+            spin_policy,
+            command_timeout,
+            unreachable_timeout,
+            multi_is_known: Arc::default(),
+        }
+    }
+
+    /// Sends one command on a connection of the pool and, if it leads a batch, the commands of other threads. Returns its reply, and
+    /// the connection if that is in good order and the command went alone; otherwise the connection is back in its pool before any
+    /// thread gets its result (I9).
+    fn send(
+        &self,
+        key: &Key,
+        request: &Request,
+        limits: &Limits<'_>,
+        mut batch: Option<Batch<'_, QueuedCommand, Outcome>>,
+    ) -> Result<(Reply, Option<r2d2::PooledConnection<M>>), Failure> {
+        let Request { command, before } = request;
+        let (packed, replies) = codec::packed(key, command);
+        let own = Encoded { command, packed: &packed, replies };
+        let mut limits = *limits;
+        loop {
+            let began = limits.decided_at.uptime;
+            let (mut connection, now) = self.pool.checkout(&limits)?;
+            let limit = limits.answered_by.since(now.uptime);
+            let version = connection.server_version().filter(|version| *version < limits.needs.needs());
+            if let Some(version) = version {
+                // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
+                let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
+                    return Err(Failure::TooOld(version));
+                };
+                invalidate(connection);
+                limits.decided_at = clock::now();
+                if limits.decided_at.uptime < limits.answered_by {
+                    continue;
+                }
+                let waited = limits.decided_at.uptime.since(began);
+                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+            }
+            if before.is_some_and(|end| end.has_passed(now)) {
+                return Err(Failure::TooLate);
+            }
+            // No command's reply may be given up sooner than its own thread would.
+            let has_time = limit >= self.command_timeout.saturating_sub(TIMEOUT_SLACK);
+            if let Some(batch) = &mut batch
+                && has_time
+            {
+                batch.fill();
+            }
+            let others = batch.iter().flat_map(Batch::jobs);
+            let outcomes = send(&mut *connection, own, others, clock::now, limit);
+            if outcomes.any_read_only()
+                && let Some(manager) = &self.pool.manager
+            {
+                // Its master has become a replica: a new connection finds out where the address leads now.
+                manager.health().found_closed();
+            }
+            let mut connection = if outcomes.leave_in_order(own) {
+                Some(connection)
+            } else {
+                invalidate(connection);
+                None
+            };
+            if let Some(batch) = &mut batch {
+                connection = None;
+                batch.end(outcomes.others, report_abandoned);
+            }
+            let refusal = match outcomes.own {
+                Outcome::Reply(reply) => return Ok((reply, connection)),
+                Outcome::Refused(refusal) if refusal.closes_connection() => refusal,
+                Outcome::Refused(refusal) => return Err(Failure::Refused(refusal)),
+                Outcome::Lost(error) => return Err(Failure::Lost(error)),
+                Outcome::Unread => unreachable!("it is the first of its batch"),
+            };
+            // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
+            // on another connection does not break I6.
+            let others = self.pool.manager.is_some() && self.pool.pool.state().connections > 0;
+            if !others || clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= limits.connected_by {
+                return Err(Failure::Refused(refusal));
+            }
+            thread::sleep(TOO_MANY_CLIENTS_PAUSE);
+            limits.decided_at = clock::now();
+        }
+    }
+
+    /// Leads a batch, or has another thread's batch carry the command.
+    fn combine(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        let job = || QueuedCommand::new(key, request, limits.needs);
+        let is_contended = |threads| self.spin_policy.is_contended(threads);
+        let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued());
+        let (batch, limits) = match self.combiner.join(job, is_contended, waiting) {
+            Joined::Leader { batch, waited: false } => (Some(batch), *limits),
+            Joined::Leader { batch, waited: true } => {
+                (Some(batch), Limits { decided_at: clock::now(), ..*limits })
+            }
+            Joined::Completed(outcome) => match outcome.result() {
+                Some(result) => return result,
+                None => (None, Limits { decided_at: clock::now(), ..*limits }),
+            },
+            Joined::Abandoned => return Err(Failure::Lost(lost_in_batch())),
+        };
+        self.send(key, request, &limits, batch).map(|(reply, _)| reply)
+    }
+}
+
+impl<M: r2d2::ManageConnection> Backend for PooledBackend<M>
+where
+    M::Connection: LockConnection,
+{
+    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        if M::Connection::PIPELINES && limits.pipelined {
+            return self.combine(key, request, limits);
+        }
+        self.send(key, request, limits, None).map(|(reply, _)| reply)
+    }
+
+    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
+        let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits, None)?;
+        let Some(connection) = connection else { unreachable!("it went alone, and has its reply") };
+        Ok((reply, Box::new(PooledWatch::on(connection, Arc::clone(&self.multi_is_known)))))
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        self.pool.manager.as_ref()?.health().server_version()
+    }
+
+    fn can_listen(&self) -> bool {
+        self.pool.manager.is_some()
+    }
+
+    fn send_notification(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure> {
+        let (mut connection, _) = self.pool.checkout(limits)?;
+        if connection.server_version().is_some_and(|version| version < notification::NEEDS) {
+            return Ok(());
+        }
+        let (packed, replies) = notification::packed(list);
+        match watch::transact(&mut *connection, &self.multi_is_known, &packed, replies, limits) {
+            Ok(replies) => {
+                // Unless EXEC was carried out, a transaction may be open on it.
+                if !matches!(replies.last(), Some(Value::Array(_))) {
+                    invalidate(connection);
+                }
+                notification::refusal(replies).map_or(Ok(()), |refusal| Err(Failure::Refused(refusal)))
+            }
+            Err(error) => {
+                invalidate(connection);
+                Err(Failure::Lost(error))
+            }
+        }
+    }
+
+    fn listen(&self) -> Result<Box<dyn Listener>, Failure> {
+        let Some(manager) = &self.pool.manager else {
+            unreachable!("a pool of another manager does not listen")
+        };
+        let [_, command_timeout] = manager.timeouts();
+        let manager = manager.clone().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
+        let began = clock::uptime();
+        let connection = r2d2::ManageConnection::connect(&manager)
+            .map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
+        Ok(Box::new(BlpopListener::on(connection)?))
+    }
+
+    fn command_timeout(&self) -> Duration {
+        self.command_timeout
+    }
+
+    fn unreachable_timeout(&self) -> Duration {
+        self.unreachable_timeout
+    }
+}
+
+impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PooledBackend")
+            .field("pool", &self.pool.pool.state())
+            .field("max_size", &self.pool.pool.max_size())
+            .field("combiner", &self.combiner)
+            .field("command_timeout", &self.command_timeout)
+            .field("unreachable_timeout", &self.unreachable_timeout)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::connections::fake::FakeConnection;
+    use crate::backend::limits::StopCheck;
+    use crate::clock::Uptime;
+    use crate::options::Protocol;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn limits(answered_by: Uptime) -> Limits<'static> {
+        Limits {
+            needs: Protocol::Classic,
+            decided_at: clock::now(),
+            reachable_by: answered_by,
+            connected_by: answered_by,
+            answered_by,
+            stop: StopCheck::NEVER,
+            pipelined: true,
+        }
+    }
+
+    /// Sends a command whose reply may take `limit` while `others` are queued with more time. Returns how many commands go in each batch.
+    fn batches(others: usize, limit: Duration) -> Vec<usize> {
+        let fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
+        let sent = Arc::clone(&fake.sent);
+        let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
+        let pooled = PooledBackend::new(builder.build(fake).unwrap());
+        let (key, request) = (Key::from("k"), Request::at_any_time(Command::Del));
+        let drive = |limit, batch| {
+            let limits = limits(clock::uptime().after(limit));
+            assert_eq!(pooled.send(&key, &request, &limits, Some(batch)).unwrap().0, Reply::Integer(1));
+        };
+        let join = || {
+            let job = || QueuedCommand::new(&key, &request, Protocol::Classic);
+            pooled.combiner.join(
+                job,
+                |_| true,
+                |_| {
+                    thread::park_timeout(LONG);
+                    true
+                },
+            )
+        };
+        thread::scope(|scope| {
+            let Joined::Leader { batch, .. } = join() else { panic!("no batch is in progress") };
+            for _ in 0..others {
+                scope.spawn(|| match join() {
+                    Joined::Leader { batch, .. } => drive(LONG, batch),
+                    Joined::Completed(outcome) => {
+                        assert_eq!(outcome.result().unwrap().unwrap(), Reply::Integer(1));
+                        // I9: no other thread could have taken it since.
+                        let is_back = pooled.pool.pool.state().idle_connections == 1;
+                        assert!(is_back || others >= MAX_BATCH);
+                    }
+                    Joined::Abandoned => panic!("all have results"),
+                });
+            }
+            while !format!("{:?}", pooled.combiner).contains(&format!("queued: {others},")) {
+                thread::sleep(Duration::from_millis(1));
+            }
+            drive(limit, batch);
+        });
+        let sent = sent.lock().unwrap();
+        sent.iter().map(|(_, count)| *count).collect()
+    }
+
+    #[test]
+    fn a_batch_has_a_largest_size_and_the_rest_go_in_the_next() {
+        assert_eq!(batches(MAX_BATCH - 1, LONG), [MAX_BATCH]);
+        assert_eq!(batches(MAX_BATCH + 20, LONG), [MAX_BATCH, 21]);
+    }
+
+    #[test]
+    fn a_leader_with_less_time_than_others_sends_alone() {
+        assert_eq!(batches(5, DEFAULT_COMMAND_TIMEOUT / 2), [1, 5]);
+    }
+}

@@ -1,0 +1,66 @@
+//! A backend without a server, whose replies a test chooses.
+
+use std::fmt;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use super::{Backend, Failure, Inspect, Limits, ServerReport, WatchedConnection};
+use crate::clock::Now;
+use crate::key::Key;
+use crate::protocol::lease::End;
+use crate::protocol::{Command, Reply, Request};
+use crate::version::Version;
+
+/// A command that was sent: its name, when it was decided on, and the time it was bound to.
+pub(crate) type Sent = (&'static str, Now, Option<End>);
+
+pub(crate) struct ScriptedBackend {
+    reply: Box<dyn Fn(&Command) -> Reply + Send + Sync>,
+    pub(crate) sent: Mutex<Vec<Sent>>,
+}
+
+impl ScriptedBackend {
+    pub(crate) fn replying(reply: impl Fn(&Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { reply: Box::new(reply), sent: Mutex::default() })
+    }
+
+    /// Grants every lock, and deletes every key.
+    pub(crate) fn granting() -> Arc<Self> {
+        Self::replying(|_| Reply::Integer(1))
+    }
+}
+
+impl Backend for ScriptedBackend {
+    fn call(&self, _: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
+        Ok((self.reply)(&request.command))
+    }
+
+    fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
+        unreachable!("Classic watches nothing")
+    }
+
+    fn server_version(&self) -> Option<Version> {
+        None
+    }
+
+    fn command_timeout(&self) -> Duration {
+        Duration::from_secs(2)
+    }
+
+    fn unreachable_timeout(&self) -> Duration {
+        Duration::from_secs(5)
+    }
+}
+
+impl Inspect for ScriptedBackend {
+    fn inspect(&self, _: &Key, _: &Limits<'_>) -> Result<ServerReport, Failure> {
+        unreachable!("it is not inspected")
+    }
+}
+
+impl fmt::Debug for ScriptedBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptedBackend").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,62 @@
+//! What a waiter saw of the lock that it did not get.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::value::LockState;
+
+/// What a waiter saw of the lock that it did not get.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Contention {
+    /// How often the waiter asked the server for the lock; 0 if other threads of this process were queued ahead all the time.
+    pub attempts: u32,
+    /// How long the wait was.
+    pub waited: Duration,
+    /// What the key was last seen to hold; `None` if it was not read, as for a lock without an expiration.
+    pub seen: Option<LockState>,
+    /// Whether the lock that was waited for has an expiration, and so takes over from crashed holders.
+    pub expiring: bool,
+    /// How much longer than its time an expired lock is left alone, by the options.
+    pub takeover_margin: Duration,
+    /// How many threads of this process were still queued ahead for the same key through the same locker.
+    pub ahead: usize,
+    /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
+    /// unless the guard was moved to another thread.
+    pub taken_by_this_thread: bool,
+}
+
+impl fmt::Display for Contention {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let plural = if self.attempts == 1 { "attempt" } else { "attempts" };
+        write!(f, " after {} {plural}", self.attempts)?;
+        if self.attempts == 0 {
+            write!(f, ": other threads of this process were queued ahead, and {} still are", self.ahead)?;
+        }
+        match &self.seen {
+            _ if !self.expiring => f.write_str(
+                "; a lock without an expiration is never taken over: if its holder has crashed, clear it by hand",
+            )?,
+            Some(state) => {
+                write!(f, "; last seen: {state}")?;
+                if let Some(advice) = state.advice() {
+                    write!(f, ", {advice}")?;
+                } else if !self.takeover_margin.is_zero() {
+                    write!(
+                        f,
+                        ", and left alone for a takeover margin of {:?} after that",
+                        self.takeover_margin
+                    )?;
+                }
+            }
+            None => {}
+        }
+        if self.taken_by_this_thread {
+            f.write_str(
+                "; the calling thread itself took the lock and has not released it: a nested lock waits for itself, unless its guard \
+                 was moved to another thread",
+            )?;
+        }
+        Ok(())
+    }
+}

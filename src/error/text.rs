@@ -1,0 +1,84 @@
+//! How the parts of errors read.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::backend::{ConnectError, NoConnection, Refusal};
+use crate::key::{Cut, Key};
+use crate::version::Version;
+
+/// A key, cut where it is long.
+pub(super) fn shown(key: &Key) -> Cut<'_> {
+    Cut(key.as_bytes())
+}
+
+/// How a wait was cancelled, which may have been before it began.
+pub(super) struct Ended(pub(super) Duration);
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 < Duration::from_millis(1) {
+            return f.write_str("its cancel token was already cancelled");
+        }
+        write!(f, "the wait was cancelled after {}", Span(self.0))
+    }
+}
+
+/// That there was no connection, and what to do.
+pub(super) struct Unconnected<'a>(pub(super) &'a NoConnection, pub(super) Duration);
+
+impl fmt::Display for Unconnected<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let within = Span(self.1);
+        match self.0 {
+            NoConnection::PoolExhausted => write!(
+                f,
+                "no free connection of the pool within {within}; make the pool larger, or hold its connections for less long"
+            ),
+            NoConnection::Connect(ConnectError::Replica { .. }) => {
+                f.write_str("the server cannot be used; lock on its master")
+            }
+            NoConnection::Connect(ConnectError::Panicked(_)) => f.write_str(
+                "connecting panicked; with the feature tls-rustls a program must choose its cryptography: let it depend on rustls \
+                 with the feature ring or aws_lc_rs",
+            ),
+            NoConnection::Connecting | NoConnection::Connect(_) | NoConnection::Pool(_) => write!(
+                f,
+                "no connection to the server within {within}; check that the server is up and that the address is right"
+            ),
+        }
+    }
+}
+
+/// How a server is known to be too old.
+pub(super) struct TooOld<'a>(pub(super) Option<Version>, pub(super) Option<&'a Refusal>);
+
+impl fmt::Display for TooOld<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (Some(version), _) => write!(f, "the server is Redis {version}, too old for the"),
+            (None, Some(refusal)) => {
+                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text())
+            }
+            (None, None) => f.write_str("the server is too old for the"),
+        }
+    }
+}
+
+/// Seconds as the gem writes them: `5`, `0.25`.
+pub(super) struct Seconds(pub(super) Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_secs_f64().fmt(f)
+    }
+}
+
+/// A duration to the millisecond.
+pub(super) struct Span(pub(super) Duration);
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", Duration::from_millis(u64::try_from(self.0.as_millis()).unwrap_or(u64::MAX)))
+    }
+}

@@ -1,0 +1,135 @@
+//! What a locker is built with: the pool, the time-outs, and the checks of the server.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Locker;
+use crate::backend::{Manager, PooledBackend};
+use crate::error::Error;
+
+/// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
+/// way, so this serves many more threads than ten.
+const DEFAULT_POOL_SIZE: u32 = 10;
+/// How long a call retries while the server is unreachable unless set.
+const DEFAULT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long after a server is reachable again that may go unnoticed: r2d2 waits longer and longer between two attempts to
+/// connect, up to half of what it calls its connection timeout.
+const RECONNECT_WITHIN: Duration = Duration::from_millis(500);
+/// Connections are not used after some idle seconds; the server need not keep them for ever.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
+
+/// What a [`Locker`] is built with.
+///
+/// ```no_run
+/// use setnx_lock::Locker;
+/// use std::time::Duration;
+///
+/// let locker = Locker::builder("redis://127.0.0.1/")?.pool_size(32).command_timeout(Duration::from_millis(500)).build()?;
+/// # Ok::<(), setnx_lock::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "no locker is built until `build` is called"]
+pub struct LockerBuilder {
+    manager: Manager,
+    pool_size: u32,
+    unreachable_timeout: Duration,
+    max_clock_difference: Option<Duration>,
+}
+
+impl LockerBuilder {
+    pub(super) fn new(client: redis::Client) -> Self {
+        Self {
+            manager: Manager::new(client),
+            pool_size: DEFAULT_POOL_SIZE,
+            unreachable_timeout: DEFAULT_UNREACHABLE_TIMEOUT,
+            max_clock_difference: None,
+        }
+    }
+
+    /// Limits the number of connections: 10 unless set. A lock uses one only while a command is on its way; more serve more
+    /// threads that lock different keys at the same moment.
+    pub fn pool_size(self, pool_size: u32) -> Self {
+        Self { pool_size, ..self }
+    }
+
+    /// Limits how long connecting may take: 2 s unless set.
+    pub fn connect_timeout(self, limit: Duration) -> Self {
+        Self { manager: self.manager.connect_timeout(limit), ..self }
+    }
+
+    /// Limits how long one command may take: 2 s unless set. A call on a lock ends within its timeout and this.
+    pub fn command_timeout(self, limit: Duration) -> Self {
+        Self { manager: self.manager.command_timeout(limit), ..self }
+    }
+
+    /// Limits how long a call retries while the server is unreachable: 5 s unless set, and at most the call's own timeout. Zero fails
+    /// at the first failure to connect, as the gem does.
+    pub fn unreachable_timeout(self, limit: Duration) -> Self {
+        Self { unreachable_timeout: limit, ..self }
+    }
+
+    /// Checks, when the locker is built, that the server's clock and this machine's differ by at most `limit`; not checked unless
+    /// set. Building connects to the server then, and on servers before 2.6 takes up to a second.
+    ///
+    /// The difference is known to within the time that the server takes to answer: one that takes longer than the limit is
+    /// refused as well.
+    ///
+    /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so
+    /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s
+    /// left for their commands, of which in Classic a GETSET may wait for a connection for 0.1 s.
+    pub fn max_clock_difference(self, limit: Duration) -> Self {
+        Self { max_clock_difference: Some(limit), ..self }
+    }
+
+    /// Sends no INFO when a connection is opened. A replica then shows by its refusals (up to 2.4 it refuses nothing), and a server that
+    /// is too old for a protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is Classic then.
+    pub fn skip_server_check(self) -> Self {
+        Self { manager: self.manager.skip_server_check(), ..self }
+    }
+
+    /// Builds the locker. Connects to nothing yet, unless clocks are to be checked.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Builder`] for a pool of no connections, or a time-out of zero. With
+    /// [`max_clock_difference`](Self::max_clock_difference) also [`Error::Clocks`], and [`Error::Inspection`] if the server cannot be
+    /// inspected.
+    pub fn build(self) -> Result<Locker, Error> {
+        if let Some(problem) = self.problem() {
+            return Err(Error::Builder { problem });
+        }
+        let pool = r2d2::Pool::builder()
+            .max_size(self.pool_size)
+            .min_idle(Some(0))
+            .test_on_check_out(false)
+            .idle_timeout(Some(IDLE_TIMEOUT))
+            .connection_timeout(RECONNECT_WITHIN * 2)
+            // A failure is reported to the call that waits for a connection, with its cause.
+            .error_handler(Box::new(r2d2::NopErrorHandler))
+            .build_unchecked(self.manager.clone());
+        let backend = PooledBackend::managed(pool, &self.manager, self.unreachable_timeout);
+        let locker = Locker::over(Arc::new(backend));
+        if let Some(limit) = self.max_clock_difference {
+            let difference = locker.inspect()?.clock();
+            if difference.is_none_or(|difference| difference.at_most() > limit) {
+                return Err(Error::Clocks { difference, limit });
+            }
+        }
+        Ok(locker)
+    }
+
+    fn problem(&self) -> Option<&'static str> {
+        if self.max_clock_difference == Some(Duration::ZERO) {
+            return Some(
+                "no two clocks show the very same time; allow a difference of some hundred milliseconds",
+            );
+        }
+        if self.pool_size == 0 {
+            return Some("a pool of no connections can do nothing; give it at least one");
+        }
+        self.manager
+            .timeouts()
+            .contains(&Duration::ZERO)
+            .then_some("a time-out of zero leaves no time for anything; give it some milliseconds at least")
+    }
+}

@@ -1,0 +1,202 @@
+//! A client in a scenario: its options, what it is in the middle of, and how its next step is written.
+
+use std::collections::VecDeque;
+
+use super::{Played, time};
+use crate::clock::Now;
+use crate::options::{LockOptions, Polling, Protocol, Takeover};
+use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
+use crate::protocol::lease::{End, Lease};
+use crate::protocol::release::{Release, Releasing};
+use crate::protocol::renew::{Found, Renewal, Renewing};
+use crate::protocol::simulated::Watching;
+use crate::protocol::{Change, Command, Entry, Reply, Request, Step};
+use crate::value::LockState;
+
+pub(super) struct Client {
+    pub(super) options: LockOptions,
+    pub(super) number: u64,
+    /// How far its wall clock is ahead, in microseconds.
+    pub(super) skew: i64,
+    pub(super) attempt: Option<Acquiring>,
+    /// What it saw last of the lock, and when.
+    pub(super) observation: Option<Observation>,
+    pub(super) lease: Option<Lease>,
+    /// The release of the lease, if it has begun.
+    pub(super) releasing: Option<Releasing>,
+    /// The renewal of the lease, if it has begun.
+    pub(super) renewing: Option<Renewing>,
+    /// How many times it was.
+    pub(super) renewals: u64,
+    /// What its connection watches.
+    pub(super) watching: Watching,
+    pub(super) sent: Option<Command>,
+    /// When it is no longer to be sent.
+    pub(super) before: Option<End>,
+    /// The values that the commands of its attempt have carried, each of which is to be in the key once (I2).
+    pub(super) values: Vec<Vec<u8>>,
+    pub(super) answer: Option<Reply>,
+    /// Requests that were lost, with what their connections watched.
+    pub(super) lost: VecDeque<(Command, Watching)>,
+    pub(super) asleep: bool,
+}
+
+impl Client {
+    pub(super) fn declared(n: u64, options: &[&str]) -> Played<Self> {
+        let mut client = Client {
+            options: LockOptions::held_until_released(),
+            number: n,
+            skew: 0,
+            attempt: None,
+            observation: None,
+            lease: None,
+            releasing: None,
+            renewing: None,
+            renewals: 0,
+            watching: Watching::default(),
+            sent: None,
+            before: None,
+            values: Vec::new(),
+            answer: None,
+            lost: VecDeque::new(),
+            asleep: false,
+        };
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match *option {
+                "unexpiring" => client.options.expiration = None,
+                "stealing" => client.options.takeover = Takeover::AsTheGem,
+                "watched" => client.options.protocol = Protocol::Watched,
+                "auto" => client.options.protocol = Protocol::Auto,
+                "ttl" => client.options.protocol = Protocol::Ttl,
+                "margin" => client.options.takeover_margin = time(options.next().ok_or("a margin of what")?)?,
+                "forever" => client.options.timeout = None,
+                "every" => {
+                    client.options.polling = Polling::every(time(options.next().ok_or("every what")?)?);
+                }
+                "back-off" => {
+                    let longest = time(options.next().ok_or("a back-off to what")?)?;
+                    client.options.polling = client.options.polling.backing_off_to(longest);
+                }
+                "jitter" => {
+                    let percent = options.next().and_then(|percent| percent.parse().ok());
+                    client.options.polling =
+                        client.options.polling.jittered_by(percent.ok_or("a jitter of what percent")?);
+                }
+                "timeout" => client.options.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
+                expiration => client.options.expiration = Some(time(expiration)?),
+            }
+        }
+        Ok(client)
+    }
+
+    /// The protocol that its last attempt decided on.
+    pub(super) fn protocol(&self) -> Protocol {
+        self.attempt.as_ref().map_or(self.options.protocol, Acquiring::protocol)
+    }
+
+    pub(super) fn shown(&mut self, action: Action) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        if let Some(attempt) = &mut self.attempt {
+            shown.extend(attempt.notes.drain(..).map(|note| match note {
+                Note::TakenOver(_) => "takes over".into(),
+                Note::ValueOverwritten(_) => "overwrites the winner".into(),
+                Note::LateGrant => "granted too late".into(),
+                Note::NeverExpires(state) => format!("never expires: {state:?}"),
+            }));
+        }
+        shown.push(match action {
+            Action::Send(request) => self.sends(request),
+            Action::Sleep(time) => {
+                self.asleep = true;
+                format!("sleeps {time:?}")
+            }
+            Action::Held(lease) => {
+                self.lease = Some(lease);
+                "holds".into()
+            }
+            Action::GiveUp(reason) => {
+                self.attempt = None;
+                format!("gives up: {reason:?}")
+            }
+        });
+        shown.join(", ")
+    }
+
+    fn sends(&mut self, Request { command, before }: Request) -> String {
+        let name = command.name().to_owned();
+        self.note_value(&command);
+        (self.sent, self.before) = (Some(command), before);
+        name
+    }
+
+    fn note_value(&mut self, command: &Command) {
+        if let Command::SetNx(Entry { value, .. })
+        | Command::GetSet(value)
+        | Command::Exec(Change::Set(Entry { value, .. })) = command
+        {
+            assert!(
+                self.options.expiration.is_none() || !self.values.contains(value),
+                "a value is sent twice"
+            );
+            self.values.push(value.clone());
+        }
+    }
+
+    pub(super) fn shown_release(&mut self, step: Step<Release>) -> String {
+        match step {
+            Step::Send(request) => self.sends(request),
+            Step::Done(release) => {
+                self.releasing = None;
+                match release {
+                    Release::Released { certified: false } => "released".into(),
+                    Release::Released { certified: true } => "released, certified".into(),
+                    other => format!("released: {other:?}"),
+                }
+            }
+            Step::GiveUp(reason) => {
+                self.releasing = None;
+                format!("gives up: {reason:?}")
+            }
+        }
+    }
+
+    pub(super) fn shown_renewal(&mut self, step: Step<Renewal>) -> String {
+        let outcome = match step {
+            Step::Send(request) => return self.sends(request),
+            Step::Done(renewal) => Ok(renewal),
+            Step::GiveUp(reason) => Err(reason),
+        };
+        self.renewing = None;
+        match outcome {
+            Ok(Renewal::Renewed(renewed)) => {
+                self.lease = Some(renewed.lease);
+                match renewed.found {
+                    Found::Ours => "renewed, certified",
+                    Found::Unproven => "renewed",
+                    Found::Nothing => "renewed, it had been cleared",
+                }
+                .into()
+            }
+            Ok(Renewal::NotRenewed) => "not renewed".into(),
+            Ok(Renewal::Lost { overwrote }) => {
+                self.lease = None;
+                match overwrote {
+                    LockState::Until(_) => "lost, overwrites another's".into(),
+                    other => format!("lost, overwrites {other:?}"),
+                }
+            }
+            Err(reason) => {
+                self.lease = None;
+                format!("gives up: {reason:?}")
+            }
+        }
+    }
+
+    /// Notes what a reply has shown.
+    pub(super) fn note_observation(&mut self, now: Now) {
+        if let Some(seen) = self.attempt.as_ref().and_then(|attempt| attempt.seen.clone()) {
+            self.observation = Some(Observation { seen: Some(seen), at: now.uptime });
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The rules of changing a key by a transaction that fails if any client has written it since it was read: WATCH and GET, a judgement of
+//! what the key holds, then MULTI, the change and EXEC. Releasing and renewing both do it.
+
+use super::lease::End;
+use super::{Change, Command, GiveUp, Reply, Request};
+use crate::clock::Now;
+use crate::value;
+
+/// How often in a row the key is read again because it was written after it had been read.
+const LOOKS: u32 = 3;
+
+/// What the key held when it was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    /// Our own bytes: no other client had the lock meanwhile.
+    Ours,
+    /// The value of a loser of the classic takeover over ours, or it is unknown, since the reply was lost.
+    Unproven,
+    /// Nothing: the key had been cleared. The lock is ours anew (I1), but was not all the time.
+    Nothing,
+}
+
+/// What comes next, or how it ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Progress {
+    Send(Request),
+    /// Carried out. With how many keys the change found to change.
+    Changed {
+        found: Found,
+        count: i64,
+    },
+    /// The key holds something else, or was written each time after it had been read. It was not changed.
+    NotOurs,
+    /// The server refused the transaction. The key was not changed.
+    Refused,
+    /// There was no reply to the look, or it was not sent, or refused. The key was not changed.
+    NotLooked(GiveUp),
+    /// The transaction was not sent.
+    Unsent,
+    /// The reply to the transaction was lost, and the key holds this since.
+    Checked {
+        found: Found,
+        holds: Option<Vec<u8>>,
+    },
+    /// The reply was lost, and reading the key did not settle it.
+    Unknown,
+}
+
+/// Changes a key that holds our value.
+///
+/// | state | reply | next |
+/// |---|---|---|
+/// | start | | WATCH, GET → `Looking` |
+/// | `Looking` | our own bytes | MULTI, change, EXEC → `Changing`: also after our lease has passed |
+/// | | the bytes of a loser of the classic takeover, lease not passed | the same, not proven |
+/// | | anything else | not ours |
+/// | | no reply, refused, or not sent | not looked |
+/// | `Changing` | carried out | changed |
+/// | | not carried out, since the key was written | WATCH, GET → `Looking`, three times in a row at most, then not ours |
+/// | | refused, or not sent | refused, unsent |
+/// | | no reply | GET → `Checking`; nothing is sent again (I6) |
+/// | `Checking` | what the key holds | checked |
+/// | | anything else | unknown |
+#[derive(Clone, Debug)]
+pub(super) struct WatchedChange {
+    value: Vec<u8>,
+    end: End,
+    change: Change,
+    looks: u32,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Looking,
+    Changing(Found),
+    Checking(Found),
+}
+
+impl WatchedChange {
+    /// Begins to apply `change` to a key that should hold `value`, of a lease that ends at `end`.
+    pub(super) fn start(value: Vec<u8>, end: End, change: Change) -> (Self, Request) {
+        let mut watched = Self { value, end, change, looks: 0, state: State::Looking };
+        let request = watched.look();
+        (watched, request)
+    }
+
+    /// Reads the key again, which changes nothing.
+    pub(super) fn look(&mut self) -> Request {
+        self.looks += 1;
+        self.state = State::Looking;
+        Request::at_any_time(Command::WatchGet)
+    }
+
+    /// Whether the key is still to be read, and nothing is sent yet that changes it.
+    pub(super) fn is_looking(&self) -> bool {
+        matches!(self.state, State::Looking)
+    }
+
+    pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Progress {
+        match (self.state, reply) {
+            (State::Looking, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
+            (State::Looking, Reply::Refused) => Progress::NotLooked(GiveUp::Refused),
+            (State::Looking, Reply::Unsent | Reply::TooLate) => Progress::NotLooked(GiveUp::Unsent),
+            (State::Looking, _) => Progress::NotLooked(GiveUp::Io),
+            (State::Changing(found), Reply::Executed(Some(count))) => {
+                Progress::Changed { found, count: *count }
+            }
+            (State::Changing(_), Reply::Executed(None)) if self.looks < LOOKS => Progress::Send(self.look()),
+            (State::Changing(_), Reply::Executed(None)) => Progress::NotOurs,
+            (State::Changing(_), Reply::Refused) => Progress::Refused,
+            (State::Changing(_), Reply::Unsent | Reply::TooLate) => Progress::Unsent,
+            (State::Changing(found), _) => {
+                self.state = State::Checking(found);
+                Progress::Send(Request::at_any_time(Command::Get))
+            }
+            (State::Checking(found), Reply::Bulk(holds)) => Progress::Checked { found, holds: holds.clone() },
+            (State::Checking(_), _) => Progress::Unknown,
+        }
+    }
+
+    fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Progress {
+        let is_losers = |bytes| {
+            let time = value::classic_time(bytes);
+            time.is_some_and(|until| self.end.may_be_a_losers(until) && !self.end.has_passed(now))
+        };
+        let found = match found {
+            Some(found) if found == self.value => Found::Ours,
+            Some(found) if is_losers(found) => Found::Unproven,
+            _ => return Progress::NotOurs,
+        };
+        self.state = State::Changing(found);
+        // At any time: it changes what was watched, or nothing.
+        Progress::Send(Request::at_any_time(Command::Exec(self.change.clone())))
+    }
+}

@@ -1,0 +1,117 @@
+//! Ending waits from outside: a flag, and the threads to wake when it is set.
+//!
+//! [`Canceller::cancel`] neither blocks nor allocates, so that it can be called wherever a program learns that it is to stop, in a
+//! handler of a signal too. It sets the flag, then wakes whoever is registered, if it gets the list's mutex at once. If it does not,
+//! somebody is registering or going, or another is cancelling; whoever has the mutex looks at the flag after giving it back, and
+//! does the waking then. The two fences make sure of that: either the canceller finds the mutex free, or its owner finds the flag set.
+//! They order the flag too; its own `SeqCst` adds nothing that is needed.
+//!
+//! `tests/models` tries this file with weakly ordered memory, and with signals that come while their own thread has the mutex.
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::sync::atomic::{AtomicBool, Ordering, fence};
+use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
+
+/// Ends waits for locks, from another thread: clone it, hand one to [`Lock::cancelled_by`](crate::Lock::cancelled_by), and call
+/// [`cancel`](Self::cancel) on the other. One token serves any number of locks and threads; cancelling is final. After a fork, make a
+/// new one in the child.
+///
+/// ```
+/// # use setnx_lock::{Canceller, Error, Lock, LockOptions, Locker};
+/// # use std::{thread, time::Duration};
+/// # fn example(locker: &Locker) -> Result<(), Error> {
+/// let stop = Canceller::new();
+/// let lock = Lock::new(locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
+/// let lock = lock.cancelled_by(&stop);
+/// let worker = thread::spawn(move || lock.lock().map(drop));
+/// stop.cancel(); // in the thread that handles signals, say
+/// match worker.join().unwrap() {
+///     Err(Error::Cancelled { .. }) => println!("stopped while waiting"),
+///     other => other?,
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct CancelToken(Arc<Shared>);
+
+#[derive(Default)]
+struct Shared {
+    cancelled: AtomicBool,
+    waiting: Mutex<Vec<Thread>>,
+}
+
+impl CancelToken {
+    /// Returns a token that is not cancelled.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Ends the waits of all locks that have this token, at once, and those that would begin later: each fails with
+    /// [`Error::Cancelled`](crate::Error::Cancelled). A command on its way is waited for first; if it acquires the lock, the wait
+    /// ends with the lock. Locks that are held stay held.
+    ///
+    /// Neither blocks nor allocates. Inside a signal handler, rather than in a thread that handles signals, this relies on
+    /// [`Thread::unpark`](std::thread::Thread::unpark) doing neither, as on Linux.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Ordering::SeqCst);
+        fence(Ordering::SeqCst);
+        self.0.wake_all();
+    }
+
+    /// Returns whether it has been cancelled.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Ordering::SeqCst)
+    }
+
+    /// Has this thread woken by `cancel`, until the returned value is dropped.
+    pub(crate) fn register(&self) -> Registered<'_> {
+        self.0.change(|waiting| waiting.push(current()));
+        Registered(&self.0)
+    }
+}
+
+impl Shared {
+    fn wake_all(&self) {
+        let waiting = match self.waiting.try_lock() {
+            Ok(waiting) => waiting,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        for thread in waiting.iter() {
+            thread.unpark();
+        }
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Vec<Thread>)) {
+        change(&mut self.waiting.lock().unwrap_or_else(PoisonError::into_inner));
+        fence(Ordering::SeqCst);
+        if self.cancelled.load(Ordering::SeqCst) {
+            self.wake_all();
+        }
+    }
+}
+
+/// A thread that is woken when its token is cancelled.
+pub(crate) struct Registered<'a>(&'a Shared);
+
+impl Drop for Registered<'_> {
+    fn drop(&mut self) {
+        self.0.change(|waiting| {
+            let own = current().id();
+            if let Some(position) = waiting.iter().position(|thread| thread.id() == own) {
+                waiting.swap_remove(position);
+            }
+        });
+    }
+}
+
+impl fmt::Debug for CancelToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CancelToken").field("cancelled", &self.is_cancelled()).finish_non_exhaustive()
+    }
+}

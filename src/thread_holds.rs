@@ -1,0 +1,119 @@
+//! Which locks a thread has acquired and not released, so that a thread that would wait for itself gets an error instead.
+
+use std::cell::RefCell;
+use std::sync::{Arc, Weak};
+
+use crate::identity::Identity;
+use crate::key::Key;
+
+/// How a thread holds a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HoldKind {
+    /// In a `with`, whose guard cannot leave the thread.
+    Scoped,
+    /// As a guard, which may be on another thread by now.
+    Movable,
+}
+
+/// Kept by the guard. The entry counts for as long as this lives, on whatever thread it is dropped.
+#[derive(Debug)]
+pub(crate) struct HoldMark {
+    _alive: Arc<()>,
+}
+
+struct Entry {
+    /// The same key on two servers is two locks.
+    locker: Weak<Identity>,
+    key: Key,
+    kind: HoldKind,
+    alive: Weak<()>,
+}
+
+thread_local! {
+    /// Of this thread alone, so that no mutex is needed. Dead entries are removed before the list would grow.
+    static ENTRIES: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that this thread has acquired a lock.
+pub(crate) fn note(locker: &Arc<Identity>, key: &Key, kind: HoldKind) -> HoldMark {
+    let alive = Arc::new(());
+    let entry =
+        Entry { locker: Arc::downgrade(locker), key: key.clone(), kind, alive: Arc::downgrade(&alive) };
+    // A thread that is ending has no list any more, and does not wait for itself.
+    let _ = ENTRIES.try_with(|entries| {
+        let mut entries = entries.borrow_mut();
+        if entries.len() == entries.capacity() {
+            entries.retain(|entry| entry.alive.strong_count() > 0);
+        }
+        entries.push(entry);
+    });
+    HoldMark { _alive: alive }
+}
+
+/// Returns how this thread holds the lock, if it has acquired it and it has not been released.
+pub(crate) fn by_this_thread(locker: &Arc<Identity>, key: &Key) -> Option<HoldKind> {
+    let found = ENTRIES.try_with(|entries| {
+        let entries = entries.borrow();
+        let of_this_lock = |entry: &&Entry| {
+            std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
+                && entry.key == *key
+                && entry.alive.strong_count() > 0
+        };
+        let taken = entries.iter().filter(of_this_lock).map(|entry| entry.kind);
+        taken.min_by_key(|taken| *taken != HoldKind::Scoped)
+    });
+    found.ok().flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+
+    #[test]
+    fn a_thread_is_told_of_its_own_locks_only() {
+        let (locker, other) = (Arc::new(Identity::new()), Arc::new(Identity::new()));
+        let key = Key::from("k");
+        let mark = note(&locker, &key, HoldKind::Scoped);
+        assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
+        assert_eq!(by_this_thread(&locker, &Key::from("other")), None);
+        assert_eq!(by_this_thread(&other, &key), None);
+        thread::scope(|scope| {
+            scope.spawn(|| assert_eq!(by_this_thread(&locker, &key), None));
+        });
+        drop(mark);
+        assert_eq!(by_this_thread(&locker, &key), None);
+    }
+
+    #[test]
+    fn a_holder_that_overran_does_not_end_the_next_one_s_entry() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let overran = note(&locker, &key, HoldKind::Movable);
+        let next = note(&locker, &key, HoldKind::Scoped);
+        assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
+        drop(overran);
+        assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
+        drop(next);
+        assert_eq!(by_this_thread(&locker, &key), None);
+    }
+
+    #[test]
+    fn a_guard_that_ends_on_another_thread_ends_the_entry() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let mark = note(&locker, &key, HoldKind::Movable);
+        thread::spawn(move || drop(mark)).join().unwrap();
+        assert_eq!(by_this_thread(&locker, &key), None);
+    }
+
+    #[test]
+    fn entries_that_are_over_do_not_pile_up() {
+        let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
+        let kept = note(&locker, &Key::from("kept"), HoldKind::Movable);
+        for _ in 0..10_000 {
+            drop(note(&locker, &key, HoldKind::Movable));
+        }
+        ENTRIES.with_borrow(|entries| assert!(entries.len() < 16, "{}", entries.len()));
+        assert!(by_this_thread(&locker, &Key::from("kept")).is_some());
+        drop(kept);
+    }
+}

@@ -1,0 +1,280 @@
+//! Waits that are ended from outside: by a canceller, by a signal, by shutting the locker down.
+
+use std::io::{BufRead as _, BufReader};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, thread};
+
+use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Release};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use crate::processes::{Played, worker};
+use crate::servers::{Fault, Proxy};
+use crate::support::asleep::asleep;
+use crate::support::monitor::connected;
+use crate::support::{Target, LONG, Outcome, RedisServer, TestKey, Variant, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "cancelling",
+        tests![
+            a_cancelled_wait_ends_at_once_and_says_so,
+            the_others_wait_on_and_in_order,
+            a_cancelled_head_passes_its_place_on,
+            a_used_canceller_lets_nothing_begin,
+            who_is_cancelled_gets_no_lock_that_is_given_back_later,
+            what_is_in_doubt_is_told_of_before_the_cancelling,
+            one_canceller_ends_the_waits_of_many_threads_and_keys,
+            a_command_under_way_is_waited_for_and_may_get_the_lock,
+            a_wait_for_a_connection_ends_too,
+            shutting_down_ends_all_waits_and_lets_holders_release,
+            a_signal_ends_a_wait,
+        ],
+    )
+}
+
+const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();
+
+fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Target::of(&server).key(test);
+    let locker = Locker::open(&server.url())?;
+    Ok((server, key, locker))
+}
+
+type Waiting = thread::JoinHandle<Result<LockGuard, Error>>;
+
+fn waiting(lock: &Lock) -> Waiting {
+    let lock = lock.clone();
+    asleep(move || lock.lock())
+}
+
+#[track_caller]
+fn assert_cancelled(waiting: Waiting, key: &TestKey) {
+    let error = waiting.join().unwrap().expect_err("cancelled");
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    assert_eq!(error.key(), Some(&key.key));
+    assert!(error.to_string().contains("the wait was cancelled after "), "{error}");
+}
+
+fn a_cancelled_wait_ends_at_once_and_says_so() -> Outcome {
+    let (_server, key, locker) = scenario("at_once")?;
+    key.set("1895000000.5");
+    for variant in Variant::ALL {
+        let cancel_token = CancelToken::new();
+        let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?.cancelled_by(&cancel_token);
+        let waiting = waiting(&lock);
+        assert!(!waiting.is_finished() && !cancel_token.is_cancelled());
+        cancel_token.cancel();
+        assert_cancelled(waiting, &key);
+        assert!(cancel_token.is_cancelled());
+    }
+    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    Ok(())
+}
+
+fn the_others_wait_on_and_in_order() -> Outcome {
+    let (_server, key, locker) = scenario("others")?;
+    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
+    let cancel_token = CancelToken::new();
+    let held = lock.lock()?;
+    let ann = waiting(&lock);
+    let bob = waiting(&lock.clone().cancelled_by(&cancel_token));
+    let cid = waiting(&lock);
+    cancel_token.cancel();
+    assert_cancelled(bob, &key);
+    drop(held);
+    let ann = ann.join().unwrap()?;
+    assert!(!cid.is_finished());
+    drop(ann);
+    drop(cid.join().unwrap()?);
+    Ok(())
+}
+
+fn a_cancelled_head_passes_its_place_on() -> Outcome {
+    let (_server, key, locker) = scenario("head")?;
+    key.set("1895000000.5");
+    let cancel_token = CancelToken::new();
+    let head = waiting(&Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token));
+    let next = waiting(&Lock::new(&locker, &key.key, NEVER_POLLS.poll_interval(millis(20)))?);
+    cancel_token.cancel();
+    assert_cancelled(head, &key);
+    key.delete();
+    drop(next.join().unwrap()?);
+    Ok(())
+}
+
+fn a_used_canceller_lets_nothing_begin() -> Outcome {
+    let (server, key, locker) = scenario("used")?;
+    let cancel_token = CancelToken::new();
+    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
+    let ended = lock.clone().cancelled_by(&cancel_token);
+    let held = ended.lock()?;
+    cancel_token.cancel();
+    held.ensure_held()?;
+    assert!(matches!(ended.try_lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert_eq!(held.release()?, Release::Released { certified: false }, "what is held can be given back");
+    drop(lock.lock()?);
+    assert_eq!(server.say(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+fn who_is_cancelled_gets_no_lock_that_is_given_back_later() -> Outcome {
+    let (_server, key, locker) = scenario("later")?;
+    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).wait_forever();
+    for options in [NEVER_POLLS, NEVER_POLLS.handoff(9), unexpiring.handoff(9)] {
+        for _ in 0..10 {
+            let cancel_token = CancelToken::new();
+            let lock = Lock::new(&locker, &key.key, options)?;
+            let held = lock.lock()?;
+            let ended = waiting(&lock.clone().cancelled_by(&cancel_token));
+            let next = waiting(&lock);
+            cancel_token.cancel();
+            drop(held);
+            assert_cancelled(ended, &key);
+            drop(next.join().unwrap()?);
+            assert_eq!(key.value(), None, "nothing is left behind");
+        }
+    }
+    Ok(())
+}
+
+fn what_is_in_doubt_is_told_of_before_the_cancelling() -> Outcome {
+    let (server, key, _) = scenario("doubt")?;
+    let proxy = Proxy::before(server.address())?;
+    let cancel_token = CancelToken::new();
+    let lock = Lock::new(&Locker::open(&proxy.url())?, &key.key, NEVER_POLLS)?;
+    let lock = connected(lock.cancelled_by(&cancel_token))?;
+    proxy.next("SETNX", Fault::CutAfter);
+    proxy.next("GET", Fault::CutBefore);
+    let waiting = waiting(&lock);
+    while proxy.faults_left() > 0 {
+        thread::sleep(millis(5));
+    }
+    thread::sleep(millis(50));
+    cancel_token.cancel();
+    let error = waiting.join().unwrap().expect_err("cancelled");
+    assert!(matches!(error, Error::Unknown { .. }), "it is ours, and nobody has read so: {error:?}");
+    Ok(())
+}
+
+fn one_canceller_ends_the_waits_of_many_threads_and_keys() -> Outcome {
+    let (_server, key, locker) = scenario("many")?;
+    let cancel_token = CancelToken::new();
+    let held: Vec<LockGuard> = (0..4)
+        .map(|n| Lock::new(&locker, format!("many:{n}"), NEVER_POLLS)?.lock())
+        .collect::<Result<_, _>>()?;
+    let waiting: Vec<Waiting> = (0..20)
+        .map(|n| {
+            let lock = Lock::new(&locker, format!("many:{}", n % 4), NEVER_POLLS)?;
+            Ok(waiting(&lock.cancelled_by(&cancel_token)))
+        })
+        .collect::<Result<_, Error>>()?;
+    cancel_token.clone().cancel();
+    for waiting in waiting {
+        assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled { .. })));
+    }
+    drop((held, key));
+    Ok(())
+}
+
+fn a_command_under_way_is_waited_for_and_may_get_the_lock() -> Outcome {
+    let (server, key, _) = scenario("under_way")?;
+    let proxy = Proxy::before(server.address())?;
+    let locker = Locker::open(&proxy.url())?;
+    let cancel_token = CancelToken::new();
+    let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
+    proxy.next("SETNX", Fault::AnswerLate(millis(300)));
+    let waiting = waiting(&lock);
+    cancel_token.cancel();
+    let held = waiting.join().unwrap()?;
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    Ok(())
+}
+
+fn a_wait_for_a_connection_ends_too() -> Outcome {
+    let server = RedisServer::start()?;
+    let url = server.url();
+    drop(server);
+    let locker = Locker::open(&url)?;
+    let cancel_token = CancelToken::new();
+    let patient = LockOptions::expiring_after(LONG).timeout(LONG * 60);
+    let lock = Lock::new(&locker, "unreachable", patient)?.cancelled_by(&cancel_token);
+    let waits = [waiting(&lock), waiting(&lock)];
+    cancel_token.cancel();
+    for wait in waits {
+        let error = wait.join().unwrap().expect_err("there is no server");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    }
+    Ok(())
+}
+
+fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
+    let (server, key, _) = scenario("shut_down")?;
+    for variant in Variant::ALL {
+        let locker = Locker::open(&server.url())?;
+        let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
+        let other = Lock::new(&locker.clone(), "elsewhere", variant.set(NEVER_POLLS))?;
+        let held = [lock.lock()?, other.lock()?];
+        let waits = [waiting(&lock), waiting(&lock), waiting(&other)];
+        locker.clone().shut_down();
+        for wait in waits {
+            let error = wait.join().unwrap().expect_err("shut down");
+            assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
+            assert!(error.to_string().contains("its locker was shut down"), "{error}");
+        }
+        for refused in [lock.lock().map(Some), lock.try_lock(), lock.try_lock_for(millis(5))] {
+            assert!(matches!(refused, Err(Error::ShutDown { .. })));
+        }
+        for held in held {
+            assert_eq!(held.release()?, Release::Released { certified: false });
+        }
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+/// Waits for a lock until a signal comes, as a worker that is to stop does.
+pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> Played {
+    let cancel_token = CancelToken::new();
+    let mut signals = Signals::new([SIGTERM])?;
+    let handling = cancel_token.clone();
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            handling.cancel();
+        }
+    });
+    let lock = Lock::new(&Locker::open(url)?, key, NEVER_POLLS)?.cancelled_by(&cancel_token);
+    println!("waiting");
+    match lock.lock() {
+        Err(Error::Cancelled { .. }) => println!("cancelled"),
+        other => println!("{other:?}"),
+    }
+    Ok(())
+}
+
+fn a_signal_ends_a_wait() -> Outcome {
+    let (server, key, locker) = scenario("signal")?;
+    let held = Lock::new(&locker, &key.key, NEVER_POLLS)?.lock()?;
+    let mut waiting = worker(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
+    let mut output = BufReader::new(waiting.stdout.take().expect("it is piped"));
+    let mut line = || -> io::Result<String> {
+        let mut line = String::new();
+        output.read_line(&mut line)?;
+        Ok(line)
+    };
+    assert_eq!(line()?, "waiting\n");
+    thread::sleep(Duration::from_millis(100));
+    let pid = i32::try_from(waiting.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+    kill_process(pid, Signal::TERM)?;
+    assert_eq!(line()?, "cancelled\n");
+    assert!(waiting.wait()?.success());
+    held.ensure_held()?;
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! Those who wait for a list through the gate come and go, and so do the gate and the server.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::thread;
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+
+use crate::gate_lists::{every_waiting_version, until, until_blocked};
+use crate::gate_versions::field;
+use crate::servers::{Fault, Proxy, Played};
+use crate::support::raw::Wire;
+use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "gate_waiting",
+        tests![
+            many_wait_for_several_lists,
+            requests_behind_one_that_waits_are_answered_after_it,
+            who_leaves_is_forgotten_at_once,
+            who_leaves_before_waiting_takes_nothing,
+            what_was_sent_before_leaving_is_carried_out,
+            a_gate_ends_while_somebody_waits,
+            a_gate_restarts_while_somebody_waits,
+            a_server_ends_while_somebody_waits,
+            an_item_that_is_lost_on_its_way,
+        ],
+    )
+}
+
+fn many_wait_for_several_lists() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let mut other = Wire::to(&proxy.url());
+    let mut waiting: Vec<Wire> = (0..20).map(|_| Wire::to(&proxy.url())).collect();
+    for (n, wire) in waiting.iter_mut().enumerate() {
+        wire.send(&format!("BLPOP own{n} common 60"));
+        until_blocked(&server, n + 1);
+        assert_eq!(other.ask("PING"), "+PONG", "others go on");
+    }
+    assert_eq!(other.ask("RPUSH own7 item"), ":1");
+    assert_eq!(waiting[7].answer(), "[own7 item]");
+    assert_eq!(other.ask("RPUSH common item"), ":1");
+    assert_eq!(waiting[0].answer(), "[common item]", "who came first");
+    until_blocked(&server, 18);
+    Ok(())
+}
+
+fn requests_behind_one_that_waits_are_answered_after_it() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        for command in ["BLPOP list 60", "ECHO next", "BLPOP list 60", "ECHO last"] {
+            wire.send(command);
+        }
+        for (item, next) in [("one", "next"), ("two", "last")] {
+            until_blocked(server, 1);
+            wire.is_silent();
+            other.ask(&format!("RPUSH list {item}"));
+            assert_eq!(
+                (wire.answer(), wire.answer()),
+                (format!("[list {item}]"), next.into()),
+                "{version:?}"
+            );
+        }
+    })
+}
+
+/// A gate for each version that can wait, and one that plays nothing.
+fn proxies(server: &RedisServer) -> Result<Vec<Proxy>, std::io::Error> {
+    let versions = Played::ALL.into_iter().filter(|version| *version >= Played::V2_0);
+    let playing = versions.map(|version| Proxy::playing(version, server.address()));
+    playing.chain([Proxy::before(server.address())]).collect()
+}
+
+fn who_leaves_is_forgotten_at_once() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in proxies(&server)? {
+        for behind in [None, Some("SET key 1")] {
+            let mut wire = Wire::to(&proxy.url());
+            // For ever: nothing but leaving ends it.
+            wire.send("BLPOP list other 0");
+            if let Some(command) = behind {
+                wire.send(command);
+            }
+            until_blocked(&server, 1);
+            let mut next = Wire::to(&proxy.url());
+            next.send("BLPOP list 0");
+            until_blocked(&server, 2);
+            drop(wire);
+            until_blocked(&server, 1);
+            let mut pushing = Wire::to(&proxy.url());
+            assert_eq!(pushing.ask("RPUSH list token"), ":1");
+            assert_eq!(next.answer(), "[list token]", "{proxy:?}: it goes to who is still there");
+            drop(next);
+            assert_eq!(
+                (pushing.ask("RPUSH other token"), pushing.ask("LPOP other")),
+                (":1".into(), "token".into())
+            );
+            assert_eq!(pushing.ask("EXISTS key"), ":0", "{proxy:?}: what came behind is not carried out");
+        }
+    }
+    Ok(())
+}
+
+fn who_leaves_before_waiting_takes_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in proxies(&server)? {
+        let hold = proxy.hold("BLPOP", 1);
+        let mut wire = Wire::to(&proxy.url());
+        wire.send("BLPOP list 0");
+        hold.reached();
+        drop(wire);
+        hold.go_on();
+        // Whether it reached the server or not, it is not there any more when nobody is but who asks.
+        until(&server, "connected_clients", 1);
+        let mut wire = Wire::to(&proxy.url());
+        assert_eq!(wire.ask("RPUSH list token"), ":1");
+        assert_eq!(wire.ask("LPOP list"), "token", "{proxy:?}");
+    }
+    Ok(())
+}
+
+fn what_was_sent_before_leaving_is_carried_out() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in proxies(&server)? {
+        server.say(&["DEL", "count"])?;
+        let address = proxy.url().trim_start_matches("redis://").trim_end_matches('/').to_owned();
+        // In one piece, as the connection is reset with the first answer, and what was not read by then is lost.
+        TcpStream::connect(address)?.write_all(&b"*2\r\n$4\r\nINCR\r\n$5\r\ncount\r\n".repeat(100))?;
+        let ends = Instant::now() + LONG;
+        while Wire::to(&server.url()).ask("GET count") != "100" {
+            assert!(Instant::now() < ends, "{proxy:?}");
+            thread::sleep(millis(5));
+        }
+    }
+    Ok(())
+}
+
+fn a_gate_ends_while_somebody_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in proxies(&server)? {
+        let mut wire = Wire::to(&proxy.url());
+        wire.send("BLPOP list 0");
+        until_blocked(&server, 1);
+        drop(proxy);
+        assert_eq!(wire.rest(), "");
+        until_blocked(&server, 0);
+    }
+    Ok(())
+}
+
+fn a_gate_restarts_while_somebody_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    for version in [Played::V2_4, Played::V2_6, Played::V2_0, Played::V1_2] {
+        let mut wire = Wire::to(&proxy.url());
+        wire.send("BLPOP list 0");
+        until_blocked(&server, 1);
+        proxy.restart_as(version);
+        assert_eq!(wire.rest(), "");
+        until_blocked(&server, 0);
+        let mut wire = Wire::to(&proxy.url());
+        assert_eq!(field(&wire.ask("INFO"), "redis_version"), Some(version.number()));
+        assert_eq!((wire.ask("RPUSH list token"), wire.ask("LPOP list")), (":1".into(), "token".into()));
+    }
+    assert_eq!(Wire::to(&proxy.url()).ask("BLPOP list 0"), "-ERR unknown command");
+    Ok(())
+}
+
+fn a_server_ends_while_somebody_waits() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let proxies = proxies(&server)?;
+    let mut wires: Vec<Wire> = proxies.iter().map(|proxy| Wire::to(&proxy.url())).collect();
+    for wire in &mut wires {
+        wire.send("BLPOP list 0");
+    }
+    until_blocked(&server, wires.len());
+    server.stop();
+    for wire in &mut wires {
+        assert_eq!(wire.rest(), "");
+    }
+    Ok(())
+}
+
+fn an_item_that_is_lost_on_its_way() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in proxies(&server)? {
+        proxy.next("BLPOP", Fault::CutAfter);
+        let mut wire = Wire::to(&proxy.url());
+        wire.send("BLPOP list 0");
+        until_blocked(&server, 1);
+        let mut other = Wire::to(&proxy.url());
+        assert_eq!(other.ask("RPUSH list token"), ":1");
+        assert_eq!(wire.rest(), "", "{proxy:?}");
+        assert_eq!(other.ask("EXISTS list"), ":0", "{proxy:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,225 @@
+//! The harm that the gate does is the harm that is asked for, and its log is of what was asked.
+
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+
+use crate::servers::{Asked, Fault, Proxy, Hold, Played};
+use crate::support::raw::{SILENCE, Wire};
+use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "gate_harm",
+        tests![
+            requests_that_come_together_are_answered_in_order,
+            what_is_swallowed_is_not_answered,
+            an_answer_that_comes_late,
+            connections_that_are_cut,
+            a_connection_that_is_half_open,
+            words_put_in_the_server_s_mouth,
+            faults_are_counted_by_name_and_by_place,
+            a_trip_is_what_comes_in_one_piece,
+            a_command_is_held_before_it_is_carried_out,
+            a_slow_network_delays_what_is_asked,
+            the_log_leaves_out_info,
+            thousands_of_commands_a_second,
+        ],
+    )
+}
+
+fn gate_and_wire() -> Result<(RedisServer, Proxy, Wire), std::io::Error> {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let wire = Wire::to(&proxy.url());
+    Ok((server, proxy, wire))
+}
+
+fn requests_that_come_together_are_answered_in_order() -> Outcome {
+    let (_server, proxy, mut wire) = gate_and_wire()?;
+    proxy.next("ECHO", Fault::AnswerLate(millis(50)));
+    (0..100).for_each(|n| wire.send(&format!("ECHO {n}")));
+    for n in 0..100 {
+        assert_eq!(wire.answer(), n.to_string());
+    }
+    Ok(())
+}
+
+fn what_is_swallowed_is_not_answered() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    for (fault, carried_out) in [(Fault::SwallowRequest, false), (Fault::SwallowAnswer, true)] {
+        server.say(&["DEL", "key"])?;
+        proxy.next("SET", fault.clone());
+        wire.send("SET key 1");
+        wire.is_silent();
+        assert_eq!(server.say(&["EXISTS", "key"])? == ":1", carried_out, "{fault:?}");
+        assert_eq!(wire.ask("ECHO served"), "served", "{fault:?}");
+    }
+    Ok(())
+}
+
+fn an_answer_that_comes_late() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    proxy.next("SET", Fault::AnswerLate(millis(500)));
+    wire.send("SET key 1");
+    wire.is_silent();
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":1", "it is carried out at once");
+    assert_eq!(wire.answer(), "+OK");
+    Ok(())
+}
+
+fn connections_that_are_cut() -> Outcome {
+    let (server, proxy, _) = gate_and_wire()?;
+    for (fault, carried_out, said) in
+        [(Fault::CutBefore, false, ""), (Fault::CutAfter, true, ""), (Fault::CutWithin, true, "$3\r\n")]
+    {
+        server.say(&["SET", "key", "old"])?;
+        proxy.next("GETSET", fault.clone());
+        let mut wire = Wire::to(&proxy.url());
+        wire.send("GETSET key new");
+        assert_eq!(wire.rest(), said, "{fault:?}");
+        let mut next = Wire::to(&proxy.url());
+        assert_eq!(next.ask("GET key"), if carried_out { "new" } else { "old" }, "{fault:?}");
+    }
+    Ok(())
+}
+
+fn a_connection_that_is_half_open() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    proxy.next("SET", Fault::HalfOpen);
+    wire.send("SET key 1");
+    wire.send("SET key 2");
+    wire.is_silent();
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":0");
+    assert_eq!(proxy.names(), ["SET"], "nothing more is read");
+    assert_eq!(Wire::to(&proxy.url()).ask("PING"), "+PONG", "another connection is served");
+    drop(proxy);
+    assert_eq!(wire.rest(), "", "it ends with the proxy");
+    Ok(())
+}
+
+fn words_put_in_the_server_s_mouth() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    proxy.next("SET", Fault::Say("-LOADING in a moment\r\n"));
+    assert_eq!(wire.ask("SET key 1"), "-LOADING in a moment");
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":0");
+    assert_eq!(wire.ask("SET key 1"), "+OK", "once");
+    Ok(())
+}
+
+fn faults_are_counted_by_name_and_by_place() -> Outcome {
+    let (_server, proxy, mut wire) = gate_and_wire()?;
+    proxy.nth("GET", 2, Fault::Say("+second GET\r\n"));
+    proxy.at(5, Fault::Say("+fifth\r\n"));
+    proxy.next("PING", Fault::Say("+one\r\n"));
+    proxy.next("PING", Fault::Say("+two\r\n"));
+    let commands =
+        ["GET key", "PING", "INFO", "GET key", "ECHO text", "ECHO more", "PING", "PING", "GET key"];
+    let mut answers = commands.map(|command| wire.ask(command));
+    assert!(std::mem::take(&mut answers[2]).starts_with("# Server"), "INFO does not count");
+    assert_eq!(answers, ["$-1", "+one", "", "+second GET", "text", "+fifth", "+two", "+PONG", "$-1"]);
+    proxy.next("INFO", Fault::Say("+of INFO as well\r\n"));
+    assert_eq!(wire.ask("INFO"), "+of INFO as well");
+    Ok(())
+}
+
+fn a_trip_is_what_comes_in_one_piece() -> Outcome {
+    let (_server, proxy, _) = gate_and_wire()?;
+    let mut connection = redis::Client::open(proxy.url())?.get_connection()?;
+    proxy.forget();
+    proxy.aboard(2, 3, Fault::Say("+harm\r\n"));
+    for (length, harmed) in [(1, false), (2, false), (3, true), (3, false)] {
+        let mut pipe = redis::pipe();
+        for n in 0..length {
+            pipe.cmd("ECHO").arg(n);
+        }
+        let answers: Vec<String> = pipe.query(&mut connection)?;
+        assert_eq!(answers.get(1).is_some_and(|answer| answer == "harm"), harmed);
+    }
+    let lengths: Vec<usize> = proxy.trips().iter().map(Vec::len).collect();
+    assert_eq!(lengths, [1, 2, 3, 3]);
+    Ok(())
+}
+
+fn a_command_is_held_before_it_is_carried_out() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    for by_dropping in [false, true] {
+        server.say(&["SET", "count", "0"])?;
+        let hold = proxy.hold("INCR", 2);
+        assert_eq!(wire.ask("INCR count"), ":1", "the first is not held");
+        wire.send("INCR count");
+        hold.reached();
+        wire.is_silent();
+        assert_eq!(Wire::to(&proxy.url()).ask("INCR count"), ":2", "others are not held");
+        if by_dropping {
+            drop(hold);
+        } else {
+            hold.go_on();
+        }
+        assert_eq!(wire.answer(), ":3");
+    }
+    // Waiting for a command that comes later.
+    let hold: Arc<Hold> = Arc::new(proxy.hold("GET", 1));
+    let (sender, reached) = mpsc::channel();
+    let waiting = Arc::clone(&hold);
+    thread::spawn(move || {
+        waiting.reached();
+        sender.send(()).unwrap();
+    });
+    assert!(reached.recv_timeout(SILENCE).is_err(), "nobody came yet");
+    wire.send("GET count");
+    reached.recv_timeout(LONG)?;
+    hold.go_on();
+    assert_eq!(wire.answer(), "3");
+    Ok(())
+}
+
+fn a_slow_network_delays_what_is_asked() -> Outcome {
+    let (server, proxy, mut wire) = gate_and_wire()?;
+    proxy.slow_down(|asked: &Asked| if asked.name == "SET" { millis(2000) } else { Duration::ZERO });
+    wire.send("SET key 1");
+    wire.is_silent();
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":0", "it is still on its way");
+    assert_eq!(wire.answer(), "+OK");
+    Ok(())
+}
+
+fn the_log_leaves_out_info() -> Outcome {
+    let (_server, proxy, mut wire) = gate_and_wire()?;
+    let mut other = Wire::to(&proxy.url());
+    for command in ["info", "set key 1"] {
+        wire.ask(command);
+    }
+    other.ask("GET key");
+    assert_eq!(proxy.names(), ["SET", "GET"]);
+    let everything = proxy.everything();
+    assert_eq!(
+        everything.iter().map(|asked| asked.name.as_str()).collect::<Vec<_>>(),
+        ["INFO", "SET", "GET"]
+    );
+    assert_eq!(everything[1..], proxy.asked());
+    assert_eq!(everything[1].arguments, ["key", "1"]);
+    assert_eq!((everything[1].connection, everything[2].connection), (0, 1));
+    proxy.forget();
+    assert!(proxy.everything().is_empty());
+    Ok(())
+}
+
+fn thousands_of_commands_a_second() -> Outcome {
+    let server = RedisServer::start()?;
+    for proxy in [Proxy::before(server.address())?, Proxy::playing(Played::V1_2, server.address())?] {
+        let mut wire = Wire::to(&proxy.url());
+        let began = Instant::now();
+        for _ in 0..1000 {
+            wire.send("SETNX key 1");
+            wire.send("GET key");
+            wire.answer();
+            wire.answer();
+        }
+        // If small packets waited for each other, each pair would take 40 ms.
+        assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! Lists and those who wait for them, as old versions had them and the gate plays them.
+
+use std::thread;
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+
+use crate::gate_versions::{every_version, field};
+use crate::servers::{Proxy, Played};
+use crate::support::raw::Wire;
+use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "gate_lists",
+        tests![
+            what_has_a_time_to_live_is_deleted_by_a_push_before_2_2,
+            what_has_a_time_to_live_is_not_popped_before_2_2,
+            what_has_a_time_to_live_is_not_waited_for_before_2_2,
+            a_push_and_its_expire_in_one_transaction,
+            who_waits_is_served_by_a_push,
+            who_waits_is_served_within_the_transaction_before_2_6,
+            a_list_that_is_gone_for_other_reasons,
+            a_transaction_that_is_not_carried_out,
+            a_timeout_is_in_whole_seconds,
+            a_timeout_passes,
+        ],
+    )
+}
+
+/// One server for every version that can wait, each with a gate of its own, two connections and nothing in the database.
+pub(crate) fn every_waiting_version(test: impl Fn(Played, &mut Wire, &mut Wire, &RedisServer)) -> Outcome {
+    let server = RedisServer::start()?;
+    for version in Played::ALL.into_iter().filter(|version| *version >= Played::V2_0) {
+        let proxy = Proxy::playing(version, server.address())?;
+        server.say(&["FLUSHALL"])?;
+        test(version, &mut Wire::to(&proxy.url()), &mut Wire::to(&proxy.url()), &server);
+    }
+    Ok(())
+}
+
+/// Waits until so many clients are blocked in the server.
+#[track_caller]
+pub(crate) fn until_blocked(server: &RedisServer, count: usize) {
+    until(server, "blocked_clients", count);
+}
+
+/// Waits until INFO of the server has this in its section on clients.
+#[track_caller]
+pub(crate) fn until(server: &RedisServer, name: &str, value: usize) {
+    let ends = Instant::now() + LONG;
+    let mut wire = Wire::to(&server.url());
+    loop {
+        let info = wire.ask("INFO clients");
+        if field(&info, name) == Some(value.to_string().as_str()) {
+            return;
+        }
+        assert!(Instant::now() < ends, "{name} is not {value}: {info}");
+        thread::sleep(millis(5));
+    }
+}
+
+fn what_has_a_time_to_live_is_deleted_by_a_push_before_2_2() -> Outcome {
+    every_version(|version, wire, server| {
+        let deletes = version < Played::V2_2;
+        for (push, kept) in [("RPUSH list new", "[old new]"), ("LPUSH list new", "[new old]")] {
+            for queued in [false, true] {
+                if queued && version < Played::V2_0 {
+                    continue;
+                }
+                wire.ask("DEL list");
+                assert_eq!(wire.ask("RPUSH list old"), ":1");
+                assert_eq!(wire.ask("EXPIRE list 100"), ":1");
+                let length = if deletes { ":1" } else { ":2" };
+                if queued {
+                    assert_eq!((wire.ask("MULTI"), wire.ask(push)), ("+OK".into(), "+QUEUED".into()));
+                    assert_eq!(server.say(&["LLEN", "list"]).unwrap(), ":1", "not before EXEC");
+                    assert_eq!(wire.ask("EXEC"), format!("[{length}]"), "{version:?}: {push}");
+                } else {
+                    assert_eq!(wire.ask(push), length, "{version:?}: {push}");
+                }
+                assert_eq!(wire.ask("LRANGE list 0 -1"), if deletes { "[new]" } else { kept }, "{version:?}");
+                assert_eq!(wire.ask("TTL list") == ":-1", deletes, "{version:?}: {push}");
+                let again = wire.ask("EXPIRE list 100");
+                assert_eq!(
+                    again, ":1",
+                    "{version:?}: a new list has no time to live, and another version minds none"
+                );
+            }
+        }
+    })
+}
+
+fn what_has_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
+    every_version(|version, wire, _| {
+        for pop in ["LPOP list", "RPOP list"] {
+            wire.ask("DEL list");
+            wire.ask("RPUSH list item");
+            wire.ask("EXPIRE list 100");
+            assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}: reading leaves it alone");
+            assert_eq!(wire.ask("TYPE list"), "+list", "{version:?}");
+            let popped = if version < Played::V2_2 { "$-1" } else { "item" };
+            assert_eq!(wire.ask(pop), popped, "{version:?}: {pop}");
+            assert_eq!(wire.ask("EXISTS list"), ":0", "{version:?}: {pop}");
+        }
+    })
+}
+
+fn what_has_a_time_to_live_is_not_waited_for_before_2_2() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        let deletes = version < Played::V2_2;
+        for command in ["BLPOP a b 30", "BRPOP a b 30"] {
+            for words in ["FLUSHALL", "RPUSH a short", "EXPIRE a 100", "RPUSH b lasting"] {
+                other.ask(words);
+            }
+            assert_eq!(wire.ask(command), if deletes { "[b lasting]" } else { "[a short]" }, "{version:?}");
+            assert_eq!(other.ask("EXISTS a"), ":0", "{version:?}: {command}");
+            for words in ["FLUSHALL", "RPUSH a lasting", "RPUSH b short", "EXPIRE b 100"] {
+                other.ask(words);
+            }
+            assert_eq!(wire.ask(command), "[a lasting]", "{version:?}");
+            assert_eq!(other.ask("LLEN b"), ":1", "{version:?}: {command} did not come to it");
+            // Nothing but what has a time to live.
+            wire.send(command);
+            if deletes {
+                until_blocked(server, 1);
+                assert_eq!(other.ask("EXISTS b"), ":0", "{version:?}: {command}");
+                assert_eq!(other.ask("RPUSH b next"), ":1", "{version:?}");
+            }
+            assert_eq!(wire.answer(), if deletes { "[b next]" } else { "[b short]" }, "{version:?}");
+        }
+    })
+}
+
+fn a_push_and_its_expire_in_one_transaction() -> Outcome {
+    every_waiting_version(|version, wire, _, server| {
+        wire.ask("SET lock 1");
+        for (count, deleted) in [(1, ":1"), (2, ":0")] {
+            for command in ["DEL lock", "MULTI", "RPUSH list token", "EXPIRE list 100", "EXEC"] {
+                wire.send(command);
+            }
+            let answers: Vec<String> = (0..5).map(|_| wire.answer()).collect();
+            assert_eq!(answers[..4], [deleted, "+OK", "+QUEUED", "+QUEUED"], "{version:?}");
+            // Before 2.2 the second push deletes what the first one left.
+            let length = if version < Played::V2_2 { 1 } else { count };
+            assert_eq!(answers[4], format!("[:{length} :1]"), "{version:?}");
+            assert_eq!(wire.ask("LLEN list"), format!(":{length}"), "{version:?}");
+            assert_ne!(server.say(&["PTTL", "list"]).unwrap(), ":-1", "{version:?}: it has a time to live");
+        }
+    })
+}
+
+fn who_waits_is_served_by_a_push() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        for (wait, push, served) in [
+            ("BLPOP one control 60", "RPUSH control token", "[control token]"),
+            ("BRPOP one control 0", "LPUSH one token", "[one token]"),
+        ] {
+            wire.send(wait);
+            until_blocked(server, 1);
+            assert_eq!(other.ask(push), ":1", "{version:?}");
+            assert_eq!(wire.answer(), served, "{version:?}");
+            let list = push.split(' ').nth(1).unwrap();
+            assert_eq!(other.ask(&format!("EXPIRE {list} 100")), ":0", "{version:?}: there is no list");
+        }
+        wire.send("BLPOP list 60");
+        until_blocked(server, 1);
+        server.say(&["RPUSH", "list", "direct"]).unwrap();
+        assert_eq!(wire.answer(), "[list direct]", "{version:?}: a push that the proxy does not see");
+        assert_eq!(wire.ask("PING"), "+PONG");
+    })
+}
+
+fn who_waits_is_served_within_the_transaction_before_2_6() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        let mut carry_out = |commands: &[&str]| {
+            assert_eq!(other.ask("MULTI"), "+OK");
+            for command in commands {
+                assert_eq!(other.ask(command), "+QUEUED");
+            }
+            other.ask("EXEC")
+        };
+        let expired = if version < Played::V2_6 { ":0" } else { ":1" };
+        wire.send("BLPOP first list 60");
+        until_blocked(server, 1);
+        let done = carry_out(&["SET other 1", "RPUSH list token", "EXPIRE list 100", "GET other"]);
+        assert_eq!(done, format!("[+OK :1 {expired} 1]"), "{version:?}");
+        assert_eq!(wire.answer(), "[list token]", "{version:?}");
+        assert_eq!(wire.ask("EXISTS list"), ":0", "{version:?}");
+
+        // At once again, with nobody waiting: there is a list now.
+        assert_eq!(carry_out(&["RPUSH list token", "EXPIRE list 100"]), "[:1 :1]", "{version:?}");
+        // More items than one who waits: the rest is a list, which can expire.
+        wire.ask("DEL list");
+        wire.send("BLPOP first list 60");
+        until_blocked(server, 1);
+        let done = carry_out(&["RPUSH list token", "RPUSH list more", "EXPIRE list 100"]);
+        assert!(done.ends_with(":1]"), "{version:?}: {done}");
+        assert!(wire.answer().starts_with("[list "), "{version:?}");
+        assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}");
+    })
+}
+
+fn a_list_that_is_gone_for_other_reasons() -> Outcome {
+    every_waiting_version(|version, wire, _, _| {
+        for (last, answer) in [("DEL list", ":1"), ("EXPIRE list -1", ":1"), ("RENAME list more", "+OK")] {
+            wire.ask("MULTI");
+            let queued = ["RPUSH list token", "EXPIRE list 100", last];
+            assert_eq!(queued.map(|command| wire.ask(command)), ["+QUEUED"; 3]);
+            assert_eq!(wire.ask("EXEC"), format!("[:1 :1 {answer}]"), "{version:?}: {last}");
+        }
+    })
+}
+
+fn a_transaction_that_is_not_carried_out() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        let begin = |wire: &mut Wire| {
+            wire.ask("MULTI");
+            assert_eq!(
+                ["RPUSH list token", "EXPIRE list 100"].map(|command| wire.ask(command)),
+                ["+QUEUED"; 2]
+            );
+        };
+        if version >= Played::V2_2 {
+            wire.ask("WATCH key");
+            other.ask("SET key 1");
+            begin(wire);
+            assert_eq!(wire.ask("EXEC"), "*-1", "{version:?}");
+        }
+        begin(wire);
+        assert_eq!(wire.ask("DISCARD"), "+OK");
+        assert_eq!((wire.ask("MULTI"), wire.ask("EXEC")), ("+OK".into(), "[]".into()), "{version:?}");
+        assert!(wire.ask("EXEC").starts_with("-ERR EXEC without MULTI"), "{version:?}");
+        assert_eq!(server.say(&["EXISTS", "list"]).unwrap(), ":0", "{version:?}");
+    })
+}
+
+fn a_timeout_is_in_whole_seconds() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        let words = match version {
+            Played::V2_6 => "-ERR timeout is not an integer or out of range",
+            _ => "-ERR timeout is not an integer",
+        };
+        for timeout in ["0.01", "soon"] {
+            wire.send(&format!("BLPOP list {timeout}"));
+            if version < Played::V2_2 {
+                // As 0: a fraction would have passed before this.
+                wire.is_silent();
+                until_blocked(server, 1);
+                other.ask("RPUSH list item");
+                assert_eq!(wire.answer(), "[list item]", "{version:?}");
+            } else {
+                assert_eq!(wire.answer(), words, "{version:?}: {timeout}");
+            }
+        }
+        let over = if version < Played::V2_2 { "*-1" } else { "-ERR timeout is negative" };
+        assert_eq!(wire.ask("BRPOP list -1"), over, "{version:?}");
+        other.ask("SET text 1");
+        let kind = if version < Played::V2_6 { "-ERR Operation against a key" } else { "-WRONGTYPE" };
+        assert!(wire.ask("BLPOP text 1").starts_with(kind), "{version:?}");
+    })
+}
+
+fn a_timeout_passes() -> Outcome {
+    every_waiting_version(|version, wire, other, server| {
+        for _ in 0..2 {
+            let began = Instant::now();
+            assert_eq!(wire.ask("BLPOP one two 1"), "*-1", "{version:?}");
+            assert!(began.elapsed() >= millis(900), "{version:?}: {:?}", began.elapsed());
+        }
+        until_blocked(server, 0);
+        assert_eq!((other.ask("RPUSH two item"), other.ask("LLEN two")), (":1".into(), ":1".into()));
+    })
+}

@@ -1,0 +1,150 @@
+//! Waiters that nothing but a token wakes, and those who listen for one.
+
+use std::io::{BufRead as _, BufReader};
+use std::process::{Child, Command};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
+
+use super::{LONG, RedisServer};
+use crate::processes;
+
+/// A waiter's poll interval, and what else would wake it: so long that whoever gets a lock was woken by a token.
+pub(crate) const NEVER: Duration = Duration::from_secs(600);
+
+/// Long enough for any load, and much shorter than that.
+pub(crate) const IN_TIME: Duration = Duration::from_secs(40);
+
+/// A lock that is got at once, or by a token.
+pub(crate) const WOKEN: LockOptions =
+    LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
+
+/// A lock through a locker of its own, as another process has it.
+pub(crate) fn elsewhere(server: &RedisServer, key: &str, options: LockOptions) -> Result<Lock, Error> {
+    Lock::new(&Locker::open(&server.url())?, key, options)
+}
+
+/// A thread that waits for a lock.
+#[derive(Debug)]
+pub(crate) struct Waiter(mpsc::Receiver<Result<LockGuard, Error>>);
+
+impl Waiter {
+    pub(crate) fn of(lock: &Lock) -> Self {
+        let (sender, came) = mpsc::channel();
+        let lock = lock.clone();
+        // Nobody waits for it after a test that has failed.
+        thread::spawn(move || sender.send(lock.lock()).is_ok());
+        Self(came)
+    }
+
+    /// Returns what came of it.
+    #[track_caller]
+    pub(crate) fn came(&self) -> Result<LockGuard, Error> {
+        self.0.recv_timeout(IN_TIME).expect("nobody woke it")
+    }
+
+    pub(crate) fn still_waits(&self) -> bool {
+        matches!(self.0.try_recv(), Err(mpsc::TryRecvError::Empty))
+    }
+}
+
+/// Waits until it is so.
+#[track_caller]
+pub(crate) fn until(what: &str, mut it_is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + LONG;
+    while !it_is_so() {
+        assert!(Instant::now() < end, "never: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A connection for asking the server.
+pub(crate) fn connection(server: &RedisServer) -> redis::Connection {
+    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
+}
+
+/// Returns the numbers of the connections that wait for tokens.
+pub(crate) fn listeners(connection: &mut redis::Connection) -> Vec<String> {
+    let all: String = redis::cmd("CLIENT").arg("LIST").query(connection).unwrap();
+    let blocked = all.lines().filter(|line| line.contains(" flags=b ") && line.contains(" cmd=blpop "));
+    blocked.filter_map(|line| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())).collect()
+}
+
+/// Waits until so many connections wait for tokens.
+#[track_caller]
+pub(crate) fn until_listening(server: &RedisServer, count: usize) {
+    let mut connection = connection(server);
+    until(&format!("{count} listeners"), || listeners(&mut connection).len() == count);
+}
+
+/// Returns the keys that there are.
+pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
+    redis::cmd("KEYS").arg(pattern).query(&mut connection(server)).unwrap()
+}
+
+/// Writes down why there are no wake-ups, each time that is told.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Whys(Arc<Mutex<Vec<String>>>);
+
+impl Observe for Whys {
+    fn event(&self, event: &Event<'_>) {
+        if let Event::NotificationsUnavailable { why, .. } = event {
+            self.0.lock().unwrap().push((*why).to_owned());
+        }
+    }
+}
+
+impl Whys {
+    pub(crate) fn told(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Returns a lock that is observed.
+    pub(crate) fn of(&self, url: &str, key: &str, options: LockOptions) -> Result<Lock, Error> {
+        Lock::new(&Locker::open(url)?.observed_by(self.clone()), key, options)
+    }
+}
+
+/// A process of this suite's own program that has to do with wake-ups. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Worker(Child);
+
+impl Worker {
+    pub(crate) fn playing(part: &[&str]) -> std::io::Result<Self> {
+        Ok(Self(processes::worker(&[&["wake_ups"], part].concat())?))
+    }
+
+    /// Returns the next thing that it says.
+    pub(crate) fn says(&mut self) -> std::io::Result<String> {
+        let mut said = String::new();
+        BufReader::with_capacity(1, self.0.stdout.as_mut().unwrap()).read_line(&mut said)?;
+        Ok(said.trim_end().to_owned())
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        let status = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
+        assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
+    }
+
+    pub(crate) fn kill(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.0.try_wait().is_ok_and(|status| status.is_some())
+    }
+
+    /// Waits for its end, and returns whether that was a good one.
+    pub(crate) fn ends_well(&mut self) -> std::io::Result<bool> {
+        Ok(self.0.wait()?.success())
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
