@@ -2,6 +2,7 @@
 
 mod builder;
 
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::process;
 use std::sync::Arc;
 
@@ -40,6 +41,11 @@ pub struct Locker {
     engine: Arc<Engine>,
     inspector: Arc<dyn Inspect>,
 }
+
+// A panic in the user's code leaves nothing in a backend half done: it is reached only through mutexes that are released between
+// two calls, and a connection that was in the middle of a command is not used again (I8).
+impl UnwindSafe for Locker {}
+impl RefUnwindSafe for Locker {}
 
 impl Locker {
     /// Returns a locker for the server at `url`, with the defaults of [`LockerBuilder`]. Connects to nothing yet.

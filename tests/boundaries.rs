@@ -7,13 +7,13 @@ use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{LockState, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
-use crate::hand_overs::{Heir, heir};
+use crate::handoffs::{Heir, heir};
 use crate::servers::{Fault, Played};
-use crate::support::target::{PROTOCOLS, gate_name};
 use crate::support::scenario::{Scene, assert_nothing_sent_twice};
-use crate::support::{Load, LONG, Outcome, RedisServer, TestKey, Variant, millis};
+use crate::support::target::{PROTOCOLS, gate_name};
+use crate::support::{LONG, Load, Outcome, RedisServer, TestKey, Variant, millis};
 use crate::transactions::PAST;
 
 const LEASE: Duration = Duration::from_millis(400);
@@ -122,7 +122,7 @@ fn under_load() -> Vec<Trial> {
                 let case = Case { protocol, path, played, load };
                 let version = played.map_or("current".to_owned(), gate_name);
                 let load = load.name().unwrap_or_default();
-                let name = format!("{company}::{version}::{protocol:?}").to_lowercase();
+                let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
                 trials.push(Trial::test(format!("boundaries::{name}::{path_name}"), move || {
                     at_some_commands(case, turn)
@@ -197,7 +197,8 @@ impl Stage {
         let scenario = Scene::of(&Arc::new(RedisServer::start()?), played, load)?;
         let key = scenario.target.key("boundary");
         let settings = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
-        let locker = scenario.open(settings.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
+        let locker =
+            scenario.open(settings.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
         let variant = Variant {
             handoff: matches!(path, Path::HandOver),

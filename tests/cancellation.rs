@@ -15,11 +15,11 @@ use crate::processes::{Played, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
-use crate::support::{Target, LONG, Outcome, RedisServer, TestKey, Variant, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "cancelling",
+        "cancellation",
         tests![
             a_cancelled_wait_ends_at_once_and_says_so,
             the_others_wait_on_and_in_order,
@@ -117,7 +117,7 @@ fn a_used_canceller_lets_nothing_begin() -> Outcome {
     held.ensure_held()?;
     assert!(matches!(ended.try_lock(), Err(Error::Cancelled { .. })));
     assert!(matches!(ended.lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(ended.with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert!(matches!(ended.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
     assert_eq!(held.release()?, Release::Released { certified: false }, "what is held can be given back");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");

@@ -6,10 +6,10 @@ use std::time::{Duration, SystemTime};
 use std::{panic, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{LockState, Error, Lock, LockOptions, Locker, Release};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Release};
 
 use crate::support::record::recorded;
-use crate::support::{Target, LONG, Outcome, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
 
 type Test = fn(&Target) -> Outcome;
 
@@ -108,7 +108,7 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
     assert!(text.contains("last seen: held until 2"), "{text}");
     let Error::Timeout { details, timeout, .. } = error else { panic!("{text}") };
     assert_eq!(timeout, millis(250));
-    assert!(details.tries >= 1 && details.waited >= millis(250), "{details:?}");
+    assert!(details.attempts >= 1 && details.waited >= millis(250), "{details:?}");
     assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
 
     let text = target.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
@@ -242,11 +242,11 @@ fn a_panic_in_the_body_releases(target: &Target) -> Outcome {
     let lock = target.lock(&key, expiring());
     // Unwinds as a panic does, without the message that would look like a failure.
     let unwound = panic::catch_unwind(|| {
-        lock.with(|_| -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) })
+        lock.try_with(|_| -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) })
     });
     assert!(unwound.is_err());
     assert_eq!(key.value(), None);
-    lock.with(|_| Ok::<_, Error>(()))?;
+    lock.try_with(|_| Ok::<_, Error>(()))?;
     Ok(())
 }
 
@@ -264,17 +264,17 @@ fn an_error_in_the_body_releases_and_comes_back_untouched(target: &Target) -> Ou
 
     let key = target.key("error");
     let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
-    let failed: Result<(), Mine> = lock.with(|held| {
+    let failed: Result<(), Mine> = lock.try_with(|held| {
         assert_eq!(held.key(), &key.key);
         assert!(key.value().is_some());
         Err(Mine::Body("went wrong"))
     });
     assert_eq!(failed, Err(Mine::Body("went wrong")));
     assert_eq!(key.value(), None);
-    assert_eq!(lock.with(|_| Ok::<_, Mine>(42)), Ok(42));
+    assert_eq!(lock.try_with(|_| Ok::<_, Mine>(42)), Ok(42));
 
     let _held = target.lock(&key, expiring()).lock()?;
-    let refused: Result<(), Mine> = lock.with(|_| unreachable!("the lock is held by another"));
+    let refused: Result<(), Mine> = lock.try_with(|_| unreachable!("the lock is held by another"));
     assert!(matches!(refused, Err(Mine::Lock(text)) if text.starts_with("Timeout on lock")));
     Ok(())
 }
@@ -292,7 +292,7 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
                 scope.spawn(move || {
                     start.wait();
                     for _ in 0..rounds {
-                        lock.with(|_| {
+                        lock.try_with(|_| {
                             let read = number.load(Ordering::SeqCst);
                             thread::sleep(millis(1));
                             number.store(read + 1, Ordering::SeqCst);
@@ -380,14 +380,14 @@ fn a_nested_with_is_refused(target: &Target) -> Outcome {
     let key = target.key("nested");
     let lock = target.lock(&key, expiring().wait_forever());
     let other = target.lock(&target.key("nested-other"), expiring());
-    lock.with(|_| {
+    lock.try_with(|_| {
         let error = lock.lock().expect_err("it would wait for itself");
         assert!(matches!(&error, Error::Nested { key: named, .. } if *named == key.key), "{error}");
-        assert!(matches!(lock.clone().with(|_| Ok(())), Err(Error::Nested { .. })));
+        assert!(matches!(lock.clone().try_with(|_| Ok(())), Err(Error::Nested { .. })));
         thread::scope(|scope| scope.spawn(|| assert!(lock.try_lock().unwrap().is_none())).join()).unwrap();
-        other.with(|_| Ok::<_, Error>(()))
+        other.try_with(|_| Ok::<_, Error>(()))
     })?;
-    lock.with(|_| Ok::<_, Error>(()))?;
+    lock.try_with(|_| Ok::<_, Error>(()))?;
     Ok(())
 }
 

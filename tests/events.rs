@@ -34,8 +34,10 @@ impl Observe for Diary {
         let shown = format!("{event:?}");
         let name = shown.split([' ', '{']).next().unwrap_or_default();
         let line = match event {
-            Event::Released { outcome, overran, .. } => {
-                format!("{name} {outcome:?}{}", if *overran { ", overran" } else { "" })
+            Event::AcquireFinished { outcome: Ok(()), .. } => "Acquired".to_owned(),
+            Event::AcquireFinished { outcome: Err(_), .. } => "AcquireFailed".to_owned(),
+            Event::Released { outcome, outlived_lease, .. } => {
+                format!("{name} {outcome:?}{}", if *outlived_lease { ", outlived its lease" } else { "" })
             }
             Event::ReplyLost { command, .. } => format!("{name} {command}"),
             _ => name.to_owned(),
@@ -73,7 +75,8 @@ fn a_lock_that_is_got_and_given_back() -> Outcome {
 fn a_lock_that_is_taken_over() -> Outcome {
     let scenario = Scene::set()?;
     let (lock, diary) = observed(&scenario, expiring())?;
-    let () = redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scenario.target.connection())?;
+    let () =
+        redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scenario.target.connection())?;
     drop(lock.lock()?);
     assert_eq!(diary.lines(), ["TakenOver", "Acquired", "Released Released { certified: false }"]);
     Ok(())
@@ -82,9 +85,10 @@ fn a_lock_that_is_taken_over() -> Outcome {
 fn a_lock_that_is_not_got() -> Outcome {
     let scenario = Scene::set()?;
     let (lock, diary) = observed(&scenario, expiring().timeout(millis(10)))?;
-    let () = redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scenario.target.connection())?;
+    let () =
+        redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err() && lock.try_lock()?.is_none());
-    assert_eq!(diary.lines(), ["NotAcquired", "NotAcquired"]);
+    assert_eq!(diary.lines(), ["AcquireFailed", "AcquireFailed"]);
     Ok(())
 }
 
@@ -93,7 +97,7 @@ fn what_never_expires_is_told_once() -> Outcome {
     let (lock, diary) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
     let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err());
-    assert_eq!(diary.lines(), ["Stuck", "NotAcquired"]);
+    assert_eq!(diary.lines(), ["NeverExpires", "AcquireFailed"]);
     Ok(())
 }
 
@@ -102,15 +106,15 @@ fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
     let (lock, diary) = observed(&scenario, expiring())?;
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
-    assert_eq!(diary.lines(), ["Trouble SETNX", "Acquired"]);
+    assert_eq!(diary.lines(), ["ReplyLost SETNX", "Acquired"]);
     scenario.proxy.next("DEL", Fault::CutBefore);
     drop(held);
-    assert_eq!(diary.lines(), ["Trouble DEL", "ReleaseFailed"]);
+    assert_eq!(diary.lines(), ["ReplyLost DEL", "ReleaseFailed"]);
     lock.clear()?;
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
-    assert_eq!(diary.lines(), ["Acquired", "Trouble DEL", "ReleaseFailed"]);
+    assert_eq!(diary.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
     Ok(())
 }
 
@@ -119,7 +123,7 @@ fn a_grant_that_comes_too_late() -> Outcome {
     let (lock, diary) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
-    assert_eq!(diary.lines(), ["LateGrant", "NotAcquired"]);
+    assert_eq!(diary.lines(), ["LateGrant", "AcquireFailed"]);
     Ok(())
 }
 
@@ -127,8 +131,8 @@ fn a_lock_that_overran_is_told_of_even_if_nobody_took_it() -> Outcome {
     let scenario = Scene::set()?;
     let brief = LockOptions::expiring_after(millis(10));
     for (protocol, released) in [
-        (Protocol::Classic, "Released Expired, overran"),
-        (Protocol::Watched, "Released Released { certified: true }, overran"),
+        (Protocol::Classic, "Released Expired, outlived its lease"),
+        (Protocol::Watched, "Released Released { certified: true }, outlived its lease"),
     ] {
         let (lock, diary) = observed(&scenario, brief.protocol(protocol))?;
         let held = lock.lock()?;

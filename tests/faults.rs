@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{LockState, Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
+use setnx_lock::{ConnectError, Error, Lock, LockOptions, LockState, Locker, Manager, NoConnection, Release};
 
 use crate::servers::Fault;
-use crate::support::load_threads::Temper;
 use crate::support::load::{self, Load};
+use crate::support::load_threads::Temper;
 use crate::support::scenario::{Scene, assert_nothing_sent_twice, brief, impatient};
 use crate::support::{
-    Target, LONG, Outcome, RedisServer, assert_says, expiring, millis, redis_server, tests,
+    LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, redis_server, tests,
 };
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -55,8 +55,10 @@ fn a_server_that_is_down(load: Load) -> Outcome {
     {
         let lock = Lock::new(&locker, "report", options)?;
         let error = lock.lock().expect_err("nobody is there");
-        let Error::NoConnection { cause: NoConnection::Failed(_), .. } = &error else { panic!("{error:?}") };
-        let text = error.to_string();
+        let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Failed(_)), .. } = &error else {
+            panic!("{error:?}")
+        };
+        let text = crate::support::chain(&error);
         assert!(text.starts_with("lock report: no connection to the server within "), "{text}");
         assert!(text.contains(&format!("127.0.0.1:{port}: ")) && text.contains("refused"), "{text}");
         assert!(text.contains("refused") && text.contains("check that the server is up"), "{text}");
@@ -84,7 +86,7 @@ fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
         let began = Instant::now();
         let error = Lock::new(&locker, "report", options)?.lock().expect_err("nobody answers");
         assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
-        let text = error.to_string();
+        let text = crate::support::chain(&error);
         assert!(
             text.contains("gave no answer within") && text.contains("if it is ours, it frees itself"),
             "{text}"

@@ -9,12 +9,12 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol};
 
 use crate::events::Diary;
-use crate::hand_overs::{Stage, of_each_protocol};
+use crate::handoffs::{Stage, of_each_protocol};
 use crate::support::{LONG, Outcome, expiring, millis};
 
 pub(crate) fn trials() -> Vec<Trial> {
     of_each_protocol(
-        "hand_over_crowds",
+        "handoff_contention",
         &[
             ("all_processes_get_their_turn", all_processes),
             ("one_connection_serves_eight_threads", one_connection),
@@ -90,7 +90,7 @@ fn one_connection(protocol: Protocol) -> Outcome {
         for _ in 0..8 {
             scope.spawn(|| {
                 for _ in 0..ROUNDS {
-                    lock.with(|_| {
+                    lock.try_with(|_| {
                         counter.count();
                         Ok::<_, Error>(())
                     })

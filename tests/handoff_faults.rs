@@ -7,13 +7,13 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
-use crate::hand_overs::{FOREIGN, HANDED_OVER, IN_LINE, Stage, assert_cancelled, heir, write_as_a_loser};
+use crate::handoffs::{FOREIGN, HANDED_OVER, IN_LINE, Stage, assert_cancelled, heir, write_as_a_loser};
 use crate::servers::{Fault, Hold};
 use crate::support::asleep::Sleeper;
 use crate::support::load;
-use crate::support::target::PROTOCOLS;
 use crate::support::scenario::assert_nothing_sent_twice;
-use crate::support::{Load, LONG, Outcome, assert_says, millis};
+use crate::support::target::PROTOCOLS;
+use crate::support::{LONG, Load, Outcome, assert_says, millis};
 
 type Test = fn(Protocol, Load) -> Outcome;
 
@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             (format!("{name}::{test}"), move |load| run(protocol, load))
         })
     };
-    load::trials("hand_over_faults", &PROTOCOLS.into_iter().flat_map(of).collect::<Vec<_>>())
+    load::trials("handoff_faults", &PROTOCOLS.into_iter().flat_map(of).collect::<Vec<_>>())
 }
 
 /// The command that writes the heir's value.

@@ -9,18 +9,18 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, LockState, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
 use crate::events::Diary;
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Temper};
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{Load, Target, LONG, Outcome, RedisServer, TestKey, expiring, millis};
+use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, expiring, millis};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = of_each_protocol(
-        "hand_overs",
+        "handoffs",
         &[
             ("a_lock_passes_on_as_often_as_its_options_say", as_often_as_said),
             ("each_heir_has_all_of_its_own_time", own_time),
@@ -33,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             ("a_panic_and_another_thread_s_drop_pass_the_lock_on", however_it_is_dropped),
         ],
     );
-    trials.push(Trial::test("hand_overs::a_lock_passes_on_to_its_own_kind_alone", own_kind));
+    trials.push(Trial::test("handoffs::a_lock_passes_on_to_its_own_kind_alone", own_kind));
     trials
 }
 
@@ -100,7 +100,9 @@ impl Stage {
     #[track_caller]
     pub(crate) fn assert_has_it(&self, held: &LockGuard) {
         held.ensure_held().unwrap();
-        let LockState::Until(expiry) = self.elsewhere().unwrap().peek().unwrap() else { panic!("it is free") };
+        let LockState::Until(expiry) = self.elsewhere().unwrap().state().unwrap() else {
+            panic!("it is free")
+        };
         let promised = held.expires_at_system_time().unwrap();
         assert_eq!(expiry.system_time().unwrap(), promised + Duration::from_secs(1));
     }

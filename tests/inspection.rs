@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    Error, Lock, Locker, Manager, InspectionFailure, NoConnection, Persistence, Protocol, RefusalKind, Release, Role,
-    Version, Warning,
+    ConnectError, Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Persistence, Protocol,
+    RefusalKind, Release, Role, Version, Warning,
 };
 
-use crate::servers::{Fault, Proxy, Played};
+use crate::servers::{Fault, Played, Proxy};
 use crate::support::scenario::{Scene, impatient};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "surveys",
+        "inspection",
         tests![
             every_version_tells_what_it_can_do,
             what_may_do_harm_to_locks_is_warned_of,
@@ -41,7 +41,7 @@ fn every_version_tells_what_it_can_do() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
-        let told = Locker::open(&proxy.url())?.server()?;
+        let told = Locker::open(&proxy.url())?.inspect()?;
         let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
         assert_eq!(told.version(), Version::new(numbers[0], numbers[1], numbers[2]));
         assert_eq!((told.role(), told.replicas()), (Some(&Role::Master), Some(0)));
@@ -55,7 +55,7 @@ fn every_version_tells_what_it_can_do() -> Outcome {
         assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
         // To less than half a second, unless the machine stands still just then, and again and again.
         let precise = (0..10).any(|_| {
-            let told = Locker::open(&proxy.url()).and_then(|locker| locker.server());
+            let told = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
             told.is_ok_and(|told| told.clock().is_some_and(|clock| clock.at_most() < millis(500)))
         });
         assert!(precise, "{}", played.number());
@@ -68,8 +68,11 @@ fn every_version_tells_what_it_can_do() -> Outcome {
         assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
-    let told = Locker::open(&server.url())?.server()?;
-    assert!(told.version() >= Version::new(2, 8, 0) && told.unsupported_reason(Protocol::Ttl).is_none(), "{told}");
+    let told = Locker::open(&server.url())?.inspect()?;
+    assert!(
+        told.version() >= Version::new(2, 8, 0) && told.unsupported_reason(Protocol::Ttl).is_none(),
+        "{told}"
+    );
     assert_eq!(told.maxmemory_policy(), Some("noeviction"));
     let clock = told.clock().expect("by TIME");
     assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
@@ -82,7 +85,7 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
     let locker = Locker::open(&server.url())?;
     let told = loop {
-        let told = locker.server()?;
+        let told = locker.inspect()?;
         if told.replicas() == Some(1) {
             break told;
         }
@@ -116,7 +119,7 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     let rights = "+info +setnx +get +getset +del +watch +unwatch +exec +discard +set";
     let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
     let url = server.url().replace("redis://", "redis://few:pw@");
-    let told = Locker::open(&url)?.server()?;
+    let told = Locker::open(&url)?.inspect()?;
     assert!(told.version() > Version::new(2, 6, 0));
     assert_eq!(
         (told.clock(), told.idle_timeout(), told.persistence()),
@@ -126,7 +129,7 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     let why = told.unsupported_reason(Protocol::Watched).expect("no MULTI");
     assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
     assert_eq!(told.recommended(), Some(Protocol::Classic));
-    assert!(matches!(told.warnings().last(), Some(Warning::NotTold { .. })), "{told}");
+    assert!(matches!(told.warnings().last(), Some(Warning::NotReported { .. })), "{told}");
     let report = told.to_string();
     assert!(
         report.contains("refused CONFIG:  NOPERM") && report.contains("refused TIME:    NOPERM"),
@@ -135,7 +138,7 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     // Without INFO nothing is known, and locking works as ever.
     let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
     let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;
-    let error = locker.server().expect_err("no INFO");
+    let error = locker.inspect().expect_err("no INFO");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, InspectionFailure::Refused(_)), "{error:?}");
     assert!(error.to_string().starts_with("cannot find out what the server can do: it refused INFO: NOPERM"));
@@ -151,7 +154,7 @@ fn a_survey_leaves_nothing_behind() -> Outcome {
         let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
         let locker = Locker::with_managed_pool(pool, &manager);
         for _ in 0..2 {
-            let _told = locker.server()?;
+            let _told = locker.inspect()?;
         }
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", played.number());
         // Nothing is watched, and no transaction is open.
@@ -179,7 +182,7 @@ fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
     ] {
         proxy.forget();
         proxy.nth(command, n, fault.clone());
-        let survey = locker.server();
+        let survey = locker.inspect();
         assert_eq!(survey.is_ok(), told, "{command}: {survey:?}");
         assert_eq!(proxy.faults_left(), 0, "{command}");
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
@@ -193,7 +196,7 @@ fn a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it() -> Outcom
     let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
-    let told = locker.server()?;
+    let told = locker.inspect()?;
     assert!(told.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")), "{told}");
     let held = Lock::new(&locker, "half", expiring())?.lock()?;
     assert_eq!(server.say(&["EXISTS", "half"])?, ":1", "it was not queued");
@@ -203,8 +206,8 @@ fn a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it() -> Outcom
 
 fn a_survey_that_gets_no_answer() -> Outcome {
     let port = redis_server::free_port()?;
-    let error = impatient(&format!("redis://127.0.0.1:{port}/"), 1).server().expect_err("nobody is there");
-    let text = error.to_string();
+    let error = impatient(&format!("redis://127.0.0.1:{port}/"), 1).inspect().expect_err("nobody is there");
+    let text = crate::support::chain(&error);
     assert!(
         text.starts_with("cannot find out what the server can do: no connection to the server within"),
         "{text}"
@@ -214,11 +217,11 @@ fn a_survey_that_gets_no_answer() -> Outcome {
     let scenario = Scene::set()?;
     let locker = scenario.locker();
     scenario.proxy.next("CONFIG", Fault::SwallowAnswer);
-    let error = locker.server().expect_err("no answer");
+    let error = locker.inspect().expect_err("no answer");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, InspectionFailure::Lost(_)), "{error:?}");
     // The late answer is nobody's: the connection is not used again.
-    let _told = locker.server()?;
+    let _told = locker.inspect()?;
     let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert!(connections.first() != connections.last(), "{connections:?}");
     Ok(())
@@ -263,9 +266,9 @@ fn a_server_that_is_too_slow_to_tell_its_clock_is_refused() -> Outcome {
 fn a_survey_on_a_connection_that_was_closed_is_made_again() -> Outcome {
     let mut server = RedisServer::start()?;
     let locker = Locker::open(&server.url())?;
-    Lock::new(&locker, "before", expiring())?.with(|_| Ok::<_, Error>(()))?;
+    Lock::new(&locker, "before", expiring())?.try_with(|_| Ok::<_, Error>(()))?;
     server.restart()?;
-    let _told = locker.server()?;
+    let _told = locker.inspect()?;
     Ok(())
 }
 
@@ -277,19 +280,22 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     let proxy = Proxy::playing(Played::V2_4, replica.address())?;
     let locker = Locker::open(&proxy.url())?;
     let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
-    let Error::NoConnection { cause: NoConnection::Replica { of, .. }, .. } = &error else { panic!("{error:?}") };
+    let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { of, .. }), .. } = &error
+    else {
+        panic!("{error:?}")
+    };
     assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
-    let text = error.to_string();
+    let text = crate::support::chain(&error);
     assert!(
         text.contains("the server cannot be used: it is a replica of 127.0.0.1:")
             && text.contains("lock on its master"),
         "{text}"
     );
     assert_eq!(proxy.names(), [""; 0], "nothing but INFO was sent");
-    assert!(locker.server().unwrap_err().to_string().contains("it is a replica of"));
+    assert!(locker.inspect().unwrap_err().to_string().contains("it is a replica of"));
 
     let unasked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
-    let told = unasked.server()?;
+    let told = unasked.inspect()?;
     let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
     assert_eq!(written, None, "a replica is not written to");
     assert!(matches!(told.warnings()[..], [Warning::IsReplica { .. }, ..]), "{told}");
@@ -322,7 +328,13 @@ fn a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then() ->
     );
     // All that were open are left, and the next is asked what it leads to.
     let error = lock.lock().expect_err("it is a replica");
-    assert!(matches!(error, Error::NoConnection { cause: NoConnection::Replica { .. }, .. }), "{error:?}");
+    assert!(
+        matches!(
+            error,
+            Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. }
+        ),
+        "{error:?}"
+    );
     server.say(&["REPLICAOF", "NO", "ONE"])?;
     assert!(lock.try_lock()?.is_some(), "it is not told what was true before");
     Ok(())
@@ -352,7 +364,7 @@ fn any_pool_and_both_protocols_of_the_wire_can_be_asked() -> Outcome {
     let newer = Locker::open(&format!("{}?protocol=resp3", server.url()))?;
     for locker in [Locker::with_pool(plain), newer] {
         for _ in 0..2 {
-            let told = locker.server()?;
+            let told = locker.inspect()?;
             assert!(told.clock().is_some() && told.idle_timeout().is_some(), "{told}");
             assert_eq!(told.refused().count(), 0, "{told}");
         }
@@ -366,14 +378,14 @@ fn a_server_is_asked_once_for_each_connection() -> Outcome {
     let key = scenario.target.key("asked");
     let lock = Lock::new(&Locker::open(&scenario.proxy.url())?, &key.key, expiring())?;
     for _ in 0..5 {
-        lock.with(|_| Ok::<_, Error>(()))?;
+        lock.try_with(|_| Ok::<_, Error>(()))?;
     }
     let names: Vec<String> = scenario.proxy.everything().into_iter().map(|asked| asked.name).collect();
     assert_eq!(names[..3], ["INFO", "SETNX", "DEL"]);
     assert_eq!(names.iter().filter(|name| *name == "INFO").count(), 1);
     // A connection that is opened later is asked as well.
     scenario.proxy.next("SETNX", Fault::CutBefore);
-    lock.with(|_| Ok::<_, Error>(()))?;
+    lock.try_with(|_| Ok::<_, Error>(()))?;
     let everything = scenario.proxy.everything();
     assert_eq!(everything.iter().filter(|asked| asked.name == "INFO").count(), 2);
     let first_on_second = everything.iter().find(|asked| asked.connection != everything[0].connection);

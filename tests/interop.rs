@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{LockState, DeclaredLock, LockOptions, Version};
+use setnx_lock::{DeclaredLock, LockOptions, LockState, Version};
 
 use crate::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{CLASSIC, Gem, RubyPeer, TIME_TO_LIVE, Taken};
-use crate::support::{Load, Target, LONG, Outcome, TestKey, millis};
+use crate::support::{LONG, Load, Outcome, Target, TestKey, millis};
 
 /// What both sides lock with in the tests that nobody dies in.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -157,7 +157,9 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     let mut said = String::new();
     BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut said)?;
     assert_eq!(said, "holding\n");
-    let LockState::Until(expiry) = pair.target.lock(&key, options()).peek()? else { panic!("it holds a time") };
+    let LockState::Until(expiry) = pair.target.lock(&key, options()).state()? else {
+        panic!("it holds a time")
+    };
     rust.kill()?;
     rust.wait()?;
     assert_eq!(ruby.take(&name, Some(EXPIRATION), LONG)?, Taken::Held);
@@ -189,8 +191,8 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
     assert!(DECLARED.of(&locker, &id)?.try_lock()?.is_none());
     assert!(DECLARED.of(&locker, format!("{id}8"))?.try_lock()?.is_some());
     assert!(DECLARED.global(&locker)?.try_lock_for(LONG)?.is_some());
-    assert!(DECLARED.clear_lock(&locker, &id)?);
-    let inside = DECLARED.obtain_lock(&locker, &id, |held| {
+    assert!(DECLARED.clear(&locker, &id)?);
+    let inside = DECLARED.try_with(&locker, &id, |held| {
         assert_eq!(&held.key().to_string(), name);
         Ok::<_, setnx_lock::Error>(ruby.take(name, Some(EXPIRATION), millis(0)))
     })?;
@@ -255,7 +257,7 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     let (ruby, rust) = counted.split_at(OF_EACH);
     let sum = |of: &[u32]| of.iter().sum::<u32>();
     println!(
-        "  gem {} and {protocol}, {way}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
+        "  gem {} and {protocol}, {variant}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
         pair.gem,
         sum(ruby),
         sum(rust)

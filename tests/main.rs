@@ -5,63 +5,63 @@
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
-//! | `gate_versions`, `gate_lists` | the gate before a server plays old versions as it should |
-//! | `gate_harm`, `gate_waiting` | it does harm as it should, and connections that wait for a list may come and go |
+//! | `proxy_versions`, `proxy_lists` | the gate before a server plays old versions as it should |
+//! | `proxy_faults`, `proxy_blocking` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
-//! | `hand_overs`, `hand_over_faults`, `hand_over_crowds` | a held lock passes from thread to thread, what happens when that comes to harm, and when many want it |
-//! | `in_company` | tests that are to be in a crowd share trips with it, and those that are to be apart do not |
+//! | `handoffs`, `handoff_faults`, `handoff_contention` | a held lock passes from thread to thread, what happens when that comes to harm, and when many want it |
+//! | `under_load` | tests that are to be in a crowd share trips with it, and those that are to be apart do not |
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
 //! | `refusals` | what the server, or the library itself, says no to |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
 //! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
-//! | `cancelling` | waits that are ended from outside |
+//! | `cancellation` | waits that are ended from outside |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
-//! | `combining` | threads that share trips to the server each get what they would get alone |
-//! | `combining_faults`, `combining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
-//! | `surveys` | what a locker finds out about its server |
+//! | `pipelining` | threads that share trips to the server each get what they would get alone |
+//! | `pipelining_faults`, `pipelining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
+//! | `inspection` | what a locker finds out about its server |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
-//! | `turns` | the line before a key, among the threads of a process |
-//! | `wake_ups`, `wake_up_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
-//! | `wake_up_faults` | what happens when wake-ups come to harm |
+//! | `queueing` | the line before a key, among the threads of a process |
+//! | `notifications`, `notification_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
+//! | `notification_faults` | what happens when wake-ups come to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
 mod boundaries;
 mod cancellation;
 mod clocks;
-mod combining;
-mod combining_faults;
-mod combining_leaders;
 mod contract;
 mod events;
 mod faults;
-mod gate_harm;
-mod gate_lists;
-mod gate_versions;
-mod gate_waiting;
 mod golden;
-mod hand_over_crowds;
-mod hand_over_faults;
-mod hand_overs;
-mod under_load;
+mod handoff_contention;
+mod handoff_faults;
+mod handoffs;
+mod inspection;
 mod interop;
 mod matrix;
+mod notification_ends;
+mod notification_faults;
+mod notifications;
 mod package;
+mod pipelining;
+mod pipelining_faults;
+mod pipelining_leaders;
 mod pools;
 mod processes;
+mod proxy_blocking;
+mod proxy_faults;
+mod proxy_lists;
+mod proxy_versions;
+mod queueing;
 mod refusals;
 mod stress;
 mod support;
-mod surveys;
 mod transaction_faults;
 mod transactions;
-mod turns;
-mod wake_up_ends;
-mod wake_up_faults;
-mod wake_ups;
+mod under_load;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -92,21 +92,21 @@ fn main() -> ExitCode {
     trials.extend(targets.iter().flat_map(interop::trials));
     for part in [
         boundaries::trials(),
-        cancelling::trials(),
+        cancellation::trials(),
         clocks::trials(),
-        combining::trials(),
-        combining_faults::trials(),
-        combining_leaders::trials(),
+        pipelining::trials(),
+        pipelining_faults::trials(),
+        pipelining_leaders::trials(),
         events::trials(),
         faults::trials(),
-        gate_harm::trials(),
-        gate_lists::trials(),
-        gate_versions::trials(),
-        gate_waiting::trials(),
+        proxy_faults::trials(),
+        proxy_lists::trials(),
+        proxy_versions::trials(),
+        proxy_blocking::trials(),
         golden::trials(),
-        hand_over_crowds::trials(),
-        hand_over_faults::trials(),
-        hand_overs::trials(),
+        handoff_contention::trials(),
+        handoff_faults::trials(),
+        handoffs::trials(),
         under_load::trials(),
         matrix::trials(),
         package::trials(),
@@ -114,13 +114,13 @@ fn main() -> ExitCode {
         processes::trials(),
         refusals::trials(),
         stress::trials(),
-        surveys::trials(),
+        inspection::trials(),
         transaction_faults::trials(),
         transactions::trials(),
-        turns::trials(),
-        wake_up_ends::trials(),
-        wake_up_faults::trials(),
-        wake_ups::trials(),
+        queueing::trials(),
+        notification_ends::trials(),
+        notification_faults::trials(),
+        notifications::trials(),
         wire::trials(),
     ] {
         trials.extend(part);

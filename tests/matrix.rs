@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{LockGuard, LockOptions, Protocol};
 
 use crate::support::ruby::{CLASSIC, Gem, PLAIN, RubyPeer, TIME_TO_LIVE, TIME_TO_LIVE_AT_FIRST, Taken};
-use crate::support::{Target, Outcome, RedisServer, TestKey};
+use crate::support::{Outcome, RedisServer, Target, TestKey};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("matrix", crate::support::tests![every_holder_against_every_contender])

@@ -15,7 +15,7 @@ use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "wake_up_ends",
+        "notification_ends",
         tests![
             releases_that_nobody_waits_for_leave_one_token_that_ends,
             a_releaser_that_is_killed_leaves_no_list_without_an_end,

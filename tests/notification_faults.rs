@@ -8,15 +8,15 @@ use redis::Commands as _;
 use setnx_lock::{Lock, LockOptions, Locker};
 
 use crate::support::monitor::{Monitor, names};
-use crate::support::raw::Wire;
 use crate::support::notified::{
     WOKEN, Waiter, Whys, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
+use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "wake_up_faults",
+        "notification_faults",
         tests![
             a_listener_that_is_cut_off_comes_back_and_that_is_told_once,
             a_listener_that_is_sent_away_comes_back,

@@ -19,7 +19,7 @@ use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "wake_ups",
+        "notifications",
         tests![
             a_release_wakes_a_waiter_in_another_process,
             a_release_wakes_a_real_process,
@@ -66,7 +66,7 @@ pub(crate) fn as_worker(part: &[&str]) -> Played {
 /// Increments the number in a file, in two threads.
 fn count(lock: &Lock, file: &Path) -> Played {
     let round = || {
-        lock.with(|_| -> Played {
+        lock.try_with(|_| -> Played {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             thread::yield_now();
             Ok(fs::write(file, (number + 1).to_string())?)
@@ -94,7 +94,7 @@ fn a_release_wakes_a_waiter_in_another_process() -> Outcome {
             assert_eq!(waiter.came()?.attempts(), 2, "once, and when it was woken");
         }
         let key = format!("{protocol:?}-with");
-        let waiter = elsewhere(&server, &key, options)?.with(|_| -> Result<Waiter, Error> {
+        let waiter = elsewhere(&server, &key, options)?.try_with(|_| -> Result<Waiter, Error> {
             let waiter = Waiter::of(&elsewhere(&server, &key, options)?);
             monitor.wait_for_a_listener(&key);
             Ok(waiter)
@@ -195,7 +195,7 @@ fn in_turn(
         let at = Arc::clone(server);
         thread::spawn(move || {
             let came = (1..=rounds).try_for_each(|round| {
-                lock.with(|_| {
+                lock.try_with(|_| {
                     // Its own listener is back in its place, behind the others. The last time it may not be wanted any more.
                     if round < rounds {
                         until_listening(&at, processes);
@@ -266,7 +266,7 @@ impl Counting {
             let (lock, number, sender) = (lock.clone(), Arc::clone(&number), sender.clone());
             thread::spawn(move || {
                 let came = (0..TIMES).try_for_each(|_| {
-                    lock.with(|_| {
+                    lock.try_with(|_| {
                         let before = number.load(Ordering::Relaxed);
                         thread::sleep(millis(1));
                         number.store(before + 1, Ordering::Relaxed);
@@ -391,7 +391,7 @@ fn a_pool_that_cannot_listen_is_refused() -> Outcome {
     let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open(server.url())?);
     let error = Lock::new(&Locker::with_pool(pool), "k", WOKEN).expect_err("no connection of its own");
     assert!(matches!(error, Error::Options { .. }), "{error:?}");
-    let text = error.to_string();
+    let text = crate::support::chain(&error);
     assert!(text.contains("`with_pool`") && text.contains("`with_managed_pool`"), "{text}");
     Ok(())
 }

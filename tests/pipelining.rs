@@ -9,15 +9,17 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind, Release};
 
-use crate::servers::{Asked, Proxy, Played};
-use crate::support::contention::{assert_nothing_sent_by_two, await_company, contention, crowd_in_harm, pairs};
+use crate::servers::{Asked, Played, Proxy};
+use crate::support::contention::{
+    assert_nothing_sent_by_two, await_company, contention, crowd_in_harm, pairs,
+};
 use crate::support::scenario::Scene;
 use crate::support::staged::staged;
-use crate::support::{Target, LONG, Outcome, RedisServer, Variant, expiring, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, Variant, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "combining",
+        "pipelining",
         tests![
             a_lone_thread_sends_what_it_sends_without,
             a_crowd_shares_trips_and_each_gets_its_own_answer,
@@ -40,7 +42,13 @@ const CROWD: usize = 12;
 
 /// A locker that waits long enough for any load, on a pool of one: any two threads share.
 pub(crate) fn patient(url: &str) -> Locker {
-    Locker::builder(url).unwrap().pool_size(1).command_timeout(LONG).unreachable_timeout(LONG).build().unwrap()
+    Locker::builder(url)
+        .unwrap()
+        .pool_size(1)
+        .command_timeout(LONG)
+        .unreachable_timeout(LONG)
+        .build()
+        .unwrap()
 }
 
 fn assert_one_connection(proxy: &Proxy) {
@@ -60,7 +68,7 @@ fn a_lone_thread_sends_what_it_sends_without() -> Outcome {
         let options = LockOptions::held_until_released();
         let lock = Lock::new(&locker.pipelining(combines), "lone", options).unwrap();
         for _ in 0..3 {
-            lock.with(|_| Ok::<_, Error>(())).unwrap();
+            lock.try_with(|_| Ok::<_, Error>(())).unwrap();
         }
         trips.lock().unwrap().clone()
     });
@@ -91,10 +99,10 @@ fn a_crowd_shares_trips_and_each_gets_its_own_answer() -> Outcome {
                 Ok(())
             }),
             2 => {
-                let content = taken.peek().unwrap();
+                let content = taken.state().unwrap();
                 assert!(seen.lock().unwrap().insert(content.to_string()), "another's: {content}");
                 Box::new(move || {
-                    assert_eq!(taken.peek()?, content);
+                    assert_eq!(taken.state()?, content);
                     Ok(())
                 })
             }

@@ -8,9 +8,11 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, NoConnection, RefusalKind, Release};
+use setnx_lock::{
+    ConnectError, Error, Lock, LockGuard, LockOptions, Locker, NoConnection, RefusalKind, Release,
+};
 
-use crate::combining::patient;
+use crate::pipelining::patient;
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
     Troubles, assert_nothing_sent_by_two, await_company, contends, contention, crowd_in_harm, pairs,
@@ -18,11 +20,11 @@ use crate::support::contention::{
 use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
 use crate::support::scenario::Scene;
-use crate::support::{Target, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "combining_faults",
+        "pipelining_faults",
         tests![
             a_trip_that_is_cut,
             a_trip_on_a_plain_pool_that_is_cut,
@@ -188,7 +190,10 @@ fn a_master_that_becomes_a_replica() -> Outcome {
     // What is refused, or finds no master, is told so; and at least one of them was the first.
     assert!(wrong.iter().any(|(_, error)| is_refused_by_a_replica(error)), "{wrong:?}");
     wrong.retain(|(_, error)| {
-        let no_master = matches!(error, Error::NoConnection { cause: NoConnection::Replica { .. }, .. });
+        let no_master = matches!(
+            error,
+            Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. }
+        );
         !no_master && !is_refused_by_a_replica(error)
     });
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -237,7 +242,10 @@ fn a_server_that_freezes() -> Outcome {
     server.thaw();
     let patient = patient(&proxy.url());
     let told = |error: &Error| {
-        matches!(error, Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. })
+        matches!(
+            error,
+            Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. }
+        )
     };
     assert!(!wrong.is_empty() && wrong.iter().all(|(_, error)| told(error)), "{wrong:?}");
     // What the server found in its buffers has been carried out once it answers those who came later.
@@ -262,7 +270,7 @@ fn releases_that_wait_beyond_their_leases() -> Outcome {
         .collect::<Result<_, _>>()?;
     let door = scenario.proxy.hold("GET", 1);
     let looks = Lock::new(&locker, "other", expiring())?;
-    let looking = thread::spawn(move || looks.peek());
+    let looking = thread::spawn(move || looks.state());
     door.reached();
     let (done, released) = mpsc::channel();
     for held in held {

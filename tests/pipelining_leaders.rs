@@ -15,7 +15,7 @@ use crate::support::{LONG, Outcome, expiring, journal, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "combining_leaders",
+        "pipelining_leaders",
         tests![a_leader_that_stalls, a_leader_that_panics, a_leader_that_the_server_has_no_room_for],
     )
 }

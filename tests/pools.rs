@@ -10,7 +10,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
 use crate::support::scenario::Scene;
-use crate::support::{Target, LONG, Outcome, RedisServer, Test, assert_says, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, Test, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]

@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancelling, clocks, wake_ups};
+use crate::{cancellation, clocks, notifications};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -41,8 +41,8 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
-        ["wait_for_a_signal", url, key] => cancelling::wait_for_a_signal(url, key),
-        ["wake_ups", part @ ..] => wake_ups::as_worker(part),
+        ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
+        ["notifications", part @ ..] => notifications::as_worker(part),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such part: {part}").into()),
     };
@@ -73,7 +73,7 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
             .map(|_| {
                 scope.spawn(|| {
                     (0..ROUNDS).try_for_each(|_| {
-                        lock.with(|held| -> Played {
+                        lock.try_with(|held| -> Played {
                             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
                             thread::sleep(millis(1));
                             held.ensure_held()?;
@@ -128,7 +128,7 @@ fn churn_on_a_thread(
 ) -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
     let mut counted = 0;
     loop {
-        let number = lock.with(|_| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+        let number = lock.try_with(|_| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             if number < total {
                 thread::sleep(millis(2));

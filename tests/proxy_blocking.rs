@@ -7,15 +7,15 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::gate_lists::{every_waiting_version, until, until_blocked};
-use crate::gate_versions::field;
-use crate::servers::{Fault, Proxy, Played};
+use crate::proxy_lists::{every_waiting_version, until, until_blocked};
+use crate::proxy_versions::field;
+use crate::servers::{Fault, Played, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gate_waiting",
+        "proxy_blocking",
         tests![
             many_wait_for_several_lists,
             requests_behind_one_that_waits_are_answered_after_it,

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 
-use crate::servers::{Asked, Fault, Proxy, Hold, Played};
+use crate::servers::{Asked, Fault, Hold, Played, Proxy};
 use crate::support::raw::{SILENCE, Wire};
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gate_harm",
+        "proxy_faults",
         tests![
             requests_that_come_together_are_answered_in_order,
             what_is_swallowed_is_not_answered,

@@ -5,14 +5,14 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::gate_versions::{every_version, field};
-use crate::servers::{Proxy, Played};
+use crate::proxy_versions::{every_version, field};
+use crate::servers::{Played, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gate_lists",
+        "proxy_lists",
         tests![
             what_has_a_time_to_live_is_deleted_by_a_push_before_2_2,
             what_has_a_time_to_live_is_not_popped_before_2_2,

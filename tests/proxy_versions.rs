@@ -5,13 +5,13 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::servers::{Proxy, Played};
+use crate::servers::{Played, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "gate_versions",
+        "proxy_versions",
         tests![
             commands_appear_with_their_versions,
             refusals_are_in_the_words_of_the_version,

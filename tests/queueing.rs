@@ -9,11 +9,11 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{Target, LONG, Outcome, RedisServer, TestKey, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "turns",
+        "queueing",
         tests![
             threads_are_served_in_the_order_they_came,
             a_release_wakes_the_next_thread_at_once,
@@ -139,7 +139,7 @@ fn only_the_head_of_the_line_talks_to_the_server() -> Outcome {
     let mut tries = 0;
     for waiting in waiting {
         let Err(Error::Timeout { details, .. }) = waiting.join().unwrap() else { panic!("it is held") };
-        tries += details.tries;
+        tries += details.attempts;
         assert!(details.waited >= millis(400), "{details:?}");
     }
     let commands = monitor.recorded(&scenario.server)?;
@@ -194,7 +194,7 @@ fn the_head_that_gives_up_lets_the_next_go_on() -> Outcome {
     let hasty = waiter(hasty, "hasty", &served);
     let ann = waiter(scenario.lock(NEVER_POLLS.poll_interval(millis(20)))?, "ann", &served);
     let Err(Error::Timeout { details, .. }) = hasty.join().unwrap() else { panic!("it is held") };
-    assert!(details.tries >= 2, "one at once, and a last one: {details:?}");
+    assert!(details.attempts >= 2, "one at once, and a last one: {details:?}");
     scenario.key.delete();
     let _ = ann.join().unwrap()?;
     Ok(())
@@ -205,9 +205,9 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     scenario.key.set("1895000000.5");
     let head = waiter(scenario.lock(NEVER_POLLS)?, "head", &Served::default());
     let error = scenario.lock(NEVER_POLLS.timeout(millis(50)))?.lock().expect_err("it is held");
-    let text = error.to_string();
+    let text = crate::support::chain(&error);
     let Error::Timeout { details, .. } = error else { panic!("{text}") };
-    assert_eq!((details.tries, details.ahead), (0, 1));
+    assert_eq!((details.attempts, details.ahead), (0, 1));
     let expected = "after 0 tries, since others of this process were before us in the line (1 thread still); \
                     last seen: held until 2030-";
     assert!(text.contains(expected), "{text}");
@@ -402,7 +402,7 @@ fn many_threads_on_many_keys_lose_no_update() -> Outcome {
                 scope.spawn(move || {
                     (0..ROUNDS).try_for_each(|round| {
                         let key = (n + round as usize) % KEYS;
-                        locks[key].with(|_| {
+                        locks[key].try_with(|_| {
                             let read = numbers[key].load(std::sync::atomic::Ordering::Relaxed);
                             std::thread::yield_now();
                             numbers[key].store(read + 1, std::sync::atomic::Ordering::Relaxed);

@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
 use crate::servers::Fault;
 use crate::support::scenario::{Scene, impatient};
-use crate::support::{Target, Outcome, RedisServer, assert_says, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -165,7 +165,9 @@ fn a_refusal_on_release() -> Outcome {
     let key = scenario.target.key("refused");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
+    scenario
+        .proxy
+        .next("DEL", Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"));
     assert_eq!(refused(&held.release().unwrap_err()), RefusalKind::NotPermitted);
     assert!(key.value().is_some());
     Ok(())

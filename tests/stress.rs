@@ -2,7 +2,7 @@
 //! but short, and the checker is put to the test itself.
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
-#[path = "../examples/stress/arena/mod.rs"]
+#[path = "../examples/stress/harness/mod.rs"]
 pub(crate) mod arena;
 
 use std::time::{Duration, Instant};

@@ -8,10 +8,10 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Manager, Protocol, RefusalKind, Release};
 
 use crate::servers::{Fault, Played};
-use crate::support::load_threads::Temper;
 use crate::support::load::{self, Load};
+use crate::support::load_threads::Temper;
 use crate::support::scenario::{Scene, assert_nothing_sent_twice};
-use crate::support::{Target, Outcome, RedisServer, assert_says, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -109,7 +109,11 @@ fn what_a_server_pushes_in_between_is_no_answer(load: Load) -> Outcome {
     // The real server gets no WATCH then, which is of no matter here.
     scenario.proxy.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
     assert_eq!(held.release()?, CERTIFIED);
-    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "WATCH").count(), 2, "one for each release");
+    assert_eq!(
+        scenario.proxy.names().iter().filter(|name| *name == "WATCH").count(),
+        2,
+        "one for each release"
+    );
     Ok(())
 }
 

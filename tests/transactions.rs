@@ -10,7 +10,7 @@ use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Prot
 
 use crate::servers::Fault;
 use crate::support::scenario::Scene;
-use crate::support::{Target, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 pub(crate) const CERTIFIED: Release = Release::Released { certified: true };

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use setnx_lock::{Lock, Locker};
 
-use crate::servers::{Proxy, Played, Seat};
+use crate::servers::{Played, Proxy, Seat};
 use crate::support::load_threads::{LoadThreads, Temper};
 use crate::support::notified::{connection, until};
-use crate::support::{Load, Target, Outcome, RedisServer, Variant, expiring, tests};
+use crate::support::{Load, Outcome, RedisServer, Target, Variant, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
-        "in_company",
+        "under_load",
         tests![
             in_a_crowd_trips_are_shared_on_every_version,
             in_a_crowd_trips_are_shared_on_a_server_without_a_gate,
@@ -40,7 +40,7 @@ fn in_a_crowd_trips_are_shared_on_every_version() -> Outcome {
     for proxy in versions.into_iter().chain([Proxy::before(server.address())]) {
         let proxy = proxy?;
         let (locker, _companions) = Load::Contended.open(Locker::builder(&proxy.url())?, Temper::Strict)?;
-        let lock = Lock::new(&locker, "in_company", expiring())?;
+        let lock = Lock::new(&locker, "under_load", expiring())?;
         lock_until(&lock, &proxy, "commands that lead others, and that are taken along", |seats| {
             let leading = seats.iter().filter(|seat| seat.place == 1 && seat.of > 1).count();
             let taken_along = seats.iter().filter(|seat| seat.place > 1).count();
@@ -64,7 +64,7 @@ fn in_a_crowd_trips_are_shared_on_a_server_without_a_gate() -> Outcome {
     };
     let variant = Variant { load: Load::Contended, ..Variant::default() };
     Target::of(&server).in_the(variant).under_load(|target| {
-        let lock = target.lock(&target.key("in_company"), expiring());
+        let lock = target.lock(&target.key("under_load"), expiring());
         until("fewer reads than commands", || {
             drop(lock.lock().unwrap());
             found_together() >= 5 * OFTEN
@@ -78,7 +78,7 @@ fn apart_nobody_shares_whoever_is_there() -> Outcome {
     let proxy = Proxy::before(server.address())?;
     let (locker, _) = Load::Apart.open(Locker::builder(&proxy.url())?.pool_size(1), Temper::Strict)?;
     let _companions = LoadThreads::around(&locker, Temper::Strict);
-    let lock = Lock::new(&locker, "in_company", expiring())?;
+    let lock = Lock::new(&locker, "under_load", expiring())?;
     lock_until(&lock, &proxy, "many commands", |seats| {
         assert!(seats.iter().all(|seat| seat.of == 1), "{seats:?}");
         seats.len() >= 5 * OFTEN

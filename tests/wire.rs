@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{Target, LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -29,7 +29,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
     for options in [expiring(), LockOptions::held_until_released()] {
         let lock = Lock::new(&locker, "pair", options)?;
         for _ in 0..10 {
-            lock.with(|_| Ok::<_, Error>(()))?;
+            lock.try_with(|_| Ok::<_, Error>(()))?;
         }
     }
     let commands = monitor.recorded(&server)?;
@@ -47,7 +47,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
 
     let monitor = Monitor::on(&server)?;
     let silent = Locker::builder(&server.url())?.skip_server_check().build()?;
-    Lock::new(&silent, "pair", expiring())?.with(|_| Ok::<_, Error>(()))?;
+    Lock::new(&silent, "pair", expiring())?.try_with(|_| Ok::<_, Error>(()))?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
     Ok(())
 }
@@ -93,7 +93,7 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
     let lock = Lock::new(&locker, "all", brief)?;
     mem::forget(lock.lock()?); // a holder that died
     thread::scope(|scope| {
-        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|_| Ok::<_, Error>(())))).collect();
+        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.try_with(|_| Ok::<_, Error>(())))).collect();
         waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())
     })?;
     let held = lock.lock()?;

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use redis::Commands as _;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observe, Release};
 
-use super::{Target, LONG};
+use super::{LONG, Target};
 use crate::servers::{Asked, Fault, Proxy};
 
 /// Has so many threads do something again and again until it has happened, and once more then. `member` says what each of them does.

@@ -44,9 +44,9 @@ const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
         &[
             "faults::a_connection_that_is_given_up_sends_nothing_more",
             "transaction_faults::a_server_without_room_for_a_client_is_waited_for",
-            "hand_over_faults::classic::the_lease_passes_in_a_wait_for_a_connection",
-            "hand_over_faults::watched::the_lease_passes_in_a_wait_for_a_connection",
-            "hand_over_faults::ttl::the_lease_passes_in_a_wait_for_a_connection",
+            "handoff_faults::classic::the_lease_passes_in_a_wait_for_a_connection",
+            "handoff_faults::watched::the_lease_passes_in_a_wait_for_a_connection",
+            "handoff_faults::ttl::the_lease_passes_in_a_wait_for_a_connection",
         ],
     ),
     (
@@ -95,7 +95,7 @@ impl Load {
     }
 
     /// The locker, with combining off if that is what is wanted.
-    pub(crate) fn combining(self, locker: Locker) -> Locker {
+    pub(crate) fn pipelining(self, locker: Locker) -> Locker {
         locker.pipelining(self != Self::Apart)
     }
 }
@@ -110,7 +110,7 @@ where
 {
     let mut trials = Vec::new();
     for load in Load::ALL {
-        let part_and_company = load.name().map_or(part.to_owned(), |load| format!("{part}::{company}"));
+        let part_and_company = load.name().map_or(part.to_owned(), |load| format!("{part}::{load}"));
         for (name, test) in tests.iter().filter(|(name, _)| load.suits(part, name.as_ref())) {
             let test = *test;
             let name = format!("{part_and_company}::{}", name.as_ref());

@@ -1,12 +1,12 @@
 //! What the tests stand on: servers, keys of their own, and scenes with a gate.
 
 pub(crate) mod asleep;
-pub(crate) mod load_threads;
-pub(crate) mod load;
 pub(crate) mod contention;
-pub(crate) mod target;
 pub(crate) mod journal;
+pub(crate) mod load;
+pub(crate) mod load_threads;
 pub(crate) mod monitor;
+pub(crate) mod notified;
 pub(crate) mod raw;
 pub(crate) mod record;
 #[allow(
@@ -18,8 +18,8 @@ pub(crate) mod redis_server;
 pub(crate) mod ruby;
 pub(crate) mod scenario;
 pub(crate) mod staged;
+pub(crate) mod target;
 pub(crate) mod variant;
-pub(crate) mod notified;
 
 use std::time::Duration;
 
@@ -27,8 +27,8 @@ use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
-pub(crate) use target::{Target, TestKey};
 pub(crate) use redis_server::RedisServer;
+pub(crate) use target::{Target, TestKey};
 pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Assertions panic, as everywhere.
@@ -62,10 +62,16 @@ pub(crate) use tests;
 /// Asserts that an error names the key and says something.
 #[track_caller]
 pub(crate) fn assert_says(error: &Error, key: &TestKey, words: &[&str]) {
-    let text = error.to_string();
+    let text = chain(error);
     assert_eq!(error.key(), Some(&key.key));
     assert!(text.contains(&key.key.to_string()), "the key is not in: {text}");
     for words in words {
         assert!(text.contains(words), "{words:?} is not in: {text}");
     }
+}
+
+/// An error's text with those of its sources, as anyhow's `{:#}` prints them.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let sources = std::iter::successors(Some(error), |error| (*error).source());
+    sources.map(ToString::to_string).collect::<Vec<_>>().join(": ")
 }

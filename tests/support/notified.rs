@@ -90,7 +90,7 @@ pub(crate) struct Whys(Arc<Mutex<Vec<String>>>);
 
 impl Observe for Whys {
     fn event(&self, event: &Event<'_>) {
-        if let Event::NotificationsUnavailable { why, .. } = event {
+        if let Event::NotificationsUnavailable { reason: why, .. } = event {
             self.0.lock().unwrap().push((*why).to_owned());
         }
     }
@@ -113,7 +113,7 @@ pub(crate) struct Worker(Child);
 
 impl Worker {
     pub(crate) fn playing(part: &[&str]) -> std::io::Result<Self> {
-        Ok(Self(processes::worker(&[&["wake_ups"], part].concat())?))
+        Ok(Self(processes::worker(&[&["notifications"], part].concat())?))
     }
 
     /// Returns the next thing that it says.

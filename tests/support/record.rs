@@ -39,7 +39,7 @@ pub(crate) fn recorded(
     refused: impl FnOnce(&Target) -> Outcome + Send + 'static,
 ) -> Trial {
     let variant = target.variant.name();
-    let name = format!("{part}::{}::{}::{way}::{scenario}", target.name, target.protocol_name());
+    let name = format!("{part}::{}::{}::{variant}::{scenario}", target.name, target.protocol_name());
     let (target, scenario) = (target.clone(), scenario.to_owned());
     Trial::test(name, move || {
         let letter =
@@ -75,8 +75,8 @@ pub(crate) fn print() {
         let cells = servers.keys().map(|place| {
             let of = |letter| {
                 // The worst of all ways.
-                let came =
-                    Variant::every().filter_map(|variant| record.get(&(scenario.clone(), *place, letter, variant)));
+                let came = Variant::every()
+                    .filter_map(|variant| record.get(&(scenario.clone(), *place, letter, variant)));
                 match came.max() {
                     Some(Came::Passed) => letter,
                     Some(Came::Refused) => "-",

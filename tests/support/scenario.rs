@@ -7,8 +7,8 @@ use std::sync::Arc;
 use setnx_lock::{Lock, LockOptions, Locker, LockerBuilder};
 
 use super::load_threads::{self, LoadThreads, Temper};
-use super::{Load, Target, RedisServer, TestKey, millis};
-use crate::servers::{Proxy, Played};
+use super::{Load, RedisServer, Target, TestKey, millis};
+use crate::servers::{Played, Proxy};
 
 /// A real server and a gate before it.
 pub(crate) struct Scene {

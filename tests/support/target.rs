@@ -9,7 +9,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
 
 use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
-use crate::servers::{Proxy, Played};
+use crate::servers::{Played, Proxy};
 use crate::transactions::PAST;
 
 /// Servers to test on, separated by commas.
@@ -230,7 +230,8 @@ impl Target {
     /// A key that no other test uses, removed at the end.
     pub(crate) fn key(&self, test: &str) -> TestKey {
         let process = process::id().to_string();
-        let parts = ["setnx-lock-test", &process, &self.name, &self.protocol_name(), &self.variant.name(), test];
+        let parts =
+            ["setnx-lock-test", &process, &self.name, &self.protocol_name(), &self.variant.name(), test];
         let key = TestKey { key: Key::joined(parts), target: self.clone() };
         key.delete();
         key

@@ -35,10 +35,10 @@ impl Variant {
         let waiting = match (self.handoff, self.wake_ups) {
             (false, false) => "plain",
             (true, false) => "handoff",
-            (false, true) => "wake_ups",
+            (false, true) => "notifications",
             (true, true) => "hand_over_and_wake_ups",
         };
-        self.load.name().map_or(waiting.to_owned(), |load| format!("{waiting}_{company}"))
+        self.load.name().map_or(waiting.to_owned(), |load| format!("{waiting}_{load}"))
     }
 
     pub(crate) fn named(name: &str) -> Result<Self, String> {
