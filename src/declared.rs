@@ -1,6 +1,8 @@
 //! Locks that are declared by name, once, and then used for many ids: keys built as the gem redis-objects builds them.
 
 mod lock_id;
+mod prefix;
+mod template;
 
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -9,6 +11,8 @@ use crate::lock::Lock;
 use crate::locker::Locker;
 use crate::options::LockOptions;
 pub use lock_id::LockId;
+use prefix::Prefix;
+use template::ID;
 
 /// A lock as it is declared in a class of Ruby, `lock :trade_players, expiration: 15`: made once, as a `const`, and then used for
 /// any id. Its keys are the gem's, byte for byte.
@@ -41,17 +45,6 @@ pub struct DeclaredLock {
     options: LockOptions,
     template: Option<&'static str>,
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Prefix {
-    /// Made of a class name.
-    Class { name: &'static str, modern: bool },
-    /// Given as it is.
-    Given(&'static str),
-}
-
-/// The only thing that is filled into a template.
-const ID: &str = "#{id}";
 
 impl DeclaredLock {
     /// Returns the declaration of a lock in a class, whose name is given as Ruby has it, modules and all: `"Team"`,
@@ -121,12 +114,12 @@ impl DeclaredLock {
             "DeclaredLock: the template of the key is empty; give the one of `key:`"
         );
         assert!(
-            has_only_id(template),
+            template::has_only_id(template),
             "DeclaredLock: a template is taken as it is, but for #{{id}}; Ruby would make something of a backslash, #@ or another \
              #{{}} in this one, so build the key yourself and use Lock::new"
         );
         assert!(
-            pairs_parentheses(template),
+            template::pairs_parentheses(template),
             "DeclaredLock: the parentheses of the template do not pair, so Ruby reads another key or none; build the key yourself and \
              use Lock::new"
         );
@@ -235,76 +228,6 @@ impl DeclaredLock {
     }
 }
 
-impl Prefix {
-    fn text(self) -> String {
-        match self {
-            Prefix::Given(prefix) => prefix.to_owned(),
-            Prefix::Class { name, modern: true } => underscored(&name.replace("::", "__")),
-            Prefix::Class { name, modern: false } => {
-                underscored(name.rsplit_once("::").map_or(name, |(_, last)| last))
-            }
-        }
-    }
-}
-
-/// A class name in lower case, with an underscore before each capital that begins a word: one that follows a lower-case letter
-/// or a digit, and the last of several if a lower-case letter follows it. Only plain letters and digits count, as in the gem.
-fn underscored(name: &str) -> String {
-    let mut text = String::with_capacity(name.len() + 4);
-    let mut before = ' ';
-    let mut rest = name.chars().peekable();
-    while let Some(c) = rest.next() {
-        let begins_a_word = c.is_ascii_uppercase()
-            && (before.is_ascii_lowercase()
-                || before.is_ascii_digit()
-                || before.is_ascii_uppercase() && rest.peek().is_some_and(char::is_ascii_lowercase));
-        if begins_a_word {
-            text.push('_');
-        }
-        text.extend(c.to_lowercase());
-        before = c;
-    }
-    text
-}
-
-/// Whether each `)` of a template follows its `(`, and none is left open: the gem reads a template as `%(…)`.
-const fn pairs_parentheses(template: &str) -> bool {
-    let template = template.as_bytes();
-    let (mut n, mut open) = (0, 0_usize);
-    while n < template.len() {
-        match template[n] {
-            b'(' => open += 1,
-            b')' if open == 0 => return false,
-            b')' => open -= 1,
-            _ => {}
-        }
-        n += 1;
-    }
-    open == 0
-}
-
-/// Whether Ruby would take a template as it is, but for each `#{id}` in it.
-const fn has_only_id(template: &str) -> bool {
-    let (template, id) = (template.as_bytes(), ID.as_bytes());
-    let mut n = 0;
-    while n < template.len() {
-        if template[n] == b'\\' {
-            return false;
-        }
-        if template[n] == b'#' && n + 1 < template.len() && matches!(template[n + 1], b'{' | b'@' | b'$') {
-            let mut m = 0;
-            while m < id.len() {
-                if n + m >= template.len() || template[n + m] != id[m] {
-                    return false;
-                }
-                m += 1;
-            }
-        }
-        n += 1;
-    }
-    true
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,38 +277,6 @@ mod tests {
     #[should_panic(expected = "the class has no name")]
     fn a_class_without_a_name_is_refused() {
         let _ = DeclaredLock::in_class("Team::", "x", OPTIONS);
-    }
-
-    #[test]
-    fn a_template_contains_nothing_but_the_id() {
-        for good in ["#{id}", "a#{id}b", "#id", "{id}", "#", "a#", "#{id}#{id}", "##{id}"] {
-            assert!(has_only_id(good), "{good}");
-        }
-        for bad in [
-            "#@id",
-            "a#$x",
-            "a\\t#{id}",
-            "\\",
-            "#{name}",
-            "#{id",
-            "#{",
-            "#{ id }",
-            "#{id}#{x}",
-            "#{}",
-            "#{id.to_s}",
-        ] {
-            assert!(!has_only_id(bad), "{bad}");
-        }
-    }
-
-    #[test]
-    fn parentheses_of_a_template_pair() {
-        for good in ["", "a", "()", "(a)(b)", "((#{id}))"] {
-            assert!(pairs_parentheses(good), "{good}");
-        }
-        for bad in ["(", ")", ")(", "foo)#{id}", "foo(#{id}", "(()"] {
-            assert!(!pairs_parentheses(bad), "{bad}");
-        }
     }
 
     #[test]

@@ -1,31 +1,46 @@
 //! The long documents, here so that they can be read beside the code and their examples are compiled.
 
-#[doc = include_str!("../docs/algorithm.md")]
-pub mod algorithm {}
+/// A page of `docs/` as a module. Its links to other pages are references, which the page itself defines for readers of the file. Here
+/// the definitions come first, and so they win: they lead to the modules.
+macro_rules! pages {
+    ($($name:ident: $file:literal $(, $picture:literal)?;)*) => {$(
+        #[doc = "[algorithm.md]: crate::documentation::algorithm"]
+        #[doc = "[algorithm.md#lost-replies]: crate::documentation::algorithm#lost-replies"]
+        #[doc = "[design.md#how-are-commands-of-several-threads-pipelined-and-why-by-default]: crate::documentation::design#how-are-commands-of-several-threads-pipelined-and-why-by-default"]
+        #[doc = "[design.md#why-three-protocols-and-why-is-classic-the-default]: crate::documentation::design#why-three-protocols-and-why-is-classic-the-default"]
+        #[doc = "[from-ruby.md]: crate::documentation::from_ruby"]
+        #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]
+        #[doc = "[from-ruby.md#which-protocol]: crate::documentation::from_ruby#which-protocol"]
+        #[doc = "[limits.md]: crate::documentation::limits"]
+        #[doc = "[operations.md]: crate::documentation::operations"]
+        #[doc = "[performance.md]: crate::documentation::performance"]
+        #[doc = "[servers.md]: crate::documentation::servers"]
+        #[doc = "[servers.md#rights]: crate::documentation::servers#rights"]
+        #[doc = "[threads.svg]: #plot"]
+        #[doc = "[waiting.md]: crate::documentation::waiting"]
+        #[doc = "[wire.md]: crate::documentation::wire"]
+        #[doc = ""]
+        #[doc = include_str!(concat!("../docs/", $file))]
+        $(
+            #[doc = "<a id=\"plot\"></a>"]
+            #[doc = ""]
+            #[doc = include_str!(concat!("../docs/", $picture))]
+        )?
+        pub mod $name {}
+    )*};
+}
 
-#[doc = include_str!("../docs/waiting.md")]
-pub mod waiting {}
-
-#[doc = include_str!("../docs/performance.md")]
-pub mod performance {}
-
-#[doc = include_str!("../docs/wire.md")]
-pub mod wire {}
-
-#[doc = include_str!("../docs/from-ruby.md")]
-pub mod from_ruby {}
-
-#[doc = include_str!("../docs/servers.md")]
-pub mod servers {}
-
-#[doc = include_str!("../docs/operations.md")]
-pub mod operations {}
-
-#[doc = include_str!("../docs/limits.md")]
-pub mod limits {}
-
-#[doc = include_str!("../docs/design.md")]
-pub mod design {}
+pages! {
+    limits: "limits.md";
+    operations: "operations.md";
+    servers: "servers.md";
+    from_ruby: "from-ruby.md";
+    waiting: "waiting.md";
+    performance: "performance.md", "threads.svg";
+    algorithm: "algorithm.md";
+    wire: "wire.md";
+    design: "design.md";
+}
 
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -35,6 +35,13 @@
 //! [`Locker::inspect`] reports what a server can do for locks and what may harm them there; [`documentation::servers`] describes each
 //! version, [`documentation::operations`] how to run locks.
 //!
+//! # Features
+//!
+//! None is on by default. `tls-rustls`, `tls-rustls-webpki-roots` and `tls-native-tls` pass TLS through to the redis crate: a `rediss://`
+//! URL needs one of them.
+//!
+//! # Errors and events
+//!
 //! A failed call returns an [`Error`]. What happens on the way is an [`Event`], which goes to the log and to an [`Observe`]r.
 
 mod backend;

@@ -41,6 +41,7 @@ mod handoff_faults;
 mod handoffs;
 mod inspection;
 mod interop;
+mod links;
 mod matrix;
 mod notification_ends;
 mod notification_faults;
@@ -107,6 +108,7 @@ fn main() -> ExitCode {
         handoff_contention::trials(),
         handoff_faults::trials(),
         handoffs::trials(),
+        links::trials(),
         under_load::trials(),
         matrix::trials(),
         package::trials(),

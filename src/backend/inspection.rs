@@ -3,6 +3,9 @@
 mod clock_difference;
 mod inspector;
 mod report;
+#[cfg(test)]
+mod tests;
+mod text;
 mod warning;
 
 pub use clock_difference::ClockDifference;

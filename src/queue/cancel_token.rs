@@ -19,10 +19,10 @@ use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
 /// new one in the child.
 ///
 /// ```
-/// # use setnx_lock::{Canceller, Error, Lock, LockOptions, Locker};
+/// # use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker};
 /// # use std::{thread, time::Duration};
 /// # fn example(locker: &Locker) -> Result<(), Error> {
-/// let stop = Canceller::new();
+/// let stop = CancelToken::new();
 /// let lock = Lock::new(locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
 /// let lock = lock.cancelled_by(&stop);
 /// let worker = thread::spawn(move || lock.lock().map(drop));

@@ -93,22 +93,23 @@ pub enum Warning {
     IsInACluster,
 }
 
-impl Warning {
-    /// Returns the warnings about a server, the gravest first.
-    pub(super) fn about(server: &ServerReport) -> Vec<Warning> {
+impl ServerReport {
+    /// Returns what may harm locks on this server, the gravest first. Each says what to do.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Warning> {
         let mut warnings = Vec::new();
-        if let Some(Role::Replica { of }) = server.role() {
+        if let Some(Role::Replica { of }) = self.role() {
             warnings.push(Warning::IsReplica { of: of.clone() });
         }
-        if server.is_in_a_cluster() {
+        if self.is_in_a_cluster() {
             warnings.push(Warning::IsInACluster);
         }
-        if let Some(difference) = server.clock().filter(|clock| clock.at_least() > CLOSE_TO_THE_SERVER) {
+        if let Some(difference) = self.clock().filter(|clock| clock.at_least() > CLOSE_TO_THE_SERVER) {
             warnings.push(Warning::ClockDiffers { difference });
         }
         // Without a limit nothing is removed, whatever the policy.
-        if let Some(policy) = server.maxmemory_policy()
-            && server.maxmemory() != Some(0)
+        if let Some(policy) = self.maxmemory_policy()
+            && self.maxmemory() != Some(0)
         {
             // `volatile-…` removes only what has a time to live, `noeviction` nothing.
             let any_key = match policy.split('-').next() {
@@ -118,20 +119,20 @@ impl Warning {
             };
             warnings.extend(any_key.map(|any_key| Warning::MayEvict { policy: policy.to_owned(), any_key }));
         }
-        if let Some(persistence @ (Persistence::None | Persistence::Snapshots)) = server.persistence() {
+        if let Some(persistence @ (Persistence::None | Persistence::Snapshots)) = self.persistence() {
             warnings.push(Warning::ForgetsLocks { persistence });
         }
-        if let Some(replicas @ 1..) = server.replicas() {
+        if let Some(replicas @ 1..) = self.replicas() {
             warnings.push(Warning::FailoverLosesLocks { replicas });
         }
-        if let Some(idle) = server.idle_timeout()
+        if let Some(idle) = self.idle_timeout()
             && !idle.is_zero()
             && idle <= TRUSTED_WHILE_IDLE
         {
             warnings.push(Warning::ClosesIdle { idle });
         }
         let questions = |command: &&'static str| ["CONFIG", "TIME", "EXPIREAT"].contains(command);
-        let commands: Vec<_> = server.refused().map(|(command, _)| command).filter(questions).collect();
+        let commands: Vec<_> = self.refused().map(|(command, _)| command).filter(questions).collect();
         if !commands.is_empty() {
             warnings.push(Warning::NotReported { commands });
         }
