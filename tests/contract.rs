@@ -112,10 +112,10 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
     assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
 
     let text = target.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
-    assert!(text.contains("exceeded 0 sec after 1 try;"), "{text}");
+    assert!(text.contains("exceeded 0 sec after 1 attempt;"), "{text}");
     let unexpiring = LockOptions::held_until_released().timeout(Duration::ZERO);
     let text = target.lock(&key, unexpiring).lock().unwrap_err().to_string();
-    assert!(text.contains("is never taken over: if its holder is dead, clear it by hand"), "{text}");
+    assert!(text.contains("is never taken over: if its holder has crashed, clear it by hand"), "{text}");
     drop(held);
     Ok(())
 }
@@ -187,7 +187,7 @@ fn what_never_expires_is_left_alone_and_named(target: &Target) -> Outcome {
     for (value, words) in [
         ("1", "held without an expiration"),
         ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
-        ("rubbish", "held with a value that is no lock's: \"rubbish\""),
+        ("rubbish", "held with a value that no lock writes: \"rubbish\""),
     ] {
         key.set(value);
         let lock = target.lock(&key, expiring().timeout(millis(20)));
@@ -372,7 +372,7 @@ fn the_guard_knows_its_time(target: &Target) -> Outcome {
     thread::sleep(millis(400));
     assert_eq!(held.remaining(), Some(Duration::ZERO));
     let text = held.ensure_held().unwrap_err().to_string();
-    assert!(text.contains("is no longer ours") && text.contains("choose a longer expiration"), "{text}");
+    assert!(text.contains("is no longer held") && text.contains("choose a longer expiration"), "{text}");
     Ok(())
 }
 
@@ -396,10 +396,10 @@ fn a_nested_guard_times_out_with_a_hint(target: &Target) -> Outcome {
     let lock = Arc::new(target.lock(&key, expiring().timeout(millis(20))));
     let held = lock.lock()?;
     let text = lock.lock().unwrap_err().to_string();
-    assert!(text.contains("this very thread took the lock"), "{text}");
+    assert!(text.contains("the calling thread itself took the lock"), "{text}");
     let there = Arc::clone(&lock);
     let text = thread::spawn(move || there.lock().unwrap_err().to_string()).join().unwrap();
-    assert!(!text.contains("this very thread"), "{text}");
+    assert!(!text.contains("the calling thread"), "{text}");
     drop(held);
     assert!(lock.try_lock()?.is_some());
     Ok(())

@@ -88,7 +88,8 @@ fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
         assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
         let text = crate::support::chain(&error);
         assert!(
-            text.contains("gave no answer within") && text.contains("if it is ours, it frees itself"),
+            text.contains("gave no answer within")
+                && text.contains("if the lock was acquired, it frees itself"),
             "{text}"
         );
         assert!(began.elapsed() < IN_TIME);
@@ -181,7 +182,7 @@ fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let error = scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
     assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
-    assert_says(&error, &key, &["answer to SETNX was lost", "nobody can tell whether it is ours"]);
+    assert_says(&error, &key, &["reply to SETNX was lost", "its value names no holder"]);
     assert_eq!(scenario.proxy.names(), ["SETNX"]);
     assert_eq!(key.value().as_deref(), Some("1"));
     Ok(())

@@ -141,7 +141,10 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     let error = locker.inspect().expect_err("no INFO");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, InspectionFailure::Refused(_)), "{error:?}");
-    assert!(error.to_string().starts_with("cannot find out what the server can do: it refused INFO: NOPERM"));
+    assert!(
+        crate::support::chain(&error)
+            .starts_with("cannot inspect the server; permit INFO to this user: it refused INFO: NOPERM")
+    );
     assert!(Lock::new(&locker, "locks:a", expiring())?.try_lock()?.is_some());
     Ok(())
 }
@@ -208,10 +211,7 @@ fn a_survey_that_gets_no_answer() -> Outcome {
     let port = redis_server::free_port()?;
     let error = impatient(&format!("redis://127.0.0.1:{port}/"), 1).inspect().expect_err("nobody is there");
     let text = crate::support::chain(&error);
-    assert!(
-        text.starts_with("cannot find out what the server can do: no connection to the server within"),
-        "{text}"
-    );
+    assert!(text.starts_with("cannot inspect the server: no connection to the server within"), "{text}");
     assert_eq!(error.key(), None);
 
     let scenario = Scene::set()?;
@@ -259,7 +259,7 @@ fn a_server_that_is_too_slow_to_tell_its_clock_is_refused() -> Outcome {
     let server = RedisServer::start_with("user none on >pw ~* &* +@all -time")?;
     let settings = Locker::builder(&server.url().replace("redis://", "redis://none:pw@"))?;
     let error = settings.max_clock_difference(LONG).build().expect_err("no TIME");
-    assert!(error.to_string().contains("the server does not tell its own; allow TIME"), "{error}");
+    assert!(error.to_string().contains("the server does not report its own; permit TIME"), "{error}");
     Ok(())
 }
 
@@ -287,12 +287,12 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
     let text = crate::support::chain(&error);
     assert!(
-        text.contains("the server cannot be used: it is a replica of 127.0.0.1:")
+        text.contains("the server cannot be used; lock on its master: it is a replica of 127.0.0.1:")
             && text.contains("lock on its master"),
         "{text}"
     );
     assert_eq!(proxy.names(), [""; 0], "nothing but INFO was sent");
-    assert!(locker.inspect().unwrap_err().to_string().contains("it is a replica of"));
+    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
 
     let unasked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
     let told = unasked.inspect()?;

@@ -52,10 +52,8 @@ fn prose(text: &str) -> String {
 
 /// The targets of `[text](target)` and `[label]: target`, and the labels of `[text][label]` without a definition.
 fn links(text: &str) -> Vec<String> {
-    let definitions: BTreeMap<&str, &str> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix('[')?.split_once("]: "))
-        .collect();
+    let definitions: BTreeMap<&str, &str> =
+        text.lines().filter_map(|line| line.strip_prefix('[')?.split_once("]: ")).collect();
     let inline = text.split("](").skip(1).filter_map(|rest| rest.split([')', ' ']).next());
     let labels = text.split("][").skip(1).filter_map(|rest| rest.split(']').next());
     let labels = labels.map(|label| definitions.get(label).map_or(label, |target| *target));
@@ -68,11 +66,17 @@ fn anchors(text: &str) -> BTreeSet<String> {
     let mut code = false;
     for line in text.lines() {
         code ^= line.starts_with("```");
-        let Some((_, heading)) = line.split_once(' ').filter(|(marks, _)| !code && marks.trim_matches('#').is_empty() && !marks.is_empty())
+        let Some((_, heading)) = line
+            .split_once(' ')
+            .filter(|(marks, _)| !code && marks.trim_matches('#').is_empty() && !marks.is_empty())
         else {
             continue;
         };
-        let kept = heading.to_lowercase().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>();
+        let kept = heading
+            .to_lowercase()
+            .chars()
+            .filter(|c| c.is_alphanumeric() || " -_".contains(*c))
+            .collect::<String>();
         anchors.insert(kept.replace(' ', "-"));
     }
     anchors
@@ -89,7 +93,8 @@ fn the_documents_link_to_files_and_headings_that_exist() -> Outcome {
                 continue;
             }
             let (path, anchor) = link.split_once('#').unwrap_or((&link, ""));
-            let target = if path.is_empty() { file.clone() } else { file.parent().unwrap_or(root()).join(path) };
+            let target =
+                if path.is_empty() { file.clone() } else { file.parent().unwrap_or(root()).join(path) };
             let found = target.exists()
                 && (anchor.is_empty() || anchors(&fs::read_to_string(&target)?).contains(anchor));
             if !found {

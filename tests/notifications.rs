@@ -336,12 +336,14 @@ fn one_connection_listens_for_all_keys_as_long_as_somebody_waits() -> Outcome {
     let monitored = Monitor::on(&server)?;
     let held = elsewhere(&server, "last", WOKEN)?.lock()?;
     let waiter = Waiter::of(&Lock::new(&locker, "last", WOKEN)?);
-    monitor.wait_for("the bell", |words| words[0] == "RPUSH" && words[1].starts_with("setnx-lock:bell:"));
+    monitor
+        .wait_for("the bell", |words| words[0] == "RPUSH" && words[1].starts_with("setnx-lock:interrupt:"));
     monitor.wait_for_a_listener("last");
     waiting.push((held, waiter));
     let commands = monitored.recorded(&server)?;
     let bell = commands.iter().filter(|words| words[0] != "BLPOP" && words.len() > 1);
-    let bell = bell.filter(|words| words[1].starts_with("setnx-lock:bell:")).map(|words| words[0].as_str());
+    let bell =
+        bell.filter(|words| words[1].starts_with("setnx-lock:interrupt:")).map(|words| words[0].as_str());
     assert_eq!(bell.collect::<Vec<_>>(), ["RPUSH", "LTRIM", "EXPIRE"], "{commands:?}");
     for (held, waiter) in waiting.into_iter().rev() {
         drop(held);

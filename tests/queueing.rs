@@ -208,7 +208,7 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     let text = crate::support::chain(&error);
     let Error::Timeout { details, .. } = error else { panic!("{text}") };
     assert_eq!((details.attempts, details.ahead), (0, 1));
-    let expected = "after 0 tries, since others of this process were before us in the line (1 thread still); \
+    let expected = "after 0 attempts: other threads of this process were queued ahead, and 1 still are; \
                     last seen: held until 2030-";
     assert!(text.contains(expected), "{text}");
     scenario.locker.shut_down();
@@ -225,7 +225,7 @@ fn one_try_waits_in_no_line() -> Outcome {
     let monitor = Monitor::on(&scenario.server)?;
     assert!(lock.try_lock()?.is_none());
     let error = scenario.lock(NEVER_POLLS.timeout(Duration::ZERO))?.lock().expect_err("it is held");
-    assert!(error.to_string().contains("exceeded 0 sec after 1 try;"), "{error}");
+    assert!(error.to_string().contains("exceeded 0 sec after 1 attempt;"), "{error}");
     assert_eq!(names(&monitor.recorded(&scenario.server)?), ["SETNX", "GET"].repeat(2));
     drop(held);
     let _ = waiting.join().unwrap()?;

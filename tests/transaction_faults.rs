@@ -213,11 +213,7 @@ fn a_server_that_is_too_old_is_named(load: Load) -> Outcome {
     scenario.proxy.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
     let error = lock.lock().expect_err("no options of SET");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
-    assert_says(
-        &error,
-        &key,
-        &["does not know the commands of the protocol Ttl", "2.6.12", "use Protocol::Watched from 2.2 on"],
-    );
+    assert_says(&error, &key, &["lacks the commands of the protocol Ttl", "2.6.12", "use Protocol::Auto"]);
 
     let (scenario, key, lock) = scene_and_key(load, Protocol::Watched)?;
     scenario.proxy.next("WATCH", Fault::Say("-ERR unknown command\r\n"));

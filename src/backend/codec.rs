@@ -116,15 +116,17 @@ fn refusal(reply: &Value) -> Option<Refusal> {
     }
 }
 
+const NO_REDIS: &str = "the server does not answer as a Redis server does";
+
 fn unexpected(command: &Command, reply: Option<&Value>) -> TransportError {
     let name = command.name();
     TransportError::new(
         io::ErrorKind::InvalidData,
         &match reply {
             // The bytes of a long value are not shown.
-            Some(Value::BulkString(bytes)) => format!("the reply is none to {name}: {} bytes", bytes.len()),
-            Some(reply) => format!("the reply is none to {name}: {reply:?}"),
-            None => format!("{name} has too few replies"),
+            Some(Value::BulkString(bytes)) => format!("{NO_REDIS}: {} bytes to {name}", bytes.len()),
+            Some(reply) => format!("{NO_REDIS}: {reply:?} to {name}"),
+            None => format!("{NO_REDIS}: too few replies to {name}"),
         },
     )
 }

@@ -42,7 +42,11 @@ impl fmt::Display for Unconnected<'_> {
                 "connecting panicked; with the feature tls-rustls a program must choose its cryptography: let it depend on rustls \
                  with the feature ring or aws_lc_rs",
             ),
-            NoConnection::Connecting | NoConnection::Connect(_) | NoConnection::Pool(_) => write!(
+            NoConnection::Pool(_) => write!(
+                f,
+                "no connection within {within}; check that the server is up and that the pool is large enough"
+            ),
+            NoConnection::Connecting | NoConnection::Connect(_) => write!(
                 f,
                 "no connection to the server within {within}; check that the server is up and that the address is right"
             ),

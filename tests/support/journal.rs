@@ -20,7 +20,7 @@ pub(crate) fn open() {
 
 /// Returns the warnings so far that begin by naming this key.
 pub(crate) fn warnings_about(key: &str) -> Vec<String> {
-    let named = format!("{key}: ");
+    let named = format!("lock {key}: ");
     JOURNAL.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
 }
 

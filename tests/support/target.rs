@@ -187,11 +187,7 @@ impl Target {
         };
         assert_eq!((*protocol, *version), (self.protocol, self.version));
         let too_old = format!("the server is Redis {}, too old for the protocol {protocol:?}", self.version);
-        assert_says(
-            &error,
-            &key,
-            &[&too_old, &format!("needs Redis {}", self.needed()), "Protocol::Classic"],
-        );
+        assert_says(&error, &key, &[&too_old, &format!("needs Redis {}", self.needed()), "Protocol::Auto"]);
         assert_eq!(key.value(), None);
 
         key.set(PAST);
@@ -199,7 +195,11 @@ impl Target {
         let lock = Lock::new(&unasked, &key.key, expiring().protocol(self.protocol))?;
         let error = lock.lock().expect_err("the server is too old");
         assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
-        assert_says(&error, &key, &["the server said \"ERR ", &format!("needs Redis {}", self.needed())]);
+        assert_says(
+            &error,
+            &key,
+            &["the server refused with \"ERR ", &format!("needs Redis {}", self.needed())],
+        );
         assert_eq!(key.value().as_deref(), Some(PAST));
         Ok(())
     }

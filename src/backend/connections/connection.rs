@@ -119,11 +119,6 @@ impl LockConnection for Connection {
         limit: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
-        self.set_reply_timeout(limit);
-        if count == 1 {
-            replies.push(self.req_packed_command(packed)?);
-            return Ok(());
-        }
         let (began, limit) = (clock::uptime(), limit.min(self.command_timeout));
         self.guarded(|this| {
             this.inner.send_packed_command(packed)?;

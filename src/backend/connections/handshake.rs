@@ -19,7 +19,7 @@ pub(super) struct Opened {
     pub(super) version: Option<Version>,
 }
 
-/// Opens a connection within `limit`, which then waits for replies as long as it is told to. `checks_server` asks the server for INFO.
+/// Opens a connection within `limit`, whose replies may take `command_timeout` from then on. `checks_server` asks the server for INFO.
 pub(super) fn open(
     client: &redis::Client,
     limit: Duration,

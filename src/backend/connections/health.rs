@@ -15,7 +15,7 @@ pub(crate) struct Health {
     /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
     /// suspect.
     closures: AtomicU64,
-    /// The version that the last connection was told.
+    /// The version that the server reported on the last connection.
     version: Mutex<Option<Version>>,
 }
 

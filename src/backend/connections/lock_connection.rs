@@ -27,8 +27,8 @@ pub trait LockConnection: redis::ConnectionLike + Send + 'static {
     /// together ([`Locker::pipelining`](crate::Locker::pipelining)). Not where keys live on different servers, as in a cluster.
     ///
     /// A type that sets this should have an [`exchange`](Self::exchange) of its own that stops at the first missing reply and
-    /// keeps those before it. The default one calls [`req_packed_commands`](redis::ConnectionLike::req_packed_commands), which may
-    /// wait for each reply and keeps none.
+    /// keeps those before it. The default one calls `req_packed_commands` of the redis crate, which may wait for each reply and keeps
+    /// none.
     const PIPELINES: bool = false;
 
     /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that succeeded; if

@@ -20,7 +20,7 @@ pub struct Refusal {
 pub enum RefusalKind {
     /// The key holds a list, a hash or the like: it is used for something else.
     WrongType,
-    /// The server wants a password and got none.
+    /// The server wants a password, and none was sent.
     NoPassword,
     /// The server did not accept the password or the user.
     WrongPassword,

@@ -1,4 +1,4 @@
-//! What a command's caller is told of an I/O error, or of bytes that are no reply. The redis crate's error type ends here.
+//! An I/O error, or bytes that are no reply, as a command's caller gets it. The redis crate's error type ends here.
 
 use std::error::Error;
 use std::io;

@@ -1,4 +1,4 @@
-//! By how much a server's clock differs from ours, told from readings of both. Pure: the readings are arguments.
+//! By how much a server's clock differs from ours, derived from readings of both. Pure: the readings are arguments.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::clock::Wall;
 
 /// By how much the server's wall clock is ahead of this machine's, or behind it. Known to within the time that the server took to
-/// answer, and on servers before 2.6, which tell only whole seconds, some hundredths of a second more.
+/// answer, and on servers before 2.6, which report whole seconds only, some hundredths of a second more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClockDifference {
     /// Microseconds that the server is ahead of us, at least and at most.
@@ -15,7 +15,7 @@ pub struct ClockDifference {
 }
 
 impl ClockDifference {
-    /// Judges by one reading: somewhen between our `before` and `after` the server's clock stood at `server` or up to `unit` later.
+    /// Judges by one reading: at some time between our `before` and `after` the server's clock stood at `server` or up to `unit` later.
     pub(crate) fn of(before: Wall, after: Wall, server: Wall, unit: Duration) -> Self {
         Self { least: apart(server, after), most: apart(server.after(unit), before) }
     }
@@ -41,7 +41,7 @@ impl ClockDifference {
         Duration::from_micros(self.least.unsigned_abs().max(self.most.unsigned_abs()))
     }
 
-    /// Returns whether the server's clock is ahead of ours; `None` if that cannot be told.
+    /// Returns whether the server's clock is ahead of ours; `None` if that is not known.
     #[must_use]
     pub fn server_is_ahead(self) -> Option<bool> {
         (self.least > 0 || self.most < 0).then_some(self.least > 0)
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn whole_seconds_are_narrowed_down_by_seeing_one_begin() {
-        // The server is 0.3 s ahead and tells whole seconds: its second 1 begins when our clock says 700.
+        // The server is 0.3 s ahead and reports whole seconds: its second 1 begins when our clock says 700.
         let before = ClockDifference::of(at(680), at(681), at(0), SECOND);
         assert_eq!(before.at_most(), Duration::from_millis(681));
         let both = before.and(ClockDifference::of(at(702), at(703), at(1000), SECOND));

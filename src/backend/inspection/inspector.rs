@@ -12,7 +12,7 @@ use super::report::{Answers, ServerReport};
 use crate::backend::Backend as _;
 use crate::backend::connections::{LockConnection, Role, ServerInfo, ask, invalidate};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
-use crate::backend::limits::Limits;
+use crate::backend::limits::{Budget, Limits};
 use crate::backend::pooled::PooledBackend;
 use crate::clock::{self, Wall};
 use crate::key::Key;
@@ -23,6 +23,22 @@ use crate::version::Version;
 pub(crate) trait Inspect: Send + Sync + fmt::Debug {
     /// Asks the server what it is and can do, with the help of a key that nothing else uses.
     fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<ServerReport, Failure>;
+}
+
+impl<M: r2d2::ManageConnection> PooledBackend<M> {
+    /// Time for one more command, however long the inspection has taken.
+    fn cleanup_limits(&self) -> Limits<'static> {
+        let (now, command_timeout) = (clock::now(), self.command_timeout);
+        let unreachable_timeout = command_timeout;
+        Limits::within(
+            Budget {
+                deadline: Some(now.uptime.after(command_timeout)),
+                unreachable_timeout,
+                command_timeout,
+            },
+            now,
+        )
+    }
 }
 
 impl<M: r2d2::ManageConnection> Inspect for PooledBackend<M>
@@ -41,7 +57,7 @@ where
                 Err(error) if error.is_disconnect() && !retried => retried = true,
                 Err(error) => {
                     // The probe may have been left behind. If this fails as well, it expires, or stays.
-                    let _ = self.call(probe, &Request::at_any_time(Command::Del), limits);
+                    let _ = self.call(probe, &Request::at_any_time(Command::Del), &self.cleanup_limits());
                     return Err(Failure::Lost(error));
                 }
                 Ok(report) => return report.map_err(Failure::Refused),

@@ -45,7 +45,7 @@ pub enum Persistence {
 pub(super) struct Answers {
     pub(super) info: ServerInfo,
     pub(super) version: Version,
-    /// What CONFIG GET told, by the name of the parameter.
+    /// What CONFIG GET returned, by the name of the parameter.
     pub(super) config: BTreeMap<&'static str, String>,
     pub(super) refused: BTreeMap<&'static str, Refusal>,
     pub(super) clock: Option<ClockDifference>,
@@ -54,7 +54,7 @@ pub(super) struct Answers {
 impl ServerReport {
     pub(super) fn from_answers(answers: Answers) -> Self {
         let Answers { info, version, config, refused, clock } = answers;
-        // Newer servers tell some of it in INFO, which needs fewer rights.
+        // Newer servers report some of it in INFO, which needs fewer rights.
         let reported = |parameter: &str, field: &str| {
             config.get(parameter).map_or(info.get(field), |value| Some(value.as_str()))
         };

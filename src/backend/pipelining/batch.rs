@@ -231,7 +231,7 @@ mod tests {
     use crate::protocol::Entry;
     use crate::protocol::lease::End;
 
-    /// What became of a command, in short.
+    /// The outcome of a command, in short.
     fn short(outcome: &Outcome) -> String {
         match outcome {
             Outcome::Reply(Reply::Integer(n)) => n.to_string(),
@@ -239,7 +239,7 @@ mod tests {
                 bytes.as_ref().map_or("nil".into(), |bytes| String::from_utf8(bytes.clone()).unwrap())
             }
             Outcome::Reply(other) => unreachable!("{other:?}"),
-            Outcome::Refused(refusal) => format!("no: {:?}", refusal.kind()),
+            Outcome::Refused(refusal) => format!("refused: {:?}", refusal.kind()),
             Outcome::Lost(_) => "lost".into(),
             Outcome::Unread => "unread".into(),
         }
@@ -253,7 +253,7 @@ mod tests {
         Command::SetNx(Entry { value: b"1".to_vec(), ttl: None })
     }
 
-    /// A SETNX leads, and takes along GET, DEL and SETNX. Returns what becomes of the four, and whether the connection stays.
+    /// A SETNX leads a batch with GET, DEL and SETNX. Returns the four outcomes, and whether the connection stays.
     fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
         let replies = replies.to_vec();
         let mut fake = FakeConnection::answering(move |count| {
@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn each_command_has_its_own_outcome_and_no_answer_after_a_wrong_one_counts() {
+    fn each_command_has_its_own_outcome_and_no_reply_after_a_wrong_one_counts() {
         let bulk = || Value::BulkString(b"x".to_vec());
         let (one, zero) = (Value::Int(1), Value::Int(0));
         let usual = [one.clone(), bulk(), zero.clone(), zero.clone()];
@@ -281,24 +281,24 @@ mod tests {
         let too_many_clients = || refused("ERR max number of clients reached");
         let table = [
             (&usual[..], None, "1, x, 0, 0", true),
-            // Refused: the others are not concerned.
-            (&with(0, refused("OOM command not allowed")), None, "no: OverMemory, x, 0, 0", true),
-            (&with(1, refused("WRONGTYPE list")), None, "1, no: WrongType, 0, 0", true),
-            // A replica: neither are they, but the connection is given up.
-            (&with(2, refused("READONLY replica")), None, "1, x, no: ReadOnly, 0", false),
-            // Of the wrong form: nobody knows whose answers the rest are.
+            // Refused: the other commands are not concerned.
+            (&with(0, refused("OOM command not allowed")), None, "refused: OverMemory, x, 0, 0", true),
+            (&with(1, refused("WRONGTYPE list")), None, "1, refused: WrongType, 0, 0", true),
+            // A replica: neither are they, but the connection is invalidated.
+            (&with(2, refused("READONLY replica")), None, "1, x, refused: ReadOnly, 0", false),
+            // Of the wrong form: which commands the rest belong to is unknown.
             (&with(0, Value::Okay), None, "lost, lost, lost, lost", false),
             (&with(1, one.clone()), None, "1, lost, lost, lost", false),
             (&with(3, Value::Nil), None, "1, x, 0, lost", false),
             // Cut.
             (&[], Some(closed()), "lost, lost, lost, lost", false),
             (&usual[..2], Some(closed()), "1, x, lost, lost", false),
-            (&[refused("NOPERM first")], None, "no: NotPermitted, lost, lost, lost", false),
-            // Sent away: nothing was read.
-            (&[too_many_clients()], None, "no: TooManyClients, unread, unread, unread", false),
-            // Or by one of several behind a proxy: what was answered was read.
-            (&with(0, too_many_clients()), None, "no: TooManyClients, x, 0, 0", false),
-            (&with(1, too_many_clients())[..2], None, "1, no: TooManyClients, lost, lost", false),
+            (&[refused("NOPERM first")], None, "refused: NotPermitted, lost, lost, lost", false),
+            // Disconnected: nothing was read.
+            (&[too_many_clients()], None, "refused: TooManyClients, unread, unread, unread", false),
+            // Or by one of several servers behind a proxy: what has a reply was read.
+            (&with(0, too_many_clients()), None, "refused: TooManyClients, x, 0, 0", false),
+            (&with(1, too_many_clients())[..2], None, "1, refused: TooManyClients, lost, lost", false),
         ];
         for (replies, ended, outcomes, in_order) in table {
             assert_eq!(four(replies, ended), (outcomes.to_owned(), in_order), "{replies:?}");
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_go_is_not_sent() {
+    fn a_command_that_may_not_be_sent_is_left_out() {
         let mut fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
         fake.version = Some(Version::new(2, 4, 0));
         let now = clock::now();

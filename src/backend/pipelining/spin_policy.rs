@@ -175,42 +175,42 @@ mod tests {
         Mark { at: Uptime(Duration::from_millis(millis)), dequeued }
     }
 
-    /// Gives way for three milliseconds at a time while it may, with so many commands getting on each time; returns when it rested, and for
-    /// how long.
-    fn rests(policy: &SpinPolicy, from: u64, until: u64, moved_each: usize) -> Vec<(u64, u64)> {
-        let (mut now, mut dequeued, mut rests) = (from, 0, Vec::new());
+    /// Yields for three milliseconds at a time while it may, with so many requests leaving the queue each time; returns when it paused,
+    /// and for how long.
+    fn pauses(policy: &SpinPolicy, from: u64, until: u64, dequeued_each: usize) -> Vec<(u64, u64)> {
+        let (mut now, mut dequeued, mut pauses) = (from, 0, Vec::new());
         while now < until {
-            policy.note(mark(now, dequeued), mark(now + 3, dequeued + moved_each));
-            (now, dequeued) = (now + 3, dequeued + moved_each);
+            policy.note(mark(now, dequeued), mark(now + 3, dequeued + dequeued_each));
+            (now, dequeued) = (now + 3, dequeued + dequeued_each);
             let began = now;
             while !policy.yields(mark(now, 0).at) {
                 now += 1;
             }
             if began < now {
-                rests.push((began, now - began));
+                pauses.push((began, now - began));
             }
         }
-        rests
+        pauses
     }
 
     #[test]
-    fn giving_way_goes_on_while_it_gets_commands_on() {
+    fn yielding_goes_on_while_requests_leave_the_queue() {
         // 3 ms are worth 150 commands.
-        assert_eq!(rests(&policy(10), 1000, 3000, 150), []);
-        assert_eq!(rests(&policy(10), 1000, 3000, 1000), []);
+        assert_eq!(pauses(&policy(10), 1000, 3000, 150), []);
+        assert_eq!(pauses(&policy(10), 1000, 3000, 1000), []);
     }
 
     #[test]
-    fn giving_way_in_vain_is_tried_less_and_less() {
+    fn yielding_in_vain_is_tried_less_and_less() {
         let policy = policy(10);
-        let rests = rests(&policy, 1000, 6000, 5);
-        let lengths: Vec<u64> = rests.iter().map(|(_, length)| *length).collect();
-        assert_eq!(lengths[..8], [10, 20, 40, 80, 160, 320, 640, 1000], "{rests:?}");
-        let (last, length) = rests[rests.len() - 1];
-        let given_way = last + length - 1000 - lengths.iter().sum::<u64>();
-        assert!(given_way < 100, "{given_way} ms were lost in {}", last + length - 1000);
-        // Long after that it is as at first.
-        assert_eq!(self::rests(&policy, 60_000, 60_030, 5)[0].1, 10);
+        let pauses = pauses(&policy, 1000, 6000, 5);
+        let lengths: Vec<u64> = pauses.iter().map(|(_, length)| *length).collect();
+        assert_eq!(lengths[..8], [10, 20, 40, 80, 160, 320, 640, 1000], "{pauses:?}");
+        let (last, length) = pauses[pauses.len() - 1];
+        let yielded = last + length - 1000 - lengths.iter().sum::<u64>();
+        assert!(yielded < 100, "{yielded} ms were lost in {}", last + length - 1000);
+        // Long after that it pauses as at first.
+        assert_eq!(self::pauses(&policy, 60_000, 60_030, 5)[0].1, 10);
     }
 
     #[test]
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crowd_is_more_than_have_a_connection_each() {
+    fn batches_are_shared_by_more_threads_than_have_a_connection_each() {
         let (one, ten) = (policy(1), policy(10));
         assert!(!one.is_contended(1) && one.is_contended(2));
         assert!(!ten.is_contended(4) && ten.is_contended(5));
