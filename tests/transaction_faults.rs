@@ -220,7 +220,7 @@ fn a_server_that_is_too_old_is_named(load: Load) -> Outcome {
     key.set(PAST);
     let error = lock.lock().expect_err("no WATCH");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Watched, .. }), "{error:?}");
-    assert_says(&error, &key, &["needs Redis 2.2", "use Protocol::Classic"]);
+    assert_says(&error, &key, &["needs Redis 2.2", "use Protocol::Auto or Protocol::Classic"]);
     assert_eq!(key.value().as_deref(), Some(PAST));
     Ok(())
 }
