@@ -1,5 +1,5 @@
-//! The time, in the two forms a lock needs: what others can read, and what nobody can set back.
-//! [`now`] and [`uptime`] are the one place in the library that asks for it; everywhere else it is an argument.
+//! The time by the two clocks that a lock needs: the wall clock, which other processes share, and the monotonic one, which cannot be set.
+//! Only [`now`] and [`uptime`] read them; everywhere else in the library the time is an argument.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -12,7 +12,7 @@ use chrono::{DateTime, SecondsFormat, Utc};
 pub(crate) struct Now {
     /// Goes into values that other processes read.
     pub(crate) wall: Wall,
-    /// Tells how long something takes; a clock that is set does not disturb it.
+    /// Measures how long something takes, also while the wall clock is set.
     pub(crate) uptime: Uptime,
 }
 
@@ -20,17 +20,17 @@ pub(crate) struct Now {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Wall(pub(crate) u64);
 
-/// A point in time by the monotonic clock, counted from the first time this process asked.
+/// A point in time by the monotonic clock, counted from its first reading in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Uptime(pub(crate) Duration);
 
-/// Asks both clocks. A wall clock set before 1970 reads as 1970.
+/// Reads both clocks. A wall clock set before 1970 reads as 1970.
 pub(crate) fn now() -> Now {
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Now { wall: Wall(micros(since_1970)), uptime: uptime() }
 }
 
-/// Asks the monotonic clock alone.
+/// Reads the monotonic clock alone.
 pub(crate) fn uptime() -> Uptime {
     static START: OnceLock<Instant> = OnceLock::new();
     Uptime(START.get_or_init(Instant::now).elapsed())
@@ -44,12 +44,12 @@ impl Wall {
     #[cfg(test)]
     pub(crate) const MAX: Wall = Wall(u64::MAX);
 
-    /// Returns the time `duration` later, at most the last that there is.
+    /// Returns the time `duration` later, at most the latest possible one.
     pub(crate) fn after(self, duration: Duration) -> Wall {
         Wall(self.0.saturating_add(micros(duration)))
     }
 
-    /// Returns how long it is from `earlier` until here, nothing if `earlier` is later.
+    /// Returns the time from `earlier` until this one; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Wall) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
@@ -69,7 +69,7 @@ impl fmt::Display for Wall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.date() {
             Some(date) => f.write_str(&date.to_rfc3339_opts(SecondsFormat::Millis, true)),
-            None => f.write_str("the end of time"),
+            None => f.write_str("after the year 262142"),
         }
     }
 }
@@ -77,12 +77,12 @@ impl fmt::Display for Wall {
 impl Uptime {
     pub(crate) const MAX: Uptime = Uptime(Duration::MAX);
 
-    /// Returns the time `duration` later, at most the last that there is.
+    /// Returns the time `duration` later, at most the latest possible one.
     pub(crate) fn after(self, duration: Duration) -> Uptime {
         Uptime(self.0.saturating_add(duration))
     }
 
-    /// Returns how long it is from `earlier` until here, nothing if `earlier` is later.
+    /// Returns the time from `earlier` until this one; zero if `earlier` is later.
     pub(crate) fn since(self, earlier: Uptime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -106,7 +106,7 @@ mod tests {
         assert_eq!(Wall(5).after(Duration::MAX), Wall::MAX);
         assert_eq!(Uptime(Duration::from_secs(1)).after(Duration::MAX), Uptime::MAX);
         assert_eq!(Wall(5).since(Wall(9)), Duration::ZERO);
-        assert_eq!(Wall::MAX.to_string(), "the end of time");
+        assert_eq!(Wall::MAX.to_string(), "after the year 262142");
         assert_eq!(Wall(1_795_157_376_492_303).to_string(), "2026-11-20T06:49:36.492Z");
     }
 }

@@ -1,4 +1,4 @@
-//! Who is asking: the random digits that name a holder, and the process it lives in.
+//! The identity of a holder: the random digits that name it, and its process.
 
 use std::hash::{BuildHasher, RandomState};
 use std::process;
@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::value::Nonce;
 
-/// A process as its locks name it. Made with each locker.
+/// The source of the nonces of one locker, and the process it belongs to.
 #[derive(Debug)]
 pub(crate) struct Identity {
     process: u32,
@@ -20,14 +20,14 @@ impl Identity {
         Self { process: process::id(), keys: RandomState::new(), count: AtomicU64::new(0) }
     }
 
-    /// Returns random digits for the next holder. The process number is mixed in because a forked child inherits the state
-    /// that keys are made from, and makes the same for a locker of its own as its parent for its next.
+    /// Returns random digits for the next holder. The process id is mixed in, since a forked child inherits the state that `keys` are
+    /// made from: a new locker in the child would have the same `keys` as the parent's next.
     pub(crate) fn next_nonce(&self) -> Nonce {
         let count = self.count.fetch_add(1, Ordering::Relaxed);
         Nonce::from_random(self.keys.hash_one((self.process, count)))
     }
 
-    /// Whether this is the process that made it, and not a forked child of that (I10).
+    /// Whether this is the process that made it, and not a forked child (I10).
     pub(crate) fn is_this_process(&self) -> bool {
         self.process == process::id()
     }

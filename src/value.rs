@@ -1,5 +1,5 @@
-//! What the bytes in a lock's key mean, and how ours are written. Numbers are read as Ruby reads them, because the gem
-//! does; what was read is classified here, so that the rules never look at bytes.
+//! What the bytes in a lock's key mean, and how this library writes them. Numbers are read as Ruby reads them, as the gem
+//! does. The bytes are classified here, so that the rules never look at bytes.
 
 mod float;
 
@@ -29,13 +29,13 @@ impl Nonce {
         Self(random % NONCES)
     }
 
-    /// Returns a number that others do not share, for choices that they are not to make alike.
+    /// Returns a number that differs between holders, for random choices that should differ as well.
     pub(crate) fn seed(self) -> u64 {
         self.0
     }
 
-    /// Returns the next one. Each value gets one of its own: two that are written in the same microsecond, or by a clock
-    /// that was set back, differ as well.
+    /// Returns the next one. Each value gets one of its own, so two values differ even if they are written in the same microsecond, or by
+    /// a clock that was set back.
     pub(crate) fn next(self) -> Self {
         Self((self.0 + 1) % NONCES)
     }
@@ -48,7 +48,7 @@ pub(crate) const UNEXPIRING: &[u8] = b"1";
 const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 
 /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
-/// numbers reads the time; the digits beyond its precision tell one holder's bytes from another's (I2).
+/// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
 pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
     let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
     let fraction = micros * NONCES + nonce.0;
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn values_of_every_known_writer_are_told_apart() {
+    fn values_of_every_known_writer_are_classified() {
         assert_eq!(LockState::read(None), LockState::Absent);
         assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
         assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_gem_s_time_is_told_from_ours() {
+    fn a_gems_time_differs_in_form_from_ours() {
         assert_eq!(classic_time(b"1795153464.2949657"), Some(Wall(1_795_153_464_294_965)));
         assert_eq!(classic_time(b"1532000016.0"), Some(Wall(1_532_000_016_000_000)));
         for other in
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn contents_are_shown_in_words() {
+    fn a_state_is_displayed_in_words() {
         assert_eq!(until(1_795_157_376_492_303).to_string(), "held until 2026-11-20T06:49:36.492Z");
         assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
@@ -279,7 +279,7 @@ mod tests {
         }
 
         #[test]
-        fn before_now_means_the_same_for_a_gem_s_float_and_for_whole_microseconds(
+        fn before_now_means_the_same_for_a_gems_float_and_for_whole_microseconds(
             seconds in 1_500_000_000_u64..4_000_000_000, fraction in "[0-9]{1,7}", now in 0..10_000_000_u64
         ) {
             let text = format!("{seconds}.{fraction}");

@@ -1,4 +1,4 @@
-//! A lease: the time a holder may rely on, and the value that says so to others.
+//! A lease: the time that a holder may rely on, and the value that shows it to other clients.
 
 use std::time::Duration;
 
@@ -9,11 +9,11 @@ use crate::value::{self, Nonce};
 /// the guard against clocks that differ and against a DEL in flight.
 pub(crate) const GUARD: Duration = Duration::from_secs(1);
 
-/// How far from ours a time is at most that a loser of the classic takeover wrote over our value: he asked as we did, for as
-/// long as we did, and GETSET follows its GET at once.
-const LOSERS_OVERWRITE: Duration = Duration::from_millis(400);
+/// How far at most the time that a loser of the classic takeover writes over our value is from our time: its expiration is equal to ours,
+/// and its GETSET follows its GET at once.
+const LOSERS_DISTANCE: Duration = Duration::from_millis(400);
 
-/// What a holder has: the bytes in the key, and until when they can be relied on.
+/// The bytes in the key, and until when the holder can rely on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
     pub(crate) value: Vec<u8>,
@@ -29,7 +29,7 @@ pub(crate) struct End {
 }
 
 impl Lease {
-    /// Makes the lease that begins now; the command that asks for it is sent after.
+    /// Makes the lease that begins now. The command that acquires it is sent after.
     pub(crate) fn beginning(now: Now, expiration: Option<Duration>, nonce: Nonce) -> Self {
         match expiration {
             Some(expiration) => Lease {
@@ -59,7 +59,7 @@ impl End {
     /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
     pub(crate) fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
-        until.since(ours).max(ours.since(until)) <= LOSERS_OVERWRITE
+        until.since(ours).max(ours.since(until)) <= LOSERS_DISTANCE
     }
 
     /// How long it can still be relied on: by the clock that allows less.

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use super::acquire::TAKEOVER_STILL_TRUE;
+use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::release::Release;
 pub(crate) use super::watched_change::Found;
@@ -95,7 +95,7 @@ impl Renewing {
             (Some(end), _) if end.has_passed(now) => Step::Done(Renewal::NotRenewed),
             (Some(end), Protocol::Auto | Protocol::Classic) => {
                 // Not later than our lease lasts, nor than a GETSET may be sent for (I4): another may come to have the lock.
-                let time = end.remaining(now).min(TAKEOVER_STILL_TRUE);
+                let time = end.remaining(now).min(GETSET_TIME_LIMIT);
                 let swap = Command::GetSet(renewing.new.value.clone());
                 Step::Send(Request::before(End::of(now, time), swap))
             }

@@ -1,6 +1,6 @@
-//! Plays the scenarios in `tests/scripts/*.txt` on the pure rules: several clients, one key, one simulated server, every
+//! Runs the scenarios in `tests/scripts/*.txt` on the pure rules: several clients, one key, one simulated server, every
 //! interleaving written out by hand. A scenario states what each client does next, so a change of the rules shows as a changed
-//! scenario. `BLESS=1 cargo test scenarios` writes what happens now into the files, for a person to read the difference.
+//! scenario. `BLESS=1 cargo test scenarios` writes the present outcomes into the files, for a person to read the difference.
 //!
 //! A line is an event and, after `=>`, its outcome:
 //!
@@ -8,20 +8,20 @@
 //! |---|---|
 //! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `margin 2s`, `every 50ms`, `back-off 1s`, `jitter 20` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
-//! | `ann starts`, `ann wakes`, `ann releases` | the client begins, goes on after its sleep, releases the lock |
-//! | `bob starts behind ann` | begins with what ann saw last, as if it had looked when ann did |
+//! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
+//! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
-//! | `ann renews`, `ann renews for 30s` | replaces its lease by one of its own expiration, or of that one, that begins now |
+//! | `ann renews`, `ann renews for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused` | the server refuses |
-//! | `ann's request is lost`, `ann's answer is lost` | an I/O error before or after the server carried it out |
+//! | `ann's request is lost`, `ann's reply is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
-//! | `ann has a connection too late` | nothing was sent, since the time that it was bound to had passed by then |
-//! | `ann's request arrives late` | the first that was lost on the way is carried out after all, without a reply |
-//! | `server is 2.0.5` | the version that connections report from now on, unless `unknown`; 2.4.18 at first |
-//! | `time +2s`, `ann's clock +3s` | both clocks of all go on; one client's wall clock is set |
-//! | `the key` | shows what it holds |
+//! | `ann has a connection too late` | nothing was sent, since the time limit of the command had passed |
+//! | `ann's request arrives late` | the first of its lost requests is carried out after all, without a reply |
+//! | `server is 2.0.5` | the version that connections report from now on, or `unknown`; 2.4.18 at first |
+//! | `time +2s`, `ann's clock +3s` | moves both clocks of all clients; sets one client's wall clock |
+//! | `the key` | shows what the key holds |
 
 mod client;
 
@@ -41,14 +41,14 @@ use crate::value::{LockState, Nonce};
 use crate::version::Version;
 use client::Client;
 
-/// Where all scenarios begin: 2026-11-20, a second that is easy to see in values.
+/// When all scenarios begin: 2026-11-18, a round number of seconds.
 const BEGINNING: Wall = Wall(1_795_000_000_000_000);
 
 /// The monotonic clock then.
 const START: Duration = Duration::from_secs(100);
 
 #[test]
-fn every_scenario_goes_as_written() {
+fn every_scenario_has_its_written_outcomes() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts");
     let mut files: Vec<PathBuf> = fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
@@ -56,7 +56,8 @@ fn every_scenario_goes_as_written() {
     let mut differences = String::new();
     for file in files {
         let expected = fs::read_to_string(&file).unwrap();
-        let actual = Stage::play(&expected).unwrap_or_else(|problem| panic!("{}: {problem}", file.display()));
+        let actual =
+            Interpreter::run(&expected).unwrap_or_else(|problem| panic!("{}: {problem}", file.display()));
         if env::var_os("BLESS").is_some() {
             fs::write(&file, &actual).unwrap();
         } else if expected != actual {
@@ -68,11 +69,11 @@ fn every_scenario_goes_as_written() {
             }
         }
     }
-    assert!(differences.is_empty(), "scenarios went differently:\n{differences}");
+    assert!(differences.is_empty(), "outcomes differ:\n{differences}");
 }
 
-/// The key, the clients and the time.
-struct Stage {
+/// The state of a scenario: the server, the clients and the time.
+struct Interpreter {
     server: Server,
     version: Option<Version>,
     elapsed: Duration,
@@ -83,36 +84,37 @@ struct Stage {
 /// More values than one client writes.
 const MANY: u64 = 1_000_000;
 
-type Played<T> = Result<T, String>;
+type ScriptResult<T> = Result<T, String>;
 
-impl Stage {
-    fn play(script: &str) -> Played<String> {
-        let mut stage = Stage {
+impl Interpreter {
+    /// Runs a script. Returns it with the outcomes as they are.
+    fn run(script: &str) -> ScriptResult<String> {
+        let mut interpreter = Interpreter {
             server: Server::default(),
             version: Some(Version::new(2, 4, 18)),
             elapsed: START,
             clients: BTreeMap::new(),
             declared: 0,
         };
-        let mut played = String::new();
+        let mut transcript = String::new();
         for (n, line) in script.lines().enumerate() {
             let event = line.split("=>").next().unwrap_or_default().trim();
             if event.is_empty() || event.starts_with('#') {
-                writeln!(played, "{}", line.trim_end()).unwrap();
+                writeln!(transcript, "{}", line.trim_end()).unwrap();
                 continue;
             }
             let words: Vec<&str> = event.split_whitespace().collect();
-            let came =
-                stage.event(&words).map_err(|problem| format!("line {}: {event}: {problem}", n + 1))?;
-            match came {
-                Some(came) => writeln!(played, "{event:<32} => {came}").unwrap(),
-                None => writeln!(played, "{event}").unwrap(),
+            let outcome =
+                interpreter.event(&words).map_err(|problem| format!("line {}: {event}: {problem}", n + 1))?;
+            match outcome {
+                Some(outcome) => writeln!(transcript, "{event:<32} => {outcome}").unwrap(),
+                None => writeln!(transcript, "{event}").unwrap(),
             }
         }
-        Ok(played)
+        Ok(transcript)
     }
 
-    fn event(&mut self, words: &[&str]) -> Played<Option<String>> {
+    fn event(&mut self, words: &[&str]) -> ScriptResult<Option<String>> {
         match words {
             ["client", name, options @ ..] => {
                 self.declared += 1;
@@ -135,7 +137,7 @@ impl Stage {
             ["the", "key"] => Ok(Some(self.described())),
             ["time", step] => {
                 self.elapsed +=
-                    Duration::from_micros(signed(step)?.try_into().map_err(|_| "time goes on only")?);
+                    Duration::from_micros(signed(step)?.try_into().map_err(|_| "time only moves forward")?);
                 Ok(None)
             }
             [name, "clock", step] => {
@@ -158,43 +160,43 @@ impl Stage {
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
                 self.execute(name)?;
-                self.answered(name).map(Some)
+                self.deliver_reply(name).map(Some)
             }
             [name, "is", "executed"] => self.execute(name).map(|()| None),
-            [name, "is", "answered"] => self.answered(name).map(Some),
-            [name, "is", "refused"] => self.failed(name, Reply::Refused).map(Some),
+            [name, "is", "answered"] => self.deliver_reply(name).map(Some),
+            [name, "is", "refused"] => self.deliver(name, Reply::Refused).map(Some),
             [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
-            [name, "has", "no", "connection"] => self.failed(name, Reply::Unsent).map(Some),
+            [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),
             [name, "request", "is", "lost"] => {
                 let client = self.client(owner(name)?)?;
                 let watching = client.watching;
                 client.lost.extend(client.sent.clone().map(|command| (command, watching)));
-                self.failed(owner(name)?, Reply::Lost).map(Some)
+                self.deliver(owner(name)?, Reply::Lost).map(Some)
             }
             [name, "request", "arrives", "late"] => {
                 let (command, mut watching) =
-                    self.client(owner(name)?)?.lost.pop_front().ok_or("nothing of it was lost")?;
+                    self.client(owner(name)?)?.lost.pop_front().ok_or("it has lost no request")?;
                 let elapsed = self.elapsed;
                 self.server.carry_out(elapsed, &mut watching, &command);
                 Ok(None)
             }
-            [name, "answer", "is", "lost"] => {
-                if self.client(owner(name)?)?.answer.is_none() {
+            [name, "reply", "is", "lost"] => {
+                if self.client(owner(name)?)?.reply.is_none() {
                     self.execute(owner(name)?)?;
                 }
-                self.client(owner(name)?)?.answer = None;
-                self.failed(owner(name)?, Reply::Lost).map(Some)
+                self.client(owner(name)?)?.reply = None;
+                self.deliver(owner(name)?, Reply::Lost).map(Some)
             }
             _ => Err("no such event".into()),
         }
     }
 
-    fn set_key(&mut self, value: Option<Vec<u8>>) -> Played<Option<String>> {
+    fn set_key(&mut self, value: Option<Vec<u8>>) -> ScriptResult<Option<String>> {
         self.server.set(value);
         Ok(None)
     }
 
-    fn client(&mut self, name: &str) -> Played<&mut Client> {
+    fn client(&mut self, name: &str) -> ScriptResult<&mut Client> {
         self.clients.get_mut(name).ok_or_else(|| format!("there is no client {name}"))
     }
 
@@ -202,7 +204,7 @@ impl Stage {
         shifted(BEGINNING.after(self.elapsed.saturating_sub(START)), skew)
     }
 
-    fn now(&mut self, name: &str) -> Played<Now> {
+    fn now(&mut self, name: &str) -> ScriptResult<Now> {
         let skew = self.client(name)?.skew;
         Ok(Now { wall: self.wall(skew), uptime: Uptime(self.elapsed) })
     }
@@ -211,7 +213,7 @@ impl Stage {
         &mut self,
         name: &str,
         begin: impl FnOnce(Params, Now) -> (Acquiring, Action),
-    ) -> Played<String> {
+    ) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let params = Params {
@@ -227,22 +229,30 @@ impl Stage {
         Ok(client.shown(action))
     }
 
-    fn wakes(&mut self, name: &str, step: impl FnOnce(&mut Acquiring, Now) -> Action) -> Played<String> {
+    fn wakes(
+        &mut self,
+        name: &str,
+        step: impl FnOnce(&mut Acquiring, Now) -> Action,
+    ) -> ScriptResult<String> {
         if !std::mem::take(&mut self.client(name)?.asleep) {
             return Err("it is not asleep".into());
         }
-        self.go_on(name, step)
+        self.resume(name, step)
     }
 
-    fn go_on(&mut self, name: &str, step: impl FnOnce(&mut Acquiring, Now) -> Action) -> Played<String> {
+    fn resume(
+        &mut self,
+        name: &str,
+        step: impl FnOnce(&mut Acquiring, Now) -> Action,
+    ) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let attempt = client.attempt.as_mut().ok_or("it is not trying")?;
+        let attempt = client.attempt.as_mut().ok_or("it has no attempt")?;
         let action = step(attempt, now);
         Ok(client.shown(action))
     }
 
-    fn releases(&mut self, name: &str) -> Played<String> {
+    fn releases(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let lease = client.lease.take().ok_or("it holds nothing")?;
@@ -251,7 +261,7 @@ impl Stage {
         Ok(client.shown_release(step))
     }
 
-    fn renews(&mut self, name: &str, expiration: Option<Duration>) -> Played<String> {
+    fn renews(&mut self, name: &str, expiration: Option<Duration>) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let lease = client.lease.clone().ok_or("it holds nothing")?;
@@ -262,35 +272,35 @@ impl Stage {
         Ok(client.shown_renewal(step))
     }
 
-    fn too_late(&mut self, name: &str) -> Played<String> {
+    fn too_late(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         if !self.client(name)?.before.is_some_and(|end| end.has_passed(now)) {
             return Err("it may still be sent".into());
         }
-        self.failed(name, Reply::TooLate)
+        self.deliver(name, Reply::TooLate)
     }
 
-    fn execute(&mut self, name: &str) -> Played<()> {
+    fn execute(&mut self, name: &str) -> ScriptResult<()> {
         let command = self.client(name)?.sent.clone().ok_or("it has sent nothing")?;
         let mut watching = self.client(name)?.watching;
         let reply = self.server.carry_out(self.elapsed, &mut watching, &command);
         let client = self.client(name)?;
-        (client.answer, client.watching) = (Some(reply), watching);
+        (client.reply, client.watching) = (Some(reply), watching);
         Ok(())
     }
 
-    fn answered(&mut self, name: &str) -> Played<String> {
-        let reply = self.client(name)?.answer.take().ok_or("it has no answer")?;
-        self.failed(name, reply)
+    fn deliver_reply(&mut self, name: &str) -> ScriptResult<String> {
+        let reply = self.client(name)?.reply.take().ok_or("there is no reply to it")?;
+        self.deliver(name, reply)
     }
 
-    /// Hands the reply, good or bad, to the rules that the client is following.
-    fn failed(&mut self, name: &str, reply: Reply) -> Played<String> {
+    /// Hands a reply to the rules that the client follows.
+    fn deliver(&mut self, name: &str, reply: Reply) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
         if reply == Reply::Executed(None) {
-            // Its value never came into the key.
+            // Its value was not written.
             client.values.pop();
         }
         if let Some(releasing) = &mut client.releasing {
@@ -304,7 +314,7 @@ impl Stage {
         let looked = matches!(reply, Reply::Bulk(_));
         let server = self.version;
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        let shown = self.go_on(name, |attempt, now| {
+        let shown = self.resume(name, |attempt, now| {
             if replied {
                 attempt.decide_protocol(server);
             }
@@ -316,40 +326,40 @@ impl Stage {
         Ok(shown)
     }
 
-    /// The key's value, by the name of the client that wrote it.
+    /// The key's value, with the name of the client that wrote it.
     fn described(&mut self) -> String {
         let elapsed = self.elapsed;
         let Some(value) = self.server.value(elapsed).map(<[u8]>::to_vec) else { return "absent".into() };
-        // The last ten digits are the client's own number, and a little more for each value it has written.
+        // The last ten digits are MANY times the client's number, plus one for each value that it has written.
         let digits = |text: &[u8]| str::from_utf8(text.split_at_checked(17)?.1).ok()?.parse::<u64>().ok();
         let number = digits(&value).map(|digits| digits / MANY);
-        let author = self
+        let writer = self
             .clients
             .iter()
             .find(|(_, client)| client.options.expiration.is_some() && Some(client.number) == number);
-        let content = match LockState::read(Some(&value)) {
+        let state = match LockState::read(Some(&value)) {
             LockState::Until(expiry) => {
                 let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
                 format!("until {}", relative(left))
             }
-            content => format!("{content:?}"),
+            state => format!("{state:?}"),
         };
         let ttl =
             self.server.time_to_live(elapsed).map(|ttl| format!(", for {ttl:?} more")).unwrap_or_default();
-        author.map_or(content.clone(), |(name, _)| format!("{name}'s, {content}")) + &ttl
+        writer.map_or(state.clone(), |(name, _)| format!("{name}'s, {state}")) + &ttl
     }
 }
 
-fn owner(name: &str) -> Played<&str> {
+fn owner(name: &str) -> ScriptResult<&str> {
     name.strip_suffix("'s").ok_or_else(|| format!("of which client? {name}"))
 }
 
-fn time(text: &str) -> Played<Duration> {
+fn time(text: &str) -> ScriptResult<Duration> {
     humantime::parse_duration(text).map_err(|error| format!("{text}: {error}"))
 }
 
 /// A time with a sign, in microseconds.
-fn signed(text: &str) -> Played<i64> {
+fn signed(text: &str) -> ScriptResult<i64> {
     let (sign, text) = match text.strip_prefix('-') {
         Some(text) => (-1, text),
         None => (1, text.strip_prefix('+').ok_or("a time needs its sign here")?),

@@ -1,4 +1,4 @@
-//! The server of the stories and of the search: one key, what commands do to it, and which connections are watching it.
+//! The simulated server of the scenarios and of the random search: one key, what commands do to it, and which connections watch it.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) struct Server {
     version: u64,
 }
 
-/// What a connection remembers of the key since WATCH.
+/// The version of the key that a connection watches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Watching(Option<u64>);
 
@@ -23,21 +23,21 @@ impl Server {
         Self { value, ..Self::default() }
     }
 
-    /// Puts something into the key, as any client may.
+    /// Writes or clears the key, as any client may.
     pub(super) fn set(&mut self, value: Option<Vec<u8>>) {
         self.write(value, None);
     }
 
     /// Returns what the key holds.
     pub(super) fn value(&mut self, now: Duration) -> Option<&[u8]> {
-        // Up to 6.0 a key that expires is not written, so whoever watches it does not notice.
+        // Up to Redis 6.0 expiry does not count as a write: a transaction that watches the key is carried out.
         if self.expires.is_some_and(|expires| expires <= now) {
             (self.value, self.expires) = (None, None);
         }
         self.value.as_deref()
     }
 
-    /// Returns how long the server still keeps the key, if it removes it by itself.
+    /// Returns after how long the server removes the key by itself, if it does.
     pub(super) fn time_to_live(&self, now: Duration) -> Option<Duration> {
         Some(self.expires?.saturating_sub(now))
     }
@@ -69,7 +69,7 @@ impl Server {
             }
             Command::Exec(Change::Del) => match self.delete() {
                 Reply::Integer(n) => Reply::Executed(Some(n)),
-                _ => unreachable!("DEL answers with a count"),
+                _ => unreachable!("the reply to DEL is a count"),
             },
         }
     }

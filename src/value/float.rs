@@ -5,7 +5,7 @@
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Float {
     pub(super) value: f64,
-    /// Whether the number was all there was, white space around it aside.
+    /// Whether the text is a number and nothing else, apart from white space around it.
     pub(super) whole: bool,
 }
 
@@ -68,7 +68,7 @@ fn take_exponent(text: &[u8], at: &mut usize, number: &mut String) {
 }
 
 #[cfg(test)]
-#[allow(clippy::float_cmp, reason = "the same double is what is asked for")]
+#[allow(clippy::float_cmp, reason = "exactly the same double is expected")]
 mod tests {
     use super::*;
     use proptest::prelude::*;
@@ -104,7 +104,7 @@ mod tests {
             rows += 1;
         }
         assert!(rows > 90, "{rows} rows");
-        // Ruby up to 3.3; later ones read an exponent behind a bare point. Nobody writes that.
+        // As Ruby up to 3.3; later versions read an exponent behind a bare point. No known writer writes that.
         assert!(to_f(b"1.e5").value == 1.0);
     }
 
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn tells_whether_the_number_was_all_there_was() {
+    fn a_text_that_is_more_than_a_number_is_not_whole() {
         for text in ["1", " 1.5\n", "1e3", "+7"] {
             assert!(to_f(text.as_bytes()).whole, "{text:?}");
         }

@@ -1,80 +1,89 @@
-//! Threads that want something carried, as the window has them lead, wait, have enough of it and fail. The checkers are shuttle, which
-//! tries schedules at random, and such with few preemptions; and loom for a few that are small.
+//! Threads that combine jobs as the pooled backend does: they lead batches, wait, give up and fail. The checkers are shuttle, for random
+//! schedules, half of them with few preemptions, and loom, for a few small scenarios.
 
-mod actor;
-#[path = "../../src/server/combining.rs"]
-mod combining;
 mod every_schedule;
-mod ledger;
+mod results;
 mod scenario;
+#[path = "../../src/backend/pipelining/combiner.rs"]
+mod subject;
+mod worker;
 
 use libtest_mimic::Trial;
 
 use crate::sync;
-use scenario::Enough::{InFlight, Anywhere, Queued};
-use scenario::Lead::{Alone, Crowded, DiesOfAnOrphan, DiesOnTheWay, DiesWithTheAnswers, InTwoGoes, TellsFew};
-use scenario::{Encoded, Scene};
+use scenario::GivesUp::{Anywhere, InFlight, Queued};
+use scenario::Lead::{
+    Alone, FillsTwice, LosesTheLastResult, PanicsAfterExecution, PanicsBeforeExecution,
+    PanicsOnAnAbandonedResult, TooManyClients,
+};
+use scenario::{Behavior, Scenario};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let part = Encoded::new;
+    let one = Behavior::new;
     let mut trials = vec![
-        trial("all_share", move || Scene::of([part(); 4])),
-        trial("again_and_again", move || Scene::of([part().times(3); 2])),
-        trial("again_and_again_among_others", move || Scene::of([part().times(2); 3]).with_seats(2)),
-        trial("there_are_few_seats", move || Scene::of([part(); 5]).with_seats(2)),
-        trial("there_are_no_seats_for_others", move || Scene::of([part(); 4]).with_seats(1)),
-        trial("no_crowd", move || Scene::of([part().times(2); 3]).with_crowds_above(usize::MAX)),
-        trial("too_few_for_a_crowd", move || Scene::of([part().times(2); 3]).with_crowds_above(3)),
-        trial("now_and_then_a_crowd", move || Scene::of([part().times(2); 3]).with_crowds_above(2)),
-        trial("first_come_first_served", move || Scene::of([part(); 5]).with_seats(3).in_order()),
-        trial("first_come_first_served_by_twos", move || Scene::of([part(); 5]).with_seats(2).in_order()),
-        trial("first_come_first_served_alone", move || Scene::of([part().by(Alone); 4]).in_order()),
-        trial("first_come_first_served_but_one_has_enough", move || {
-            let impatient = part().until(Queued).by(Alone);
-            Scene::of([part(), part(), impatient, part(), part()]).with_seats(2).in_order()
+        trial("all_share", move || Scenario::of([one(); 4])),
+        trial("repeatedly", move || Scenario::of([one().times(3); 2])),
+        trial("repeatedly_in_small_batches", move || Scenario::of([one().times(2); 3]).with_max_batch(2)),
+        trial("batches_are_small", move || Scenario::of([one(); 5]).with_max_batch(2)),
+        trial("a_batch_has_room_for_its_leader_only", move || Scenario::of([one(); 4]).with_max_batch(1)),
+        trial("no_contention", move || Scenario::of([one().times(2); 3]).contended_above(usize::MAX)),
+        trial("too_few_for_contention", move || Scenario::of([one().times(2); 3]).contended_above(3)),
+        trial("contention_now_and_then", move || Scenario::of([one().times(2); 3]).contended_above(2)),
+        trial("first_come_first_served", move || Scenario::of([one(); 5]).with_max_batch(3).in_order()),
+        trial("first_come_first_served_in_batches_of_two", move || {
+            Scenario::of([one(); 5]).with_max_batch(2).in_order()
         }),
-        trial("the_first_takes_nobody_along", move || Scene::of([part().by(Alone), part(), part(), part()])),
-        trial("one_goes_twice_for_others", move || Scene::of([part().by(InTwoGoes); 4]).with_seats(3)),
-        trial("one_has_enough_in_the_queue", move || {
-            Scene::of([part(), part().until(Queued), part(), part()]).with_seats(2)
+        trial("first_come_first_served_alone", move || Scenario::of([one().leads(Alone); 4]).in_order()),
+        trial("first_come_first_served_but_one_gives_up", move || {
+            let impatient = one().gives_up(Queued).leads(Alone);
+            Scenario::of([one(), one(), impatient, one(), one()]).with_max_batch(2).in_order()
         }),
-        trial("all_have_enough_in_the_queue", move || Scene::of([part().until(Queued).times(2); 3])),
-        trial("one_has_enough_aboard", move || Scene::of([part(), part().until(InFlight), part()])),
-        trial("all_have_enough_aboard", move || Scene::of([part().until(InFlight).times(2); 3])),
-        trial("all_have_enough", move || Scene::of([part().until(Anywhere); 4]).with_seats(3)),
-        trial("a_leader_dies_on_the_way", move || {
-            Scene::of([part().by(DiesOnTheWay), part(), part(), part().by(DiesOnTheWay)]).with_seats(3)
+        trial("the_first_leads_alone", move || Scenario::of([one().leads(Alone), one(), one(), one()])),
+        trial("a_batch_is_filled_twice", move || {
+            Scenario::of([one().leads(FillsTwice); 4]).with_max_batch(3)
         }),
-        trial("all_leaders_die_with_the_answers", move || {
-            Scene::of([part().by(DiesWithTheAnswers); 4]).with_seats(2)
+        trial("one_gives_up_in_the_queue", move || {
+            Scenario::of([one(), one().gives_up(Queued), one(), one()]).with_max_batch(2)
         }),
-        trial("a_leader_dies_and_others_have_enough", move || {
-            let impatient = part().until(Anywhere);
-            Scene::of([part().by(DiesOnTheWay), impatient, impatient.by(DiesWithTheAnswers)])
+        trial("all_give_up_in_the_queue", move || Scenario::of([one().gives_up(Queued).times(2); 3])),
+        trial("one_gives_up_in_flight", move || Scenario::of([one(), one().gives_up(InFlight), one()])),
+        trial("all_give_up_in_flight", move || Scenario::of([one().gives_up(InFlight).times(2); 3])),
+        trial("all_give_up", move || Scenario::of([one().gives_up(Anywhere); 4]).with_max_batch(3)),
+        trial("leaders_panic_before_execution", move || {
+            let panics = one().leads(PanicsBeforeExecution);
+            Scenario::of([panics, one(), one(), panics]).with_max_batch(3)
         }),
-        trial("a_leader_dies_of_an_answer_that_is_nobodys", move || {
-            let leader = part().by(DiesOfAnOrphan);
-            Scene::of([leader, leader.until(InFlight), leader, leader.until(InFlight)])
+        trial("all_leaders_panic_after_execution", move || {
+            Scenario::of([one().leads(PanicsAfterExecution); 4]).with_max_batch(2)
         }),
-        trial("there_are_fewer_answers", move || Scene::of([part().by(TellsFew); 4])),
-        trial("there_are_fewer_answers_and_some_have_enough", move || {
-            Scene::of([
-                part().by(TellsFew),
-                part().until(InFlight).by(TellsFew),
-                part().until(Anywhere),
-                part(),
-            ])
+        trial("a_leader_panics_and_others_give_up", move || {
+            let impatient = one().gives_up(Anywhere);
+            let panics = one().leads(PanicsBeforeExecution);
+            Scenario::of([panics, impatient, impatient.leads(PanicsAfterExecution)])
         }),
-        trial("the_server_is_crowded", move || Scene::of([part().by(Crowded), part(), part().by(Crowded)])),
-        trial("the_server_is_crowded_and_some_have_enough", move || {
-            Scene::of([part().by(Crowded), part().until(Anywhere).by(Crowded), part(), part()])
+        trial("a_leader_panics_on_an_abandoned_result", move || {
+            let leader = one().leads(PanicsOnAnAbandonedResult);
+            Scenario::of([leader, leader.gives_up(InFlight), leader, leader.gives_up(InFlight)])
         }),
-        trial("anything", Scene::any),
+        trial("results_are_missing", move || Scenario::of([one().leads(LosesTheLastResult); 4])),
+        trial("results_are_missing_and_some_give_up", move || {
+            let loses = one().leads(LosesTheLastResult);
+            Scenario::of([loses, loses.gives_up(InFlight), one().gives_up(Anywhere), one()])
+        }),
+        trial("the_server_has_too_many_clients", move || {
+            let refused = one().leads(TooManyClients);
+            Scenario::of([refused, one(), refused])
+        }),
+        trial("the_server_has_too_many_clients_and_some_give_up", move || {
+            let refused = one().leads(TooManyClients);
+            Scenario::of([refused, refused.gives_up(Anywhere), one(), one()])
+        }),
+        trial("anything", Scenario::any),
     ];
     trials.extend(every_schedule::trials());
     trials
 }
 
-fn trial(name: &'static str, scenario: impl Fn() -> Scene + Clone + Send + Sync + 'static) -> Trial {
-    crate::searched(format!("trips::{name}"), move || scenario().play())
+fn trial(name: &'static str, scenario: impl Fn() -> Scenario + Clone + Send + Sync + 'static) -> Trial {
+    crate::searched(format!("combiner::{name}"), move || scenario().run())
 }

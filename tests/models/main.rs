@@ -1,20 +1,20 @@
-//! The search for lost wake-ups: the real files of the line, the canceller and the trips that threads share, on mutexes, atomics and
-//! threads whose schedules a checker chooses. `cargo test --test models` runs it; whoever has time gives more of it:
-//! `SETNX_LOCK_MODEL_ITERATIONS=200000` schedules for each scenario of `lines` and `trips`, `SETNX_LOCK_MODEL_PREEMPTIONS=3` for those of
-//! `cancels` and `trips::every_schedule`.
+//! Model checking: the search for lost wake-ups in the wait queue, the cancel token and the combiner. Their source files are compiled here
+//! with mutexes, atomics and threads whose schedules a model checker chooses. `cargo test --test models` runs it. To search more:
+//! `SETNX_LOCK_MODEL_ITERATIONS=200000` schedules for each scenario of `wait_queue` and `combiner`, `SETNX_LOCK_MODEL_PREEMPTIONS=3` for
+//! those of `cancel_token` and `combiner::every_schedule`.
 //!
-//! | part | what it proves |
+//! | part | what it checks |
 //! |---|---|
-//! | `cancels` | whoever registers is woken, whenever somebody cancels, in a handler of a signal too: in every schedule with few preemptions, and in every order in which memory may become visible |
-//! | `lines` | one head at a time, first come first served, nobody sleeps for ever, and no lock is lost between two threads: in many schedules at random |
-//! | `trips` | nobody waits for ever, or where there is no crowd; what is wanted is carried once, and its answer comes to whom it belongs or is known to be nobody's; first come first served, no more than there are seats: in many schedules at random, and where three share trips also in all those that `cancels` tries |
+//! | `cancel_token` | a registered thread is woken whenever the token is cancelled, also from a signal handler: in every schedule with few preemptions, with every order in which memory may become visible |
+//! | `wait_queue` | one head at a time; first come, first served; no thread sleeps for ever; no lock is lost between two threads: in many random schedules |
+//! | `combiner` | no thread waits for ever, or without contention; each job is executed once, and its result goes to its thread or is reported as abandoned; first come, first served; no batch is too large: in many random schedules, and for up to three threads also in every schedule with few preemptions |
 //!
-//! A thread that sleeps for ever is a deadlock to the checker: nothing here ever wakes by itself.
+//! A thread that sleeps for ever is a deadlock to the checker: no wait here has a time limit.
 
-mod cancels;
-mod lines;
-mod sync;
+mod cancel_token;
 mod combiner;
+mod sync;
+mod wait_queue;
 mod weak_sync;
 
 use std::env;
@@ -25,39 +25,39 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 fn main() -> ExitCode {
-    // Has this checker see panics after the other, which ends its threads by some that mean nothing.
+    // Installs shuttle's panic hook first, so that loom's is called before it: loom ends threads by panics that are no failures.
     shuttle::check_random(|| {}, 1);
-    let mut trials = cancels::trials();
-    trials.extend(lines::trials());
+    let mut trials = cancel_token::trials();
+    trials.extend(wait_queue::trials());
     trials.extend(combiner::trials());
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-/// Plays it in many schedules at random, and in such with few preemptions.
-fn searched(name: String, play: impl Fn() + Clone + Send + Sync + 'static) -> Trial {
+/// Runs a scenario in many random schedules, half of them with few preemptions.
+fn searched(name: String, run: impl Fn() + Clone + Send + Sync + 'static) -> Trial {
     Trial::test(name, move || {
         let schedules = setting("SETNX_LOCK_MODEL_ITERATIONS", 500).div_ceil(2);
         let mut config = Config::new();
-        // It says that it knows of no weak order; the other checker does.
+        // It warns that it does not model weak memory orders; loom does.
         config.silence_warnings = true;
-        Runner::new(RandomScheduler::new(schedules), config.clone()).run(play.clone());
-        Runner::new(PctScheduler::new(3, schedules), config).run(play);
+        Runner::new(RandomScheduler::new(schedules), config.clone()).run(run.clone());
+        Runner::new(PctScheduler::new(3, schedules), config).run(run);
         Ok(())
     })
 }
 
-/// Plays it in every schedule with few preemptions, with every value that a weakly ordered load may see.
-fn exhausted(name: String, play: fn()) -> Trial {
+/// Runs a scenario in every schedule with few preemptions, with every value that a weakly ordered load may see.
+fn exhausted(name: String, run: fn()) -> Trial {
     Trial::test(name, move || {
         let mut builder = loom::model::Builder::new();
         // Every schedule would take hours; few bugs need more than two preemptions.
         builder.preemption_bound = Some(setting("SETNX_LOCK_MODEL_PREEMPTIONS", 2));
-        builder.check(play);
+        builder.check(run);
         Ok(())
     })
 }
 
-/// How much is tried, unless the environment says otherwise.
-fn setting(name: &str, otherwise: usize) -> usize {
-    env::var(name).map_or(otherwise, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
+/// Returns a number from the environment, or the default.
+fn setting(name: &str, default: usize) -> usize {
+    env::var(name).map_or(default, |value| value.parse().unwrap_or_else(|_| panic!("{name} is a number")))
 }

@@ -1,5 +1,5 @@
-//! What the files are made of where schedules are tried at random. Parking is made here: the checker's own returns for no reason now
-//! and then, which hides an unpark that is missing. Here that is for the scene to do.
+//! The synchronization primitives where schedules are random: shuttle's. Parking is implemented here, since shuttle's own returns
+//! spuriously now and then, which hides a missing unpark. Spurious returns are left to the scenarios.
 
 use std::cell::OnceCell;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use shuttle::sync::Condvar;
 pub(super) use shuttle::sync::{Mutex, MutexGuard, PoisonError, atomic};
 
-/// A thread, as the token that it wakes by.
+/// A thread, as its park token.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Thread(Arc<(Mutex<bool>, Condvar)>);
 
@@ -17,14 +17,14 @@ shuttle::thread_local! {
 
 impl Thread {
     pub(super) fn unpark(&self) {
-        let (notification, there) = &*self.0;
-        *lock(notification) = true;
-        there.notify_one();
+        let (token, changed) = &*self.0;
+        *lock(token) = true;
+        changed.notify_one();
     }
 
-    /// Has this thread known as that one.
+    /// Makes this the handle of the calling thread.
     pub(super) fn enter(self) {
-        CURRENT.with(|current| assert!(current.set(self).is_ok(), "one name for each thread"));
+        CURRENT.with(|current| assert!(current.set(self).is_ok(), "a thread has one handle"));
     }
 }
 
@@ -34,11 +34,11 @@ pub(super) fn current() -> Thread {
 
 pub(super) fn park() {
     let Thread(parked) = current();
-    let (notification, there) = &*parked;
-    *wait_while(there, lock(notification), |notification| !*notification) = false;
+    let (token, changed) = &*parked;
+    *wait_while(changed, lock(token), |token| !*token) = false;
 }
 
-/// Threads of a scene share one of the system's, so that the panic of one seems to be everybody's.
+/// Ignores poisoning: the threads of a scenario share one system thread, so that a panic of one poisons the mutexes of all.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,12 @@
-//! Threads in the line before a key, as the engine has them wait, hold, pass on and give up. The checker is shuttle: it tries
-//! schedules at random, and such with few preemptions.
+//! Threads in the wait queue of a key, as the engine has them wait, hold, hand off and give up. The checker is shuttle: it runs random
+//! schedules, half of them with few preemptions.
 
-#[allow(dead_code, reason = "whether a line is closed is for the engine")]
-#[path = "../../src/waiting/line.rs"]
-mod line;
+mod notifications;
 mod scenario;
+#[allow(dead_code, reason = "the engine uses all of it")]
+#[path = "../../src/queue/wait_queue.rs"]
+mod subject;
+mod worker;
 
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
@@ -12,12 +14,11 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 
 use crate::sync;
-use line::{HolderTicket, WaitQueue, Hint, Ticket, Turn, Woken};
-use scenario::Ending::{Dies, Late, Polls};
-use scenario::Release::{LeavesAToken, Overruns, PassesOn, Unsure};
-use scenario::{Encoded, Scene};
+use scenario::Ending::{Panics, Polls, TimesOut};
+use scenario::Release::{HandsOff, Notifies, OutlivesItsLease, ReplyLost};
+use scenario::{Behavior, Scenario};
 
-/// A key, and how many there are of it.
+/// A key that counts its copies.
 #[derive(Clone, Debug)]
 struct Key {
     name: usize,
@@ -38,22 +39,22 @@ impl Hash for Key {
     }
 }
 
-/// That the key was held, and the lock not yet given back.
+/// That the key was held, and the lock is not released yet.
 #[derive(Clone, Debug)]
 struct Observation;
 
 #[derive(Clone, Copy, Debug)]
 struct WaitMode {
-    tokens: bool,
-    /// In which way it waits.
+    notified: bool,
+    /// Threads of different variants have heads of their own.
     variant: usize,
-    /// Whose it is.
-    of: usize,
+    /// The thread that waits.
+    worker: usize,
 }
 
 impl WaitMode {
-    fn takes_tokens(self) -> bool {
-        self.tokens
+    fn is_notified(self) -> bool {
+        self.notified
     }
 
     fn waits_as(self, other: &Self) -> bool {
@@ -64,90 +65,97 @@ impl WaitMode {
 #[derive(Clone, Debug)]
 struct Handoff {
     observation: Observation,
-    /// What it was renewed for.
+    /// The successor's.
     mode: WaitMode,
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let waits = Encoded::waits;
+    let waits = Behavior::waits;
     vec![
-        trial("all_wait", move || Scene::of([waits(), waits(), waits()])),
-        trial("again_and_again", move || Scene::of([waits().twice(), waits().twice()])),
-        trial("first_come_first_served", move || Scene::of([waits(), waits(), waits(), waits()]).in_order()),
+        trial("all_wait", move || Scenario::of([waits(), waits(), waits()])),
+        trial("repeatedly", move || Scenario::of([waits().twice(), waits().twice()])),
+        trial("first_come_first_served", move || {
+            Scenario::of([waits(), waits(), waits(), waits()]).in_order()
+        }),
         trial("first_come_first_served_but_one_gives_up", move || {
-            Scene::of([waits(), waits().until(Late), waits(), waits()]).in_order()
+            Scenario::of([waits(), waits().until(TimesOut), waits(), waits()]).in_order()
         }),
-        trial("the_lock_passes_on", move || {
-            Scene::of([waits().then(PassesOn), waits().then(PassesOn), waits().then(PassesOn)])
+        trial("the_lock_is_handed_off", move || {
+            Scenario::of([waits().then(HandsOff), waits().then(HandsOff), waits().then(HandsOff)])
         }),
-        trial("the_lock_passes_on_first_come_first_served", move || {
-            Scene::of([waits().then(PassesOn), waits().then(PassesOn), waits(), waits()]).in_order()
+        trial("the_lock_is_handed_off_first_come_first_served", move || {
+            Scenario::of([waits().then(HandsOff), waits().then(HandsOff), waits(), waits()]).in_order()
         }),
-        trial("the_heir_gives_up", move || {
-            Scene::of([waits().then(PassesOn), waits().until(Late).then(PassesOn), waits()])
+        trial("the_successor_gives_up", move || {
+            Scenario::of([waits().then(HandsOff), waits().until(TimesOut).then(HandsOff), waits()])
         }),
-        trial("the_heir_polls", move || {
-            Scene::of([waits().then(PassesOn).twice(), waits().until(Polls).then(PassesOn), waits()])
+        trial("the_successor_polls", move || {
+            Scenario::of([waits().then(HandsOff).twice(), waits().until(Polls).then(HandsOff), waits()])
         }),
-        trial("the_heir_dies", move || {
-            Scene::of([waits().then(PassesOn), waits().until(Dies).then(PassesOn), waits().then(PassesOn)])
+        trial("the_successor_panics", move || {
+            let hands_off = waits().then(HandsOff);
+            Scenario::of([hands_off, hands_off.until(Panics), hands_off])
         }),
-        trial("a_holder_overruns", move || {
-            Scene::of([waits().then(Overruns), waits().then(Overruns), waits()]).in_order()
+        trial("a_holder_outlives_its_lease", move || {
+            Scenario::of([waits().then(OutlivesItsLease), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
-        trial("one_who_was_given_the_lock_overruns", move || {
-            Scene::of([waits().then(PassesOn), waits().then(Overruns), waits()]).in_order()
+        trial("a_successor_outlives_its_lease", move || {
+            Scenario::of([waits().then(HandsOff), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
-        trial("news_is_left_to_the_next", move || {
-            Scene::of([waits(), waits().until(Late), waits()]).in_order()
+        trial("a_hint_passes_to_the_next", move || {
+            Scenario::of([waits(), waits().until(TimesOut), waits()]).in_order()
         }),
-        trial("all_give_up_but_one", move || {
-            Scene::of([waits().until(Late), waits(), waits().until(Late), waits().until(Dies)])
+        trial("all_but_one_give_up", move || {
+            Scenario::of([waits().until(TimesOut), waits(), waits().until(TimesOut), waits().until(Panics)])
         }),
         trial("two_give_up_one_after_the_other", move || {
-            Scene::of([waits().then(PassesOn), waits().until(Late), waits().until(Late), waits()]).in_order()
+            let impatient = waits().until(TimesOut);
+            Scenario::of([waits().then(HandsOff), impatient, impatient, waits()]).in_order()
         }),
-        trial("some_do_not_stand_in_line", move || {
-            Scene::of([waits(), waits().then(PassesOn), Encoded::tries(), Encoded::tries().then(PassesOn)])
+        trial("some_are_not_queued", move || {
+            let tries = Behavior::tries_once;
+            Scenario::of([waits(), waits().then(HandsOff), tries(), tries().then(HandsOff)])
         }),
-        trial("the_answer_to_a_release_is_lost", move || {
-            Scene::of([waits().then(Unsure), waits().then(Unsure), waits(), Encoded::tries().then(Unsure)])
+        trial("the_reply_to_a_release_is_lost", move || {
+            let lost = waits().then(ReplyLost);
+            Scenario::of([lost, lost, waits(), Behavior::tries_once().then(ReplyLost)])
         }),
         trial("two_keys", move || {
-            let other = |part: Encoded| part.of_key(1);
-            Scene::of([waits(), waits().then(PassesOn), other(waits()), other(waits().until(Late))])
+            let other = |worker: Behavior| worker.of_key(1);
+            Scenario::of([waits(), waits().then(HandsOff), other(waits()), other(waits().until(TimesOut))])
         }),
-        trial("all_waiting_ends", move || {
+        trial("the_queue_is_closed", move || {
             let other = waits().of_key(1).twice();
-            Scene::of([waits().twice(), waits().then(PassesOn), waits().until(Late), other]).closed()
+            Scenario::of([waits().twice(), waits().then(HandsOff), waits().until(TimesOut), other]).closed()
         }),
-        trial("all_waiting_for_what_never_comes_ends", move || {
-            Scene::of([waits(), waits(), waits().of_key(1)]).taken().closed()
+        trial("the_queue_is_closed_and_the_lock_is_never_free", move || {
+            Scenario::of([waits(), waits(), waits().of_key(1)]).never_free().closed()
         }),
-        trial("unparked_for_no_reason", move || {
-            Scene::of([waits().then(PassesOn), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
+        trial("threads_are_unparked_without_a_cause", move || {
+            Scenario::of([waits().then(HandsOff), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
         }),
-        trial("tokens_wake", move || {
-            let part = waits().then(LeavesAToken);
-            Scene::of([part, part, part.until(Late)]).with_tokens()
+        trial("notifications_wake", move || {
+            let notifies = waits().then(Notifies);
+            Scenario::of([notifies, notifies, notifies.until(TimesOut)]).with_notifications()
         }),
-        trial("tokens_wake_some", move || {
-            let part = waits().then(LeavesAToken);
-            Scene::of([part.until(Late), part, waits().then(PassesOn)]).with_tokens()
+        trial("notifications_wake_some", move || {
+            let notifies = waits().then(Notifies);
+            Scenario::of([notifies.until(TimesOut), notifies, waits().then(HandsOff)]).with_notifications()
         }),
-        trial("each_way_of_waiting_has_a_head", move || {
-            Scene::of([waits(), waits().another_way(), waits(), waits().another_way()])
+        trial("each_wait_mode_has_a_head", move || {
+            Scenario::of([waits(), waits().in_another_mode(), waits(), waits().in_another_mode()])
         }),
-        trial("a_lock_passes_on_whatever_the_way", move || {
-            Scene::of([waits().then(PassesOn), waits().another_way(), waits().until(Late).then(PassesOn)])
+        trial("a_lock_is_handed_off_whatever_the_mode", move || {
+            let impatient = waits().until(TimesOut).then(HandsOff);
+            Scenario::of([waits().then(HandsOff), waits().in_another_mode(), impatient])
         }),
-        trial("tokens_come_from_another_process", move || {
-            Scene::of([Encoded::elsewhere(), waits().then(LeavesAToken), waits().then(LeavesAToken)])
-                .with_tokens()
+        trial("notifications_come_from_another_process", move || {
+            let notifies = waits().then(Notifies);
+            Scenario::of([Behavior::in_another_process(), notifies, notifies]).with_notifications()
         }),
     ]
 }
 
-fn trial(name: &'static str, scenario: impl Fn() -> Scene + Clone + Send + Sync + 'static) -> Trial {
-    crate::searched(format!("lines::{name}"), move || scenario().play())
+fn trial(name: &'static str, scenario: impl Fn() -> Scenario + Clone + Send + Sync + 'static) -> Trial {
+    crate::searched(format!("wait_queue::{name}"), move || scenario().run())
 }

@@ -1,5 +1,5 @@
-//! What the files are made of where every schedule is tried, as weakly ordered as the standard library's. And signals, that come at a
-//! bad time.
+//! The synchronization primitives where every schedule is checked: loom's, with memory orders as weak as the standard library's. And
+//! signals that arrive at a bad moment.
 
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -11,8 +11,8 @@ pub(super) use loom::sync::atomic;
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, ThreadId};
 
-/// A word, and what it protects; the inner mutexes are never waited for. Whoever does not get it sleeps, as far as the checker is
-/// concerned: it would follow two that ask again and again for ever.
+/// An atomic flag and the data. A thread that finds it locked parks: the checker would follow a spinning thread for ever. The inner
+/// mutexes are never contended.
 pub(super) struct Mutex<T> {
     locked: AtomicBool,
     waiting: std::sync::Mutex<Vec<thread::Thread>>,
@@ -51,7 +51,7 @@ impl<T> Mutex<T> {
             Ok(_) => {}
             Err(_) => return Err(TryLockError::WouldBlock),
         }
-        let inner = self.inner.try_lock().expect("whoever has the word has it alone");
+        let inner = self.inner.try_lock().expect("only the thread that set the flag locks it");
         Ok(MutexGuard { mutex: self, inner: Some(inner) })
     }
 }
@@ -76,20 +76,20 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.inner.as_ref().expect("it is there until it is dropped")
+        self.inner.as_ref().expect("the inner guard exists until the outer is dropped")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.inner.as_mut().expect("it is there until it is dropped")
+        self.inner.as_mut().expect("the inner guard exists until the outer is dropped")
     }
 }
 
-/// A thread, and the token that it wakes by: the checker's own is taken away by any other wait.
+/// A thread and its park token: loom's own token is consumed by any other wait.
 #[derive(Clone)]
 pub(super) struct Thread {
-    notification: Arc<AtomicBool>,
+    token: Arc<AtomicBool>,
     thread: thread::Thread,
 }
 
@@ -99,8 +99,8 @@ impl Thread {
     }
 
     pub(super) fn unpark(&self) {
-        Signal::may_come(When::Waking);
-        self.notification.swap(true, Ordering::Release);
+        Signal::deliver(When::Waking);
+        self.token.swap(true, Ordering::Release);
         self.thread.unpark();
     }
 }
@@ -111,18 +111,18 @@ loom::thread_local! {
 }
 
 pub(super) fn current() -> Thread {
-    Signal::may_come(When::Naming);
-    Thread { notification: TOKEN.with(Arc::clone), thread: thread::current() }
+    Signal::deliver(When::Naming);
+    Thread { token: TOKEN.with(Arc::clone), thread: thread::current() }
 }
 
 pub(super) fn park() {
-    let notification = TOKEN.with(Arc::clone);
-    while !notification.swap(false, Ordering::Acquire) {
+    let token = TOKEN.with(Arc::clone);
+    while !token.swap(false, Ordering::Acquire) {
         thread::park();
     }
 }
 
-/// A signal to this thread: a handler that is called once, where the canceller has its mutex.
+/// A signal to this thread: a handler that is called once, while this thread has the mutex of the cancel token.
 pub(super) struct Signal(Rc<Armed>);
 
 struct Armed {
@@ -145,7 +145,7 @@ impl Signal {
         Self::armed(When::Waking, handler)
     }
 
-    pub(super) fn has_come(&self) -> bool {
+    pub(super) fn was_delivered(&self) -> bool {
         self.0.handler.borrow().is_none()
     }
 
@@ -155,7 +155,8 @@ impl Signal {
         Self(armed)
     }
 
-    fn may_come(when: When) {
+    /// Calls the handler, if the signal is armed for this moment.
+    fn deliver(when: When) {
         let armed = SIGNAL.with(|signal| signal.borrow().clone());
         let handler =
             armed.filter(|armed| armed.when == when).and_then(|armed| armed.handler.borrow_mut().take());

@@ -1,8 +1,8 @@
-//! A client in a scenario: its options, what it is in the middle of, and how its next step is written.
+//! A client of a scenario: its options, its state, and how its next step is written.
 
 use std::collections::VecDeque;
 
-use super::{Played, time};
+use super::{ScriptResult, time};
 use crate::clock::Now;
 use crate::options::{LockOptions, Polling, Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
@@ -26,23 +26,24 @@ pub(super) struct Client {
     pub(super) releasing: Option<Releasing>,
     /// The renewal of the lease, if it has begun.
     pub(super) renewing: Option<Renewing>,
-    /// How many times it was.
+    /// How often a lease was renewed.
     pub(super) renewals: u64,
     /// What its connection watches.
     pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
-    /// When it is no longer to be sent.
+    /// When it may no longer be sent.
     pub(super) before: Option<End>,
-    /// The values that the commands of its attempt have carried, each of which is to be in the key once (I2).
+    /// The values that the commands of its attempt have carried; each may be sent once (I2).
     pub(super) values: Vec<Vec<u8>>,
-    pub(super) answer: Option<Reply>,
-    /// Requests that were lost, with what their connections watched.
+    /// The reply on its way.
+    pub(super) reply: Option<Reply>,
+    /// Lost requests, with what their connections watched.
     pub(super) lost: VecDeque<(Command, Watching)>,
     pub(super) asleep: bool,
 }
 
 impl Client {
-    pub(super) fn declared(n: u64, options: &[&str]) -> Played<Self> {
+    pub(super) fn declared(n: u64, options: &[&str]) -> ScriptResult<Self> {
         let mut client = Client {
             options: LockOptions::held_until_released(),
             number: n,
@@ -57,7 +58,7 @@ impl Client {
             sent: None,
             before: None,
             values: Vec::new(),
-            answer: None,
+            reply: None,
             lost: VecDeque::new(),
             asleep: false,
         };

@@ -1,92 +1,92 @@
-//! A few small scenes in every schedule, and with every value that a weakly ordered load may see.
+//! A few small scenarios in every schedule with few preemptions, with every value that a weakly ordered load may see.
 
-#[allow(clippy::duplicate_mod, reason = "made of what another checker knows")]
-#[path = "../../../src/server/combining.rs"]
-mod combining;
+#[allow(clippy::duplicate_mod, reason = "compiled with the primitives of another checker")]
+#[path = "../../../src/backend/pipelining/combiner.rs"]
+mod subject;
 
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
 use loom::thread;
 
-use super::ledger::{Answer, End, Job, Ledger};
+use super::results::{Job, JobResult, Outcome, Results};
 use crate::weak_sync as sync;
-use combining::{Joined, Batch, Combiner, WaitStage};
+use subject::{Batch, Combiner, Joined, WaitStage};
 use sync::Thread;
 
 pub(super) fn trials() -> Vec<Trial> {
     let scenarios: [(&'static str, fn()); 7] = [
-        ("two_share", || play([None; 2], 2)),
-        ("three_share", || play([None; 3], 3)),
-        ("three_share_by_twos", || play([None; 3], 2)),
-        ("one_has_enough_in_the_queue", || play([None, Some(WaitStage::Queued)], 2)),
-        ("one_has_enough_aboard", || play([None, Some(WaitStage::InFlight)], 2)),
-        ("two_have_enough_here_and_there", || {
-            play([None, Some(WaitStage::Queued), Some(WaitStage::InFlight)], 3);
+        ("two_share", || run([None; 2], 2)),
+        ("three_share", || run([None; 3], 3)),
+        ("three_share_in_batches_of_two", || run([None; 3], 2)),
+        ("one_gives_up_in_the_queue", || run([None, Some(WaitStage::Queued)], 2)),
+        ("one_gives_up_in_flight", || run([None, Some(WaitStage::InFlight)], 2)),
+        ("two_give_up_in_different_stages", || {
+            run([None, Some(WaitStage::Queued), Some(WaitStage::InFlight)], 3);
         }),
-        ("one_of_three_has_enough_aboard", || play([None, None, Some(WaitStage::InFlight)], 3)),
+        ("one_of_three_gives_up_in_flight", || run([None, None, Some(WaitStage::InFlight)], 3)),
     ];
-    let trial = |(name, scenario)| crate::exhausted(format!("trips::every_schedule::{name}"), scenario);
+    let trial = |(name, scenario)| crate::exhausted(format!("combiner::every_schedule::{name}"), scenario);
     scenarios.into_iter().map(trial).collect()
 }
 
-struct World {
-    combiner: Combiner<QueuedCommand, Answer>,
-    ledger: Ledger,
+struct Harness {
+    combiner: Combiner<QueuedJob, JobResult>,
+    results: Results,
 }
 
-struct QueuedCommand {
+struct QueuedJob {
     job: Job,
-    /// Whoever has enough aboard is woken there for no reason, so that it sees where it is.
-    impatient: Option<Thread>,
+    /// The thread, if it gives up in flight: the leader unparks it without a result, so that it sees its stage.
+    gives_up_in_flight: Option<Thread>,
 }
 
-/// Each thread wants one job carried, and may have enough at once, here or there.
-fn play<const N: usize>(parts: [Option<WaitStage>; N], max_batch: usize) {
-    let world = Arc::new(World { combiner: Combiner::new(max_batch), ledger: Ledger::default() });
+/// Each thread wants one job executed, and may give up at once in one stage.
+fn run<const N: usize>(workers: [Option<WaitStage>; N], max_batch: usize) {
+    let harness = Arc::new(Harness { combiner: Combiner::new(max_batch), results: Results::default() });
     let mut threads = Vec::new();
-    for (of, enough) in parts.into_iter().enumerate().skip(1) {
-        let world = Arc::clone(&world);
-        threads.push(thread::spawn(move || world.travel(Job { of, round: 0 }, enough)));
+    for (worker, gives_up) in workers.into_iter().enumerate().skip(1) {
+        let harness = Arc::clone(&harness);
+        threads.push(thread::spawn(move || harness.execute(Job { worker, round: 0 }, gives_up)));
     }
-    world.travel(Job { of: 0, round: 0 }, parts[0]);
+    harness.execute(Job { worker: 0, round: 0 }, workers[0]);
     for thread in threads {
         thread.join().unwrap();
     }
-    let [least, most] = world.ledger.look_back(N);
-    assert!((least..=most).contains(&world.combiner.dequeued()));
-    assert_eq!(format!("{:?}", world.combiner), "Trips { under_way: 0, queued: 0, .. }");
+    let [least, most] = harness.results.check(N);
+    assert!((least..=most).contains(&harness.combiner.dequeued()));
+    assert_eq!(format!("{:?}", harness.combiner), "Combiner { in_progress: 0, queued: 0, .. }");
 }
 
-impl World {
-    fn travel(&self, job: Job, enough: Option<WaitStage>) {
-        let impatient = enough == Some(WaitStage::InFlight);
-        let load = || QueuedCommand { job, impatient: impatient.then(sync::current) };
-        let park = |waiting| {
-            if enough == Some(waiting) {
-                self.ledger.enough(job, waiting == WaitStage::InFlight);
+impl Harness {
+    fn execute(&self, job: Job, gives_up: Option<WaitStage>) {
+        let gives_up_in_flight = gives_up == Some(WaitStage::InFlight);
+        let queued = || QueuedJob { job, gives_up_in_flight: gives_up_in_flight.then(sync::current) };
+        let park = |stage| {
+            if gives_up == Some(stage) {
+                self.results.gave_up(job, stage == WaitStage::InFlight);
                 return false;
             }
             sync::park();
             true
         };
-        match self.combiner.join(load, |_| true, park) {
+        match self.combiner.join(queued, |_| true, park) {
             Joined::Leader { batch, waited } => {
-                self.ledger.ended(job, End::Led { waited });
+                self.results.ended(job, Outcome::Led { waited });
                 self.lead(job, batch);
             }
-            Joined::Completed(answer) => self.ledger.ended(job, End::Completed(answer)),
-            Joined::Abandoned => self.ledger.ended(job, End::Abandoned),
+            Joined::Completed(result) => self.results.ended(job, Outcome::Completed(result)),
+            Joined::Abandoned => self.results.ended(job, Outcome::Abandoned),
         }
     }
 
-    fn lead(&self, job: Job, mut batch: Batch<'_, QueuedCommand, Answer>) {
+    fn lead(&self, job: Job, mut batch: Batch<'_, QueuedJob, JobResult>) {
         batch.fill();
-        batch.jobs().for_each(|load| self.ledger.taken(load.job));
-        batch.jobs().filter_map(|load| load.impatient.as_ref()).for_each(Thread::unpark);
-        self.ledger.carried(job);
-        let answers: Vec<_> = batch.jobs().map(|load| self.ledger.carried(load.job)).collect();
-        batch.jobs().for_each(|load| self.ledger.answered(load.job));
-        batch.end(answers, |load, answer| self.ledger.orphaned(load.job, *answer));
+        batch.jobs().for_each(|queued| self.results.batched(queued.job));
+        batch.jobs().filter_map(|queued| queued.gives_up_in_flight.as_ref()).for_each(Thread::unpark);
+        self.results.executed(job);
+        let results: Vec<_> = batch.jobs().map(|queued| self.results.executed(queued.job)).collect();
+        batch.jobs().for_each(|queued| self.results.completed(queued.job));
+        batch.end(results, |queued, result| self.results.abandoned(queued.job, *result));
     }
 }

@@ -1,66 +1,66 @@
-//! What became of each job: who has carried it, and what its thread was told.
+//! What became of each job: which thread executed it, and what its own thread was told.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What a thread wants carried.
+/// What a thread wants executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Job {
-    pub(super) of: usize,
+    pub(super) worker: usize,
     pub(super) round: usize,
 }
 
-/// What a leader says has become of a job.
+/// The result that a leader hands out for a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
-    Carried(Job),
-    /// Its own thread may carry it.
-    Unread(Job),
+pub(super) enum JobResult {
+    Executed(Job),
+    /// Its own thread may execute it.
+    NotExecuted(Job),
 }
 
-impl Answer {
+impl JobResult {
     pub(super) fn job(self) -> Job {
-        let (Answer::Carried(job) | Answer::Unread(job)) = self;
+        let (JobResult::Executed(job) | JobResult::NotExecuted(job)) = self;
         job
     }
 }
 
-/// What joining came to, for the one whose job it is.
+/// The outcome of joining, for the thread whose job it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum Outcome {
     /// It leads, at once or after it has waited.
     Led {
         waited: bool,
     },
-    Completed(Answer),
+    Completed(JobResult),
     Abandoned,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-#[allow(clippy::struct_excessive_bools, reason = "each may be so or not")]
+#[allow(clippy::struct_excessive_bools, reason = "they are independent")]
 struct Entry {
-    /// How often it was taken along.
-    taken: usize,
-    /// How often it was carried, by whomever.
-    carried: usize,
-    /// How often an answer to it was handed out, and how often that was nobody's.
-    answered: usize,
-    orphaned: usize,
-    /// Whether its thread has had enough, of the queue and of waiting for the answer.
-    enough_queued: bool,
-    enough_aboard: bool,
-    /// Whether its thread died where it led.
-    died: bool,
-    /// Whether nobody may be told that it has an answer which is nobody's: whoever tells dies of it.
-    untold: bool,
-    end: Option<End>,
+    /// How often another thread's batch took it.
+    batched: usize,
+    /// How often it was executed, by any thread.
+    executed: usize,
+    /// How often a result was handed out for it.
+    results: usize,
+    /// How often its result was reported as abandoned.
+    abandoned: usize,
+    gave_up_queued: bool,
+    gave_up_in_flight: bool,
+    /// Whether its thread panicked as a leader.
+    panicked: bool,
+    /// Whether an abandoned result may stay unreported, since the leader panics at the first.
+    may_be_unreported: bool,
+    outcome: Option<Outcome>,
 }
 
-/// Kept by means that the checkers do not know: writing it is no moment for another thread.
+/// The results, under a mutex that the checkers do not know: noting one is not a scheduling point.
 #[derive(Default)]
-pub(super) struct Ledger(Mutex<BTreeMap<Job, Entry>>);
+pub(super) struct Results(Mutex<BTreeMap<Job, Entry>>);
 
-impl Ledger {
+impl Results {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Job, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -69,89 +69,95 @@ impl Ledger {
         note(self.lock().entry(job).or_default());
     }
 
-    pub(super) fn taken(&self, job: Job) {
+    pub(super) fn batched(&self, job: Job) {
         self.note(job, |entry| {
             assert!(
-                entry.end.is_none() || entry.enough_aboard,
-                "{job:?} is taken along though its thread waits no longer"
+                entry.outcome.is_none() || entry.gave_up_in_flight,
+                "{job:?} is in a batch though its thread waits no longer"
             );
-            entry.taken += 1;
-            assert_eq!(entry.taken, 1, "{job:?} is taken along twice");
+            entry.batched += 1;
+            assert_eq!(entry.batched, 1, "{job:?} is in two batches");
         });
     }
 
-    pub(super) fn carried(&self, job: Job) -> Answer {
+    pub(super) fn executed(&self, job: Job) -> JobResult {
         self.note(job, |entry| {
-            entry.carried += 1;
-            assert_eq!(entry.carried, 1, "{job:?} is carried twice");
+            entry.executed += 1;
+            assert_eq!(entry.executed, 1, "{job:?} is executed twice");
         });
-        Answer::Carried(job)
+        JobResult::Executed(job)
     }
 
-    /// To be noted before it is handed out.
-    pub(super) fn answered(&self, job: Job) {
-        self.note(job, |entry| entry.answered += 1);
+    /// Noted before the result is handed out.
+    pub(super) fn completed(&self, job: Job) {
+        self.note(job, |entry| entry.results += 1);
     }
 
-    pub(super) fn orphaned(&self, job: Job, answer: Answer) {
-        assert_eq!(answer.job(), job, "told of another's answer");
+    pub(super) fn abandoned(&self, job: Job, result: JobResult) {
+        assert_eq!(result.job(), job, "the result of another job");
         self.note(job, |entry| {
-            assert!(entry.enough_aboard, "the answer to {job:?} is still waited for");
-            entry.orphaned += 1;
-            assert_eq!(entry.orphaned, 1, "told twice that {job:?} has an answer");
+            assert!(entry.gave_up_in_flight, "the result of {job:?} is abandoned though its thread waits");
+            entry.abandoned += 1;
+            assert_eq!(entry.abandoned, 1, "the result of {job:?} is reported twice");
         });
     }
 
-    pub(super) fn enough(&self, job: Job, in_flight: bool) {
+    pub(super) fn gave_up(&self, job: Job, in_flight: bool) {
         self.note(job, |entry| {
-            let enough = if in_flight { &mut entry.enough_aboard } else { &mut entry.enough_queued };
-            *enough = true;
+            let gave_up = if in_flight { &mut entry.gave_up_in_flight } else { &mut entry.gave_up_queued };
+            *gave_up = true;
         });
     }
 
-    pub(super) fn died(&self, job: Job) {
-        self.note(job, |entry| entry.died = true);
+    pub(super) fn panicked(&self, job: Job) {
+        self.note(job, |entry| entry.panicked = true);
     }
 
-    pub(super) fn may_stay_untold(&self, job: Job) {
-        self.note(job, |entry| entry.untold = true);
+    pub(super) fn may_be_unreported(&self, job: Job) {
+        self.note(job, |entry| entry.may_be_unreported = true);
     }
 
-    pub(super) fn ended(&self, job: Job, end: End) {
-        self.note(job, |entry| assert_eq!(entry.end.replace(end), None));
+    pub(super) fn ended(&self, job: Job, outcome: Outcome) {
+        self.note(job, |entry| assert_eq!(entry.outcome.replace(outcome), None));
     }
 
-    /// When all is over: each job was carried once, or its thread knows that this is not sure. Returns the fewest and the most that trips
-    /// can have taken out of the queue.
-    pub(super) fn look_back(&self, jobs: usize) -> [usize; 2] {
+    /// Checks at the end that each job was executed once, or that its thread knows that this is uncertain. Returns the least and the
+    /// greatest possible number of requests that batches have taken out of the queue.
+    pub(super) fn check(&self, jobs: usize) -> [usize; 2] {
         let entries = self.lock();
-        assert_eq!(entries.len(), jobs, "a thread has not come back: {entries:#?}");
+        assert_eq!(entries.len(), jobs, "jobs are missing: {entries:#?}");
         let mut dequeued = [0, 0];
         for (job, entry) in &*entries {
-            let Entry { taken, carried, answered, orphaned, .. } = *entry;
-            let (least, most) = match entry.end {
-                Some(End::Led { waited }) => {
+            let Entry { batched, executed, results, abandoned, .. } = *entry;
+            let (least, most) = match entry.outcome {
+                Some(Outcome::Led { waited }) => {
                     assert_eq!(
-                        [taken, answered, orphaned],
+                        [batched, results, abandoned],
                         [0, 0, 0],
-                        "{job:?} was another's too: {entry:?}"
+                        "{job:?} was also in another thread's batch: {entry:?}"
                     );
-                    assert!(carried == 1 || entry.died, "{job:?} was not carried: {entry:?}");
-                    // Who has had enough may have been the next just then.
-                    (usize::from(waited && !entry.enough_queued), usize::from(waited))
+                    assert!(executed == 1 || entry.panicked, "{job:?} was not executed: {entry:?}");
+                    // A thread that gave up in the queue may have been made the leader at that moment.
+                    (usize::from(waited && !entry.gave_up_queued), usize::from(waited))
                 }
-                Some(End::Completed(answer)) => {
-                    assert_eq!(answer.job(), *job, "another's answer: {entry:?}");
-                    assert_eq!([taken, carried, answered, orphaned], [1, 1, 1, 0], "{job:?}: {entry:?}");
+                Some(Outcome::Completed(result)) => {
+                    assert_eq!(result.job(), *job, "the result of another job: {entry:?}");
+                    assert_eq!([batched, executed, results, abandoned], [1, 1, 1, 0], "{job:?}: {entry:?}");
                     (1, 1)
                 }
-                Some(End::Abandoned) => {
-                    assert_eq!(taken, 1, "{job:?}: {entry:?}");
-                    assert!(answered == 0 || entry.enough_aboard, "the answer to {job:?} is lost: {entry:?}");
-                    assert!(orphaned == answered || entry.untold, "nobody is told of {job:?}: {entry:?}");
+                Some(Outcome::Abandoned) => {
+                    assert_eq!(batched, 1, "{job:?}: {entry:?}");
+                    assert!(
+                        results == 0 || entry.gave_up_in_flight,
+                        "the result of {job:?} is lost: {entry:?}"
+                    );
+                    assert!(
+                        abandoned == results || entry.may_be_unreported,
+                        "the result of {job:?} is unreported: {entry:?}"
+                    );
                     (1, 1)
                 }
-                None => panic!("{job:?} has no end: {entry:?}"),
+                None => panic!("{job:?} has no outcome: {entry:?}"),
             };
             dequeued = [dequeued[0] + least, dequeued[1] + most];
         }

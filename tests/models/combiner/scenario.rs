@@ -7,293 +7,294 @@ use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
-use super::actor::Actor;
-use super::combining::{Joined, Batch, Combiner};
-use super::ledger::{Answer, Job, Ledger};
+use super::results::{Job, JobResult, Results};
+use super::subject::{Batch, Combiner, Joined};
 use super::sync::{Thread, lock, wait_while};
+use super::worker::Worker;
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Encoded {
+pub(super) struct Behavior {
     pub(super) rounds: usize,
-    pub(super) enough: Enough,
+    pub(super) gives_up: GivesUp,
     pub(super) lead: Lead,
 }
 
-/// Where it has had enough of waiting, at any moment.
+/// In which stage of waiting it gives up, at any moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Enough {
-    Nowhere,
+pub(super) enum GivesUp {
+    Never,
     Queued,
     InFlight,
     Anywhere,
 }
 
-/// What it does with a trip.
+/// What it does as the leader of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lead {
-    /// Takes others along, carries all that is wanted, and hands out the answers.
-    Shares,
-    /// Asks once more who wants to come.
-    InTwoGoes,
-    /// Does not come to the point where it takes others along, and just goes.
+    /// Takes requests from the queue, executes all jobs, and hands out the results.
+    Combines,
+    /// Takes requests from the queue twice.
+    FillsTwice,
+    /// Takes no requests from the queue.
     Alone,
-    /// The server has read nothing. The trip ends, and the leader tries again.
-    Crowded,
-    /// The last gets no answer.
-    TellsFew,
-    /// It panics before anything is carried.
-    DiesOnTheWay,
-    /// It panics when all is carried.
-    DiesWithTheAnswers,
-    /// It panics where it is told of an answer that is nobody's.
-    DiesOfAnOrphan,
+    /// The server has executed nothing. The batch ends, and the leader retries its own job.
+    TooManyClients,
+    /// The last job gets no result.
+    LosesTheLastResult,
+    PanicsBeforeExecution,
+    PanicsAfterExecution,
+    PanicsOnAnAbandonedResult,
 }
 
-impl Encoded {
+impl Behavior {
     pub(super) fn new() -> Self {
-        Self { rounds: 1, enough: Enough::Nowhere, lead: Lead::Shares }
+        Self { rounds: 1, gives_up: GivesUp::Never, lead: Lead::Combines }
     }
 
     pub(super) fn times(self, rounds: usize) -> Self {
         Self { rounds, ..self }
     }
 
-    pub(super) fn until(self, enough: Enough) -> Self {
-        Self { enough, ..self }
+    pub(super) fn gives_up(self, gives_up: GivesUp) -> Self {
+        Self { gives_up, ..self }
     }
 
-    pub(super) fn by(self, lead: Lead) -> Self {
+    pub(super) fn leads(self, lead: Lead) -> Self {
         Self { lead, ..self }
     }
 
     fn any() -> Self {
-        let enough = [Enough::Nowhere, Enough::Queued, Enough::InFlight, Enough::Anywhere];
+        let gives_up = [GivesUp::Never, GivesUp::Queued, GivesUp::InFlight, GivesUp::Anywhere];
         let lead = [
-            Lead::Shares,
-            Lead::InTwoGoes,
+            Lead::Combines,
+            Lead::FillsTwice,
             Lead::Alone,
-            Lead::Crowded,
-            Lead::TellsFew,
-            Lead::DiesOnTheWay,
-            Lead::DiesWithTheAnswers,
-            Lead::DiesOfAnOrphan,
+            Lead::TooManyClients,
+            Lead::LosesTheLastResult,
+            Lead::PanicsBeforeExecution,
+            Lead::PanicsAfterExecution,
+            Lead::PanicsOnAnAbandonedResult,
         ];
         Self {
             rounds: thread_rng().gen_range(1..3),
-            enough: enough[thread_rng().gen_range(0..enough.len())],
+            gives_up: gives_up[thread_rng().gen_range(0..gives_up.len())],
             lead: lead[thread_rng().gen_range(0..lead.len())],
         }
     }
 }
 
-pub(super) struct Scene {
-    parts: Vec<Encoded>,
+pub(super) struct Scenario {
+    workers: Vec<Behavior>,
     max_batch: usize,
-    crowds_above: usize,
+    contended_above: usize,
     in_order: bool,
 }
 
-impl Scene {
-    pub(super) fn of<const N: usize>(parts: [Encoded; N]) -> Self {
-        Self { parts: parts.to_vec(), max_batch: 128, crowds_above: 0, in_order: false }
+impl Scenario {
+    pub(super) fn of<const N: usize>(workers: [Behavior; N]) -> Self {
+        Self { workers: workers.to_vec(), max_batch: 128, contended_above: 0, in_order: false }
     }
 
-    /// Whatever there is, another each time.
+    /// Any scenario: another in each run.
     pub(super) fn any() -> Self {
-        let parts = (0..thread_rng().gen_range(2..6)).map(|_| Encoded::any()).collect();
-        let (max_batch, crowds_above) = (thread_rng().gen_range(1..5), thread_rng().gen_range(0..4));
-        Self { parts, max_batch, crowds_above, in_order: false }
+        let workers = (0..thread_rng().gen_range(2..6)).map(|_| Behavior::any()).collect();
+        let (max_batch, contended_above) = (thread_rng().gen_range(1..5), thread_rng().gen_range(0..4));
+        Self { workers, max_batch, contended_above, in_order: false }
     }
 
-    /// A trip carries so many, its leader included.
-    pub(super) fn with_seats(self, max_batch: usize) -> Self {
+    /// A batch has room for so many jobs, its leader's included.
+    pub(super) fn with_max_batch(self, max_batch: usize) -> Self {
         Self { max_batch, ..self }
     }
 
-    /// So many threads are none, but one more is.
-    pub(super) fn with_crowds_above(self, crowds_above: usize) -> Self {
-        Self { crowds_above, ..self }
+    /// More active threads than these count as contention.
+    pub(super) fn contended_above(self, contended_above: usize) -> Self {
+        Self { contended_above, ..self }
     }
 
-    /// They come one after the other, each before the first goes.
+    /// The threads join one after the other, all of them before the first batch is filled.
     pub(super) fn in_order(self) -> Self {
         Self { in_order: true, ..self }
     }
 
-    /// Plays it once, in the schedule of the checker, and looks whether all came out right.
-    pub(super) fn play(self) {
-        let world = Arc::new(World::new(self));
+    /// Runs the scenario once, in the schedule of the checker, and checks the results.
+    pub(super) fn run(self) {
+        let harness = Arc::new(Harness::new(self));
         let mut threads = Vec::new();
-        for (number, part) in world.scenario.parts.iter().copied().enumerate() {
-            threads.push(spawn(&world, move |world| {
-                world.threads[number].clone().enter();
-                Actor::new(world, number, part).act();
+        for (number, behavior) in harness.scenario.workers.iter().copied().enumerate() {
+            threads.push(spawn(&harness, move |harness| {
+                harness.threads[number].clone().enter();
+                Worker::new(harness, number, behavior).run();
             }));
-            // Who ends waits: one thread for each, so that it comes at any moment.
-            if part.enough != Enough::Nowhere {
-                threads.push(spawn(&world, move |world| {
-                    world.over[number].store(true, SeqCst);
-                    world.threads[number].unpark();
+            // One thread for each time limit, so that it is reached at any moment.
+            if behavior.gives_up != GivesUp::Never {
+                threads.push(spawn(&harness, move |harness| {
+                    harness.timed_out[number].store(true, SeqCst);
+                    harness.threads[number].unpark();
                 }));
             }
         }
         for thread in threads {
             thread.join().unwrap();
         }
-        world.look_back();
+        harness.check();
     }
 }
 
-fn spawn(world: &Arc<World>, body: impl FnOnce(&World) + Send + 'static) -> thread::JoinHandle<()> {
-    let world = Arc::clone(world);
-    thread::spawn(move || body(&world))
+fn spawn(harness: &Arc<Harness>, body: impl FnOnce(&Harness) + Send + 'static) -> thread::JoinHandle<()> {
+    let harness = Arc::clone(harness);
+    thread::spawn(move || body(&harness))
 }
 
-pub(super) struct World {
-    scenario: Scene,
-    pub(super) combiner: Combiner<Job, Answer>,
-    pub(super) ledger: Ledger,
+pub(super) struct Harness {
+    scenario: Scenario,
+    pub(super) combiner: Combiner<Job, JobResult>,
+    pub(super) results: Results,
     threads: Vec<Thread>,
-    /// Who has had enough.
-    pub(super) over: Vec<AtomicBool>,
-    /// How many have come, where the order matters.
-    came: (Mutex<usize>, Condvar),
-    /// Whose jobs were carried or taken along by whoever carries them, in that order.
+    /// Which threads have reached their time limit.
+    pub(super) timed_out: Vec<AtomicBool>,
+    /// How many threads have joined, where the order matters.
+    joined: (Mutex<usize>, Condvar),
+    /// The threads whose jobs were taken by a batch or led one, in that order.
     served: Mutex<Vec<usize>>,
     in_progress: AtomicUsize,
 }
 
-impl World {
-    fn new(scenario: Scene) -> Self {
+impl Harness {
+    fn new(scenario: Scenario) -> Self {
         Self {
             combiner: Combiner::new(scenario.max_batch),
-            ledger: Ledger::default(),
-            threads: scenario.parts.iter().map(|_| Thread::default()).collect(),
-            over: scenario.parts.iter().map(|_| AtomicBool::new(false)).collect(),
-            came: (Mutex::new(0), Condvar::new()),
+            results: Results::default(),
+            threads: scenario.workers.iter().map(|_| Thread::default()).collect(),
+            timed_out: scenario.workers.iter().map(|_| AtomicBool::new(false)).collect(),
+            joined: (Mutex::new(0), Condvar::new()),
             served: Mutex::new(Vec::new()),
             in_progress: AtomicUsize::new(0),
             scenario,
         }
     }
 
-    /// Where the order matters, returns when those before this one have come.
-    pub(super) fn wait_for_turn(&self, number: usize) {
+    /// Where the order matters, returns when the threads before this one have joined.
+    pub(super) fn wait_to_join(&self, number: usize) {
         if self.scenario.in_order {
-            let (came, more) = &self.came;
-            drop(wait_while(more, lock(came), |came| *came < number));
+            let (joined, changed) = &self.joined;
+            drop(wait_while(changed, lock(joined), |joined| *joined < number));
         }
     }
 
-    /// This one is in the queue now, or leads.
-    pub(super) fn has_come(&self, number: usize) {
+    /// The thread is in the queue, or leads.
+    pub(super) fn has_joined(&self, number: usize) {
         if self.scenario.in_order {
-            let (came, more) = &self.came;
-            let mut came = lock(came);
-            *came = (*came).max(number + 1);
-            more.notify_all();
+            let (joined, changed) = &self.joined;
+            let mut joined = lock(joined);
+            *joined = (*joined).max(number + 1);
+            changed.notify_all();
         }
     }
 
-    /// Where the order matters, the first has them all come before it does anything.
-    pub(super) fn sets_out(&self, number: usize) {
+    /// Where the order matters, the first leader waits here until all threads have joined.
+    pub(super) fn begins_batch(&self, number: usize) {
         let others = self.in_progress.fetch_add(1, SeqCst);
-        assert!(others == 0 || !self.all_wait(), "two lead, though others wait for one");
+        assert!(others == 0 || !self.all_wait(), "two batches are in progress, and no thread has given up");
         if number == 0 {
-            self.wait_for_turn(self.scenario.parts.len());
+            self.wait_to_join(self.scenario.workers.len());
         }
-        self.serves(number);
+        self.note_served(number);
     }
 
-    pub(super) fn serves(&self, number: usize) {
+    pub(super) fn note_served(&self, number: usize) {
         lock(&self.served).push(number);
     }
 
-    /// To be called before the trip ends.
-    pub(super) fn comes_back(&self) {
+    /// Called before the batch ends.
+    pub(super) fn ends_batch(&self) {
         self.in_progress.fetch_sub(1, SeqCst);
     }
 
     pub(super) fn is_contended(&self, number: usize, active: usize) -> bool {
-        let threads = self.scenario.parts.len();
-        assert!((1..=threads).contains(&active), "{about} are about, of {threads}");
+        let threads = self.scenario.workers.len();
+        assert!((1..=threads).contains(&active), "{active} active threads of {threads}");
         if self.scenario.in_order && self.all_wait() {
-            assert_eq!(active, number + 1, "so many are here");
+            assert_eq!(active, number + 1, "the threads that have joined are active");
         }
-        active > self.scenario.crowds_above
+        active > self.scenario.contended_above
     }
 
-    /// Whether so many are ever a crowd.
+    /// Whether there can be contention.
     pub(super) fn may_wait(&self) -> bool {
-        self.scenario.parts.len() > self.scenario.crowds_above
+        self.scenario.workers.len() > self.scenario.contended_above
     }
 
-    /// So many are aboard of a trip that takes nobody else along.
-    pub(super) fn sees_aboard(&self, others: usize) {
-        assert!(others < self.scenario.max_batch, "too many are aboard");
+    /// Checks a batch that has just been filled with requests of so many other threads.
+    pub(super) fn check_batch(&self, others: usize) {
+        assert!(others < self.scenario.max_batch, "the batch is too large");
         let full = others + 1 == self.scenario.max_batch;
-        assert!(full || self.who_is_left() == 0, "there are seats, and others wait");
+        assert!(full || self.still_queued() == 0, "the batch has room, and requests are queued");
     }
 
-    /// A trip has ended, which began to when so many had been moved.
-    pub(super) fn sees_answers(&self, dequeued: usize) {
-        let left = self.who_is_left();
-        assert!(left == 0 || self.combiner.dequeued() > dequeued, "others are answered before the next is on its way");
+    /// Checks, as a result is handed out, that the next batch has its leader: so many requests were dequeued before the batch ended.
+    pub(super) fn check_handed_out(&self, dequeued: usize) {
+        let queued = self.still_queued();
+        assert!(
+            queued == 0 || self.combiner.dequeued() > dequeued,
+            "results are handed out before the next batch has a leader"
+        );
     }
 
-    /// How many are in the queue for sure.
-    fn who_is_left(&self) -> usize {
+    /// How many requests are certainly in the queue.
+    fn still_queued(&self) -> usize {
         if self.scenario.in_order && self.all_wait() {
-            self.scenario.parts.len() - lock(&self.served).len()
+            self.scenario.workers.len() - lock(&self.served).len()
         } else {
             0
         }
     }
 
-    /// Whether nobody leads beside another.
+    /// Whether there is never more than one batch in progress.
     fn all_wait(&self) -> bool {
-        let has_enough = |part: &Encoded| matches!(part.enough, Enough::Queued | Enough::Anywhere);
-        self.scenario.crowds_above == 0 && !self.scenario.parts.iter().any(has_enough)
+        let gives_up = |worker: &Behavior| matches!(worker.gives_up, GivesUp::Queued | GivesUp::Anywhere);
+        self.scenario.contended_above == 0 && !self.scenario.workers.iter().any(gives_up)
     }
 
-    fn look_back(&self) {
-        let rounds = self.scenario.parts.iter().map(|part| part.rounds);
-        let [least, most] = self.ledger.look_back(rounds.sum());
+    fn check(&self) {
+        let rounds = self.scenario.workers.iter().map(|worker| worker.rounds);
+        let [least, most] = self.results.check(rounds.sum());
         let dequeued = self.combiner.dequeued();
-        assert!((least..=most).contains(&dequeued), "{moved} were moved, but it was {least} to {most}");
+        assert!((least..=most).contains(&dequeued), "{dequeued} dequeued, expected {least} to {most}");
         if self.scenario.in_order {
-            let patient = |number: &usize| self.scenario.parts[*number].enough == Enough::Nowhere;
+            let patient = |number: &usize| self.scenario.workers[*number].gives_up == GivesUp::Never;
             let served: Vec<_> = lock(&self.served).iter().copied().filter(patient).collect();
             assert!(served.is_sorted(), "not first come, first served: {served:?}");
         }
-        self.is_at_rest();
+        self.check_idle();
     }
 
-    /// Nothing is under way, nobody is in the queue, and nobody is about.
-    fn is_at_rest(&self) {
-        let mut first = self.leads_at_once(|active| panic!("a trip is under way yet, and {about} are about"));
+    /// Checks that no batch is in progress, no request is queued, and no thread is active.
+    fn check_idle(&self) {
+        let mut first =
+            self.leads_at_once(|active| panic!("a batch is in progress, and {active} threads are active"));
         first.fill();
-        assert_eq!(first.jobs().count(), 0, "somebody is in the queue yet");
+        assert_eq!(first.jobs().count(), 0, "a request is still queued");
         let second = self.leads_at_once(|active| {
-            assert_eq!(active, 2, "somebody else is about yet");
+            assert_eq!(active, 2, "another thread is still active");
             false
         });
-        // Its thread is about, as long as it has something to do.
+        // A leader is active until its batch is dropped.
         first.end([], |_, _| ());
         let third = self.leads_at_once(|active| {
-            assert_eq!(active, 3, "all that lead are about");
+            assert_eq!(active, 3, "all leaders are active");
             false
         });
         let all = format!("{:?}", self.combiner);
-        assert_eq!(all, "Trips { under_way: 2, queued: 0, .. }");
+        assert_eq!(all, "Combiner { in_progress: 2, queued: 0, .. }");
         drop((first, second, third));
         let all = format!("{:?}", self.combiner);
-        assert_eq!(all, "Trips { under_way: 0, queued: 0, .. }");
+        assert_eq!(all, "Combiner { in_progress: 0, queued: 0, .. }");
     }
 
-    fn leads_at_once(&self, is_contended: impl Fn(usize) -> bool) -> Batch<'_, Job, Answer> {
-        let job = || unreachable!("nobody is to carry it");
+    fn leads_at_once(&self, is_contended: impl Fn(usize) -> bool) -> Batch<'_, Job, JobResult> {
+        let job = || unreachable!("no other thread executes it");
         match self.combiner.join(job, is_contended, |_| panic!("there is nothing to wait for")) {
             Joined::Leader { batch, waited: false } => batch,
             _ => panic!("it has waited"),

@@ -1,4 +1,4 @@
-//! A world of the search: three clients, their clocks, one key, and what is on its way.
+//! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
 use std::fmt;
 use std::time::Duration;
@@ -17,18 +17,18 @@ use crate::version::Version;
 const START: u64 = 1_795_000_000_000_000;
 const MILLI: u64 = 1000;
 
-/// What a world allows, in milliseconds.
+/// The conditions of a run. Times are in milliseconds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Laws {
+pub(super) struct Conditions {
     pub(super) protocols: [Protocol; 3],
     pub(super) expirations: [u64; 3],
-    /// How far clocks are apart at most.
+    /// How far apart the clocks are at most.
     pub(super) skew: u64,
-    /// How much longer than its time a lock is left alone.
+    /// The takeover margin.
     pub(super) margin: u64,
     /// How long a command may take from being sent to being carried out.
     pub(super) delay: u64,
-    /// Whether a command may wait for a connection before it is sent, for any time, unless it is bound to one.
+    /// Whether a command may wait for a connection before it is sent, for any time, unless its time is limited.
     pub(super) waits: bool,
 }
 
@@ -40,15 +40,15 @@ enum Doing {
     Nothing,
     /// There is no connection yet.
     Waiting(Request),
-    /// A command is on its way since then.
+    /// A command is on its way.
     Sent {
         command: Command,
         since: u64,
     },
-    /// It was carried out, and this is on its way back.
-    Answered(Reply),
+    /// The command was carried out, and the reply is on its way.
+    Replied(Reply),
     Asleep,
-    Inside(Lease),
+    Holding(Lease),
 }
 
 #[derive(Debug)]
@@ -71,29 +71,29 @@ struct Client {
 }
 
 #[derive(Debug)]
-pub(super) struct World {
-    laws: Laws,
+pub(super) struct Run {
+    conditions: Conditions,
     /// True time, in microseconds.
     time: u64,
     server: Server,
     clients: Vec<Client>,
-    /// What happened, if it is to be read: writing it takes longer than all the rest.
+    /// What happened; only on request, since writing it takes longer than the rest of the run.
     log: Option<Vec<String>>,
     /// How often a client acquired the lock, and how often a holder's lease was renewed.
-    pub(super) entries: u64,
+    pub(super) grants: u64,
     pub(super) renewals: u64,
     nonces: u64,
 }
 
-impl World {
-    fn new(laws: Laws) -> Self {
+impl Run {
+    fn new(conditions: Conditions) -> Self {
         let clients = (0..3).map(|n| Client {
-            protocol: laws.protocols[n],
+            protocol: conditions.protocols[n],
             // Two of three know that the server supports Watched.
             server: (n > 0).then_some(Version::new(2, 4, 18)),
-            holds_by: laws.protocols[n],
-            expiration: Duration::from_millis(laws.expirations[n]),
-            skew: laws.skew * MILLI * n as u64 / 2,
+            holds_by: conditions.protocols[n],
+            expiration: Duration::from_millis(conditions.expirations[n]),
+            skew: conditions.skew * MILLI * n as u64 / 2,
             doing: Doing::Nothing,
             attempt: None,
             releasing: None,
@@ -102,29 +102,29 @@ impl World {
             observation: None,
         });
         Self {
-            laws,
+            conditions,
             time: START,
             server: Server::holding(Some(b"1532000016.5".to_vec())),
             clients: clients.collect(),
             log: None,
-            entries: 0,
+            grants: 0,
             renewals: 0,
             nonces: 0,
         }
     }
 
-    /// Plays the steps, and returns the world, and whether two were inside at the end of one, which is the last.
-    pub(super) fn play(laws: Laws, steps: &[Choice]) -> (Self, bool) {
-        let mut world = Self::new(laws);
-        let overlap = steps.iter().any(|(n, choice, millis)| world.step(*n, *choice, *millis));
-        (world, overlap)
+    /// Performs the steps until there is an overlap. Returns the run, and whether there is one.
+    pub(super) fn perform(conditions: Conditions, steps: &[Choice]) -> (Self, bool) {
+        let mut run = Self::new(conditions);
+        let overlap = steps.iter().any(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        (run, overlap)
     }
 
-    /// Plays them again, and returns what happened.
-    pub(super) fn log(laws: Laws, steps: &[Choice]) -> String {
-        let mut world = Self { log: Some(Vec::new()), ..Self::new(laws) };
-        steps.iter().any(|(n, choice, millis)| world.step(*n, *choice, *millis));
-        world.log.unwrap_or_default().join("\n")
+    /// Performs the steps again, and returns what happened.
+    pub(super) fn log(conditions: Conditions, steps: &[Choice]) -> String {
+        let mut run = Self { log: Some(Vec::new()), ..Self::new(conditions) };
+        steps.iter().any(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        run.log.unwrap_or_default().join("\n")
     }
 
     fn now(&self, n: usize) -> Now {
@@ -132,52 +132,52 @@ impl World {
         Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(uptime) }
     }
 
-    /// Lets client `n` take one of its possible steps, after some time. Returns whether two are inside.
+    /// Lets client `n` take one of its possible steps, after some time. Returns whether two clients hold the lock.
     fn step(&mut self, n: usize, choice: u8, millis: u64) -> bool {
         self.pass(millis * MILLI);
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing => self.start(n, choice, now),
             Doing::Waiting(Request { before, .. }) if before.is_some_and(|end| end.has_passed(now)) => {
-                self.answer(n, Reply::TooLate);
+                self.reply(n, Reply::TooLate);
             }
-            Doing::Waiting(_) if one_in(16, choice) => self.answer(n, Reply::Unsent),
+            Doing::Waiting(_) if one_in(16, choice) => self.reply(n, Reply::Unsent),
             Doing::Waiting(Request { command, .. }) => {
                 self.clients[n].doing = Doing::Sent { command, since: self.time };
             }
             Doing::Sent { command, .. } if one_in(8, choice) => {
-                drop(command); // lost on its way
-                self.answer(n, Reply::Lost);
+                drop(command); // The request is lost.
+                self.reply(n, Reply::Lost);
             }
             Doing::Sent { command, .. } => {
                 let reply = self.carry_out(n, &command);
-                self.clients[n].doing = Doing::Answered(reply);
+                self.clients[n].doing = Doing::Replied(reply);
             }
-            Doing::Answered(_) if one_in(8, choice) => self.answer(n, Reply::Lost),
-            Doing::Answered(reply) => self.answer(n, reply),
+            Doing::Replied(_) if one_in(8, choice) => self.reply(n, Reply::Lost),
+            Doing::Replied(reply) => self.reply(n, reply),
             Doing::Asleep => {
                 // A hint may be old, or of another's release.
                 let go_on = if one_in(5, choice) { Acquiring::freed } else { Acquiring::woken };
                 let action = self.clients[n].attempt.as_mut().map(|attempt| go_on(attempt, now));
                 self.act(n, action);
             }
-            // It crashes, and comes back as another holder.
-            Doing::Inside(_) if one_in(4, choice) => {}
-            Doing::Inside(lease) if one_in(3, choice) => self.clients[n].doing = Doing::Inside(lease),
-            Doing::Inside(lease) if one_in(2, choice) => self.renew(n, lease, choice, now),
-            Doing::Inside(lease) => {
+            // It crashes, and starts again as another holder.
+            Doing::Holding(_) if one_in(4, choice) => {}
+            Doing::Holding(lease) if one_in(3, choice) => self.clients[n].doing = Doing::Holding(lease),
+            Doing::Holding(lease) if one_in(2, choice) => self.renew(n, lease, choice, now),
+            Doing::Holding(lease) => {
                 let (releasing, step) = Releasing::start(self.clients[n].holds_by, &lease, now);
                 self.clients[n].releasing = Some(releasing);
                 self.act_on_release(n, step);
             }
         }
-        self.inside().count() > 1
+        self.holders().count() > 1
     }
 
-    /// Time goes on, and what has been on its way for as long as the laws allow is carried out.
+    /// Lets time pass. A command that has been on its way for the longest delay is carried out.
     fn pass(&mut self, time: u64) {
         let end = self.time + time;
-        let limit = self.laws.delay * MILLI;
+        let limit = self.conditions.delay * MILLI;
         loop {
             let due = |client: &Client| match client.doing {
                 Doing::Sent { since, .. } => Some(since + limit),
@@ -189,15 +189,15 @@ impl World {
             if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
             {
                 let reply = self.carry_out(n, &command);
-                self.clients[n].doing = Doing::Answered(reply);
+                self.clients[n].doing = Doing::Replied(reply);
             }
         }
         self.time = self.time.max(end);
     }
 
-    fn inside(&self) -> impl Iterator<Item = usize> {
+    fn holders(&self) -> impl Iterator<Item = usize> {
         (0..3).filter(
-            |n| matches!(&self.clients[*n].doing, Doing::Inside(lease) if !lease.has_passed(self.now(*n))),
+            |n| matches!(&self.clients[*n].doing, Doing::Holding(lease) if !lease.has_passed(self.now(*n))),
         )
     }
 
@@ -208,7 +208,7 @@ impl World {
         let client = &mut self.clients[n];
         let options = LockOptions::expiring_after(client.expiration).protocol(client.protocol).wait_forever();
         let params = Params {
-            options: options.takeover_margin(Duration::from_millis(self.laws.margin)),
+            options: options.takeover_margin(Duration::from_millis(self.conditions.margin)),
             deadline: None,
             unreachable_timeout: Duration::from_secs(5),
             nonce,
@@ -221,9 +221,9 @@ impl World {
         self.act(n, Some(action));
     }
 
-    /// The holder replaces its own lease by one of any client's expiration.
+    /// The holder replaces its lease by one of any client's expiration.
     fn renew(&mut self, n: usize, lease: Lease, choice: u8, now: Now) {
-        let expiration = Duration::from_millis(self.laws.expirations[usize::from(choice / 5) % 3]);
+        let expiration = Duration::from_millis(self.conditions.expirations[usize::from(choice / 5) % 3]);
         let nonce = self.fresh_nonce();
         let client = &mut self.clients[n];
         let (renewing, step) = Renewing::start(client.holds_by, &lease, Some(expiration), nonce, now);
@@ -231,7 +231,7 @@ impl World {
         self.act_on_renewal(n, step);
     }
 
-    fn answer(&mut self, n: usize, reply: Reply) {
+    fn reply(&mut self, n: usize, reply: Reply) {
         let now = self.now(n);
         let client = &mut self.clients[n];
         if let Some(releasing) = &mut client.releasing {
@@ -257,8 +257,8 @@ impl World {
             Some(Action::Send(request)) => self.sent(request),
             Some(Action::Sleep(_)) => Doing::Asleep,
             Some(Action::Held(lease)) => {
-                self.entries += 1;
-                Doing::Inside(lease)
+                self.grants += 1;
+                Doing::Holding(lease)
             }
             Some(Action::GiveUp(_)) | None => Doing::Nothing,
         };
@@ -282,25 +282,27 @@ impl World {
             Step::Done(renewal) => Some(renewal),
             Step::GiveUp(_) => None,
         };
-        let Some((_, old)) = self.clients[n].renewing.take() else { unreachable!("it was renewing") };
+        let Some((_, old)) = self.clients[n].renewing.take() else {
+            unreachable!("a renewal is in progress")
+        };
         self.clients[n].doing = match outcome {
             Some(Renewal::Renewed(Renewed { lease, .. })) => {
                 self.renewals += 1;
-                Doing::Inside(lease)
+                Doing::Holding(lease)
             }
-            Some(Renewal::NotRenewed) => Doing::Inside(old),
+            Some(Renewal::NotRenewed) => Doing::Holding(old),
             Some(Renewal::Lost { .. }) | None => Doing::Nothing,
         };
     }
 
-    /// A nonce that is far from all others, with the values written since.
+    /// A nonce that is far from all others and their successors.
     fn fresh_nonce(&mut self) -> Nonce {
         self.nonces += 1_000_000;
         Nonce::from_random(self.nonces)
     }
 
     fn sent(&self, request: Request) -> Doing {
-        if self.laws.waits {
+        if self.conditions.waits {
             Doing::Waiting(request)
         } else {
             Doing::Sent { command: request.command, since: self.time }
@@ -319,7 +321,7 @@ impl World {
         let mut watching = self.clients[n].watching;
         let reply = self.server.carry_out(now, &mut watching, command);
         self.clients[n].watching = watching;
-        self.note(n, format_args!("has {command:?} carried out: {reply:?}"));
+        self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
         reply
     }
 }
