@@ -2,8 +2,8 @@
 //! but short, and the checker is put to the test itself.
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
-#[path = "../examples/stress/arena/mod.rs"]
-pub(crate) mod arena;
+#[path = "../examples/stress/harness/mod.rs"]
+pub(crate) mod harness;
 
 use std::time::{Duration, Instant};
 
@@ -13,14 +13,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use setnx_lock::Protocol;
 
-pub(crate) use arena::as_worker;
+pub(crate) use harness::as_worker;
 
 use crate::servers::Proxy;
 use crate::support::{Outcome, RedisServer, tests};
-use arena::chance::Chance;
-use arena::hold::{End, Hold, Outcome as Told};
-use arena::moment::Moment;
-use arena::{Account, Arena, Failure, Player, check, network};
+use harness::chance::Chance;
+use harness::hold::{End, Hold, Outcome as Told};
+use harness::moment::Moment;
+use harness::{Account, Harness, Failure, Contender, check, network};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -43,7 +43,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 const GEM_LIMIT: Duration = Duration::from_secs(60);
 
 /// So much that it goes wrong for the gem within seconds, and not so much that other tests stand still.
-const ARENA: Arena = Arena {
+const ARENA: Harness = Harness {
     workers: 3,
     threads: 48,
     keys: 90,
@@ -52,13 +52,13 @@ const ARENA: Arena = Arena {
 };
 
 /// What is told, and how many commands have shared a trip with others'.
-fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Account, usize), Failure> {
+fn play(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Account, usize), Failure> {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     let chance = Chance::new();
     proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
     let mut shared = 0;
-    let account = ARENA.run(player, &proxy.url(), |holds| {
+    let account = ARENA.run(contender, &proxy.url(), |holds| {
         // Which is in no transaction of its own.
         shared += proxy.asked().iter().filter(|asked| asked.name == "SETNX" && asked.seat.of > 1).count();
         proxy.forget();
@@ -69,12 +69,12 @@ fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Accou
 }
 
 fn watched_never_has_two_valid_leases() -> Outcome {
-    excludes(Player::Ours(Protocol::Watched))?;
+    excludes(Contender::Ours(Protocol::Watched))?;
     Ok(())
 }
 
 fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcome {
-    let (holds, _) = excludes(Player::Passing)?;
+    let (holds, _) = excludes(Contender::Passing)?;
     let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOff)));
     let passed_on = holds.iter().filter(passed_on).count();
     assert!(passed_on > holds.len() / 50, "{passed_on} of {}", holds.len());
@@ -82,20 +82,20 @@ fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcom
 }
 
 fn threads_that_share_trips_never_have_two_valid_leases() -> Outcome {
-    let (holds, shared) = excludes(Player::Sharing)?;
+    let (holds, shared) = excludes(Contender::Sharing)?;
     assert!(shared > holds.len() / 50, "{shared} for {}", holds.len());
     Ok(())
 }
 
 fn threads_that_do_not_share_trips_never_have_two_valid_leases() -> Outcome {
-    let (_, shared) = excludes(Player::Apart)?;
+    let (_, shared) = excludes(Contender::Apart)?;
     assert_eq!(shared, 0);
     Ok(())
 }
 
-fn excludes(player: Player) -> Result<(Vec<Hold>, usize), Failure> {
+fn excludes(contender: Contender) -> Result<(Vec<Hold>, usize), Failure> {
     const ENOUGH: usize = 1500;
-    let (account, shared) = play(player, |holds| holds.len() < ENOUGH)?;
+    let (account, shared) = play(contender, |holds| holds.len() < ENOUGH)?;
     let findings = check(&account.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
@@ -108,7 +108,7 @@ fn excludes(player: Player) -> Result<(Vec<Hold>, usize), Failure> {
 fn the_gem_s_protocol_is_caught() -> Outcome {
     let began = Instant::now();
     let (account, _) =
-        play(Player::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
+        play(Contender::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
     let findings = check(&account.holds);
     assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
     Ok(())

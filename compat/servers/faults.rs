@@ -87,7 +87,7 @@ impl Hold {
 
     /// Lets the command go on.
     pub(crate) fn go_on(&self) {
-        self.0.build();
+        self.0.open();
     }
 }
 

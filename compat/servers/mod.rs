@@ -6,7 +6,7 @@
 //! not played is in `README.md`.
 
 mod proxy;
-mod harm;
+mod faults;
 mod info;
 mod lists;
 mod presence;
@@ -16,5 +16,5 @@ mod resp;
 mod versions;
 
 pub(crate) use proxy::{Asked, Proxy, Seat};
-pub(crate) use harm::{Fault, Hold};
+pub(crate) use faults::{Fault, Hold};
 pub(crate) use versions::Played;

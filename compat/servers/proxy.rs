@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
-use super::harm::{Fault, Faults, Hold, Which};
+use super::faults::{Fault, Faults, Hold, Which};
 use super::presence::Presence;
 use super::quirks::{Memory, Player};
 use super::real::Real;

@@ -4,9 +4,9 @@
 //!
 //! `make stress`, or `cargo run --release --example stress -- --help`.
 //!
-//! What is put under stress, and the checker, are in `arena/`, which the tests use as well.
+//! What is put under stress, and the checker, are in `harness/`, which the tests use as well.
 
-mod arena;
+mod harness;
 mod options;
 mod progress;
 mod report;
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use arena::chance::Chance;
-use arena::{Arena, Failure, Player, check, network};
+use harness::chance::Chance;
+use harness::{Harness, Failure, Contender, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
@@ -41,7 +41,7 @@ use shield::Parent;
 const LONGEST_LOOK: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    if let Some(outcome) = arena::as_worker() {
+    if let Some(outcome) = harness::as_worker() {
         return outcome;
     }
     let done = match Arguments::parse().part {
@@ -54,28 +54,28 @@ fn main() -> ExitCode {
     })
 }
 
-/// Has one player play after the other, and says what came of it.
+/// Has one contender play after the other, and says what came of it.
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
-    let arena = options.arena();
+    let harness = options.harness();
     let games = options.games()?;
     println!(
         "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
-        arena.workers, arena.threads, arena.keys
+        harness.workers, harness.threads, harness.keys
     );
     let games: Vec<Game> = games
         .into_iter()
-        .map(|(player, wanted)| play(&arena, player, wanted, options, &parent))
+        .map(|(contender, wanted)| play(&harness, contender, wanted, options, &parent))
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&games), report::sentence(&games));
     let well = games.iter().all(|game| game.problems().is_empty());
     Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Has one player play on a server of its own until there have been enough holds.
+/// Has one contender play on a server of its own until there have been enough holds.
 fn play(
-    arena: &Arena,
-    player: Player,
+    harness: &Harness,
+    contender: Contender,
     wanted: usize,
     options: &Options,
     parent: &Parent,
@@ -87,9 +87,9 @@ fn play(
     };
     let chance = Chance::new();
     proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
-    let mut progress = Progress::start(player, wanted)?;
+    let mut progress = Progress::start(contender, wanted)?;
     let began = Instant::now();
-    let account = arena.run(player, &proxy.url(), |holds| {
+    let account = harness.run(contender, &proxy.url(), |holds| {
         // What was asked would be gigabytes.
         proxy.forget();
         progress.advance(holds.len());
@@ -98,23 +98,23 @@ fn play(
         }
         // A short run may by chance show nothing where something is to be seen.
         let to_be_seen =
-            || !player.goes_wrong() || began.elapsed() > LONGEST_LOOK || !check(holds).overlaps.is_empty();
+            || !contender.goes_wrong() || began.elapsed() > LONGEST_LOOK || !check(holds).overlaps.is_empty();
         Ok(holds.len() < wanted || !to_be_seen())
     })?;
     drop(progress);
-    let outcome = Game::of(player, &account);
+    let outcome = Game::of(contender, &account);
     let problems = outcome.problems();
     for problem in &problems {
         eprintln!("stress: FAILED: {problem}");
     }
-    if player.excludes() {
+    if contender.excludes() {
         for (earlier, later) in outcome.findings.overlaps.iter().chain(&outcome.findings.unreported).take(10)
         {
             eprintln!("two inside: {earlier:?}\n       and: {later:?}");
         }
     }
     if options.keep_logs || !problems.is_empty() {
-        eprintln!("{player}: the logs are kept in {}", account.logs.keep().display());
+        eprintln!("{contender}: the logs are kept in {}", account.logs.keep().display());
     }
     Ok(outcome)
 }

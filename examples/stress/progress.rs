@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::arena::{Failure, Player};
+use crate::harness::{Failure, Contender};
 
 /// How often a line is written where there is no bar.
 const LINES: Duration = Duration::from_secs(15);
@@ -12,16 +12,16 @@ const LINES: Duration = Duration::from_secs(15);
 #[derive(Debug)]
 pub(crate) struct Progress {
     bar: ProgressBar,
-    player: Player,
+    contender: Contender,
     wanted: usize,
     next_line: Instant,
 }
 
 impl Progress {
-    pub(crate) fn start(player: Player, wanted: usize) -> Result<Self, Failure> {
+    pub(crate) fn start(contender: Contender, wanted: usize) -> Result<Self, Failure> {
         let style = ProgressStyle::with_template("{prefix:8} {bar:40.green} {msg}, {elapsed}, {eta} to go")?;
-        let bar = ProgressBar::new(wanted as u64).with_style(style).with_prefix(player.to_string());
-        Ok(Self { bar, player, wanted, next_line: Instant::now() + LINES })
+        let bar = ProgressBar::new(wanted as u64).with_style(style).with_prefix(contender.to_string());
+        Ok(Self { bar, contender, wanted, next_line: Instant::now() + LINES })
     }
 
     pub(crate) fn advance(&mut self, holds: usize) {
@@ -29,7 +29,7 @@ impl Progress {
         self.bar.set_message(format!("{holds} times acquired"));
         if self.bar.is_hidden() && Instant::now() >= self.next_line {
             self.next_line += LINES;
-            eprintln!("{}: {holds} of {} times acquired", self.player, self.wanted);
+            eprintln!("{}: {holds} of {} times acquired", self.contender, self.wanted);
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::arena::{Account, Findings, Player, check};
+use crate::harness::{Account, Findings, Contender, check};
 
-/// What one player's run has shown.
+/// What one contender's run has shown.
 #[derive(Debug)]
 pub(crate) struct Game {
-    pub(crate) player: Player,
+    pub(crate) contender: Contender,
     pub(crate) findings: Findings,
     kills: usize,
     took: Duration,
@@ -17,31 +17,31 @@ pub(crate) struct Game {
 }
 
 impl Game {
-    pub(crate) fn of(player: Player, account: &Account) -> Self {
+    pub(crate) fn of(contender: Contender, account: &Account) -> Self {
         let Account { holds, kills, took, troubles, .. } = account;
-        Self { player, findings: check(holds), kills: *kills, took: *took, troubles: troubles.clone() }
+        Self { contender, findings: check(holds), kills: *kills, took: *took, troubles: troubles.clone() }
     }
 
     /// Returns what makes the run a failure, in words; nothing if all is as it must be.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let Self { player, findings, .. } = self;
+        let Self { contender, findings, .. } = self;
         let mut problems: Vec<String> =
-            self.troubles.iter().map(|trouble| format!("{player}: {trouble}")).collect();
+            self.troubles.iter().map(|trouble| format!("{contender}: {trouble}")).collect();
         let (overlaps, unreported) = (findings.overlaps.len(), findings.unreported.len());
         if findings.holds == 0 {
-            problems.push(format!("{player}: nobody ever had a lock, so nothing is shown"));
+            problems.push(format!("{contender}: nobody ever had a lock, so nothing is shown"));
         }
-        if player.excludes() && overlaps > 0 {
-            problems.push(format!("{player}: {overlaps} leases began while another was valid"));
+        if contender.excludes() && overlaps > 0 {
+            problems.push(format!("{contender}: {overlaps} leases began while another was valid"));
         }
-        if player.excludes() && unreported > 0 {
+        if contender.excludes() && unreported > 0 {
             problems.push(format!(
-                "{player}: {unreported} times others were inside, and the release did not say so"
+                "{contender}: {unreported} times others were inside, and the release did not say so"
             ));
         }
-        if player.goes_wrong() && overlaps == 0 {
+        if contender.goes_wrong() && overlaps == 0 {
             problems.push(format!(
-                "{player}: no overlap in {} holds, which it has under this stress: the checker has no teeth, or the run was too short",
+                "{contender}: no overlap in {} holds, which it has under this stress: the checker has no teeth, or the run was too short",
                 findings.holds
             ));
         }
@@ -64,7 +64,7 @@ impl Game {
             unreported.len(),
         ];
         let counts = counts.iter().map(ToString::to_string);
-        [self.player.to_string(), took].into_iter().chain(counts).collect()
+        [self.contender.to_string(), took].into_iter().chain(counts).collect()
     }
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn table(games: &[Game]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header([
-        "player",
+        "contender",
         "time",
         "holds",
         "takeovers",
@@ -95,7 +95,7 @@ pub(crate) fn table(games: &[Game]) -> Table {
 
 /// Says in a sentence what the table shows.
 pub(crate) fn sentence(games: &[Game]) -> String {
-    let (safe, others): (Vec<&Game>, Vec<&Game>) = games.iter().partition(|game| game.player.excludes());
+    let (safe, others): (Vec<&Game>, Vec<&Game>) = games.iter().partition(|game| game.contender.excludes());
     let count = |games: &[&Game]| {
         let holds: usize = games.iter().map(|game| game.findings.holds).sum();
         let overlaps: usize = games.iter().map(|game| game.findings.overlaps.len()).sum();
@@ -118,5 +118,5 @@ pub(crate) fn sentence(games: &[Game]) -> String {
 }
 
 fn names(games: &[&Game]) -> String {
-    games.iter().map(|game| game.player.to_string()).collect::<Vec<_>>().join(" and ")
+    games.iter().map(|game| game.contender.to_string()).collect::<Vec<_>>().join(" and ")
 }

@@ -1,4 +1,4 @@
-//! One player's run: has workers contend, kills and stops some, and returns who was inside when. However it ends, no process is
+//! One contender's run: has workers contend, kills and stops some, and returns who was inside when. However it ends, no process is
 //! left.
 
 use std::thread;
@@ -8,10 +8,10 @@ use tempfile::TempDir;
 
 use super::Failure;
 use super::chance::Chance;
-use super::crew::Crew;
+use super::workers::Workers;
 use super::hold::Hold;
-use super::ledger::Ledger;
-use super::player::Player;
+use super::results::Results;
+use super::contender::Contender;
 use super::worker::Task;
 
 /// How often the logs are read.
@@ -21,7 +21,7 @@ const STALL_LIMIT: Duration = Duration::from_secs(60);
 
 /// How large the stress is.
 #[derive(Clone, Debug)]
-pub(crate) struct Arena {
+pub(crate) struct Harness {
     /// Processes.
     pub(crate) workers: u32,
     /// Threads of each.
@@ -45,11 +45,11 @@ pub(crate) struct Account {
     pub(crate) logs: TempDir,
 }
 
-impl Arena {
-    /// Has a player contend on the server at `url` for as long as `go_on`, which is asked many times a second, says so.
+impl Harness {
+    /// Has a contender contend on the server at `url` for as long as `go_on`, which is asked many times a second, says so.
     pub(crate) fn run(
         &self,
-        player: Player,
+        contender: Contender,
         url: &str,
         mut go_on: impl FnMut(&[Hold]) -> Result<bool, Failure>,
     ) -> Result<Account, Failure> {
@@ -57,29 +57,29 @@ impl Arena {
         let began = Instant::now();
         let log = logs.path().to_owned();
         let task =
-            Task { player, url: url.to_owned(), threads: self.threads, keys: self.keys, log: log.clone() };
-        let mut ledger = Ledger::default();
-        let mut crew = Crew::start(self.workers, task, log)?;
+            Task { contender, url: url.to_owned(), threads: self.threads, keys: self.keys, log: log.clone() };
+        let mut results = Results::default();
+        let mut workers = Workers::start(self.workers, task, log)?;
         let mut fate = Fate::new(self);
         let mut progress = (0, Instant::now());
-        while go_on(&ledger.holds)? {
+        while go_on(&results.holds)? {
             thread::sleep(LOOK);
-            crew.read(&mut ledger)?;
-            fate.strike(&mut crew, &mut ledger)?;
-            if ledger.holds.len() > progress.0 {
-                progress = (ledger.holds.len(), Instant::now());
+            workers.read(&mut results)?;
+            fate.strike(&mut workers, &mut results)?;
+            if results.holds.len() > progress.0 {
+                progress = (results.holds.len(), Instant::now());
             } else if progress.1.elapsed() > STALL_LIMIT {
-                return Err(format!("{player}: nobody has got a lock for {STALL_LIMIT:?}").into());
+                return Err(format!("{contender}: nobody has got a lock for {STALL_LIMIT:?}").into());
             }
         }
-        let troubles = crew.end(&mut ledger)?;
-        Ok(Account { holds: ledger.holds, kills: fate.kills, took: began.elapsed(), troubles, logs })
+        let troubles = workers.end(&mut results)?;
+        Ok(Account { holds: results.holds, kills: fate.kills, took: began.elapsed(), troubles, logs })
     }
 }
 
 /// What strikes the workers from outside.
 struct Fate<'a> {
-    arena: &'a Arena,
+    harness: &'a Harness,
     chance: Chance,
     kills: usize,
     next_kill: Instant,
@@ -89,32 +89,32 @@ struct Fate<'a> {
 }
 
 impl<'a> Fate<'a> {
-    fn new(arena: &'a Arena) -> Self {
+    fn new(harness: &'a Harness) -> Self {
         let now = Instant::now();
         let chance = Chance::new();
-        let next_kill = now + chance.about(arena.kill_every);
-        let next_stop = now + chance.about(arena.stop_every);
-        Self { arena, chance, kills: 0, next_kill, next_stop, stopped: None }
+        let next_kill = now + chance.about(harness.kill_every);
+        let next_stop = now + chance.about(harness.stop_every);
+        Self { harness, chance, kills: 0, next_kill, next_stop, stopped: None }
     }
 
-    fn strike(&mut self, crew: &mut Crew, ledger: &mut Ledger) -> Result<(), Failure> {
+    fn strike(&mut self, workers: &mut Workers, results: &mut Results) -> Result<(), Failure> {
         let now = Instant::now();
-        let anyone = usize::try_from(self.chance.below(crew.len().max(1) as u64))?;
+        let anyone = usize::try_from(self.chance.below(workers.len().max(1) as u64))?;
         match self.stopped {
             Some((worker, until)) if now >= until => {
-                crew.go_on(worker)?;
+                workers.go_on(worker)?;
                 self.stopped = None;
-                self.next_stop = now + self.chance.about(self.arena.stop_every);
+                self.next_stop = now + self.chance.about(self.harness.stop_every);
             }
             None if now >= self.next_stop => {
-                self.stopped = Some((crew.stop(anyone)?, now + self.chance.millis(&(100..1500))));
+                self.stopped = Some((workers.stop(anyone)?, now + self.chance.millis(&(100..1500))));
             }
             _ => {}
         }
         if now >= self.next_kill {
-            crew.replace(anyone, ledger)?;
+            workers.replace(anyone, results)?;
             self.kills += 1;
-            self.next_kill = now + self.chance.about(self.arena.kill_every);
+            self.next_kill = now + self.chance.about(self.harness.kill_every);
         }
         Ok(())
     }

@@ -13,7 +13,7 @@ use super::{Failure, gem, ours};
 const THREADS_OF_A_CONNECTION: u32 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Player {
+pub(crate) enum Contender {
     Ours(Protocol),
     /// Watched, with locks that pass from thread to thread, and wake-ups between the processes.
     Passing,
@@ -24,7 +24,7 @@ pub(crate) enum Player {
     Gem,
 }
 
-impl Player {
+impl Contender {
     pub(crate) const ALL: [(&str, Self); 7] = [
         ("watched", Self::Ours(Protocol::Watched)),
         ("passing", Self::Passing),
@@ -62,19 +62,19 @@ impl Player {
     }
 }
 
-impl fmt::Display for Player {
+impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL.iter().find(|(_, player)| player == self).map_or("", |(name, _)| name))
+        f.pad(Self::ALL.iter().find(|(_, contender)| contender == self).map_or("", |(name, _)| name))
     }
 }
 
-impl FromStr for Player {
+impl FromStr for Contender {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = Self::ALL.map(|(name, _)| name).join(", ");
-        let player = Self::ALL.iter().find(|(name, _)| *name == text);
-        player.map(|(_, player)| *player).ok_or(format!("say one of {names}"))
+        let contender = Self::ALL.iter().find(|(name, _)| *name == text);
+        contender.map(|(_, contender)| *contender).ok_or(format!("say one of {names}"))
     }
 }
 

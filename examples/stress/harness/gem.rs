@@ -8,7 +8,7 @@ use setnx_lock::redis::{self, Commands as _};
 
 use super::Failure;
 use super::hold::Outcome;
-use super::player::{Hand, Held};
+use super::contender::{Hand, Held};
 
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Gem(redis::Connection);

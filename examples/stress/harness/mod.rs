@@ -8,24 +8,24 @@
 pub(crate) mod chance;
 pub(crate) mod check;
 pub(crate) mod conduct;
-mod crew;
+pub(crate) mod contender;
 mod gem;
 pub(crate) mod hold;
-mod ledger;
 pub(crate) mod moment;
 pub(crate) mod network;
 mod ours;
-pub(crate) mod player;
 mod record;
+mod results;
 #[path = "../../shared/tail.rs"]
 mod tail;
 mod worker;
+mod workers;
 
 use std::error::Error;
 
 pub(crate) use check::{Findings, check};
-pub(crate) use conduct::{Account, Arena};
-pub(crate) use player::Player;
+pub(crate) use conduct::{Account, Harness};
+pub(crate) use contender::Contender;
 pub(crate) use worker::as_worker;
 
 /// Why something did not work out, for the reader of the last line.

@@ -1,4 +1,4 @@
-//! This library as a player.
+//! This library as a contender.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe, Pr
 use super::Failure;
 use super::chance::Chance;
 use super::hold::Outcome;
-use super::player::{Hand, Held};
+use super::contender::{Hand, Held};
 
 /// Less than the longest delay, so that some answers are given up: their commands are carried out all the same.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(1800);
@@ -56,7 +56,7 @@ impl Observe for Witness {
                 *took_over = true;
                 remarks.push(format!("{event:?}"));
             }
-            Event::Acquired { .. } | Event::Released { .. } | Event::NotAcquired { .. } => {}
+            Event::AcquireFinished { .. } | Event::Released { .. } => {}
             _ => remarks.push(format!("{event:?}")),
         });
     }

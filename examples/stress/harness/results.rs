@@ -7,13 +7,13 @@ use super::moment::Moment;
 use super::record::Line;
 
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct Results {
     pub(crate) holds: Vec<Hold>,
     /// Where those are whose last word is still to come, by worker and number.
     open: HashMap<(u32, u64), usize>,
 }
 
-impl Ledger {
+impl Results {
     pub(crate) fn add(&mut self, worker: u32, line: &Line) {
         match *line {
             Line::Enter { number, key, at, valid_until, took_over } => {

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::Failure;
 use super::chance::Chance;
 use super::moment::Moment;
-use super::player::{Hand, Player, Table};
+use super::contender::{Hand, Contender, Table};
 use super::record::{Line, Log};
 
 /// Makes the program a worker, and says what it needs to know.
@@ -21,7 +21,7 @@ pub(crate) const PART: &str = "SETNX_LOCK_STRESS_WORKER";
 /// What a worker needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
-    pub(crate) player: Player,
+    pub(crate) contender: Contender,
     pub(crate) url: String,
     pub(crate) threads: u32,
     pub(crate) keys: u64,
@@ -30,17 +30,17 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn to_text(&self) -> String {
-        let Self { player, url, threads, keys, log } = self;
+        let Self { contender, url, threads, keys, log } = self;
         // The path comes last, since it may contain anything.
-        format!("{player},{url},{threads},{keys},{}", log.display())
+        format!("{contender},{url},{threads},{keys},{}", log.display())
     }
 
     fn from_text(text: &str) -> Result<Self, Failure> {
-        let [player, url, threads, keys, log] = text.splitn(5, ',').collect::<Vec<_>>()[..] else {
+        let [contender, url, threads, keys, log] = text.splitn(5, ',').collect::<Vec<_>>()[..] else {
             return Err(format!("no such part: {text}").into());
         };
         Ok(Self {
-            player: player.parse()?,
+            contender: contender.parse()?,
             url: url.to_owned(),
             threads: threads.parse()?,
             keys: keys.parse()?,
@@ -65,7 +65,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
 fn run(task: &Task) -> Result<(), Failure> {
     let over = over_at_end_of_input();
     let worker = Worker {
-        table: task.player.table(&task.url, task.threads)?,
+        table: task.contender.table(&task.url, task.threads)?,
         keys: task.keys,
         log: Log::open(&task.log)?,
         chance: Chance::new(),
