@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use setnx_lock::Protocol;
 
-use crate::harness::{Harness, Contender};
+use crate::harness::{Contender, Harness};
 use crate::servers::Played;
 use crate::version;
 
@@ -32,8 +32,8 @@ pub(crate) struct Options {
     /// How often the lock is got by Watched at least; the others, unless they are alone, do some part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// Who plays, of watched, passing (watched, with locks that pass from thread to thread and wake-ups), sharing (watched, with threads that share trips), apart (watched, with threads that never do), gem, classic and ttl: all unless given
-    #[arg(long, value_name = "PLAYER", value_delimiter = ',')]
+    /// The contenders, of watched, handoff (watched, with handoffs and release notifications), pipelined (watched, with few connections), unpipelined (watched, with pipelining off), gem, classic and ttl: all unless given
+    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     only: Vec<Contender>,
     /// Processes that contend, 1 to 32
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
@@ -76,8 +76,11 @@ impl Options {
             };
             (contender, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
         });
-        let is_there = |contender: &Contender| self.playing.is_none_or(|version| version >= oldest(*contender));
-        if let Some((contender, version)) = self.only.iter().find(|contender| !is_there(contender)).zip(self.playing) {
+        let is_there =
+            |contender: &Contender| self.playing.is_none_or(|version| version >= oldest(*contender));
+        if let Some((contender, version)) =
+            self.only.iter().find(|contender| !is_there(contender)).zip(self.playing)
+        {
             return Err(format!("{contender} needs a newer server than {}", version.name()));
         }
         let asked = |contender: &Contender| self.only.is_empty() || self.only.contains(contender);
@@ -88,9 +91,12 @@ impl Options {
 /// The oldest server that the contender can play on.
 fn oldest(contender: Contender) -> Played {
     match contender {
-        Contender::Ours(Protocol::Ttl) => Played::V2_6,
-        Contender::Ours(Protocol::Watched) | Contender::Passing | Contender::Sharing | Contender::Apart => Played::V2_2,
-        Contender::Ours(_) | Contender::Gem => Played::V1_2,
+        Contender::Library(Protocol::Ttl) => Played::V2_6,
+        Contender::Library(Protocol::Watched)
+        | Contender::Handoff
+        | Contender::Pipelined
+        | Contender::Unpipelined => Played::V2_2,
+        Contender::Library(_) | Contender::Gem => Played::V1_2,
     }
 }
 

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Failure;
-use super::results::Results;
 use super::moment::Moment;
 use super::record::Line;
+use super::results::Results;
 use super::tail::Tail;
 use super::worker::{PART, Task};
 
@@ -138,7 +138,7 @@ impl Worker {
         self.process.wait()?;
         let at = Moment::now();
         self.read(results)?;
-        results.died(self.number, at);
+        results.killed(self.number, at);
         Ok(())
     }
 
