@@ -4,7 +4,7 @@ use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::locks::{VARIANTS, Variant};
 use crate::options::Options;
 use crate::options::Workload::{self, W1, W2, W3, W4, W5};

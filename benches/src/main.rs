@@ -6,7 +6,7 @@
 //! came of it (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks is in worker processes
 //! (`worker.rs`), which it starts and talks to (`peer.rs`).
 
-mod arena;
+mod harness;
 mod candidates;
 mod locks;
 mod moment;

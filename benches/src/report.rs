@@ -6,7 +6,7 @@ use std::{fs, thread};
 use comfy_table::{CellAlignment, presets};
 
 use crate::Failure;
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::candidates::Candidate;
 use crate::options::Options;
 use crate::plot::Panel;

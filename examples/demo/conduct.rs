@@ -8,7 +8,7 @@ use setnx_lock::{LockState, Lock, LockOptions, Locker};
 
 use crate::Failure;
 use crate::account::{Account, Death, Turns};
-use crate::crew::{Crew, Orders};
+use crate::workers::{Crew, Orders};
 use crate::moment::Moment;
 use crate::options::Options;
 use crate::progress::Progress;

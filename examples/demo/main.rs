@@ -11,7 +11,7 @@
 
 mod account;
 mod conduct;
-mod crew;
+mod workers;
 mod moment;
 mod options;
 mod progress;

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::candidates::{Candidate, OURS};
 use crate::moment::{self, as_f64, nanos, now, sleep_until};
 use crate::peer::{Peer, Turn};

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::candidates::{Candidate, OURS};
 use crate::moment::{self, nanos, now};
 use crate::peer::Peer;

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::candidates::{Candidate, OURS};
 use crate::moment::{as_f64, nanos, now};
 use crate::peer::Peer;

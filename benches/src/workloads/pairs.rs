@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
+use crate::harness::Arena;
 use crate::candidates::{Candidate, RAW};
 use crate::moment::as_f64;
 use crate::options::Plan;
