@@ -1,4 +1,4 @@
-"""A worker process that locks with redis-py; src/worker.rs says what it is told and answers. REDIS_URL names the server."""
+"""A worker process that locks with redis-py. src/worker.rs lists its instructions and answers; REDIS_URL names the server."""
 
 import os
 import platform
@@ -14,25 +14,25 @@ except ImportError:
     sys.exit(1)
 
 WARMING_PAIRS = 3
-# As many connections as threads may want; its pool says no beyond a hundred.
+# As many connections as threads may need; its pool refuses more than a hundred by default.
 SERVER = redis.Redis.from_url(os.environ["REDIS_URL"], max_connections=1000)
 
 threads = 0
 lease = 0.0
-kept = {}
+held = {}
 
 
 def lock(key):
     return Lock(SERVER, key, timeout=lease)
 
 
-def say(text):
+def answer(text):
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
 def all_of(count, work):
-    """Has each of so many threads do the work, and returns what each came to."""
+    """Runs the work on so many threads at once, and returns each thread's result."""
     results, failures = [None] * count, []
 
     def run(n):
@@ -77,18 +77,18 @@ def pairs(keys, millis):
     each = all_of(threads, run)
     took = time.monotonic_ns() - began
     releases = sorted(release for some in each for release in some)
-    say(f"pairs {len(releases)} {took} {releases[len(releases) * 99 // 100]}")
+    answer(f"pairs {len(releases)} {took} {releases[len(releases) * 99 // 100]}")
 
 
 def hold_for(nanos):
-    """Sleeps through one half and spins through the other, so that no hold is longer for a sleep that overshoots."""
+    """Sleeps through one half and spins through the other: a sleep that overshoots would make a hold longer."""
     end = time.monotonic_ns() + nanos
     time.sleep(nanos / 2e9)
     while time.monotonic_ns() < end:
         pass
 
 
-def turns(again, key, hold, count, start, last):
+def acquisitions(again, key, hold, count, start, last):
     hold, start, last = int(hold) * 1000, int(start), int(last)
     end = start + last * 1_000_000
 
@@ -106,18 +106,18 @@ def turns(again, key, hold, count, start, last):
         return mine
 
     done = all_of(int(count), run)
-    lines = [f"turn {n} {entered} {left}" for n, mine in enumerate(done) for entered, left in mine]
-    say("\n".join([*lines, f"done {key}"]))
+    lines = [f"acquisition {n} {entered} {left}" for n, mine in enumerate(done) for entered, left in mine]
+    answer("\n".join([*lines, f"done {key}"]))
 
 
-def keep(key, told):
+def hold(key, release):
     own = lock(key)
     own.acquire()
-    say(f"held {key}")
-    told.wait()
-    gave = time.monotonic_ns()
+    answer(f"held {key}")
+    release.wait()
+    left = time.monotonic_ns()
     own.release()
-    say(f"gave {key} {gave}")
+    answer(f"released {key} {left}")
 
 
 def job(work, *arguments):
@@ -125,7 +125,7 @@ def job(work, *arguments):
         try:
             work(*arguments)
         except Exception as error:
-            say(f"failed {type(error).__name__}: {error}".replace("\n", " "))
+            answer(f"failed {type(error).__name__}: {error}".replace("\n", " "))
 
     threading.Thread(target=run, daemon=True).start()
 
@@ -134,12 +134,12 @@ def open_up(count, millis):
     global threads, lease
     threads, lease = int(count), int(millis) / 1000
     warm()
-    say(f"ready redis-py {redis.__version__}, Python {platform.python_version()}")
+    answer(f"ready redis-py {redis.__version__}, Python {platform.python_version()}")
 
 
 def warm_up():
     warm()
-    say("warm")
+    answer("warm")
 
 
 for line in sys.stdin:
@@ -151,16 +151,16 @@ for line in sys.stdin:
     elif verb == "pairs":
         job(pairs, *words)
     elif verb in ("once", "loop"):
-        job(turns, verb == "loop", *words)
-    elif verb == "take":
-        kept[words[0]] = threading.Event()
-        job(keep, words[0], kept[words[0]])
-    elif verb == "give":
-        kept.pop(words[0]).set()
+        job(acquisitions, verb == "loop", *words)
+    elif verb == "acquire":
+        held[words[0]] = threading.Event()
+        job(hold, words[0], held[words[0]])
+    elif verb == "release":
+        held.pop(words[0]).set()
     elif verb == "cpu":
-        say(f"cpu {time.process_time_ns()}")
+        answer(f"cpu {time.process_time_ns()}")
     else:
-        say(f"failed no such command: {verb}")
+        answer(f"failed no such instruction: {verb}")
 
-# Whoever told it what to do is gone: no thread is waited for.
+# The conductor has closed the input: threads that still run are not waited for.
 os._exit(0)

@@ -1,8 +1,8 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# A worker process that locks as the gem does; src/worker.rs says what it is told and answers. REDIS_URL names the server; see
-# compat/ruby/loading.rb for which gem it locks with.
+# A worker process that locks as the gem does. src/worker.rs lists its instructions and answers; REDIS_URL names the server, and
+# compat/ruby/loading.rb says which gem it locks with.
 
 begin
   require_relative '../../compat/ruby/loading'
@@ -14,7 +14,7 @@ end
 $stdout.sync = true
 
 WARMING_PAIRS = 3
-PATIENCE = 60
+TIMEOUT = 60
 # The value in the key names a time one second after the lease.
 GRACE = 1
 
@@ -27,15 +27,15 @@ def sleep_until(moment)
   sleep left / 1e9 if left.positive?
 end
 
-# Sleeps through one half and spins through the other, so that no hold is longer for a sleep that overshoots.
+# Sleeps through one half and spins through the other: a sleep that overshoots would make a hold longer.
 def hold_for(nanos)
   finish = now + nanos
   sleep nanos / 2e9
   nil while now < finish
 end
 
-# What is on the server, with as many connections as threads want at once.
-class Crew
+# The locks on the server, with as many connections as threads need at once.
+class Worker
   def initialize(threads, millis)
     @threads = Integer(threads)
     @expiration = Integer(millis) / 1000.0 - GRACE
@@ -69,7 +69,7 @@ class Crew
   end
 
   def once(key, hold, threads, start, step)
-    turns(key, threads) do |n, own|
+    acquisitions(key, threads) do |n, own|
       sleep_until(Integer(start) + n * Integer(step))
       own.lock { stay(Integer(hold)) }
     end
@@ -77,7 +77,7 @@ class Crew
 
   def loop(key, hold, threads, start, millis)
     finish = Integer(start) + Integer(millis) * 1_000_000
-    turns(key, threads) do |_, own|
+    acquisitions(key, threads) do |_, own|
       sleep_until(Integer(start))
       mine = []
       own.lock { mine.concat(stay(Integer(hold))) if now < finish } while now < finish
@@ -85,16 +85,16 @@ class Crew
     end
   end
 
-  def take(key, told)
-    gave = nil
+  def hold(key, release)
+    left = nil
     with_connection do |redis|
       lock(key, redis).lock do
         puts "held #{key}"
-        told.pop
-        gave = now
+        release.pop
+        left = now
       end
     end
-    "gave #{key} #{gave}"
+    "released #{key} #{left}"
   end
 
   private
@@ -105,19 +105,19 @@ class Crew
     [entered, now]
   end
 
-  def turns(key, threads)
+  def acquisitions(key, threads)
     each = all(Integer(threads)) { |n, redis| yield n, lock(key, redis) }
     lines = each.each_with_index.flat_map do |moments, n|
-      moments.each_slice(2).map { |entered, left| "turn #{n} #{entered} #{left}" }
+      moments.each_slice(2).map { |entered, left| "acquisition #{n} #{entered} #{left}" }
     end
     [*lines, "done #{key}"].join("\n")
   end
 
   def lock(key, redis)
-    Redis::Lock.new(key, redis, expiration: @expiration, timeout: PATIENCE)
+    Redis::Lock.new(key, redis, expiration: @expiration, timeout: TIMEOUT)
   end
 
-  # Has each of so many threads do the block, and returns what each came to.
+  # Runs the block on so many threads at once, and returns each thread's result.
   def all(count)
     Array.new(count) { |n| Thread.new { with_connection { |redis| yield n, redis } } }.map(&:value)
   end
@@ -136,7 +136,8 @@ class Crew
   end
 end
 
-# Does a job on a thread of its own and says what came of it. The words are handed over: a moment later the line is another.
+# Runs a job on a thread of its own, and answers with its outcome. The words are arguments: the main thread reads the next line
+# meanwhile.
 def job(*words)
   Thread.new do
     puts yield(*words)
@@ -146,24 +147,24 @@ def job(*words)
 end
 
 Thread.report_on_exception = false
-crew = nil
-kept = {}
+worker = nil
+held = {}
 while (line = $stdin.gets)
   verb, *words = line.split
   case verb
   when 'open'
     job(*words) do |threads, millis|
-      crew = Crew.new(threads, millis)
+      worker = Worker.new(threads, millis)
       "ready #{gem_in_use}, redis-rb #{Redis::VERSION}, Ruby #{RUBY_VERSION}"
     end
-  when 'warm' then job { crew.warm }
-  when 'pairs', 'once', 'loop' then job(verb, *words) { |what, *rest| crew.public_send(what, *rest) }
-  when 'take' then job(words[0], kept[words[0]] = Queue.new) { |key, told| crew.take(key, told) }
-  when 'give' then kept.delete(words[0]) << :give
+  when 'warm' then job { worker.warm }
+  when 'pairs', 'once', 'loop' then job(verb, *words) { |what, *rest| worker.public_send(what, *rest) }
+  when 'acquire' then job(words[0], held[words[0]] = Queue.new) { |key, release| worker.hold(key, release) }
+  when 'release' then held.delete(words[0]) << :release
   when 'cpu' then puts "cpu #{Process.clock_gettime(Process::CLOCK_PROCESS_CPUTIME_ID, :nanosecond)}"
-  else puts "failed no such command: #{verb}"
+  else puts "failed no such instruction: #{verb}"
   end
 end
 
-# Whoever told it what to do is gone: no thread is waited for.
+# The conductor has closed the input: threads that still run are not waited for.
 exit!

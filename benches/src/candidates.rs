@@ -1,17 +1,14 @@
-//! Who is compared, at which workloads, and with which settings.
+//! What is compared, at which workloads, and with which settings.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::arena::Arena;
 use crate::locks::{VARIANTS, Variant};
-use crate::options::Options;
 use crate::options::Workload::{self, W1, W2, W3, W4, W5};
-use crate::peer::Peer;
 use crate::{Failure, root};
 
-/// The names of those that others are compared with.
+/// The candidates that others are compared with.
 pub(crate) const OURS: &str = "ours";
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ECHO: &str = "echo";
@@ -22,7 +19,7 @@ pub(crate) struct Candidate {
     pub(crate) settings: &'static str,
     pub(crate) workloads: &'static [Workload],
     language: Language,
-    /// What it says of itself and of what it uses.
+    /// What it reports of itself and of what it uses; empty until it has run.
     pub(crate) version: String,
 }
 
@@ -36,8 +33,8 @@ enum Language {
 const ALL: &[Workload] = &[W1, W2, W3, W4, W5];
 
 impl Candidate {
-    /// Returns all there are, the floors first.
-    fn all() -> Vec<Self> {
+    /// Returns all there are, the lower bounds first.
+    pub(crate) fn all() -> Vec<Self> {
         let new = |name, language, workloads, settings| Self {
             name,
             settings,
@@ -46,7 +43,7 @@ impl Candidate {
             version: String::new(),
         };
         let ours = |variant: &Variant| new(variant.name, Language::Rust, variant.workloads, variant.settings);
-        let floors = [
+        let bounds = [
             new(ECHO, Language::Rust, &[W1], "two PINGs for a pair, a connection for each thread"),
             new(RAW, Language::Rust, &[W1, W2], "SETNX and DEL, a connection for each thread"),
         ];
@@ -71,33 +68,10 @@ impl Candidate {
                 "retry delay up to 0.2 s (default), `acquire`, one server; opens a connection for each command; releases by a script, also after each failed try",
             ),
         ];
-        floors.into_iter().chain(VARIANTS.iter().map(ours)).chain(peers).collect()
+        bounds.into_iter().chain(VARIANTS.iter().map(ours)).chain(peers).collect()
     }
 
-    /// Returns those that were asked for and work here; says which do not.
-    pub(crate) fn choose(options: &Options) -> Result<Vec<Self>, Failure> {
-        let all = Self::all();
-        let names: Vec<_> = all.iter().map(|candidate| candidate.name).collect();
-        if let Some(unknown) = options.candidates.iter().find(|name| !names.contains(&name.as_str())) {
-            return Err(format!("no candidate {unknown}; there are {}", names.join(", ")).into());
-        }
-        let asked =
-            |name: &str| options.candidates.is_empty() || options.candidates.iter().any(|n| n == name);
-        let arena = Arena::start()?;
-        let mut chosen = Vec::new();
-        for mut candidate in all.into_iter().filter(|candidate| asked(candidate.name)) {
-            match Peer::open(&candidate, &arena.url(), 1) {
-                Ok(peer) => {
-                    candidate.version.clone_from(&peer.version);
-                    chosen.push(candidate);
-                }
-                Err(failure) => println!("without {}: {failure}", candidate.name),
-            }
-        }
-        Ok(chosen)
-    }
-
-    /// The echo, which workloads measure a round trip with, whether or not it was asked for.
+    /// Returns the echo, which workloads measure a round trip with, whether or not it was asked for.
     pub(crate) fn echo() -> Self {
         let mut all = Self::all();
         all.swap_remove(0)

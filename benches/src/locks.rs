@@ -10,8 +10,8 @@ use crate::Failure;
 
 pub(crate) use ours::{VARIANTS, Variant};
 
-/// How long anybody waits for a lock at most. Nobody should come near it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// How long an acquisition waits at most. No workload should come near it.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A library, set up for one process.
 pub(crate) trait Locks: Send + Sync {
@@ -21,7 +21,7 @@ pub(crate) trait Locks: Send + Sync {
     /// Returns what one thread locks with.
     fn client(&self) -> Result<Box<dyn Client>, Failure>;
 
-    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads; returns how long each release took.
+    /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads. Returns how long each release took;
     /// `None` where threads are the way.
     fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<Vec<Duration>, Failure>> {
         None

@@ -1,13 +1,13 @@
 //! Measures this crate's lock beside raw commands and beside other libraries, on private servers on this machine:
 //! `make bench`, and `README.md` in this folder for what is measured and how.
 //!
-//! The process that was started only waits (`shield.rs`); another conducts the run: it reads what was asked (`options.rs`) and
-//! which candidates there are (`candidates.rs`), has them take turns (`rounds.rs`) at each workload (`workloads/`), sums up what
-//! came of it (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks is in worker processes
-//! (`worker.rs`), which it starts and talks to (`peer.rs`).
+//! The process that was started only waits (`shield.rs`). Another conducts the run: it reads what was asked (`options.rs`),
+//! selects the candidates that work here (`candidates.rs`, `selection.rs`), measures each in every round (`rounds.rs`) of each
+//! workload (`workloads/`), sums the figures up (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks
+//! is in worker processes (`worker.rs`), which it starts and sends instructions to (`peer.rs`).
 
-mod arena;
 mod candidates;
+mod format;
 mod locks;
 mod moment;
 mod options;
@@ -15,11 +15,19 @@ mod peer;
 mod plot;
 mod report;
 mod rounds;
+mod selection;
+mod server_under_test;
 mod stats;
 mod worker;
 mod workloads;
 
 // It serves the tests and the demo as well, which call more of it.
+#[path = "../../examples/shared/arguments.rs"]
+mod arguments;
+#[path = "../../examples/shared/drawing.rs"]
+mod drawing;
+#[path = "../../examples/shared/program.rs"]
+mod program;
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
@@ -31,42 +39,37 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use candidates::Candidate;
-use options::{Arguments, Options, Part};
+use options::{Options, Part};
 use report::Report;
-use rounds::Stage;
+use rounds::Run;
 use shield::Parent;
 
-/// Why something did not work out, for the reader of the last line.
+/// Why something failed, for the last line of the output.
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().part {
-        None => shield::run(),
-        Some(Part::Conduct(options)) => conduct(&options).map(|()| ExitCode::SUCCESS),
-        Some(Part::Worker { candidate }) => worker::run(&candidate).map(|()| ExitCode::SUCCESS),
-    };
-    done.unwrap_or_else(|failure| {
-        eprintln!("bench: {failure}");
-        ExitCode::FAILURE
+    program::run::<Options, Part>("bench", |part| {
+        match part {
+            Part::Conduct(options) => conduct(&options)?,
+            Part::Worker { candidate } => worker::run(&candidate)?,
+        }
+        Ok(ExitCode::SUCCESS)
     })
 }
 
 /// Measures what was asked for, and writes it down.
 fn conduct(options: &Options) -> Result<(), Failure> {
-    let stage = Stage { plan: options.plan(), parent: Parent::watch() };
+    let run = Run { plan: options.plan(), parent: Parent::watch() };
     let folder = root().join("target").join("bench");
     fs::create_dir_all(&folder)?;
-    let candidates = Candidate::choose(options)?;
+    let candidates = selection::choose(options)?;
     let mut report = Report::begin(options, &candidates)?;
     for workload in options.workloads() {
-        let section = workloads::run(workload, &stage, &candidates)?;
+        let section = workloads::run(workload, &run, &candidates)?;
         let picture = format!("{}.svg", workload.name());
         fs::write(folder.join(&picture), plot::draw(&section.panels).to_string())?;
         report.add(&section, &picture);
-        // What there is so far is worth having, should a later workload fail.
+        // Written after each workload, should a later one fail.
         fs::write(folder.join("report.md"), report.text())?;
     }
     println!("{} and the plots beside it", folder.join("report.md").display());

@@ -2,17 +2,7 @@
 
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
-
-/// Measures locks beside raw commands and other libraries, on private servers on this machine.
-#[derive(Debug, Parser)]
-#[command(name = "bench", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    pub(crate) options: Options,
-    #[command(subcommand)]
-    pub(crate) part: Option<Part>,
-}
+use clap::{Args, Subcommand, ValueEnum};
 
 /// The parts that the program plays for itself.
 #[derive(Debug, Subcommand)]
@@ -23,6 +13,7 @@ pub(crate) enum Part {
     Worker { candidate: String },
 }
 
+/// Measures locks beside raw commands and other libraries, on private servers on this machine.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Fewer and shorter rounds: about two minutes in all, and not ten to fifteen
@@ -54,14 +45,14 @@ pub(crate) enum Workload {
 }
 
 impl Workload {
-    /// As it is called in a list of files.
+    /// Returns the name of its files.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Workload::W1 => "w1-pairs",
             Workload::W2 => "w2-threads",
             Workload::W3 => "w3-contention",
             Workload::W4 => "w4-waiting",
-            Workload::W5 => "w5-death",
+            Workload::W5 => "w5-crash",
         }
     }
 }
@@ -69,14 +60,14 @@ impl Workload {
 /// How much is measured.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
-    /// Of W1 and W2, whose turns are short.
+    /// Of W1 and W2, which are short.
     pub(crate) pair_rounds: u32,
-    pub(crate) pair_turn: Duration,
+    pub(crate) pair_time: Duration,
     pub(crate) contention_rounds: u32,
-    pub(crate) contention_turn: Duration,
+    pub(crate) contention_time: Duration,
     pub(crate) idle_rounds: u32,
-    pub(crate) idle_turn: Duration,
-    pub(crate) death_rounds: u32,
+    pub(crate) idle_time: Duration,
+    pub(crate) crash_rounds: u32,
 }
 
 impl Options {
@@ -89,22 +80,22 @@ impl Options {
         let plan = if self.quick {
             Plan {
                 pair_rounds: 10,
-                pair_turn: Duration::from_millis(50),
+                pair_time: Duration::from_millis(50),
                 contention_rounds: 1,
-                contention_turn: Duration::from_millis(500),
+                contention_time: Duration::from_millis(500),
                 idle_rounds: 1,
-                idle_turn: Duration::from_secs(2),
-                death_rounds: 2,
+                idle_time: Duration::from_secs(2),
+                crash_rounds: 2,
             }
         } else {
             Plan {
                 pair_rounds: 50,
-                pair_turn: Duration::from_millis(50),
+                pair_time: Duration::from_millis(50),
                 contention_rounds: 3,
-                contention_turn: Duration::from_secs(2),
+                contention_time: Duration::from_secs(2),
                 idle_rounds: 2,
-                idle_turn: Duration::from_secs(10),
-                death_rounds: 10,
+                idle_time: Duration::from_secs(10),
+                crash_rounds: 10,
             }
         };
         match self.rounds {
@@ -113,7 +104,7 @@ impl Options {
                 pair_rounds: rounds,
                 contention_rounds: rounds,
                 idle_rounds: rounds,
-                death_rounds: rounds,
+                crash_rounds: rounds,
                 ..plan
             },
         }

@@ -1,5 +1,5 @@
-//! A worker process, seen from the process that conducts: starts it, tells it what to do, hears what it answers. Ends with the
-//! value that owns it. What workers are told is listed in `worker.rs`.
+//! A worker process, seen from the process that conducts: starts it, sends it instructions, receives its answers. The process
+//! ends with the value that owns it. `worker.rs` lists the instructions.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -14,9 +14,9 @@ use crate::Failure;
 use crate::candidates::Candidate;
 use crate::moment::Moment;
 
-/// How long the lease shows in the key, unless it is to end: longer than any workload.
+/// The lease that the key names, unless it is to expire: longer than any workload.
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(120);
-/// How long anything may take beyond its own time.
+/// How long an answer may take beyond the time that the instruction takes.
 const LIMIT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -24,17 +24,17 @@ pub(crate) struct Peer {
     process: Child,
     input: ChildStdin,
     lines: Receiver<String>,
-    /// What it said that nobody wanted yet.
-    heard: VecDeque<Vec<String>>,
-    /// What it says it is.
+    /// Answers that were received and not yet asked for.
+    pending: VecDeque<Vec<String>>,
+    /// The versions that it reports.
     pub(crate) version: String,
 }
 
-/// A thread had the lock.
+/// One time that a thread had the lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Turn {
-    /// Of which worker, and of which of its threads.
-    pub(crate) who: (usize, usize),
+pub(crate) struct Acquisition {
+    /// The number of the worker, and of the thread within it.
+    pub(crate) thread: (usize, usize),
     pub(crate) entered: Moment,
     /// Before the release.
     pub(crate) left: Moment,
@@ -46,7 +46,7 @@ impl Peer {
         Self::open_leasing(candidate, url, threads, LONG_LEASE)
     }
 
-    /// The same with another lease.
+    /// Does the same with another lease.
     pub(crate) fn open_leasing(
         candidate: &Candidate,
         url: &str,
@@ -54,8 +54,8 @@ impl Peer {
         lease: Duration,
     ) -> Result<Self, Failure> {
         let mut peer = Self::start(candidate, url)?;
-        peer.tell(format_args!("open {threads} {}", lease.as_millis()))?;
-        peer.version = peer.hear("ready")?.join(" ");
+        peer.send(format_args!("open {threads} {}", lease.as_millis()))?;
+        peer.version = peer.receive("ready")?.join(" ");
         Ok(peer)
     }
 
@@ -63,35 +63,35 @@ impl Peer {
         let mut command = candidate.command()?;
         command.env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         let mut process = command.spawn().map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => "what it runs by is not installed; `make bench` installs it".into(),
+            io::ErrorKind::NotFound => "its interpreter is not installed; `make bench` installs it".into(),
             _ => Failure::from(error),
         })?;
-        let input = process.stdin.take().ok_or("a worker without input")?;
-        let output = BufReader::new(process.stdout.take().ok_or("a worker without output")?);
+        let input = process.stdin.take().ok_or("a worker has no input")?;
+        let output = BufReader::new(process.stdout.take().ok_or("a worker has no output")?);
         let (send, lines) = mpsc::channel();
         // Ends with the worker's output.
         thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| send.send(line)));
-        Ok(Self { process, input, lines, heard: VecDeque::new(), version: String::new() })
+        Ok(Self { process, input, lines, pending: VecDeque::new(), version: String::new() })
     }
 
-    pub(crate) fn tell(&mut self, what: impl Display) -> Result<(), Failure> {
-        let told = writeln!(self.input, "{what}").and_then(|()| self.input.flush());
-        // One that is gone has said why.
-        told.or_else(|error| self.hear("").map_or_else(Err, |_| Err(error.into())))
+    pub(crate) fn send(&mut self, instruction: impl Display) -> Result<(), Failure> {
+        let sent = writeln!(self.input, "{instruction}").and_then(|()| self.input.flush());
+        // A worker that has ended has written why.
+        sent.or_else(|error| self.receive("").map_or_else(Err, |_| Err(error.into())))
     }
 
     /// Returns the words after `word` of the next line that begins with it.
-    fn hear(&mut self, word: &str) -> Result<Vec<String>, Failure> {
-        let mut words = self.hear_one_of(&[word], Instant::now() + LIMIT)?;
+    fn receive(&mut self, word: &str) -> Result<Vec<String>, Failure> {
+        let mut words = self.receive_one_of(&[word], Instant::now() + LIMIT)?;
         words.remove(0);
         Ok(words)
     }
 
-    /// Returns the next line that begins with one of the words. Others are kept for whoever wants them: answers come when
-    /// something is done, and several things are done at once.
-    fn hear_one_of(&mut self, wanted: &[&str], end: Instant) -> Result<Vec<String>, Failure> {
+    /// Returns the next line that begins with one of the words. Other lines are kept: a worker does several things at once, and
+    /// answers each when it is done.
+    fn receive_one_of(&mut self, wanted: &[&str], end: Instant) -> Result<Vec<String>, Failure> {
         let fits = |line: &Vec<String>| line.first().is_some_and(|first| wanted.contains(&first.as_str()));
-        if let Some(line) = self.heard.iter().position(fits).and_then(|at| self.heard.remove(at)) {
+        if let Some(line) = self.pending.iter().position(fits).and_then(|at| self.pending.remove(at)) {
             return Ok(line);
         }
         loop {
@@ -107,53 +107,54 @@ impl Peer {
             if fits(&line) {
                 return Ok(line);
             }
-            self.heard.push_back(line);
+            self.pending.push_back(line);
         }
     }
 
-    /// Opens the connections again that were closed for being idle.
+    /// Reopens connections that were closed for being idle.
     pub(crate) fn warm(&mut self) -> Result<(), Failure> {
-        self.tell("warm")?;
-        self.hear("warm").map(drop)
+        self.send("warm")?;
+        self.receive("warm").map(drop)
     }
 
-    /// Lets it acquire and release for a while; returns how many pairs there were, how many nanoseconds they took, and how many 99 of
-    /// 100 releases take at most.
+    /// Lets it acquire and release for a while. Returns the number of pairs, the nanoseconds they took together, and the 99th
+    /// percentile of a release in nanoseconds.
     pub(crate) fn pairs(&mut self, keys: &str, time: Duration) -> Result<[u64; 3], Failure> {
-        self.tell(format_args!("pairs {keys} {}", time.as_millis()))?;
-        let words = self.hear("pairs")?;
+        self.send(format_args!("pairs {keys} {}", time.as_millis()))?;
+        let words = self.receive("pairs")?;
         Ok([number(&words, 0)?, number(&words, 1)?, number(&words, 2)?])
     }
 
-    /// Returns the turns that it was told to take with one lock, when all are over, and the lock's key; `worker` is its number.
-    pub(crate) fn turns(&mut self, worker: usize) -> Result<(String, Vec<Turn>), Failure> {
-        let (mut turns, end) = (Vec::new(), Instant::now() + LIMIT);
+    /// Returns the acquisitions of one lock that it was instructed to make, once all are over, and the lock's key. `worker` is the
+    /// worker's number.
+    pub(crate) fn acquisitions(&mut self, worker: usize) -> Result<(String, Vec<Acquisition>), Failure> {
+        let (mut acquisitions, end) = (Vec::new(), Instant::now() + LIMIT);
         loop {
-            let line = self.hear_one_of(&["turn", "done"], end)?;
+            let line = self.receive_one_of(&["acquisition", "done"], end)?;
             if line[0] == "done" {
-                return Ok((number(&line, 1)?, turns));
+                return Ok((number(&line, 1)?, acquisitions));
             }
-            let who = (worker, number(&line, 1)?);
-            turns.push(Turn { who, entered: number(&line, 2)?, left: number(&line, 3)? });
+            let thread = (worker, number(&line, 1)?);
+            acquisitions.push(Acquisition { thread, entered: number(&line, 2)?, left: number(&line, 3)? });
         }
     }
 
-    /// Lets it take a lock and keep it.
-    pub(crate) fn take(&mut self, key: &str) -> Result<(), Failure> {
-        self.tell(format_args!("take {key}"))?;
-        self.hear("held").map(drop)
+    /// Lets it acquire a lock and hold it.
+    pub(crate) fn acquire(&mut self, key: &str) -> Result<(), Failure> {
+        self.send(format_args!("acquire {key}"))?;
+        self.receive("held").map(drop)
     }
 
     /// Lets it release the lock, and returns when it began to.
-    pub(crate) fn give(&mut self, key: &str) -> Result<Moment, Failure> {
-        self.tell(format_args!("give {key}"))?;
-        number(&self.hear("gave")?, 1)
+    pub(crate) fn release(&mut self, key: &str) -> Result<Moment, Failure> {
+        self.send(format_args!("release {key}"))?;
+        number(&self.receive("released")?, 1)
     }
 
     /// Returns the processor time it has used, in nanoseconds.
     pub(crate) fn processor_time(&mut self) -> Result<u64, Failure> {
-        self.tell("cpu")?;
-        number(&self.hear("cpu")?, 0)
+        self.send("cpu")?;
+        number(&self.receive("cpu")?, 0)
     }
 
     /// Kills it on the spot, as the system does when memory runs out.
@@ -165,12 +166,12 @@ impl Peer {
 
 impl Drop for Peer {
     fn drop(&mut self) {
-        // One that has ended already is what is wanted.
+        // It may have ended already.
         let _ = self.kill();
     }
 }
 
 fn number<T: FromStr>(words: &[String], at: usize) -> Result<T, Failure> {
     let word = words.get(at).and_then(|word| word.parse().ok());
-    word.ok_or_else(|| format!("a worker said {words:?}").into())
+    word.ok_or_else(|| format!("unexpected answer of a worker: {words:?}").into())
 }

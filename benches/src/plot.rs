@@ -3,21 +3,18 @@
 use std::iter;
 
 use svg::Document;
-use svg::node::element::{Circle, Group, Line, Rectangle, Text};
+use svg::node::element::{Circle, Group};
 
-use crate::report::figure;
+use crate::drawing::{FAINT, colour, line, sheet, text, tick_distance};
+use crate::format::figure;
 use crate::stats::Spread;
 
-/// What the axis and the letters are drawn in.
-const INK: &str = "#222";
-const FAINT: &str = "#666";
 const GRID: &str = "#dde1e6";
-/// Okabe and Ito's, which the colour-blind can tell apart.
-const COLOURS: [&str; 5] = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#d55e00"];
+const MOST_TICKS: f64 = 6.0;
 
 /// A panel's width, and where the figures begin and end in it: to the right there is room for the last number.
 const WIDTH: f64 = 640.0;
-const LEFT: f64 = 128.0;
+const LEFT: f64 = 144.0;
 const RIGHT: f64 = 560.0;
 /// Heights: the title with the legend, a line of a series, between two candidates, the axis with its name.
 const HEAD: f64 = 64.0;
@@ -35,7 +32,7 @@ pub(crate) struct Panel {
     /// What is shown, with its unit.
     pub(crate) axis: String,
     pub(crate) logarithmic: bool,
-    /// What stands before the names of the series.
+    /// The text before the names of the series.
     pub(crate) legend: &'static str,
     /// Their names; none if there is only one.
     pub(crate) series: Vec<String>,
@@ -47,16 +44,10 @@ pub(crate) struct Panel {
 pub(crate) fn draw(panels: &[Panel]) -> Document {
     let columns = panels.len().clamp(1, 2);
     let height = panels.iter().map(Panel::height).fold(0.0, f64::max);
-    let size = (number(columns) * WIDTH, number(panels.len().div_ceil(columns)) * height);
-    let document = Document::new()
-        .set("width", size.0)
-        .set("height", size.1)
-        .set("viewBox", (0, 0, size.0, size.1))
-        .set("font-family", "Helvetica, Arial, sans-serif")
-        .add(Rectangle::new().set("width", "100%").set("height", "100%").set("fill", "white"));
-    panels.iter().enumerate().fold(document, |document, (n, panel)| {
+    let sheet = sheet(number(columns) * WIDTH, number(panels.len().div_ceil(columns)) * height);
+    panels.iter().enumerate().fold(sheet, |sheet, (n, panel)| {
         let (x, y) = (number(n % columns) * WIDTH, number(n / columns) * height);
-        document.add(panel.draw().set("transform", format!("translate({x} {y})")))
+        sheet.add(panel.draw().set("transform", format!("translate({x} {y})")))
     })
 }
 
@@ -75,31 +66,31 @@ impl Panel {
 
     fn draw(&self) -> Group {
         let axis = Axis::of(self);
-        let mut group = Group::new().add(text(&self.title, LEFT, 24.0, 15, INK).set("font-weight", "bold"));
-        group = group.add(text(self.legend, LEFT, 46.0, 12, FAINT));
+        let mut group = Group::new().add(text(&self.title, LEFT, 24.0, 15).set("font-weight", "bold"));
+        group = group.add(text(self.legend, LEFT, 46.0, 12).set("fill", FAINT));
         for (n, name) in self.series.iter().enumerate() {
             let x = LEFT + 140.0 + 70.0 * number(n);
-            group = group.add(dot(x + 5.0, 42.0, COLOURS[n % COLOURS.len()]));
-            group = group.add(text(name, x + 14.0, 46.0, 12, INK));
+            group = group.add(dot(x + 5.0, 42.0, colour(n)));
+            group = group.add(text(name, x + 14.0, 46.0, 12));
         }
         for tick in &axis.ticks {
             let x = axis.place(*tick);
             group = group.add(line((x, HEAD), (x, self.bottom()), GRID, 1.0));
-            let label = text(&short(*tick), x, self.bottom() + 18.0, 12, FAINT);
+            let label = text(short(*tick), x, self.bottom() + 18.0, 12).set("fill", FAINT);
             group = group.add(label.set("text-anchor", "middle"));
         }
         let scale = if self.logarithmic { ", logarithmic" } else { "" };
         let name = format!("{}{scale}", self.axis);
         let middle = f64::midpoint(LEFT, RIGHT);
-        group = group.add(text(&name, middle, self.bottom() + 38.0, 12, INK).set("text-anchor", "middle"));
+        group = group.add(text(name, middle, self.bottom() + 38.0, 12).set("text-anchor", "middle"));
         for (n, (name, figures)) in self.rows.iter().enumerate() {
             let top = HEAD + self.row_height() * number(n);
             let middle = top + self.row_height() / 2.0;
             group = group.add(line((LEFT, top), (RIGHT, top), GRID, 1.0));
-            group = group.add(text(name, LEFT - 8.0, middle + 4.0, 13, INK).set("text-anchor", "end"));
+            group = group.add(text(*name, LEFT - 8.0, middle + 4.0, 13).set("text-anchor", "end"));
             for (series, spread) in figures.iter().enumerate() {
                 let y = top + GAP / 2.0 + LINE * (number(series) + 0.5);
-                group = group.add(axis.mark(*spread, y, COLOURS[series % COLOURS.len()]));
+                group = group.add(axis.mark(*spread, y, colour(series)));
             }
         }
         group
@@ -135,9 +126,7 @@ impl Axis {
             Self { from, to, logarithmic: true, ticks }
         } else {
             let largest = if largest > 0.0 { largest } else { 1.0 };
-            let decade = 10_f64.powf(largest.log10().floor());
-            let steps = [0.1, 0.2, 0.5, 1.0, 2.0].map(|part| part * decade);
-            let step = steps.into_iter().find(|step| largest / step <= 6.0).unwrap_or(decade);
+            let step = tick_distance(largest / MOST_TICKS);
             let to = (largest / step).ceil() * step;
             let ticks = (0..=6).map(|n| f64::from(n) * step).take_while(|tick| *tick <= to * 1.001).collect();
             Self { from: 0.0, to, logarithmic: false, ticks }
@@ -145,7 +134,7 @@ impl Axis {
     }
 
     fn place(&self, figure: f64) -> f64 {
-        // What is too small for the axis is at its beginning.
+        // A figure too small for the axis is drawn at its beginning.
         let at = if self.logarithmic { figure.max(f64::MIN_POSITIVE).log10() } else { figure };
         let part = ((at - self.from) / (self.to - self.from)).clamp(0.0, 1.0);
         ((LEFT + part * (RIGHT - LEFT)) * 10.0).round() / 10.0
@@ -153,13 +142,13 @@ impl Axis {
 
     fn mark(&self, spread: Option<Spread>, y: f64, colour: &str) -> Group {
         let Some(Spread { median, min, max }) = spread else {
-            return Group::new().add(text("–", LEFT + 6.0, y + 4.0, 11, FAINT));
+            return Group::new().add(text("–", LEFT + 6.0, y + 4.0, 11).set("fill", FAINT));
         };
         let [median_at, min_at, max_at] = [median, min, max].map(|figure| self.place(figure));
         Group::new()
             .add(line((min_at, y), (max_at, y), colour, 3.0).set("stroke-opacity", 0.45))
             .add(dot(median_at, y, colour))
-            .add(text(&figure(median), max_at.max(median_at) + 8.0, y + 4.0, 11, INK))
+            .add(text(figure(median), max_at.max(median_at) + 8.0, y + 4.0, 11))
     }
 }
 
@@ -167,21 +156,7 @@ fn dot(x: f64, y: f64, colour: &str) -> Circle {
     Circle::new().set("cx", x).set("cy", y).set("r", 4.5).set("fill", colour)
 }
 
-fn line(from: (f64, f64), to: (f64, f64), colour: &str, width: f64) -> Line {
-    Line::new()
-        .set("x1", from.0)
-        .set("y1", from.1)
-        .set("x2", to.0)
-        .set("y2", to.1)
-        .set("stroke", colour)
-        .set("stroke-width", width)
-}
-
-fn text(words: &str, x: f64, y: f64, size: u16, colour: &str) -> Text {
-    Text::new(words).set("x", x).set("y", y).set("font-size", size).set("fill", colour)
-}
-
-/// A tick's number without zeros that say nothing.
+/// A tick's number without trailing zeros.
 fn short(tick: f64) -> String {
     if tick >= 1e6 {
         return format!("{} M", short(tick / 1e6));

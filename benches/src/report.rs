@@ -6,13 +6,12 @@ use std::{fs, thread};
 use comfy_table::{CellAlignment, presets};
 
 use crate::Failure;
-use crate::arena::Arena;
 use crate::candidates::Candidate;
 use crate::options::Options;
 use crate::plot::Panel;
-use crate::stats::Spread;
+use crate::server_under_test::ServerUnderTest;
 
-/// What a workload came to.
+/// The results of a workload.
 #[derive(Debug)]
 pub(crate) struct Section {
     pub(crate) title: String,
@@ -48,7 +47,7 @@ impl Table {
 pub(crate) struct Report(String);
 
 impl Report {
-    /// Begins with who is compared, and on what.
+    /// Begins with the candidates, and with the machine and the server they run on.
     pub(crate) fn begin(options: &Options, candidates: &[Candidate]) -> Result<Self, Failure> {
         let mut table = comfy_table::Table::new();
         table.load_preset(presets::ASCII_MARKDOWN).set_header(["candidate", "version", "settings"]);
@@ -59,7 +58,7 @@ impl Report {
             "# Locks, measured\n\nA {} run on {}, with redis-server {}, everything on this machine.\n\n{table}\n",
             if options.quick { "quick" } else { "full" },
             machine(),
-            Arena::start()?.version()?,
+            ServerUnderTest::start()?.version()?,
         );
         println!("{text}");
         Ok(Self(text))
@@ -86,33 +85,4 @@ fn machine() -> String {
     let model = about.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     format!("{cores} cores of {}", model.map_or("an unnamed processor", |(_, model)| model.trim()))
-}
-
-/// So many of them, in words.
-pub(crate) fn rounds(count: u32) -> String {
-    if count == 1 { "One round".to_owned() } else { format!("{count} rounds") }
-}
-
-/// The median, and what it lies between.
-pub(crate) fn cell(spread: Option<Spread>) -> String {
-    let Some(Spread { median, min, max }) = spread else { return plain(None) };
-    let [median, min, max] = [median, min, max].map(figure);
-    // Of one round there is only one.
-    if min == max { median } else { format!("{median} ({min} – {max})") }
-}
-
-/// The median alone.
-pub(crate) fn plain(spread: Option<Spread>) -> String {
-    spread.map_or("–".to_owned(), |spread| figure(spread.median))
-}
-
-/// As many digits as say something.
-pub(crate) fn figure(number: f64) -> String {
-    match number.abs() {
-        ..1e-9 => "0".to_owned(),
-        100.0.. => format!("{number:.0}"),
-        10.0.. => format!("{number:.1}"),
-        0.1.. => format!("{number:.2}"),
-        _ => format!("{number:.3}"),
-    }
 }

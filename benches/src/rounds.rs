@@ -1,4 +1,5 @@
-//! Rounds: in each, every candidate takes its turn, and another one begins. Whatever else this machine is doing meets all alike.
+//! Rounds: in each, every candidate is measured once, and each round begins with another one. So other load on this machine
+//! affects all alike.
 
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -7,28 +8,28 @@ use crate::options::Plan;
 use crate::shield::Parent;
 use crate::stats::Results;
 
-/// What every workload is given.
+/// What all workloads of a run have in common.
 #[derive(Debug)]
-pub(crate) struct Stage {
+pub(crate) struct Run {
     pub(crate) plan: Plan,
     pub(crate) parent: Parent,
 }
 
-/// A candidate with what it has for a workload, its worker processes mostly; nothing once something went wrong with it.
+/// A candidate and its state for a workload, mostly its worker processes; none once it has failed.
 #[derive(Debug)]
 pub(crate) struct Contender<C> {
     pub(crate) name: &'static str,
     pub(crate) state: Option<C>,
 }
 
-impl Stage {
-    /// Gets each candidate ready, and has them take turns. One that fails is left out from there on, and is told of.
+impl Run {
+    /// Measures each candidate in every round. One that fails is left out from there on, and its failure is printed.
     pub(crate) fn rounds<C, S>(
         &self,
         what: &str,
         rounds: u32,
         contenders: Vec<Contender<C>>,
-        mut turn: impl FnMut(&'static str, &mut C, u32) -> Result<S, Failure>,
+        mut measure: impl FnMut(&'static str, &mut C, u32) -> Result<S, Failure>,
     ) -> Result<Results<S>, Failure> {
         let count = contenders.len();
         let bar = ProgressBar::new(u64::from(rounds) * u64::try_from(count)?);
@@ -45,7 +46,7 @@ impl Stage {
                 let at = (place + usize::try_from(round)?) % count;
                 let Contender { name, state } = &mut contenders[at];
                 bar.set_message(*name);
-                let done = match state.as_mut().map(|state| turn(name, state, round)) {
+                let done = match state.as_mut().map(|state| measure(name, state, round)) {
                     Some(Ok(done)) => Some(done),
                     Some(Err(failure)) => {
                         bar.suspend(|| println!("{what}: without {name}: {failure}"));
@@ -64,7 +65,7 @@ impl Stage {
 }
 
 impl<C> Contender<C> {
-    /// Gets a candidate ready; tells of it where that fails.
+    /// Takes the state of a candidate, or prints why there is none.
     pub(crate) fn ready(what: &str, name: &'static str, state: Result<C, Failure>) -> Self {
         let state = state.map_err(|failure| println!("{what}: without {name}: {failure}")).ok();
         Self { name, state }

@@ -1,12 +1,12 @@
-//! Figures of several rounds: their median and their ends, alone and as a ratio to another's in the same round. And percentiles
-//! within one round.
+//! Figures of several rounds: their median, smallest and largest, absolute and as a ratio to another candidate's in the same
+//! round. And percentiles within one round.
 
 use hdrhistogram::Histogram;
 
 use crate::Failure;
 use crate::moment::as_f64;
 
-/// The middle of some figures, and how far they reach.
+/// The median of some figures, the smallest and the largest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -26,7 +26,7 @@ impl Spread {
     }
 }
 
-/// What each candidate did in each round; nothing in those that it did not finish.
+/// A sample of each candidate and each round; none of those that it did not finish.
 #[derive(Debug)]
 pub(crate) struct Results<S> {
     pub(crate) candidates: Vec<(&'static str, Vec<Option<S>>)>,
@@ -42,7 +42,7 @@ impl<S> Results<S> {
         Spread::of(self.rounds(name)?.iter().flatten().filter_map(figure))
     }
 
-    /// Returns the same as a ratio to what `other` came to in the same round.
+    /// Returns the same as a ratio to the figure of `other` in the same round.
     pub(crate) fn ratio(
         &self,
         name: &str,
@@ -112,7 +112,7 @@ mod tests {
         };
         let ratio = results.ratio("ours", "raw", |figure| Some(*figure));
         assert_eq!(ratio, Some(Spread { median: 0.9, min: 0.9, max: 0.9 }));
-        assert_eq!(results.ratio("ours", "nobody", |figure| Some(*figure)), None);
+        assert_eq!(results.ratio("ours", "unknown", |figure| Some(*figure)), None);
         assert_eq!(results.spread("ours", |figure| Some(*figure)).map(|spread| spread.max), Some(90.0));
     }
 

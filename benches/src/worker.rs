@@ -1,19 +1,20 @@
-//! A worker process of a candidate in Rust. Does as it is told on its input, line by line, and ends when that is closed.
+//! A worker process of a candidate in Rust. Carries out the instructions on its input, one a line, and ends when that is closed.
 //! `peers/worker.rb` and `peers/worker.py` do the same:
 //!
-//! - `open THREADS LEASE` sets the library up for so many threads and a lease that shows as so many milliseconds in the key, and
-//!   lets each take a lock once → `ready`, and the versions of what it uses
-//! - `warm` lets each thread take a lock once again → `warm`
+//! - `open THREADS LEASE` sets the library up for so many threads and a lease that the key names as so many milliseconds, and lets
+//!   each thread acquire a lock once → `ready`, and the versions of what it uses
+//! - `warm` lets each thread acquire a lock once again → `warm`
 //! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS RELEASE`,
-//!   the last being what 99 of 100 releases take at most, in nanoseconds
-//! - `once KEY HOLD THREADS START STEP` each thread takes the lock once and holds it for so many microseconds; thread n begins to
-//!   ask at the moment START + n × STEP → turns
-//! - `loop KEY HOLD THREADS START TIME` each thread takes it again and again, from START on, for so many milliseconds → turns
-//! - `take KEY` takes the lock and keeps it → `held KEY`; `give KEY` → `gave KEY MOMENT`, the moment before it was released
+//!   the last being the 99th percentile of a release, in nanoseconds
+//! - `once KEY HOLD THREADS START STEP` each thread acquires the lock once and holds it for so many microseconds; thread n begins to
+//!   ask at the moment START + n × STEP → acquisitions
+//! - `loop KEY HOLD THREADS START TIME` each thread acquires it again and again, from START on, for so many milliseconds →
+//!   acquisitions
+//! - `acquire KEY` acquires the lock and holds it → `held KEY`; `release KEY` → `released KEY MOMENT`, the moment before the release
 //! - `cpu` → `cpu NANOS`, the processor time of the process
 //!
-//! Turns are lines `turn THREAD ENTERED LEFT`, the second being the moment before the release, and then `done KEY`. Moments are
-//! nanoseconds of the monotonic clock. What goes wrong is a line `failed` and a reason.
+//! Acquisitions are lines `acquisition THREAD ENTERED LEFT`, LEFT being the moment before the release, and then `done KEY`. Moments
+//! are nanoseconds of the monotonic clock. A failure is a line `failed` with a reason.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -36,67 +37,67 @@ const WARMING_PAIRS: usize = 3;
 /// Works until the input is closed.
 pub(crate) fn run(candidate: &str) -> Result<(), Failure> {
     let url = env::var("REDIS_URL")?;
-    let mut crew = None;
-    let mut kept: HashMap<String, Sender<()>> = HashMap::new();
+    let mut worker = None;
+    let mut held: HashMap<String, Sender<()>> = HashMap::new();
     for line in io::stdin().lock().lines() {
         let line = line?;
         let mut words = line.split_whitespace();
         match words.next() {
             Some("open") => {
                 let (threads, lease) = (word(&mut words)?, Duration::from_millis(word(&mut words)?));
-                let opened = Crew::open(candidate, &url, threads, lease);
+                let opened = Worker::open(candidate, &url, threads, lease);
                 match opened {
                     Ok(opened) => {
-                        say(&format!("ready {}", opened.locks.version()));
-                        crew = Some(Arc::new(opened));
+                        answer(&format!("ready {}", opened.locks.version()));
+                        worker = Some(Arc::new(opened));
                     }
-                    Err(failure) => say(&format!("failed {failure}")),
+                    Err(failure) => answer(&format!("failed {failure}")),
                 }
             }
-            Some("take") => {
-                let (key, (told, listen)) = (word::<String>(&mut words)?, mpsc::channel());
-                kept.insert(key.clone(), told);
-                job(crew.as_ref(), move |crew| {
-                    let mut gave = 0;
-                    crew.client()?.hold(&key, &mut || {
-                        say(&format!("held {key}"));
-                        // Told, or the input is closed and the process ends.
-                        let _ = listen.recv();
-                        gave = moment::now();
+            Some("acquire") => {
+                let (key, (release, released)) = (word::<String>(&mut words)?, mpsc::channel());
+                held.insert(key.clone(), release);
+                job(worker.as_ref(), move |worker| {
+                    let mut left = 0;
+                    worker.client()?.hold(&key, &mut || {
+                        answer(&format!("held {key}"));
+                        // Ends by the instruction, which drops the sender, or with the process.
+                        let _ = released.recv();
+                        left = moment::now();
                     })?;
-                    Ok(format!("gave {key} {gave}"))
+                    Ok(format!("released {key} {left}"))
                 });
             }
-            Some("give") => drop(kept.remove(&word::<String>(&mut words)?)),
-            Some("cpu") => say(&format!("cpu {}", moment::processor_time())),
-            Some("warm") => job(crew.as_ref(), |crew| crew.warm().map(|()| "warm".to_owned())),
+            Some("release") => drop(held.remove(&word::<String>(&mut words)?)),
+            Some("cpu") => answer(&format!("cpu {}", moment::processor_time())),
+            Some("warm") => job(worker.as_ref(), |worker| worker.warm().map(|()| "warm".to_owned())),
             Some("pairs") => {
                 let (keys, time) = (word::<String>(&mut words)?, Duration::from_millis(word(&mut words)?));
-                job(crew.as_ref(), move |crew| crew.pairs(&keys, time));
+                job(worker.as_ref(), move |worker| worker.pairs(&keys, time));
             }
-            Some(turns @ ("once" | "loop")) => {
-                let ask = Ask::read(turns == "loop", &mut words)?;
-                job(crew.as_ref(), move |crew| crew.turns(&ask));
+            Some(verb @ ("once" | "loop")) => {
+                let order = Order::read(verb == "loop", &mut words)?;
+                job(worker.as_ref(), move |worker| worker.acquisitions(&order));
             }
-            _ => return Err(format!("no such command: {line}").into()),
+            _ => return Err(format!("no such instruction: {line}").into()),
         }
     }
-    // Whoever told it what to do is gone: nothing that still runs here matters.
+    // The conductor has closed the input: threads that still run here are not waited for.
     process::exit(0)
 }
 
-/// Does something on a thread of its own and says what came of it.
-fn job(crew: Option<&Arc<Crew>>, work: impl FnOnce(&Crew) -> Result<String, Failure> + Send + 'static) {
-    let crew = crew.cloned();
+/// Does something on a thread of its own, and answers with the outcome.
+fn job(worker: Option<&Arc<Worker>>, work: impl FnOnce(&Worker) -> Result<String, Failure> + Send + 'static) {
+    let worker = worker.cloned();
     thread::spawn(move || {
-        let crew = crew.ok_or("not opened yet");
-        say(&crew.map_err(Into::into).and_then(|crew| work(&crew)).unwrap_or_else(|e| format!("failed {e}")));
+        let outcome = worker.ok_or_else(|| "not opened yet".into()).and_then(|worker| work(&worker));
+        answer(&outcome.unwrap_or_else(|failure| format!("failed {failure}")));
     });
 }
 
-fn say(lines: &str) {
+fn answer(lines: &str) {
     let mut output = io::stdout().lock();
-    // A reader that is gone closes the input as well.
+    // A conductor that has ended closes the input as well, which ends this process.
     let _ = writeln!(output, "{lines}").and_then(|()| output.flush());
 }
 
@@ -104,19 +105,19 @@ fn word<T: FromStr>(words: &mut SplitWhitespace<'_>) -> Result<T, Failure> {
     words.next().and_then(|word| word.parse().ok()).ok_or_else(|| "a word is missing or wrong".into())
 }
 
-/// What threads are to do with one lock.
-struct Ask {
+/// How threads are to acquire one lock.
+struct Order {
     key: String,
     hold: Duration,
     threads: usize,
     start: Moment,
     /// How much later each thread begins than the one before.
     step: u64,
-    /// Until when they take it again; once, if not said.
+    /// Until when they acquire it again and again; `None` for once.
     end: Option<Moment>,
 }
 
-impl Ask {
+impl Order {
     fn read(again: bool, words: &mut SplitWhitespace<'_>) -> Result<Self, Failure> {
         let (key, hold) = (word(words)?, Duration::from_micros(word(words)?));
         let (threads, start) = (word(words)?, word(words)?);
@@ -126,22 +127,22 @@ impl Ask {
     }
 }
 
-/// The library and what its threads lock with.
-struct Crew {
+/// The library and the clients of its threads.
+struct Worker {
     locks: Box<dyn Locks>,
     threads: usize,
-    /// Those that no job uses.
+    /// Clients that no job uses.
     clients: Mutex<Vec<Box<dyn Client>>>,
 }
 
-impl Crew {
+impl Worker {
     fn open(candidate: &str, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
         let locks = locks::open(candidate, url, threads, lease)?;
-        let crew = Self { locks, threads: usize::try_from(threads)?, clients: Mutex::default() };
-        let clients = (0..threads).map(|_| crew.locks.client()).collect::<Result<_, _>>()?;
-        *crew.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
-        crew.warm()?;
-        Ok(crew)
+        let worker = Self { locks, threads: usize::try_from(threads)?, clients: Mutex::default() };
+        let clients = (0..threads).map(|_| worker.locks.client()).collect::<Result<_, _>>()?;
+        *worker.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;
+        worker.warm()?;
+        Ok(worker)
     }
 
     fn client(&self) -> Result<Box<dyn Client>, Failure> {
@@ -149,7 +150,7 @@ impl Crew {
         idle.map_or_else(|| self.locks.client(), Ok)
     }
 
-    /// Has `work` done by so many threads at once; returns what each came to.
+    /// Runs `work` on so many threads at once, and returns each thread's result.
     fn all<T: Send>(
         &self,
         threads: usize,
@@ -194,32 +195,32 @@ impl Crew {
         let time = began.elapsed().as_nanos();
         let count = releases.len();
         let releases = releases.into_iter().map(|release| u64::try_from(release.as_nanos()));
-        let times = Times::of(releases.collect::<Result<Vec<_>, _>>()?)?.ok_or("no pair was done")?;
+        let times = Times::of(releases.collect::<Result<Vec<_>, _>>()?)?.ok_or("there was no pair")?;
         Ok(format!("pairs {count} {time} {}", times.nanos_at(0.99)))
     }
 
-    fn turns(&self, ask: &Ask) -> Result<String, Failure> {
-        let each = self.all(ask.threads, |n, client| {
-            let mut turns = Vec::new();
-            moment::sleep_until(ask.start + ask.step * n as u64);
-            while ask.end.map_or(turns.is_empty(), |end| moment::now() < end) {
-                client.hold(&ask.key, &mut || {
+    fn acquisitions(&self, order: &Order) -> Result<String, Failure> {
+        let each = self.all(order.threads, |n, client| {
+            let mut acquisitions = Vec::new();
+            moment::sleep_until(order.start + order.step * n as u64);
+            while order.end.map_or(acquisitions.is_empty(), |end| moment::now() < end) {
+                client.hold(&order.key, &mut || {
                     let entered = moment::now();
-                    // Those that still wait when the time is over do not count, and keep nobody up.
-                    if ask.end.is_none_or(|end| entered < end) {
-                        moment::pass(ask.hold);
-                        turns.push((entered, moment::now()));
+                    // An acquisition after the end does not count, and delays no other.
+                    if order.end.is_none_or(|end| entered < end) {
+                        moment::pass(order.hold);
+                        acquisitions.push((entered, moment::now()));
                     }
                 })?;
             }
-            Ok(turns)
+            Ok(acquisitions)
         })?;
         let mut lines = String::new();
-        for (thread, turns) in each.iter().enumerate() {
-            for (entered, left) in turns {
-                writeln!(lines, "turn {thread} {entered} {left}")?;
+        for (thread, acquisitions) in each.iter().enumerate() {
+            for (entered, left) in acquisitions {
+                writeln!(lines, "acquisition {thread} {entered} {left}")?;
             }
         }
-        Ok(lines + "done " + &ask.key)
+        Ok(lines + "done " + &order.key)
     }
 }

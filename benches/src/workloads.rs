@@ -1,7 +1,7 @@
-//! The workloads, and what each makes of a run: tables and the panels of a plot.
+//! The workloads. Each makes tables and the panels of a plot of its results.
 
 mod contention;
-mod death;
+mod crash;
 mod idle;
 mod pairs;
 
@@ -9,16 +9,16 @@ use crate::Failure;
 use crate::candidates::Candidate;
 use crate::options::Workload;
 use crate::report::Section;
-use crate::rounds::Stage;
+use crate::rounds::Run;
 
 /// Runs one workload with those candidates that can do it.
-pub(crate) fn run(workload: Workload, stage: &Stage, candidates: &[Candidate]) -> Result<Section, Failure> {
+pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Result<Section, Failure> {
     let able: Vec<_> = candidates.iter().filter(|one| one.workloads.contains(&workload)).collect();
     match workload {
-        Workload::W1 => pairs::alone(stage, &able),
-        Workload::W2 => pairs::together(stage, &able),
-        Workload::W3 => contention::run(stage, &able),
-        Workload::W4 => idle::run(stage, &able),
-        Workload::W5 => death::run(stage, &able),
+        Workload::W1 => pairs::alone(run, &able),
+        Workload::W2 => pairs::together(run, &able),
+        Workload::W3 => contention::run(run, &able),
+        Workload::W4 => idle::run(run, &able),
+        Workload::W5 => crash::run(run, &able),
     }
 }

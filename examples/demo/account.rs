@@ -1,5 +1,5 @@
-//! The account of a run: who had the lock when, how one died with it, and what the counter said in the end. Put together
-//! from the logs' lines; the table and the picture are made of it.
+//! The account of a run: which thread had the lock when, which worker crashed with it, and what the counter said in the
+//! end. Put together from the lines of the logs; the table and the picture are made of it.
 
 use std::time::Duration;
 
@@ -13,74 +13,82 @@ pub(crate) struct Account {
     pub(crate) ended: Moment,
     /// The workers' process ids; a worker's number is its place in here, from one on.
     pub(crate) pids: Vec<u32>,
-    pub(crate) threads: u16,
+    pub(crate) threads: u32,
     pub(crate) expiration: Duration,
     /// In the order of entering.
-    pub(crate) turns: Vec<Turn>,
-    pub(crate) death: Death,
+    pub(crate) acquisitions: Vec<Acquisition>,
+    pub(crate) crash: Crash,
     /// What the counter's file says.
     pub(crate) counter: u64,
     /// What should not have happened, in words.
     pub(crate) troubles: Vec<String>,
 }
 
-/// One turn with the lock.
+/// One time that a thread had the lock.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
-    pub(crate) worker: u16,
-    pub(crate) thread: u16,
+pub(crate) struct Acquisition {
+    pub(crate) worker: u32,
+    pub(crate) thread: u32,
     pub(crate) asked: Moment,
     pub(crate) entered: Moment,
-    /// For a turn that never ended, when its process or the run did.
+    /// Before the release. Where there was none: the last moment at which the process certainly ran.
     pub(crate) left: Moment,
     pub(crate) counted: bool,
 }
 
-/// How a worker died with the lock.
+/// How a worker crashed with the lock.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Death {
-    pub(crate) worker: u16,
+pub(crate) struct Crash {
+    pub(crate) worker: u32,
+    /// The last moment at which it was seen to run, just before the kill.
     pub(crate) at: Moment,
-    /// Until when the lock was promised to it.
-    pub(crate) promised: Moment,
+    /// When its lease ended by its own clock.
+    pub(crate) lease_end: Moment,
     /// The time that its value in the key names, from which on others may take over.
     pub(crate) expiry: Moment,
 }
 
 impl Account {
-    /// Returns the turn that took over from the dead.
-    pub(crate) fn takeover(&self) -> Option<&Turn> {
-        self.turns.iter().find(|turn| turn.entered >= self.death.expiry)
+    /// Returns the acquisition that took the expired lock over.
+    pub(crate) fn takeover(&self) -> Option<&Acquisition> {
+        self.acquisitions.iter().find(|acquisition| acquisition.entered >= self.crash.expiry)
     }
 
-    /// Returns the turns that began while the dead worker's lease lasted. There must not be any.
-    pub(crate) fn intrusions(&self) -> impl Iterator<Item = &Turn> {
-        let death = self.death;
-        self.turns.iter().filter(move |turn| (death.at..death.expiry).contains(&turn.entered))
+    /// Returns how long no process had the lock after the kill.
+    pub(crate) fn without_holder(&self) -> Option<Duration> {
+        self.takeover().map(|takeover| takeover.entered.since(self.crash.at))
+    }
+
+    /// Returns the acquisitions from the kill to the expiry. There must not be any.
+    pub(crate) fn intrusions(&self) -> impl Iterator<Item = &Acquisition> {
+        let locked = self.crash.at..self.crash.expiry;
+        self.acquisitions.iter().filter(move |acquisition| locked.contains(&acquisition.entered))
     }
 }
 
-/// Puts turns together from lines.
+/// Puts acquisitions together from lines.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    open: Vec<Turn>,
-    done: Vec<Turn>,
+pub(crate) struct Acquisitions {
+    open: Vec<Acquisition>,
+    done: Vec<Acquisition>,
     pub(crate) troubles: Vec<String>,
 }
 
-impl Turns {
-    pub(crate) fn add(&mut self, worker: u16, line: Line) {
+impl Acquisitions {
+    pub(crate) fn add(&mut self, worker: u32, line: Line) {
         let thread = line.thread;
         match line.what {
             What::Entered { asked, at } => {
-                self.open.push(Turn { worker, thread, asked, entered: at, left: at, counted: false });
+                let (entered, left) = (at, at);
+                self.open.push(Acquisition { worker, thread, asked, entered, left, counted: false });
             }
             What::Leaves { at, counted } => {
-                let open = self.open.iter().position(|turn| turn.worker == worker && turn.thread == thread);
-                self.done.extend(open.map(|open| Turn { left: at, counted, ..self.open.swap_remove(open) }));
+                let open = self.open.iter().position(|open| open.worker == worker && open.thread == thread);
+                let done = open.map(|open| self.open.swap_remove(open));
+                self.done.extend(done.map(|done| Acquisition { left: at, counted, ..done }));
                 if !counted {
                     self.troubles.push(format!(
-                        "worker {worker}, thread {thread}: gave a count up, its lease had passed"
+                        "worker {worker}, thread {thread}: did not count, since its lease had expired"
                     ));
                 }
             }
@@ -93,19 +101,19 @@ impl Turns {
         self.open.len() + self.done.len()
     }
 
-    /// Returns the turn that was entered first from this moment on.
-    pub(crate) fn first_from(&self, moment: Moment) -> Option<Turn> {
-        let turns = self.done.iter().chain(&self.open);
-        turns.filter(|turn| turn.entered >= moment).min_by_key(|turn| turn.entered).cloned()
+    /// Returns the first acquisition from this moment on.
+    pub(crate) fn first_from(&self, moment: Moment) -> Option<Acquisition> {
+        let all = self.done.iter().chain(&self.open);
+        all.filter(|one| one.entered >= moment).min_by_key(|one| one.entered).cloned()
     }
 
-    /// Returns all turns in the order of entering. The dead worker's last one ends with its death.
-    pub(crate) fn finish(mut self, death: Death, ended: Moment) -> Vec<Turn> {
-        for mut turn in self.open {
-            turn.left = if turn.worker == death.worker { death.at } else { ended };
-            self.done.push(turn);
+    /// Returns all acquisitions in the order of entering. The last one of the crashed worker ends with the crash.
+    pub(crate) fn finish(mut self, crash: Crash, ended: Moment) -> Vec<Acquisition> {
+        for mut open in self.open {
+            open.left = if open.worker == crash.worker { crash.at } else { ended };
+            self.done.push(open);
         }
-        self.done.sort_by_key(|turn| turn.entered);
+        self.done.sort_by_key(|acquisition| acquisition.entered);
         self.done
     }
 }

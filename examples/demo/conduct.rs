@@ -1,30 +1,30 @@
-//! The run itself: has the workers contend, kills one of them while it holds the lock, sees another take over, and lets
-//! them finish. Returns the account of it. However it ends, no process, folder or key is left.
+//! The run itself: has the workers contend, kills one while it holds the lock, waits until another takes over, and lets them
+//! finish. Returns the account of it. However the run ends, it leaves no process, folder or key.
 
 use std::time::Duration;
 use std::{fs, process, thread};
 
-use setnx_lock::{LockState, Lock, LockOptions, Locker};
+use setnx_lock::{Lock, LockOptions, LockState, Locker};
 
 use crate::Failure;
-use crate::account::{Account, Death, Turns};
-use crate::crew::{Crew, Orders};
+use crate::account::{Account, Acquisitions, Crash};
 use crate::moment::Moment;
 use crate::options::Options;
 use crate::progress::Progress;
 use crate::record::What;
 use crate::server::Server;
 use crate::shield::Parent;
+use crate::workers::{Setup, Workers};
 
 /// The worker that is killed.
-const DOOMED: u16 = 2;
+const VICTIM: u32 = 2;
 /// How often the logs are read.
 const LOOK: Duration = Duration::from_millis(10);
-/// How long the doomed worker is seen holding the lock, alive, before it is killed. Well below the shortest expiration.
-const LAST_MOMENTS: Duration = Duration::from_millis(150);
+/// How long the victim holds the lock before it is killed. Well below the shortest expiration.
+const HELD: Duration = Duration::from_millis(150);
 /// How long the run goes on at least after the takeover, for the picture.
-const AFTERMATH: Duration = Duration::from_millis(500);
-/// How long something that must come may take: the doomed worker's turn, the takeover once the lease has ended.
+const AFTER_TAKEOVER: Duration = Duration::from_millis(500);
+/// How long the victim may take to get the lock, and the takeover after the expiry.
 const LIMIT: Duration = Duration::from_secs(15);
 
 /// Conducts a run.
@@ -34,7 +34,7 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
     println!("server: {server}");
     let url = server.url();
     let key = format!("setnx-lock:demo:{}", process::id());
-    // Dropped in the reverse order: first the workers, then the key, the folder, and the server.
+    // Dropped in reverse order: first the workers, then the key, the folder, and the server.
     let folder = tempfile::Builder::new().prefix("setnx-lock-demo-").tempdir()?;
     let lock =
         Lock::new(&Locker::open(&url)?, key.as_str(), LockOptions::expiring_after(options.expiration))?;
@@ -46,45 +46,45 @@ pub(crate) fn conduct(options: &Options) -> Result<Account, Failure> {
     fs::write(&counter, "0\n")?;
 
     let began = Moment::now();
-    let orders = Orders {
+    let setup = Setup {
         options,
         url: &url,
         key: &key,
         folder: folder.path(),
         counter: &counter,
-        keeper: (DOOMED, began.after(options.length / 3)),
+        keeper: (VICTIM, began.after(options.length / 3)),
     };
-    let mut crew = Crew::start(&orders)?;
+    let mut workers = Workers::start(&setup)?;
     let mut run = Run {
         began,
         progress: Progress::start(began, options.length)?,
         end: began.after(options.length),
-        turns: Turns::default(),
-        story: Story::Contention { until: orders.keeper.1.after(LIMIT) },
+        acquisitions: Acquisitions::default(),
+        phase: Phase::Contention { until: setup.keeper.1.after(LIMIT) },
     };
-    let death = loop {
+    let crash = loop {
         thread::sleep(LOOK);
         if parent.is_gone() {
             return Err("interrupted; the workers, the key and the folder are removed".into());
         }
-        crew.check()?;
-        run.read(&mut crew)?;
-        if let Some(death) = run.step(&mut crew, &lock.0, Moment::now())? {
-            break death;
+        workers.check()?;
+        run.read(&mut workers)?;
+        if let Some(crash) = run.step(&mut workers, &lock.0, Moment::now())? {
+            break crash;
         }
     };
-    let mut troubles = crew.end()?;
-    run.read(&mut crew)?;
+    let mut troubles = workers.end()?;
+    run.read(&mut workers)?;
     let ended = Moment::now();
-    troubles.append(&mut run.turns.troubles);
+    troubles.append(&mut run.acquisitions.troubles);
     Ok(Account {
         began,
         ended,
-        pids: crew.pids(),
+        pids: workers.pids(),
         threads: options.threads,
         expiration: options.expiration,
-        turns: run.turns.finish(death, ended),
-        death,
+        acquisitions: run.acquisitions.finish(crash, ended),
+        crash,
         counter: fs::read_to_string(&counter)?.trim().parse()?,
         troubles,
     })
@@ -95,95 +95,93 @@ struct Run {
     began: Moment,
     progress: Progress,
     end: Moment,
-    turns: Turns,
-    story: Story,
+    acquisitions: Acquisitions,
+    phase: Phase,
 }
 
-/// How far the story has come.
+/// How far the run has come.
 #[derive(Clone, Copy)]
-enum Story {
-    /// All contend; the doomed worker will keep the lock by then.
+enum Phase {
+    /// All workers contend; the victim must have got the lock by then.
     Contention { until: Moment },
-    /// It keeps the lock, promised to it until then, and will be killed.
-    Kept { kill: Moment, promised: Moment },
-    /// It is dead, and the others wait for its lease to end.
-    Dead(Death),
-    /// Somebody has taken over, or nobody has in all the time there was.
-    Over(Death),
+    /// The victim keeps the lock and is about to be killed.
+    Kept { kill: Moment, lease_end: Moment },
+    /// The victim has crashed, and the others wait until the lock expires.
+    Crashed(Crash),
+    /// Another worker has taken over, or none has within the limit.
+    Over(Crash),
 }
 
 impl Run {
     /// Reads what the workers wrote.
-    fn read(&mut self, crew: &mut Crew) -> Result<(), Failure> {
-        for (worker, line) in crew.news()? {
+    fn read(&mut self, workers: &mut Workers) -> Result<(), Failure> {
+        for (worker, line) in workers.new_lines()? {
             if let What::Keeps { until } = line.what {
-                self.story = Story::Kept { kill: Moment::now().after(LAST_MOMENTS), promised: until };
+                self.phase = Phase::Kept { kill: Moment::now().after(HELD), lease_end: until };
             }
-            self.turns.add(worker, line);
+            self.acquisitions.add(worker, line);
         }
         Ok(())
     }
 
-    /// Does what the time has come for. Returns the death that was to be seen when the run is over.
-    fn step(&mut self, crew: &mut Crew, lock: &Lock, now: Moment) -> Result<Option<Death>, Failure> {
-        self.progress.advance(now, self.turns.count());
-        match self.story {
-            Story::Contention { until } if now > until => {
-                return Err(format!("worker {DOOMED} did not get the lock in {LIMIT:?}").into());
+    /// Does what is due. Returns the crash when the run is over.
+    fn step(&mut self, workers: &mut Workers, lock: &Lock, now: Moment) -> Result<Option<Crash>, Failure> {
+        self.progress.advance(now, self.acquisitions.count());
+        match self.phase {
+            Phase::Contention { until } if now > until => {
+                return Err(format!("worker {VICTIM} did not get the lock in {LIMIT:?}").into());
             }
-            // It would no longer be a death with the lock.
-            Story::Kept { promised, .. } if now >= promised => {
-                return Err(
-                    "this machine stood still for the length of a lease; give a longer --expiration".into()
-                );
+            // It would no longer crash with the lock.
+            Phase::Kept { lease_end, .. } if now >= lease_end => {
+                return Err("this machine paused for longer than a lease; give a longer --expiration".into());
             }
-            Story::Kept { kill, promised } if now >= kill => {
+            Phase::Kept { kill, lease_end } if now >= kill => {
                 let expiry = named_expiry(lock)?;
-                let at = crew.kill(DOOMED)?;
-                self.story = Story::Dead(Death { worker: DOOMED, at, promised, expiry });
+                let at = workers.kill(VICTIM)?;
+                self.phase = Phase::Crashed(Crash { worker: VICTIM, at, lease_end, expiry });
                 self.extend(expiry);
                 let wait = expiry.since(at).as_secs_f64();
-                self.progress.tell(
+                self.progress.line(
                     at,
                     &format!(
-                        "worker {DOOMED} is killed while it holds the lock, which expires in {wait:.3} s"
+                        "worker {VICTIM} is killed while it holds the lock, which expires in {wait:.3} s"
                     ),
                 );
             }
-            Story::Dead(death) => {
-                if let Some(turn) = self.turns.first_from(death.expiry) {
-                    self.extend(turn.entered);
-                    let late = turn.entered.since(death.expiry).as_secs_f64() * 1e3;
-                    self.progress.tell(
-                        turn.entered,
-                        &format!("worker {} takes over, {late:.1} ms after the expiry", turn.worker),
+            Phase::Crashed(crash) => {
+                if let Some(takeover) = self.acquisitions.first_from(crash.expiry) {
+                    self.extend(takeover.entered);
+                    let late = takeover.entered.since(crash.expiry).as_secs_f64() * 1e3;
+                    self.progress.line(
+                        takeover.entered,
+                        &format!("worker {} takes over, {late:.1} ms after the expiry", takeover.worker),
                     );
-                    self.story = Story::Over(death);
-                } else if now > death.expiry.after(LIMIT) {
-                    self.story = Story::Over(death);
+                    self.phase = Phase::Over(crash);
+                } else if now > crash.expiry.after(LIMIT) {
+                    self.phase = Phase::Over(crash);
                 }
             }
-            Story::Over(death) if now >= self.end => return Ok(Some(death)),
-            Story::Contention { .. } | Story::Kept { .. } | Story::Over(_) => {}
+            Phase::Over(crash) if now >= self.end => return Ok(Some(crash)),
+            Phase::Contention { .. } | Phase::Kept { .. } | Phase::Over(_) => {}
         }
         Ok(None)
     }
 
     /// Makes the run last beyond `moment`.
     fn extend(&mut self, moment: Moment) {
-        self.end = self.end.max(moment.after(AFTERMATH));
+        self.end = self.end.max(moment.after(AFTER_TAKEOVER));
         self.progress.set_length(self.end.since(self.began));
     }
 }
 
-/// Reads from the key how long its holder's lease lasts for the others.
+/// Reads from the key when others may take over.
 fn named_expiry(lock: &Lock) -> Result<Moment, Failure> {
     match lock.state()? {
         LockState::Until(expiry) => {
             let time = expiry.system_time().ok_or("the key names a time that this platform cannot hold")?;
             Ok(time.into())
         }
-        other => Err(format!("worker {DOOMED} holds the lock, but the key is {other}").into()),
+        other => Err(format!("worker {VICTIM} holds the lock, but the key is {other}").into()),
     }
 }
 

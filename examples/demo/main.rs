@@ -1,17 +1,15 @@
-//! The library at its job, with everything real: several processes of several threads contend for one lock around a
-//! counter in a file, and one of the processes is killed while it holds the lock. Ends with a table and a picture, and
-//! fails if two were ever inside at once, if a count got lost, or if nobody took over from the dead.
+//! The lock under contention and after a crash, with real processes: several of them, of several threads each, contend for
+//! one lock around a counter in a file, and one is killed while it holds the lock. Ends with a table and a picture. Fails
+//! if two threads ever had the lock at once, if a count got lost, or if no process took over the expired lock.
 //!
 //! `make demo`, or `cargo run --release --example demo -- --help`.
 //!
 //! The program plays three parts, each a process of its own: the one that was started only waits (`shield.rs`), another
-//! conducts the run (`conduct.rs`), and the workers contend (`worker.rs`). What they did is read from their logs
-//! (`record.rs`) into one account (`account.rs`), which the table (`report.rs`) and the picture (`timeline.rs`) are made
-//! of.
+//! conducts the run (`conduct.rs`), and the workers contend (`worker.rs`). Their logs (`record.rs`) are read into one
+//! account (`account.rs`), which the table (`report.rs`) and the picture (`timeline.rs`) are made of.
 
 mod account;
 mod conduct;
-mod crew;
 mod moment;
 mod options;
 mod progress;
@@ -20,8 +18,15 @@ mod report;
 mod server;
 mod timeline;
 mod worker;
+mod workers;
 
 // It serves the tests and the benches as well, which call more of it than the demo does.
+#[path = "../shared/arguments.rs"]
+mod arguments;
+#[path = "../shared/drawing.rs"]
+mod drawing;
+#[path = "../shared/program.rs"]
+mod program;
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
@@ -29,34 +34,31 @@ mod redis_server;
 mod shield;
 #[path = "../shared/tail.rs"]
 mod tail;
+#[path = "../shared/time_option.rs"]
+mod time_option;
+#[path = "../shared/worker_process.rs"]
+mod worker_process;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::{env, fs};
 
-use clap::Parser;
-
 use conduct::conduct;
-use options::{Arguments, Options, Part};
+use options::{Options, Part};
 use report::Report;
 
-/// Why something did not work out, for the reader of the last line.
+/// Why something failed, for the last line of the output.
 type Failure = Box<dyn Error + Send + Sync>;
 
 fn main() -> ExitCode {
-    let done = match Arguments::parse().part {
-        None => shield::run(),
-        Some(Part::Conduct(options)) => run(&options),
-        Some(Part::Worker(task)) => worker::run(&task),
-    };
-    done.unwrap_or_else(|failure| {
-        eprintln!("demo: {failure}");
-        ExitCode::FAILURE
+    program::run::<Options, Part>("demo", |part| match part {
+        Part::Conduct(options) => run(&options),
+        Part::Worker(task) => worker::run(&task),
     })
 }
 
-/// Runs the demo and says what came of it.
+/// Runs the demo and reports on it.
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let account = conduct(options)?;
     let report = Report::of(&account)?;

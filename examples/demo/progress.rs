@@ -1,5 +1,4 @@
-//! What is shown while the demo runs: a bar on a terminal, and the moments that matter in lines of their own, which is
-//! all there is without a terminal.
+//! What is shown while the demo runs: on a terminal a bar, and everywhere a line for each important moment.
 
 use std::time::Duration;
 
@@ -26,18 +25,18 @@ impl Progress {
         self.bar.set_length(millis(length));
     }
 
-    pub(crate) fn advance(&self, now: Moment, turns: usize) {
+    pub(crate) fn advance(&self, now: Moment, acquisitions: usize) {
         let elapsed = now.since(self.began);
         self.bar.set_position(millis(elapsed));
-        self.bar.set_message(format!("{:.1} s, {turns} times acquired", elapsed.as_secs_f64()));
+        self.bar.set_message(format!("{:.1} s, {acquisitions} acquisitions", elapsed.as_secs_f64()));
     }
 
-    pub(crate) fn tell(&self, at: Moment, words: &str) {
-        let line = format!("{:6.3} s  {words}", at.since(self.began).as_secs_f64());
+    pub(crate) fn line(&self, at: Moment, words: &str) {
+        let text = format!("{:6.3} s  {words}", at.since(self.began).as_secs_f64());
         if self.bar.is_hidden() {
-            eprintln!("{line}");
+            eprintln!("{text}");
         } else {
-            self.bar.println(line);
+            self.bar.println(text);
         }
     }
 }

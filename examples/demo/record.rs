@@ -1,5 +1,5 @@
-//! A worker's log: one line for each thing that happened, in the file as soon as it is written, so that a kill loses
-//! nothing. The worker writes it while the conductor reads it.
+//! A worker's log: one line for each thing that happened, written at once, so that a kill loses nothing. The worker writes
+//! it while the conductor reads it.
 
 use std::fmt;
 use std::fs::File;
@@ -13,17 +13,17 @@ use crate::moment::Moment;
 /// One line of a log: what a thread did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Line {
-    pub(crate) thread: u16,
+    pub(crate) thread: u32,
     pub(crate) what: What,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// It has the lock, after it asked for it. Written before anything is done under the lock.
+    /// The thread has the lock, which it asked for before. Written before anything is done under the lock.
     Entered { asked: Moment, at: Moment },
-    /// It keeps the lock, which is promised to it until then, and waits to be killed.
+    /// The thread keeps the lock until its process is killed; its lease lasts until then.
     Keeps { until: Moment },
-    /// It is about to release the lock. Written before it is released.
+    /// The thread is about to release the lock. Written before the release.
     Leaves { at: Moment, counted: bool },
     /// Something that should not have happened, in words.
     Trouble(String),
@@ -45,7 +45,7 @@ impl FromStr for Line {
     type Err = Failure;
 
     fn from_str(text: &str) -> Result<Self, Failure> {
-        let unreadable = || format!("a worker's log has a line that nobody writes: {text}");
+        let unreadable = || format!("a worker's log has an unknown line: {text}");
         let mut words = text.splitn(3, ' ');
         let (Some(verb), Some(thread), Some(rest)) = (words.next(), words.next(), words.next()) else {
             return Err(unreadable().into());
@@ -70,7 +70,7 @@ impl Log {
         File::options().append(true).open(path).map(Self)
     }
 
-    pub(crate) fn write(&self, thread: u16, what: What) -> io::Result<()> {
+    pub(crate) fn write(&self, thread: u32, what: What) -> io::Result<()> {
         // One write for the whole line: appended lines of two threads do not mix.
         (&self.0).write_all(format!("{}\n", Line { thread, what }).as_bytes())
     }

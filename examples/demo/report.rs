@@ -6,23 +6,25 @@ use comfy_table::{CellAlignment, Table, presets};
 use hdrhistogram::Histogram;
 
 use crate::Failure;
-use crate::account::{Account, Turn};
+use crate::account::{Account, Acquisition};
 
-/// What came out.
+/// The figures.
 #[derive(Debug)]
 pub(crate) struct Report {
     processes: usize,
-    threads: u16,
+    threads: u32,
     pub(crate) acquisitions: usize,
-    /// Turns that began while another lasted.
+    /// Acquisitions before the holder before had left.
     pub(crate) overlaps: usize,
-    /// Turns that began while the dead worker's lease lasted.
+    /// Acquisitions from the kill to the expiry.
     intrusions: usize,
     counted: u64,
     pub(crate) lost_updates: u64,
-    /// From the end of the dead holder's lease to the next turn.
+    /// How long no process had the lock after the kill.
+    pub(crate) without_holder: Option<Duration>,
+    /// From the expiry of the crashed holder's lock to the next acquisition.
     pub(crate) takeover: Option<Duration>,
-    /// Of the turns that did not have to wait for the dead: those waits would be all that the p99 shows.
+    /// Without the waits during the crash: those would be all that the p99 shows.
     median_wait: Duration,
     p99_wait: Duration,
     longest_wait: Duration,
@@ -31,14 +33,14 @@ pub(crate) struct Report {
 
 impl Report {
     pub(crate) fn of(account: &Account) -> Result<Self, Failure> {
-        let Account { turns, death, counter, troubles, .. } = account;
-        let counted = u64::try_from(turns.iter().filter(|turn| turn.counted).count())?;
+        let Account { acquisitions, crash, counter, troubles, .. } = account;
+        let counted = u64::try_from(acquisitions.iter().filter(|acquisition| acquisition.counted).count())?;
         let mut waits = Histogram::<u64>::new(3)?;
         let mut longest_wait = Duration::ZERO;
-        for turn in turns {
-            let wait = turn.entered.since(turn.asked);
+        for acquisition in acquisitions {
+            let wait = acquisition.entered.since(acquisition.asked);
             longest_wait = longest_wait.max(wait);
-            if turn.asked >= death.expiry || turn.entered < death.at {
+            if acquisition.asked >= crash.expiry || acquisition.entered < crash.at {
                 waits.record(u64::try_from(wait.as_micros())?)?;
             }
         }
@@ -46,12 +48,13 @@ impl Report {
         Ok(Self {
             processes: account.pids.len(),
             threads: account.threads,
-            acquisitions: turns.len(),
-            overlaps: overlaps(turns),
+            acquisitions: acquisitions.len(),
+            overlaps: overlaps(acquisitions),
             intrusions: account.intrusions().count(),
             counted,
             lost_updates: counted.abs_diff(*counter),
-            takeover: account.takeover().map(|turn| turn.entered.since(death.expiry)),
+            without_holder: account.without_holder(),
+            takeover: account.takeover().map(|takeover| takeover.entered.since(crash.expiry)),
             median_wait: quantile(0.5),
             p99_wait: quantile(0.99),
             longest_wait,
@@ -61,14 +64,16 @@ impl Report {
 
     pub(crate) fn table(&self) -> Table {
         let takeover = self.takeover.map_or("none".to_owned(), |late| format!("{} ms", millis(late)));
+        let without = self.without_holder.map_or("to the end".to_owned(), seconds);
         let rows = [
             ("processes × threads", format!("{} × {}", self.processes, self.threads)),
             ("acquisitions", self.acquisitions.to_string()),
             ("overlaps (must be 0)", self.overlaps.to_string()),
             ("lost updates (must be 0)", self.lost_updates.to_string()),
-            ("takeover after expiry", takeover),
-            ("wait without the dead, median", format!("{} ms", millis(self.median_wait))),
-            ("wait without the dead, p99", format!("{} ms", millis(self.p99_wait))),
+            ("no process had the lock after the kill", without),
+            ("takeover after the expiry", takeover),
+            ("wait apart from the crash, median", format!("{} ms", millis(self.median_wait))),
+            ("wait apart from the crash, p99", format!("{} ms", millis(self.p99_wait))),
             ("wait, longest", format!("{} ms", millis(self.longest_wait))),
         ];
         let mut table = Table::new();
@@ -86,33 +91,40 @@ impl Report {
     pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = self.troubles.clone();
         if self.overlaps > 0 {
-            problems.push(format!("{} turns began while another lasted", self.overlaps));
+            problems.push(format!("{} acquisitions while another thread had the lock", self.overlaps));
         }
         if self.intrusions > 0 {
-            problems
-                .push(format!("{} turns began before the dead worker's lock had expired", self.intrusions));
+            problems.push(format!(
+                "{} acquisitions before the crashed worker's lock had expired",
+                self.intrusions
+            ));
         }
         if self.lost_updates > 0 {
             problems.push(format!("the counter is {} away from {} counts", self.lost_updates, self.counted));
         }
         if self.takeover.is_none() {
-            problems.push("nobody took over from the worker that was killed".to_owned());
+            problems.push("no process took over from the worker that was killed".to_owned());
         }
         problems
     }
 }
 
-/// Counts the turns, in the order of entering, that began before all earlier ones had ended.
-fn overlaps(turns: &[Turn]) -> usize {
+/// Counts the acquisitions, in the order of entering, that began before all earlier ones had ended.
+fn overlaps(acquisitions: &[Acquisition]) -> usize {
     let mut overlaps = 0;
     let mut busy_until = None;
-    for turn in turns {
-        if busy_until.is_some_and(|until| turn.entered < until) {
+    for acquisition in acquisitions {
+        if busy_until.is_some_and(|until| acquisition.entered < until) {
             overlaps += 1;
         }
-        busy_until = busy_until.max(Some(turn.left));
+        busy_until = busy_until.max(Some(acquisition.left));
     }
     overlaps
+}
+
+/// Seconds, to the hundredth.
+pub(crate) fn seconds(time: Duration) -> String {
+    format!("{:.2} s", time.as_secs_f64())
 }
 
 /// Milliseconds with one decimal.

@@ -8,7 +8,7 @@ use setnx_lock::redis;
 use crate::Failure;
 use crate::redis_server::RedisServer;
 
-/// A server, and whose it is. A private one ends with this value.
+/// A server: the user's, or a private one that ends with this value.
 #[derive(Debug)]
 pub(crate) enum Server {
     Users { url: String, address: String },
@@ -22,7 +22,7 @@ impl Server {
             Ok(url) if !url.is_empty() => {
                 let client = redis::Client::open(url.as_str())
                     .map_err(|error| format!("REDIS_URL is no address of a Redis server: {error}"))?;
-                // Without user and password, to be shown.
+                // For the output: without user and password.
                 let address = client.get_connection_info().addr().to_string();
                 Ok(Self::Users { url, address })
             }
@@ -41,7 +41,7 @@ impl Server {
 impl fmt::Display for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Users { address, .. } => write!(f, "{address}, by REDIS_URL"),
+            Self::Users { address, .. } => write!(f, "{address}, from REDIS_URL"),
             Self::Private(server) => {
                 write!(f, "a private redis-server on {}, for this run", server.address())
             }

@@ -1,5 +1,5 @@
 //! The picture of a run: the whole of it on top, below it the time from the kill to the takeover, and below that the
-//! turns after the takeover one by one. Says what is drawn and where; `strip.rs` draws.
+//! acquisitions after the takeover one by one. Says what is drawn and where; `strip.rs` draws.
 
 mod pen;
 mod strip;
@@ -9,139 +9,139 @@ use std::time::Duration;
 use svg::Document;
 use svg::node::element::{Definitions, Group, Line, Pattern};
 
-use crate::account::Account;
+use crate::account::{Account, Acquisition};
+use crate::drawing::{INK, line, rect, sheet, text};
 use crate::moment::Moment;
-use crate::report::{Report, millis};
-use pen::{HATCH, INK, RED, WAIT, WIDTH, cross, line, rect, text};
+use crate::report::{Report, millis, seconds};
+use pen::{HATCH, RED, WAIT, WIDTH, colour, cross};
 use strip::{Span, Strip};
 
 /// What the second strip shows before the kill and after the takeover.
 const AROUND: Duration = Duration::from_millis(300);
-/// What the third strip shows before the lease's end, after it, and at least after a late takeover.
-const LAST_WAIT: Duration = Duration::from_millis(25);
-const TURNS: Duration = Duration::from_millis(125);
-const LATE_TURNS: Duration = Duration::from_millis(60);
+/// What the third strip shows before the expiry, after it, and at least after a late takeover.
+const BEFORE_EXPIRY: Duration = Duration::from_millis(25);
+const AFTER_EXPIRY: Duration = Duration::from_millis(125);
+const AFTER_TAKEOVER: Duration = Duration::from_millis(60);
 
-const NOTE: &str = "every line is one turn; what is shaded is shown larger below";
+const NOTE: &str = "every bar is one acquisition; what is shaded is shown larger below";
+const LEGEND: f64 = 136.0;
 const FIRST_STRIP: f64 = 168.0;
 
 /// Draws the picture.
 pub(crate) fn draw(account: &Account, report: &Report) -> Document {
-    let death = account.death;
-    let taken = account.takeover().map_or(death.expiry, |turn| turn.entered);
+    let crash = account.crash;
+    let taken = account.takeover().map_or(crash.expiry, |takeover| takeover.entered);
     let whole = Span { from: account.began, to: account.ended };
-    let gap = Span { from: death.at.before(AROUND), to: taken.after(AROUND) };
-    let turns = Span {
-        from: death.expiry.before(LAST_WAIT),
-        to: death.expiry.after(TURNS).max(taken.after(LATE_TURNS)),
+    let gap = Span { from: crash.at.before(AROUND), to: taken.after(AROUND) };
+    let after = Span {
+        from: crash.expiry.before(BEFORE_EXPIRY),
+        to: crash.expiry.after(AFTER_EXPIRY).max(taken.after(AFTER_TAKEOVER)),
     };
 
     let whole = Strip::new(account, whole, FIRST_STRIP);
     let gap = Strip::new(account, gap, whole.next_top());
-    let turns = Strip::new(account, turns, gap.next_top());
-    let height = turns.bottom() + 16.0;
+    let after = Strip::new(account, after, gap.next_top());
 
     let strips = Group::new()
         .add(whole.window(&gap))
-        .add(gap.window(&turns))
-        .add(whole.draw("The whole run").add(whole.note(NOTE)).add(whole.death_mark()))
+        .add(gap.window(&after))
+        .add(whole.draw("The whole run").add(whole.note(NOTE)).add(whole.crash_mark()))
         .add(gap.draw("From the kill to the takeover").add(gap_marks(&gap, account)))
         .add(
-            turns.draw("The takeover and the turns after it, one by one").add(takeover_mark(&turns, account)),
+            after
+                .draw("The takeover and the acquisitions after it, one by one")
+                .add(takeover_mark(&after, account)),
         );
 
-    Document::new()
-        .set("viewBox", format!("0 0 {WIDTH} {height}"))
-        .set("width", WIDTH)
-        .set("height", height)
-        .set("font-family", "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif")
-        .set("fill", INK)
+    sheet(WIDTH, after.bottom() + 16.0)
         .add(hatch())
-        .add(rect(0.0, 0.0, WIDTH, height, "white"))
         .add(header(account, report))
-        .add(legend())
+        .add(legend(account))
         .add(strips)
 }
 
 fn header(account: &Account, report: &Report) -> Group {
-    let processes = account.pids.len();
-    let threads = account.threads;
-    let dead = account.death.worker;
-    let plural = if threads == 1 { "thread" } else { "threads" };
-    let title = format!(
-        "One lock, {processes} processes of {threads} {plural}: one is killed while it holds the lock"
+    let crashed = account.crash.worker;
+    let title = report.without_holder.map_or_else(
+        || "One lock: its holder is killed, and no process takes over".to_owned(),
+        |time| format!("One lock: its holder is killed, and no process has it for {}", seconds(time)),
     );
-    let sentence = [
-        "Each lane is a process, and a coloured bar is the time that one of its threads had the lock: no two bars may stand".to_owned(),
-        format!("at the same moment, and when worker {dead} was killed, the others had to wait until the lock had expired; then one took over."),
+    let sentences = [
+        "Each lane is a process. A coloured bar is the time for which one of its threads had the lock: no two bars may overlap.".to_owned(),
+        format!("Worker {crashed} was killed while it had the lock. The others waited until the lock expired; then one took over."),
     ];
     let takeover = report.takeover.map_or_else(
-        || "nobody took over".to_owned(),
-        |late| format!("taken over {} ms after expiry", millis(late)),
+        || "no takeover".to_owned(),
+        |late| format!("taken over {} ms after the expiry", millis(late)),
     );
     let figures = format!(
-        "{} turns, {} overlaps, {} lost updates, {takeover}",
-        report.acquisitions, report.overlaps, report.lost_updates
+        "{} processes × {} threads, {} acquisitions, {} overlaps, {} lost updates, {takeover}",
+        account.pids.len(),
+        account.threads,
+        report.acquisitions,
+        report.overlaps,
+        report.lost_updates
     );
     let colour = if report.problems().is_empty() { INK } else { RED };
     let mut header = Group::new().add(text(title, 20.0, 38.0, 22).set("font-weight", 600));
-    for (sentence, y) in sentence.into_iter().zip([64.0, 84.0]) {
+    for (sentence, y) in sentences.into_iter().zip([64.0, 84.0]) {
         header = header.add(text(sentence, 20.0, y, 15));
     }
     header.add(text(figures, 20.0, 110.0, 15).set("font-weight", 600).set("fill", colour))
 }
 
-fn legend() -> Group {
-    let y = 136.0;
-    let bars = [(20.0, 0), (30.0, 1), (40.0, 2)];
-    let mut legend = Group::new();
-    for (x, worker) in bars {
-        legend = legend.add(rect(x, y - 11.0, 7.0, 14.0, pen::colour(worker)));
+/// A bar of each worker's colour, and the other marks.
+fn legend(account: &Account) -> Group {
+    let y = LEGEND;
+    let (mut legend, mut x) = (Group::new(), 20.0);
+    for worker in (1..).zip(&account.pids).map(|(worker, _)| worker) {
+        legend = legend.add(rect(x, y - 11.0, 7.0, 14.0, colour(worker)));
+        x += 10.0;
     }
     legend
-        .add(text("has the lock", 54.0, y, 14))
-        .add(line(176.0, y - 4.0, 206.0, y - 4.0, WAIT))
-        .add(text("waits for it", 213.0, y, 14))
-        .add(cross(330.0, y - 4.0))
-        .add(text("is killed (SIGKILL)", 345.0, y, 14))
-        .add(rect(515.0, y - 11.0, 30.0, 14.0, HATCH).set("stroke", RED))
-        .add(text("is dead, but the lock has not expired: nobody can have it", 552.0, y, 14))
+        .add(text("has the lock", x + 4.0, y, 14))
+        .add(line((x + 116.0, y - 4.0), (x + 146.0, y - 4.0), WAIT, 1.5))
+        .add(text("waits for it", x + 153.0, y, 14))
+        .add(cross(x + 260.0, y - 4.0))
+        .add(text("is killed (SIGKILL)", x + 275.0, y, 14))
+        .add(rect(x + 425.0, y - 11.0, 30.0, 14.0, HATCH).set("stroke", RED))
+        .add(text("has crashed, and its lock has not expired: no process can have it", x + 462.0, y, 14))
 }
 
-/// The kill, the lease that outlives it, and its end.
+/// The kill, the lease that goes on after it, and the expiry.
 fn gap_marks(strip: &Strip<'_>, account: &Account) -> Group {
-    let death = account.death;
-    let killed = format!("worker {} is killed", death.worker);
+    let crash = account.crash;
+    let killed = format!("worker {} is killed", crash.worker);
     let over = account.takeover().map_or_else(
-        || "it expires, and nobody takes over".to_owned(),
-        |turn| {
+        || "it expires, and no process takes over".to_owned(),
+        |takeover| {
             format!(
                 "it expires; worker {} takes over {} ms later",
-                turn.worker,
-                late(turn.entered, death.expiry)
+                takeover.worker,
+                late(takeover.entered, crash.expiry)
             )
         },
     );
     let lease = format!("the lease of {} goes on", humantime::format_duration(account.expiration));
     strip
-        .death_mark()
-        .add(strip.flag(death.at, RED, &killed, "start"))
-        .add(strip.flag(death.expiry, INK, &over, "end"))
-        .add(strip.inscription(death.worker, Span { from: death.at, to: death.promised }, &lease))
+        .crash_mark()
+        .add(strip.flag(crash.at, RED, &killed, "start"))
+        .add(strip.flag(crash.expiry, INK, &over, "end"))
+        .add(strip.inscription(crash.worker, Span { from: crash.at, to: crash.lease_end }, &lease))
         .add(strip.inscription(
-            death.worker,
-            Span { from: death.promised, to: death.expiry },
-            "and a second more, for clocks that differ",
+            crash.worker,
+            Span { from: crash.lease_end, to: crash.expiry },
+            "and a second more, for clock differences",
         ))
 }
 
 fn takeover_mark(strip: &Strip<'_>, account: &Account) -> Group {
-    let expiry = account.death.expiry;
-    let marks = strip.death_mark().add(strip.flag(expiry, INK, "the lock expires", "end"));
+    let expiry = account.crash.expiry;
+    let marks = strip.crash_mark().add(strip.flag(expiry, INK, "the lock expires", "end"));
     match account.takeover() {
-        Some(turn) => {
-            let words = format!("worker {} takes over {} ms later", turn.worker, late(turn.entered, expiry));
-            marks.add(strip.flag(turn.entered, pen::colour(turn.worker - 1), &words, "start"))
+        Some(Acquisition { worker, entered, .. }) => {
+            let words = format!("worker {worker} takes over {} ms later", late(*entered, expiry));
+            marks.add(strip.flag(*entered, colour(*worker), &words, "start"))
         }
         None => marks,
     }
@@ -151,11 +151,11 @@ fn late(moment: Moment, expiry: Moment) -> String {
     millis(moment.since(expiry))
 }
 
-/// The pattern of the dead lease.
+/// The pattern of a lease whose holder has crashed.
 fn hatch() -> Definitions {
     let stripe = Line::new().set("x1", 0).set("y1", 0).set("x2", 0).set("y2", 7);
     let pattern = Pattern::new()
-        .set("id", "dead")
+        .set("id", "crashed")
         .set("width", 7)
         .set("height", 7)
         .set("patternUnits", "userSpaceOnUse")

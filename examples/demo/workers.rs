@@ -2,8 +2,7 @@
 
 use std::env;
 use std::path::Path;
-use std::process::{Child, ChildStdin, Command, Stdio};
-use std::thread;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
@@ -11,114 +10,93 @@ use crate::moment::Moment;
 use crate::options::Options;
 use crate::record::Line;
 use crate::tail::Tail;
+use crate::worker_process::WorkerProcess;
 
-/// How long a worker may take to end once it is told to.
+/// How long the workers may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
 
-/// What the workers of a run are told.
+/// What the workers of a run need to know.
 #[derive(Debug)]
-pub(crate) struct Orders<'a> {
+pub(crate) struct Setup<'a> {
     pub(crate) options: &'a Options,
     pub(crate) url: &'a str,
     pub(crate) key: &'a str,
     pub(crate) folder: &'a Path,
     pub(crate) counter: &'a Path,
-    /// Which one keeps the lock, and from when on.
-    pub(crate) keeper: (u16, Moment),
+    /// The worker that keeps the lock, and from when on.
+    pub(crate) keeper: (u32, Moment),
 }
 
 #[derive(Debug)]
-pub(crate) struct Crew {
-    workers: Vec<Worker>,
-}
+pub(crate) struct Workers(Vec<Worker>);
 
 #[derive(Debug)]
 struct Worker {
-    number: u16,
-    process: Child,
-    /// A worker ends when this is closed, also by the end of the process that has it.
-    tie: Option<ChildStdin>,
+    process: WorkerProcess,
     log: Tail,
     killed: bool,
 }
 
-impl Crew {
-    pub(crate) fn start(orders: &Orders<'_>) -> Result<Self, Failure> {
-        let mut crew = Crew { workers: Vec::new() };
-        for number in 1..=orders.options.workers {
-            // One after another: those that were started end with the crew if the next one fails.
-            crew.workers.push(Worker::start(number, orders)?);
-        }
-        Ok(crew)
+impl Workers {
+    pub(crate) fn start(setup: &Setup<'_>) -> Result<Self, Failure> {
+        // If one fails to start, those before it are dropped, which kills them.
+        let workers = (1..=setup.options.workers).map(|number| Worker::start(number, setup));
+        workers.collect::<Result<_, _>>().map(Self)
     }
 
     /// Returns the process ids, in the order of the workers' numbers.
     pub(crate) fn pids(&self) -> Vec<u32> {
-        self.workers.iter().map(|worker| worker.process.id()).collect()
+        self.0.iter().map(|worker| worker.process.child().id()).collect()
     }
 
     /// Returns what the workers have written since the last time, each line with the worker's number.
-    pub(crate) fn news(&mut self) -> Result<Vec<(u16, Line)>, Failure> {
-        let mut news = Vec::new();
-        for worker in &mut self.workers {
-            news.extend(worker.log.read()?.into_iter().map(|line| (worker.number, line)));
+    pub(crate) fn new_lines(&mut self) -> Result<Vec<(u32, Line)>, Failure> {
+        let mut lines = Vec::new();
+        for Worker { process, log, .. } in &mut self.0 {
+            lines.extend(log.read()?.into_iter().map(|line| (process.number(), line)));
         }
-        Ok(news)
+        Ok(lines)
     }
 
     /// Fails if a worker has ended on its own.
     pub(crate) fn check(&mut self) -> Result<(), Failure> {
-        for worker in self.workers.iter_mut().filter(|worker| !worker.killed) {
-            if let Some(status) = worker.process.try_wait()? {
-                return Err(format!("worker {} ended before its time: {status}", worker.number).into());
-            }
-        }
-        Ok(())
+        self.running().try_for_each(|worker| Ok(worker.process.check()?))
     }
 
-    /// Kills a worker on the spot, as the system does when memory runs out, and returns when it was dead.
-    pub(crate) fn kill(&mut self, number: u16) -> Result<Moment, Failure> {
-        for worker in self.workers.iter_mut().filter(|worker| worker.number == number) {
-            worker.process.kill()?;
-            worker.process.wait()?;
-            worker.killed = true;
-        }
-        Ok(Moment::now())
+    /// Kills a worker, and returns the last moment at which it was seen to run.
+    pub(crate) fn kill(&mut self, number: u32) -> Result<Moment, Failure> {
+        let worker = self.running().find(|worker| worker.process.number() == number);
+        let worker = worker.ok_or_else(|| format!("no worker {number} is running"))?;
+        let seen = Moment::now();
+        worker.process.check()?;
+        worker.process.kill()?;
+        worker.killed = true;
+        Ok(seen)
     }
 
-    /// Lets the workers finish their turns. Returns what went wrong with them, in words.
+    /// Lets the workers finish what they do. Returns what went wrong with them, in words.
     pub(crate) fn end(&mut self) -> Result<Vec<String>, Failure> {
-        for worker in &mut self.workers {
-            worker.tie = None;
-        }
+        self.running().for_each(|worker| worker.process.close_input());
         let limit = Instant::now() + END_LIMIT;
         let mut problems = Vec::new();
-        for worker in self.workers.iter_mut().filter(|worker| !worker.killed) {
-            let number = worker.number;
-            loop {
-                match worker.process.try_wait()? {
-                    Some(status) if status.success() => break,
-                    Some(status) => problems.push(format!("worker {number} failed: {status}")),
-                    None if Instant::now() < limit => {
-                        thread::sleep(Duration::from_millis(5));
-                        continue;
-                    }
-                    None => problems.push(format!("worker {number} did not end within {END_LIMIT:?}")),
-                }
-                break;
-            }
+        for worker in self.running() {
+            problems.extend(worker.process.wait(limit)?);
         }
         Ok(problems)
+    }
+
+    fn running(&mut self) -> impl Iterator<Item = &mut Worker> {
+        self.0.iter_mut().filter(|worker| !worker.killed)
     }
 }
 
 impl Worker {
-    fn start(number: u16, orders: &Orders<'_>) -> Result<Self, Failure> {
-        let Orders { options, url, key, folder, counter, keeper } = orders;
+    fn start(number: u32, setup: &Setup<'_>) -> Result<Self, Failure> {
+        let Setup { options, url, key, folder, counter, keeper } = setup;
         let path = folder.join(format!("worker-{number}.log"));
         let log = Tail::create(&path)?;
         let mut command = Command::new(env::current_exe()?);
-        command.arg("worker").env("REDIS_URL", url).stdin(Stdio::piped()).stdout(Stdio::null());
+        command.arg("worker").env("REDIS_URL", url);
         command.arg("--counter").arg(counter).arg("--log").arg(&path);
         command.args(["--key", key]);
         command.args(["--number", &number.to_string(), "--threads", &options.threads.to_string()]);
@@ -130,16 +108,6 @@ impl Worker {
         if keeper.0 == number {
             command.args(["--keep-from", &keeper.1.to_string()]);
         }
-        let mut process = command.spawn()?;
-        let tie = process.stdin.take();
-        Ok(Self { number, process, tie, log, killed: false })
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // One that has ended already is what was wanted.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        Ok(Self { process: WorkerProcess::start(number, &mut command)?, log, killed: false })
     }
 }

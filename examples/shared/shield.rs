@@ -1,6 +1,6 @@
 //! The process that was started. It starts the conductor away from the terminal's Ctrl-C and waits for it. However this
-//! process ends, the conductor notices by the closed pipe and cleans up: nothing that Rust has can be relied on for that
-//! in a process that gets a signal.
+//! process ends, the conductor notices by the closed pipe and cleans up: a process that gets a signal cannot rely on doing
+//! that itself.
 
 use std::io::{self, Read};
 use std::process::{Command, ExitCode, Stdio};
@@ -19,10 +19,10 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
     let mut conductor = command.spawn()?;
     // Taken out, or waiting would close it.
-    let tie = conductor.stdin.take();
+    let input = conductor.stdin.take();
     let status = conductor.wait()?;
-    drop(tie);
-    // It has said why.
+    drop(input);
+    // The conductor has printed why it failed.
     Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -36,7 +36,7 @@ impl Parent {
         let gone = Arc::new(AtomicBool::new(false));
         let parent = Self(Arc::clone(&gone));
         thread::spawn(move || {
-            // Nothing is ever written to it; whatever ends the reading ends the tie.
+            // Nothing is ever written to it; an error ends it as well as the end of the input.
             let _ = io::stdin().lock().read_to_end(&mut Vec::new());
             gone.store(true, Ordering::Relaxed);
         });

@@ -1,4 +1,4 @@
-//! How a version that the gate can play is typed.
+//! How a version of Redis that the proxy can play is typed.
 
 use crate::servers::Played;
 

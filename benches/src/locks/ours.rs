@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
-use super::{Client, Locks, PATIENCE, version_of};
+use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
 use crate::options::Workload::{self, W1, W2, W3, W4, W5};
 
@@ -16,25 +16,28 @@ pub(crate) struct Variant {
     pub(crate) workloads: &'static [Workload],
     /// What it changes of the defaults.
     options: fn(LockOptions) -> LockOptions,
-    /// Whether a connection for each thread takes the place of the default pool and of combining.
-    apart: bool,
+    /// Whether commands of several threads are pipelined on the default pool's connections, or each thread has its own.
+    pipelining: bool,
 }
 
-/// Each is a line: its name, what is said of it, what it is measured at, and what it changes of the options.
+/// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours", "defaults", &[W1, W2, W3, W4, W5], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
-    variant("ours-hand-over", "hand-over, 16 times in a row", &[W1, W3, W4], |options| options.handoff(16)),
-    variant("ours-wake-ups", "wake-ups", &[W1, W3, W4, W5], LockOptions::notify_waiters),
-    variant("ours-both", "hand-over, 16 times in a row, and wake-ups", &[W3, W4], |options| {
+    variant("ours-handoff", "handoff, 16 times in a row", &[W1, W3, W4], |options| options.handoff(16)),
+    variant("ours-notifications", "notifications", &[W1, W3, W4, W5], LockOptions::notify_waiters),
+    variant("ours-both", "handoff, 16 times in a row, and notifications", &[W3, W4], |options| {
         options.handoff(16).notify_waiters()
     }),
     Variant {
-        apart: true,
-        ..variant("ours-apart", "without combining; a connection for each thread", &[W1, W2], |options| {
-            options
-        })
+        pipelining: false,
+        ..variant(
+            "ours-no-pipelining",
+            "without pipelining; a connection for each thread",
+            &[W1, W2],
+            |options| options,
+        )
     },
 ];
 
@@ -44,7 +47,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, apart: false }
+    Variant { name, settings, workloads, options, pipelining: true }
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
@@ -56,15 +59,15 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// `lease` is what the key is to show; the expiration is shorter.
+    /// `lease` is how long the key is to name; the expiration is shorter.
     pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
-        let mut settings = Locker::builder(url)?;
-        if variant.apart {
-            settings = settings.pool_size(threads);
+        let mut builder = Locker::builder(url)?;
+        if !variant.pipelining {
+            builder = builder.pool_size(threads);
         }
-        let locker = settings.build()?.pipelining(!variant.apart);
+        let locker = builder.build()?.pipelining(variant.pipelining);
         let expiration = lease.saturating_sub(GRACE);
-        let options = (variant.options)(LockOptions::expiring_after(expiration).timeout(PATIENCE));
+        let options = (variant.options)(LockOptions::expiring_after(expiration).timeout(TIMEOUT));
         Ok(Self { locker, options })
     }
 }

@@ -1,4 +1,4 @@
-//! No locks: what any lock on a Redis server stands on, as the floor to compare with.
+//! No locks: the commands that any lock on a Redis server takes at least, as a lower bound.
 
 use redis::{Client as Opened, Connection, cmd};
 

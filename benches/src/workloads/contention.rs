@@ -1,43 +1,45 @@
-//! W3: many want one lock that is held for a millisecond at a time, as threads of one process and over several processes. First
-//! everybody once, after a release that all have waited for; then everybody again and again.
+//! W3: contention for one lock that is held for a millisecond at a time, by threads of one process and over several processes.
+//! First each thread acquires it once, after a release that all have waited for; then all acquire it again and again.
 
 use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
 use crate::candidates::{Candidate, OURS};
+use crate::format::{cell, plain, rounds};
 use crate::moment::{self, as_f64, nanos, now, sleep_until};
-use crate::peer::{Peer, Turn};
+use crate::peer::{Acquisition, Peer};
 use crate::plot::Panel;
-use crate::report::{Section, Table, cell, plain, rounds};
-use crate::rounds::{Contender, Stage};
+use crate::report::{Section, Table};
+use crate::rounds::{Contender, Run};
+use crate::server_under_test::ServerUnderTest;
 use crate::stats::{Results, Spread, Times};
 
 /// Processes, and threads of each.
 const SHAPES: [(usize, usize); 4] = [(1, 8), (8, 1), (1, 64), (8, 8)];
 /// How long the lock is held.
 const HOLD: Duration = Duration::from_millis(1);
-/// Waiters begin one after another over so much time, the poll interval of most: they are not to poll in step.
+/// Waiters begin one after another within this time, the poll interval of most candidates, so that they do not poll in step.
 const ARRIVAL: Duration = Duration::from_millis(100);
-/// How long the last of them waits, at least, until the lock is released.
+/// How long the last of them waits, at least, before the lock is released.
 const QUEUED: Duration = Duration::from_millis(250);
-/// Until everybody has heard when to start.
+/// From the instructions to the start: by then every worker has read them.
 const NOTICE: Duration = Duration::from_millis(50);
-/// How long the round trip is measured before each turn.
+/// How long the round trip is measured before each candidate.
 const ECHO: Duration = Duration::from_millis(150);
 
-struct Team {
+/// The worker processes of a candidate.
+struct Workers {
     peers: Vec<Peer>,
-    /// Holds the lock at first, where that is not the one process.
+    /// Holds the lock at first; none where the only process does.
     holder: Option<Peer>,
 }
 
 struct Sample {
-    /// From the release to the end of the last turn, in milliseconds.
+    /// From the release until the last thread has had the lock, in milliseconds.
     served: f64,
     looping: Looping,
-    /// One round trip, in milliseconds: the median of what was measured before all turns.
+    /// One round trip, in milliseconds: the median over the whole run.
     round_trip: f64,
 }
 
@@ -49,31 +51,32 @@ struct Looping {
     largest: f64,
     /// For each acquisition.
     commands: f64,
-    /// From the moment before a release to the next holder's entry, in milliseconds.
+    /// From the moment before a release to the next holder's entry, in milliseconds: median and p99.
     handoff: Option<[f64; 2]>,
     overlaps: usize,
 }
 
 /// Runs it in all shapes.
-pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
+pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failure> {
     let mut shapes = Vec::new();
     for (processes, threads) in SHAPES {
         let shape = format!("{processes} × {threads}");
-        shapes.push((shape, measure(stage, candidates, processes, threads)?));
+        shapes.push((shape, measure(run, candidates, processes, threads)?));
     }
     let overlaps = shapes.iter().flat_map(|(shape, results)| {
         results.candidates.iter().filter_map(move |(name, samples)| {
             let overlaps: usize = samples.iter().flatten().map(|sample| sample.looping.overlaps).sum();
-            (overlaps > 0)
-                .then(|| format!("{name}, {shape}: {overlaps} turns began before another had ended"))
+            (overlaps > 0).then(|| {
+                format!("{name}, {shape}: {overlaps} acquisitions began before another holder had left")
+            })
         })
     });
     let mut notes = vec![
         format!(
             "{}. Shapes are processes × threads. The lock is held for {HOLD:?} at a time. Once each: waiters arrive within {ARRIVAL:?} and wait behind a held lock; in the shapes of one process the holder is a thread of it, otherwise a process of its own. Again and again: for {:?}, asking again at once.",
-            rounds(stage.plan.contention_rounds), stage.plan.contention_turn
+            rounds(run.plan.contention_rounds), run.plan.contention_time
         ),
-        "A hand-off is the time from the moment before a release to the next holder's entry. A share is of what an equal one would be. A round trip is a PING's on the same server at the pace of the lock, by a thread that says PING in place of both commands and holds nothing for as long; measured before each turn.".to_owned(),
+        "A handoff is the time from the moment before a release to the next holder's entry. A share is relative to an equal share. A round trip is that of a PING on the same server at the pace of the lock: a lone thread sends PING in place of both commands, and waits between them as long as a lock is held. It is measured before each candidate in each round.".to_owned(),
     ];
     notes.extend(overlaps);
     Ok(Section {
@@ -85,43 +88,42 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
 }
 
 fn measure(
-    stage: &Stage,
+    run: &Run,
     candidates: &[&Candidate],
     processes: usize,
     threads: usize,
 ) -> Result<Results<Sample>, Failure> {
     let what = format!("W3, {processes} × {threads}");
-    let mut arena = Arena::start()?;
-    let mut echo = Team::open(&Candidate::echo(), &arena.url(), 1, 1)?;
+    let mut server = ServerUnderTest::start()?;
+    let mut echo = Workers::open(&Candidate::echo(), &server.url(), 1, 1)?;
     let contenders = candidates
         .iter()
-        .map(|one| Contender::ready(&what, one.name, Team::open(one, &arena.url(), processes, threads)));
+        .map(|one| Contender::ready(&what, one.name, Workers::open(one, &server.url(), processes, threads)));
     let contenders = contenders.collect();
     let mut trips = Vec::new();
-    let mut results =
-        stage.rounds(&what, stage.plan.contention_rounds, contenders, |name, team, round| {
-            let key = |part| format!("bench:{name}:{round}:{part}");
-            trips.extend(round_trip(&mut echo, &mut arena)?);
-            // Not always the same part of a poller's interval after the arrival.
-            let phase = Duration::from_millis(u64::from(round) * 37 % 100);
-            let served = team.once(&key("once"), threads, phase)?;
-            let looping = team.again(&key("loop"), threads, stage.plan.contention_turn, &mut arena)?;
-            Ok(Sample { served, looping, round_trip: 0.0 })
-        })?;
+    let mut results = run.rounds(&what, run.plan.contention_rounds, contenders, |name, workers, round| {
+        let key = |part| format!("bench:{name}:{round}:{part}");
+        trips.extend(round_trip(&mut echo, &mut server)?);
+        // The release comes at a different part of a poller's interval in each round.
+        let phase = Duration::from_millis(u64::from(round) * 37 % 100);
+        let once = workers.once(&key("once"), threads, phase)?;
+        let looping = workers.again(&key("loop"), threads, run.plan.contention_time, &mut server)?;
+        Ok(Sample { served: once, looping, round_trip: 0.0 })
+    })?;
     let trip = Spread::of(trips).map_or(f64::NAN, |spread| spread.median);
     let samples = results.candidates.iter_mut().flat_map(|(_, samples)| samples).flatten();
     samples.for_each(|sample| sample.round_trip = trip);
     Ok(results)
 }
 
-/// Returns what a round trip takes at the pace of the lock, in milliseconds: a thread alone says PING where it would give the lock back, and
-/// again where it would take it, and the server has been idle for as long as a lock is held.
-fn round_trip(echo: &mut Team, arena: &mut Arena) -> Result<Option<f64>, Failure> {
-    let looping = echo.again("none", 1, ECHO, arena)?;
+/// Returns the time of a round trip at the pace of the lock, in milliseconds: a lone thread sends a PING in place of the release and
+/// another in place of the acquisition, and before them the server is idle for as long as a lock is held.
+fn round_trip(echo: &mut Workers, server: &mut ServerUnderTest) -> Result<Option<f64>, Failure> {
+    let looping = echo.again("none", 1, ECHO, server)?;
     Ok(looping.handoff.map(|[median, _]| median / 2.0))
 }
 
-impl Team {
+impl Workers {
     fn open(candidate: &Candidate, url: &str, processes: usize, threads: usize) -> Result<Self, Failure> {
         let threads = u32::try_from(threads)?;
         let peers = (0..processes).map(|_| Peer::open(candidate, url, threads));
@@ -130,7 +132,7 @@ impl Team {
         Ok(Self { peers, holder })
     }
 
-    /// Opens connections again that were closed for being idle.
+    /// Reopens connections that were closed for being idle.
     fn warm(&mut self) -> Result<(), Failure> {
         self.holder.iter_mut().chain(&mut self.peers).try_for_each(Peer::warm)
     }
@@ -139,67 +141,71 @@ impl Team {
         self.holder.as_mut().unwrap_or(&mut self.peers[0])
     }
 
-    /// Everybody takes the lock once, after a release; returns the milliseconds until all have.
+    /// Each thread acquires the lock once, after a release. Returns the milliseconds from there until all have had it.
     fn once(&mut self, key: &str, threads: usize, phase: Duration) -> Result<f64, Failure> {
         self.warm()?;
-        self.holder().take(key)?;
+        self.holder().acquire(key)?;
         let start = now() + nanos(NOTICE);
         let count = self.peers.len() as u64;
         let slot = nanos(ARRIVAL) / (count * threads as u64);
         for (n, peer) in self.peers.iter_mut().enumerate() {
             let (hold, start, step) = (HOLD.as_micros(), start + slot * n as u64, slot * count);
-            peer.tell(format_args!("once {key} {hold} {threads} {start} {step}"))?;
+            peer.send(format_args!("once {key} {hold} {threads} {start} {step}"))?;
         }
         sleep_until(start + nanos(ARRIVAL + QUEUED + phase));
-        let gave = self.holder().give(key)?;
-        let last = self.turns()?.iter().map(|turn| turn.left).max().ok_or("nobody had a turn")?;
-        Ok(moment::millis_between(as_f64(gave), last))
+        let released = self.holder().release(key)?;
+        let last = self.acquisitions()?.iter().map(|one| one.left).max().ok_or("there was no acquisition")?;
+        Ok(moment::millis_between(as_f64(released), last))
     }
 
-    /// Everybody takes the lock again and again for a while.
+    /// Each thread acquires the lock again and again for a while.
     fn again(
         &mut self,
         key: &str,
         threads: usize,
         time: Duration,
-        arena: &mut Arena,
+        server: &mut ServerUnderTest,
     ) -> Result<Looping, Failure> {
         self.warm()?;
         let start = now() + nanos(NOTICE);
         for peer in &mut self.peers {
             let (hold, time) = (HOLD.as_micros(), time.as_millis());
-            peer.tell(format_args!("loop {key} {hold} {threads} {start} {time}"))?;
+            peer.send(format_args!("loop {key} {hold} {threads} {start} {time}"))?;
         }
         sleep_until(start);
-        let before = arena.commands()?;
+        let before = server.commands()?;
         sleep_until(start + nanos(time));
-        let commands = arena.commands()? - before;
-        let turns = self.turns()?;
-        Looping::of(&turns, self.peers.len() * threads, time, commands)
+        let commands = server.commands()? - before;
+        Looping::of(&self.acquisitions()?, self.peers.len() * threads, time, commands)
     }
 
-    /// Returns everybody's turns.
-    fn turns(&mut self) -> Result<Vec<Turn>, Failure> {
-        let mut turns = Vec::new();
+    /// Returns the acquisitions of all workers, in the order of entering.
+    fn acquisitions(&mut self) -> Result<Vec<Acquisition>, Failure> {
+        let mut all = Vec::new();
         for (n, peer) in self.peers.iter_mut().enumerate() {
-            turns.append(&mut peer.turns(n)?.1);
+            all.append(&mut peer.acquisitions(n)?.1);
         }
-        turns.sort_by_key(|turn| turn.entered);
-        Ok(turns)
+        all.sort_by_key(|acquisition| acquisition.entered);
+        Ok(all)
     }
 }
 
 impl Looping {
-    fn of(turns: &[Turn], waiters: usize, time: Duration, commands: u64) -> Result<Self, Failure> {
+    fn of(
+        acquisitions: &[Acquisition],
+        waiters: usize,
+        time: Duration,
+        commands: u64,
+    ) -> Result<Self, Failure> {
         let mut counts = HashMap::<_, u64>::new();
-        for turn in turns {
-            *counts.entry(turn.who).or_default() += 1;
+        for acquisition in acquisitions {
+            *counts.entry(acquisition.thread).or_default() += 1;
         }
-        let all = as_f64(turns.len() as u64);
+        let all = as_f64(acquisitions.len() as u64);
         let share = |count: u64| as_f64(count) * as_f64(waiters as u64) / all;
-        // Who never had a turn is not among the counts.
+        // A thread that never had the lock is not among the counts.
         let smallest = if counts.len() < waiters { 0 } else { counts.values().copied().min().unwrap_or(0) };
-        let pairs = turns.windows(2).map(|pair| (pair[0].left, pair[1].entered));
+        let pairs = acquisitions.windows(2).map(|pair| (pair[0].left, pair[1].entered));
         let handoffs = Times::of(pairs.clone().map(|(left, entered)| entered.saturating_sub(left)))?;
         Ok(Self {
             acquisitions: all / time.as_secs_f64(),
@@ -234,7 +240,7 @@ fn table(results: &Results<Sample>, shape: &str) -> Table {
             "smallest share",
             "largest share",
             "commands each",
-            "hand-off, median ms",
+            "handoff, median ms",
             "p99 ms",
             "median in round trips",
         ],
@@ -274,8 +280,8 @@ fn panels(shapes: &[(String, Results<Sample>)], candidates: &[&Candidate]) -> Ve
     vec![
         panel("Once each: until all are served", "milliseconds from the release", true, SERVED),
         panel("Again and again: acquisitions", "acquisitions a second", true, ACQUISITIONS),
-        panel("Again and again: hand-off, median", "milliseconds", true, HANDOFF),
-        panel("Again and again: hand-off, p99", "milliseconds", true, HANDOFF_P99),
+        panel("Again and again: handoff, median", "milliseconds", true, HANDOFF),
+        panel("Again and again: handoff, p99", "milliseconds", true, HANDOFF_P99),
         panel("Again and again: the smallest share", "of an equal share", false, SMALLEST),
         panel("Again and again: commands", "commands for each acquisition", true, COMMANDS),
     ]

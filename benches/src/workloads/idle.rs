@@ -1,21 +1,22 @@
-//! W4: what waiting costs while nothing happens. The threads of one process wait for a lock that another process holds.
+//! W4: the cost of idle waiting. The threads of one process wait for a lock that another process holds.
 
 use std::thread;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
 use crate::candidates::{Candidate, OURS};
+use crate::format::{cell, plain, rounds};
 use crate::moment::{as_f64, nanos, now};
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
-use crate::report::{Section, Table, cell, plain, rounds};
-use crate::rounds::{Contender, Stage};
+use crate::report::{Section, Table};
+use crate::rounds::{Contender, Run};
+use crate::server_under_test::ServerUnderTest;
 
 const WAITERS: u32 = 64;
-/// Waiters begin one after another over so much time.
+/// Waiters begin one after another within this time.
 const ARRIVAL: Duration = Duration::from_millis(100);
-/// How long they have waited when the measuring begins.
+/// The time from the last arrival to the measurement.
 const SETTLED: Duration = Duration::from_millis(500);
 
 struct Sample {
@@ -25,34 +26,33 @@ struct Sample {
     processor: f64,
 }
 
-pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
-    let mut arena = Arena::start()?;
-    let url = arena.url();
-    let time = stage.plan.idle_turn;
+pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failure> {
+    let mut server = ServerUnderTest::start()?;
+    let url = server.url();
+    let time = run.plan.idle_time;
     let contenders = candidates.iter().map(|one| {
         let pair = Peer::open(one, &url, 1).and_then(|held| Ok((held, Peer::open(one, &url, WAITERS)?)));
         Contender::ready("W4", one.name, pair)
     });
     let contenders = contenders.collect();
-    let results =
-        stage.rounds("W4", stage.plan.idle_rounds, contenders, |name, (holder, waiting), round| {
-            let key = format!("bench:{name}:{round}");
-            holder.warm()?;
-            waiting.warm()?;
-            holder.take(&key)?;
-            let (start, step) = (now(), nanos(ARRIVAL) / u64::from(WAITERS));
-            waiting.tell(format_args!("once {key} 0 {WAITERS} {start} {step}"))?;
-            thread::sleep(ARRIVAL + SETTLED);
-            let before = (arena.commands()?, waiting.processor_time()?);
-            thread::sleep(time);
-            let after = (arena.commands()?, waiting.processor_time()?);
-            holder.give(&key)?;
-            waiting.turns(0)?;
-            Ok(Sample {
-                commands: as_f64(after.0 - before.0) / time.as_secs_f64(),
-                processor: as_f64(after.1 - before.1) / 1e6 / time.as_secs_f64(),
-            })
-        })?;
+    let results = run.rounds("W4", run.plan.idle_rounds, contenders, |name, (holder, waiting), round| {
+        let key = format!("bench:{name}:{round}");
+        holder.warm()?;
+        waiting.warm()?;
+        holder.acquire(&key)?;
+        let (start, step) = (now(), nanos(ARRIVAL) / u64::from(WAITERS));
+        waiting.send(format_args!("once {key} 0 {WAITERS} {start} {step}"))?;
+        thread::sleep(ARRIVAL + SETTLED);
+        let before = (server.commands()?, waiting.processor_time()?);
+        thread::sleep(time);
+        let after = (server.commands()?, waiting.processor_time()?);
+        holder.release(&key)?;
+        waiting.acquisitions(0)?;
+        Ok(Sample {
+            commands: as_f64(after.0 - before.0) / time.as_secs_f64(),
+            processor: as_f64(after.1 - before.1) / 1e6 / time.as_secs_f64(),
+        })
+    })?;
 
     let mut table = Table::new(
         "",
@@ -76,14 +76,12 @@ pub(crate) fn run(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, F
         rows: results.names().map(|name| (name, vec![results.spread(name, |s| Some(figure(s)))])).collect(),
     };
     let panels = vec![
-        panel("64 idle waiters: what the server does", "commands a second", |s| s.commands),
-        panel("64 idle waiters: what their process does", "milliseconds of processor time a second", |s| {
-            s.processor
-        }),
+        panel("64 idle waiters: commands", "commands a second", |s| s.commands),
+        panel("64 idle waiters: processor time", "milliseconds of processor time a second", |s| s.processor),
     ];
     Ok(Section {
         title: "W4: idle waiting, 64 threads of one process".to_owned(),
-        notes: vec![format!("{} of {time:?} for each.", rounds(stage.plan.idle_rounds))],
+        notes: vec![format!("{} of {time:?} for each.", rounds(run.plan.idle_rounds))],
         tables: vec![table],
         panels,
     })

@@ -1,16 +1,17 @@
-//! W1 and W2: acquire and release while nobody else wants the lock, by one thread, and by several with a key for each.
+//! W1 and W2: acquire and release without contention, by one thread, and by several with a key for each.
 
 use std::time::Duration;
 
 use crate::Failure;
-use crate::arena::Arena;
 use crate::candidates::{Candidate, RAW};
+use crate::format::{cell, plain, rounds};
 use crate::moment::as_f64;
 use crate::options::Plan;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
-use crate::report::{Section, Table, cell, plain, rounds};
-use crate::rounds::{Contender, Stage};
+use crate::report::{Section, Table};
+use crate::rounds::{Contender, Run};
+use crate::server_under_test::ServerUnderTest;
 use crate::stats::Results;
 
 /// The threads of W2.
@@ -21,19 +22,19 @@ struct Sample {
     rate: f64,
     /// Commands a pair.
     commands: f64,
-    /// What 99 of 100 releases take at most, in milliseconds.
+    /// The 99th percentile of a release, in milliseconds.
     release: f64,
 }
 
 /// W1.
-pub(crate) fn alone(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
-    let results = measure(stage, candidates, "W1", 1)?;
+pub(crate) fn alone(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failure> {
+    let results = measure(run, candidates, "W1", 1)?;
     Ok(Section {
         title: "W1: acquire and release, uncontended, one thread".to_owned(),
         notes: vec![
             format!(
                 "{} of {:?} for each. Figures are the median over all rounds (smallest – largest); a ratio is the median of the ratios of each round.",
-                rounds(stage.plan.pair_rounds), stage.plan.pair_turn
+                rounds(run.plan.pair_rounds), run.plan.pair_time
             ),
             "Commands are counted by the server, which counts a script and also each command within it. The pair of `echo` is two round trips.".to_owned(),
         ],
@@ -53,9 +54,9 @@ pub(crate) fn alone(stage: &Stage, candidates: &[&Candidate]) -> Result<Section,
 }
 
 /// W2.
-pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Section, Failure> {
+pub(crate) fn together(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failure> {
     let each = TOGETHER
-        .map(|threads| measure(stage, candidates, &format!("W2, {threads} threads"), threads))
+        .map(|threads| measure(run, candidates, &format!("W2, {threads} threads"), threads))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
     let rows = |figure: fn(&Sample) -> f64| {
@@ -75,9 +76,9 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
         title: "W2: the same with several threads, each on a key of its own".to_owned(),
         notes: vec![format!(
             "{} of {:?} for each; of {:?} with 256 threads, which take some milliseconds to start.",
-            rounds(stage.plan.pair_rounds),
-            stage.plan.pair_turn,
-            turn(&stage.plan, 256)
+            rounds(run.plan.pair_rounds),
+            run.plan.pair_time,
+            time_with(&run.plan, 256)
         )],
         tables: TOGETHER
             .iter()
@@ -96,25 +97,25 @@ pub(crate) fn together(stage: &Stage, candidates: &[&Candidate]) -> Result<Secti
 }
 
 fn measure(
-    stage: &Stage,
+    run: &Run,
     candidates: &[&Candidate],
     what: &str,
     threads: u32,
 ) -> Result<Results<Sample>, Failure> {
-    let mut arena = Arena::start()?;
-    let time = turn(&stage.plan, threads);
+    let mut server = ServerUnderTest::start()?;
+    let time = time_with(&run.plan, threads);
     let contenders = candidates.iter().map(|one| {
-        let peer = Peer::open(one, &arena.url(), threads);
+        let peer = Peer::open(one, &server.url(), threads);
         Contender::ready(what, one.name, peer)
     });
     let contenders = contenders.collect();
     // The first round warms up.
-    let mut results = stage.rounds(what, stage.plan.pair_rounds + 1, contenders, |name, peer, _| {
-        // Its own connections, and the tasks that serve them.
+    let mut results = run.rounds(what, run.plan.pair_rounds + 1, contenders, |name, peer, _| {
+        // Opens its own connections, and starts the tasks that serve them.
         peer.warm()?;
-        let before = arena.commands()?;
+        let before = server.commands()?;
         let [pairs, nanos, release] = peer.pairs(&format!("bench:{name}"), time)?;
-        let commands = arena.commands()? - before;
+        let commands = server.commands()? - before;
         Ok(Sample {
             rate: as_f64(pairs) * 1e9 / as_f64(nanos),
             commands: as_f64(commands) / as_f64(pairs),
@@ -127,9 +128,9 @@ fn measure(
     Ok(results)
 }
 
-/// How long a turn of so many threads lasts, starting and ending them included.
-fn turn(plan: &Plan, threads: u32) -> Duration {
-    plan.pair_turn * (threads / 64).max(1)
+/// How long a candidate with so many threads is measured in a round, including their start and end.
+fn time_with(plan: &Plan, threads: u32) -> Duration {
+    plan.pair_time * (threads / 64).max(1)
 }
 
 fn table(results: &Results<Sample>, title: &str) -> Table {

@@ -4,10 +4,9 @@ use std::time::Duration;
 
 use svg::node::element::{Group, Polygon, Text};
 
-use super::pen::{
-    FAINT, HATCH, INK, LANE, LEFT, RED, RIGHT, WAIT, WINDOW, colour, cross, line, rect, tenths, text,
-};
-use crate::account::{Account, Turn};
+use super::pen::{HATCH, LANE, LEFT, RED, RIGHT, WAIT, WINDOW, colour, cross};
+use crate::account::{Account, Acquisition};
+use crate::drawing::{FAINT, line, rect, tenths, text, tick_distance};
 use crate::moment::Moment;
 
 /// From a strip's top to its lanes: the heading, and the words of the flags.
@@ -19,11 +18,11 @@ const BAR: f64 = 24.0;
 /// Below the lanes: the axis, and the room up to the next strip.
 const AXIS: f64 = 28.0;
 const GAP: f64 = 30.0;
-/// The narrowest bar that is still seen.
+/// The narrowest bar that is still visible.
 const HAIR: f64 = 0.8;
 /// About the width of a letter of the flags and inscriptions.
 const LETTER: f64 = 7.2;
-const MOST_TICKS: u32 = 13;
+const MOST_TICKS: f64 = 13.0;
 
 /// A span of time.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +64,13 @@ impl<'a> Strip<'a> {
         self.bottom() + GAP
     }
 
-    /// Draws the lanes with all turns, the axis and the heading.
+    /// Draws the lanes with all acquisitions, the axis and the heading.
     pub(crate) fn draw(&self, heading: &str) -> Group {
         let mut strip = Group::new().add(text(heading, LEFT, self.top + 14.0, 15).set("font-weight", 600));
         for (number, pid) in (1..).zip(&self.account.pids) {
             let label =
                 text(format!("worker {number} (pid {pid})"), LEFT - 12.0, self.lane(number) + 17.0, 14);
-            let end = if number == self.account.death.worker { self.account.death.at } else { self.span.to };
+            let end = if number == self.account.crash.worker { self.account.crash.at } else { self.span.to };
             let (from, to) = (self.x(self.span.from), self.x(end));
             strip = strip.add(label.set("text-anchor", "end")).add(rect(
                 from,
@@ -81,23 +80,26 @@ impl<'a> Strip<'a> {
                 LANE,
             ));
         }
-        let waits = self.turns(|turn| (turn.asked, turn.entered)).fold(Group::new(), |waits, turn| {
-            let y = self.lane(turn.worker) + self.row(turn.thread);
-            waits.add(line(self.x(turn.asked), y, self.x(turn.entered), y, WAIT).set("stroke-width", 1.2))
-        });
-        // On the whole run they would only be a grey veil.
+        // On the strip of the whole run they would cover everything in grey.
         if self.is_close() {
-            strip = strip.add(waits);
+            strip = strip.add(self.waits());
         }
         strip.add(self.bars()).add(self.axis())
     }
 
+    fn waits(&self) -> Group {
+        self.visible(|one| (one.asked, one.entered)).fold(Group::new(), |waits, one| {
+            let y = self.lane(one.worker) + self.row(one.thread);
+            waits.add(line((self.x(one.asked), y), (self.x(one.entered), y), WAIT, 1.2))
+        })
+    }
+
     fn bars(&self) -> Group {
-        self.turns(|turn| (turn.entered, turn.left)).fold(Group::new(), |bars, turn| {
-            let (from, to) = (self.x(turn.entered), self.x(turn.left));
-            // A slit between the turns of two threads of one process, where there is room for it.
+        self.visible(|one| (one.entered, one.left)).fold(Group::new(), |bars, one| {
+            let (from, to) = (self.x(one.entered), self.x(one.left));
+            // A gap between the bars of two threads of one process, where there is room for it.
             let width = if to - from > 4.0 { to - from - HAIR } else { (to - from).max(HAIR) };
-            bars.add(rect(from, self.lane(turn.worker), width, BAR, colour(turn.worker - 1)))
+            bars.add(rect(from, self.lane(one.worker), width, BAR, colour(one.worker)))
         })
     }
 
@@ -106,7 +108,7 @@ impl<'a> Strip<'a> {
         let step = self.step();
         let decimals =
             if step < Duration::from_millis(100) { 2 } else { usize::from(step < Duration::from_secs(1)) };
-        let mut axis = Group::new().add(line(LEFT, y, RIGHT, y, FAINT));
+        let mut axis = Group::new().add(line((LEFT, y), (RIGHT, y), FAINT, 1.5));
         let mut since = Duration::ZERO;
         while self.account.began.after(since) <= self.span.to {
             let at = self.account.began.after(since);
@@ -114,7 +116,7 @@ impl<'a> Strip<'a> {
                 let x = self.x(at);
                 let label = text(format!("{:.decimals$} s", since.as_secs_f64()), x, y + 19.0, 12);
                 axis = axis
-                    .add(line(x, y, x, y + 5.0, FAINT))
+                    .add(line((x, y), (x, y + 5.0), FAINT, 1.5))
                     .add(label.set("fill", FAINT).set("text-anchor", "middle"));
             }
             since += step;
@@ -122,13 +124,13 @@ impl<'a> Strip<'a> {
         axis
     }
 
-    /// The dead worker's lease, from the kill to its end, and the kill.
-    pub(crate) fn death_mark(&self) -> Group {
-        let death = self.account.death;
-        let y = self.lane(death.worker);
-        let (killed, expiry) = (self.x(death.at), self.x(death.expiry));
+    /// The lock of the crashed worker, from the kill to the expiry, and the kill.
+    pub(crate) fn crash_mark(&self) -> Group {
+        let crash = self.account.crash;
+        let y = self.lane(crash.worker);
+        let (killed, expiry) = (self.x(crash.at), self.x(crash.expiry));
         let mark = Group::new().add(rect(killed, y, expiry - killed, BAR, HATCH).set("stroke", RED));
-        if self.span.meets(death.at, death.at) { mark.add(cross(killed, y + BAR / 2.0)) } else { mark }
+        if self.span.meets(crash.at, crash.at) { mark.add(cross(killed, y + BAR / 2.0)) } else { mark }
     }
 
     /// A line through all lanes with words at its top, to its left or right.
@@ -136,8 +138,8 @@ impl<'a> Strip<'a> {
         let x = self.x(at);
         let beside = if anchor == "end" { x - 5.0 } else { x + 5.0 };
         let words = text(words, beside, self.top + FLAG, 13).set("text-anchor", anchor).set("fill", colour);
-        let pole = line(x, self.top + FLAG - 11.0, x, self.lanes_end, colour).set("stroke-dasharray", "4 3");
-        Group::new().add(pole).add(words)
+        let pole = line((x, self.top + FLAG - 11.0), (x, self.lanes_end), colour, 1.5);
+        Group::new().add(pole.set("stroke-dasharray", "4 3")).add(words)
     }
 
     /// Words in place of the flags.
@@ -146,7 +148,7 @@ impl<'a> Strip<'a> {
     }
 
     /// Words within a lane, if they fit into the span.
-    pub(crate) fn inscription(&self, worker: u16, span: Span, words: &str) -> Group {
+    pub(crate) fn inscription(&self, worker: u32, span: Span, words: &str) -> Group {
         let (from, to) = (self.x(span.from), self.x(span.to));
         let width = words.chars().fold(24.0, |width, _| width + LETTER);
         let y = self.lane(worker);
@@ -156,7 +158,7 @@ impl<'a> Strip<'a> {
         let words = text(words, f64::midpoint(from, to), y + 17.0, 13);
         Group::new()
             .add(rect(f64::midpoint(from, to) - width / 2.0, y + 4.0, width, BAR - 8.0, "#fdf0f0"))
-            .add(words.set("text-anchor", "middle").set("fill", INK))
+            .add(words.set("text-anchor", "middle"))
     }
 
     /// The part of this strip that `closer` shows, spread to its width.
@@ -177,10 +179,10 @@ impl<'a> Strip<'a> {
         Group::new().add(Polygon::new().set("points", points.join(" ")).set("fill", WINDOW))
     }
 
-    /// The turns of which this part, from and to, is in sight.
-    fn turns(&self, part: impl Fn(&Turn) -> (Moment, Moment)) -> impl Iterator<Item = &Turn> {
-        self.account.turns.iter().filter(move |turn| {
-            let (from, to) = part(turn);
+    /// Returns the acquisitions of which this part, from and to, is visible.
+    fn visible(&self, part: impl Fn(&Acquisition) -> (Moment, Moment)) -> impl Iterator<Item = &Acquisition> {
+        self.account.acquisitions.iter().filter(move |acquisition| {
+            let (from, to) = part(acquisition);
             self.span.meets(from, to)
         })
     }
@@ -195,26 +197,18 @@ impl<'a> Strip<'a> {
         LEFT + (RIGHT - LEFT) * share.min(1.0)
     }
 
-    fn lane(&self, worker: u16) -> f64 {
+    fn lane(&self, worker: u32) -> f64 {
         self.top + HEAD + PITCH * f64::from(worker - 1)
     }
 
-    /// Where in a lane a thread's line is.
-    fn row(&self, thread: u16) -> f64 {
+    /// Returns where in a lane a thread's line is.
+    fn row(&self, thread: u32) -> f64 {
         BAR * f64::from(thread) / f64::from(self.account.threads + 1)
     }
 
-    /// The distance of the ticks: 1, 2 or 5 times a power of ten.
+    /// The distance of the ticks.
     fn step(&self) -> Duration {
-        let least = self.span.length() / MOST_TICKS;
-        let mut power = Duration::from_millis(1);
-        loop {
-            for factor in [1, 2, 5] {
-                if power * factor >= least {
-                    return power * factor;
-                }
-            }
-            power *= 10;
-        }
+        let distance = tick_distance(self.span.length().as_secs_f64() / MOST_TICKS);
+        Duration::from_secs_f64(distance).max(Duration::from_millis(1))
     }
 }

@@ -1,4 +1,5 @@
-//! The private server that a workload runs on, and what it tells of itself: commands that it carried out, when a key expires.
+//! The private server that a workload runs on, and what it reports: its version, the commands that it has executed, when a key
+//! expires.
 
 use redis::{Connection, IntoConnectionInfo, RedisConnectionInfo, cmd};
 
@@ -6,17 +7,17 @@ use crate::Failure;
 use crate::moment;
 use crate::redis_server::RedisServer;
 
-/// What a connection begins with; it is no command of a lock. (A PING is: there are pools that send one each time.)
+/// What opens a connection; these are no commands of a lock. (A PING is: there are pools that send one each time.)
 const OF_CONNECTING: [&str; 6] = ["auth", "client", "command", "hello", "info", "select"];
 /// Values from here on are points in time, not smaller numbers.
 const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 
-pub(crate) struct Arena {
+pub(crate) struct ServerUnderTest {
     server: RedisServer,
     connection: Connection,
 }
 
-impl Arena {
+impl ServerUnderTest {
     pub(crate) fn start() -> Result<Self, Failure> {
         let server = RedisServer::start()?;
         let quiet = RedisConnectionInfo::default().set_skip_set_lib_name();
@@ -32,10 +33,10 @@ impl Arena {
     pub(crate) fn version(&mut self) -> Result<String, Failure> {
         let info: String = cmd("INFO").arg("server").query(&mut self.connection)?;
         let version = info.lines().find_map(|line| line.strip_prefix("redis_version:"));
-        Ok(version.ok_or("the server does not tell its version")?.to_owned())
+        Ok(version.ok_or("the server does not report its version")?.to_owned())
     }
 
-    /// Returns how many commands the server has carried out, also within scripts, but for those that a connection begins with.
+    /// Returns how many commands the server has executed, also within scripts, without those that open a connection.
     pub(crate) fn commands(&mut self) -> Result<u64, Failure> {
         let info: String = cmd("INFO").arg("commandstats").query(&mut self.connection)?;
         let counts = info.lines().filter_map(|line| {
@@ -47,11 +48,11 @@ impl Arena {
         Ok(counts.sum::<Result<_, _>>()?)
     }
 
-    /// Returns when others may have the key of a holder that is dead: by its value, where that is a point in time, or else by
+    /// Returns when others may take over the key of a crashed holder: by its value, where that is a point in time, or else by
     /// its time to live.
     pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {
         let value: Option<Vec<u8>> = cmd("GET").arg(key).query(&mut self.connection)?;
-        let value = value.ok_or("the key of a holder is not there")?;
+        let value = value.ok_or("a held key is missing")?;
         // Only with a point: a random name may look like a number.
         let text = str::from_utf8(&value).ok().filter(|text| text.contains('.'));
         let seconds = text.and_then(|text| text.parse::<f64>().ok());
@@ -62,7 +63,7 @@ impl Arena {
         let millis: i32 = cmd("PTTL").arg(key).query(&mut self.connection)?;
         let asked = f64::midpoint(before, moment::as_f64(moment::now()));
         if millis <= 0 {
-            return Err("the key of a holder does not expire".into());
+            return Err("a held key does not expire".into());
         }
         Ok(asked + f64::from(millis) * 1e6)
     }
