@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::processes::{self, PART, protocol_named};
-use crate::servers::{Proxy, Played};
+use crate::servers::{Played, Proxy};
 use crate::stress::harness::moment::Moment;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 

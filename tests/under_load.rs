@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use setnx_lock::{Lock, Locker};
 
-use crate::servers::{Proxy, Played, Position};
+use crate::servers::{Played, Position, Proxy};
 use crate::support::load_threads::{LoadThreads, Temper};
 use crate::support::notified::{connection, until};
 use crate::support::{Load, Outcome, RedisServer, Target, Variant, expiring, tests};
