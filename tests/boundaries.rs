@@ -9,10 +9,10 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
-use crate::handoffs::{Heir, heir};
+use crate::handoffs::{Successor, successor};
 use crate::servers::{Fault, Played};
-use crate::support::scenario::{Scene, assert_nothing_sent_twice};
-use crate::support::target::{PROTOCOLS, gate_name};
+use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
+use crate::support::target::{PROTOCOLS, proxy_name};
 use crate::support::{LONG, Load, Outcome, RedisServer, TestKey, Variant, millis};
 use crate::transactions::PAST;
 
@@ -120,7 +120,7 @@ fn under_load() -> Vec<Trial> {
             }
             for load in [Load::Apart, Load::Contended] {
                 let case = Case { protocol, path, played, load };
-                let version = played.map_or("current".to_owned(), gate_name);
+                let version = played.map_or("current".to_owned(), proxy_name);
                 let load = load.name().unwrap_or_default();
                 let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
@@ -183,18 +183,18 @@ fn at_these(case: Case, commands: &[String], harm: impl Iterator<Item = (usize, 
 
 /// Everything up to where the way begins.
 struct Stage {
-    scenario: Scene,
+    scenario: Scenario,
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
     /// A thread that waits for it.
-    heir: Option<Heir>,
+    successor: Option<Successor>,
 }
 
 impl Stage {
     fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
         let Case { protocol, path, played, load } = case;
-        let scenario = Scene::of(&Arc::new(RedisServer::start()?), played, load)?;
+        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), played, load)?;
         let key = scenario.target.key("boundary");
         let settings = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
         let locker =
@@ -223,9 +223,9 @@ impl Stage {
         };
         // It polls for itself when it is told to, or when the lock's time has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
-        let heir = variant.handoff.then(waits).transpose()?.map(|lock| heir(&lock));
+        let successor = variant.handoff.then(waits).transpose()?.map(|lock| successor(&lock));
         scenario.proxy.forget();
-        Ok(Self { scenario, key, lock, held, heir })
+        Ok(Self { scenario, key, lock, held, successor })
     }
 
     fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
@@ -234,7 +234,7 @@ impl Stage {
             None => mem::forget(self.lock.lock()?),
         }
         let names = self.scenario.proxy.names();
-        self.heir.map(Heir::join).transpose()?;
+        self.successor.map(Successor::join).transpose()?;
         Ok(names)
     }
 
@@ -250,9 +250,9 @@ impl Stage {
             Some(held) => {
                 let released = held.release();
                 assert!(began.elapsed() < IN_TIME);
-                match self.heir.take() {
+                match self.successor.take() {
                     None => self.judge_released(&released)?,
-                    Some(heir) => self.judge_handed_over(&released, heir.join())?,
+                    Some(successor) => self.judge_handed_over(&released, successor.join())?,
                 }
             }
         }
@@ -315,21 +315,21 @@ impl Stage {
     fn judge_handed_over(
         &self,
         released: &Result<Release, Error>,
-        heir: Result<LockGuard, Error>,
+        successor: Result<LockGuard, Error>,
     ) -> Result<(), Box<dyn std::error::Error>> {
         match released {
             Ok(Release::HandedOff { .. } | Release::Released { .. } | Release::Expired) => {}
             Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => {}
             _ => return Err(format!("{released:?}").into()),
         }
-        let heir = heir.map_err(|error| format!("{released:?}, and the heir got {error:?}"))?;
+        let successor = successor.map_err(|error| format!("{released:?}, and the heir got {error:?}"))?;
         let ours = self.is_ours();
         let other = self.scenario.target.lock(&self.key, LockOptions::expiring_after(LEASE)).try_lock()?;
-        if heir.ensure_held().is_ok() && (!ours || other.is_some()) {
+        if successor.ensure_held().is_ok() && (!ours || other.is_some()) {
             return Err(format!("{released:?}, and the heir shares it with {other:?}").into());
         }
         // Either may have lost it by now.
-        drop((heir, other));
+        drop((successor, other));
         Ok(())
     }
 

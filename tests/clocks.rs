@@ -101,12 +101,14 @@ fn faked() -> io::Result<Command> {
 
 /// `faketime` knows where its library is.
 fn faketime_s_library() -> io::Result<String> {
-    let told = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
+    let reported = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
         io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
     })?;
-    let output = String::from_utf8_lossy(&told.stdout);
+    let output = String::from_utf8_lossy(&reported.stdout);
     let library = output.lines().find_map(|line| line.strip_prefix("LD_PRELOAD="));
-    library.map(str::to_owned).ok_or_else(|| io::Error::other(format!("faketime names no library: {told:?}")))
+    library
+        .map(str::to_owned)
+        .ok_or_else(|| io::Error::other(format!("faketime names no library: {reported:?}")))
 }
 
 /// Worker: takes the lock again and again, says from when until when each lease may be relied on, and never gives it back, so
@@ -131,7 +133,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
 }
 
 /// Worker: takes the lock, and tells what it knows of it whenever it is asked.
-pub(crate) fn tell_of_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
+pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
     let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
     let taken = Instant::now();
@@ -221,7 +223,7 @@ fn kept_apart_by_a_margin(protocol: Protocol) -> Outcome {
 }
 
 /// What a worker says of its lease: whether it holds it, what is left of it, and how long ago it was granted.
-fn told(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
+fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
     let words: Vec<&str> = line.split(' ').collect();
     let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };
     let micros = |word: &str| word.parse().map(Duration::from_micros);
@@ -242,9 +244,9 @@ fn a_clock_set_forward_ends_the_lease() -> Outcome {
     let server = RedisServer::start()?;
     loop {
         let (mut worker, file) = holder(&server, "4900ms")?;
-        let (holds, ..) = told(&worker.ask("?")?)?;
+        let (holds, ..) = reported(&worker.ask("?")?)?;
         fs::write(&file, "+5s")?;
-        let (still_holds, remaining, held) = told(&worker.ask("?")?)?;
+        let (still_holds, remaining, held) = reported(&worker.ask("?")?)?;
         if holds && held < LEASE {
             assert!(!still_holds, "the clock says that the lease has passed, and others may go by that");
             assert_eq!(remaining, Duration::ZERO);
@@ -260,10 +262,10 @@ fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
     let server = RedisServer::start()?;
     let (mut worker, file) = holder(&server, "2s")?;
     fs::write(&file, "-5s")?;
-    let (_, remaining, held) = told(&worker.ask("?")?)?;
+    let (_, remaining, held) = reported(&worker.ask("?")?)?;
     assert!(remaining <= LEASE.saturating_sub(held) + millis(1), "{remaining:?} left after {held:?}");
     thread::sleep(remaining);
-    let (holds, remaining, _) = told(&worker.ask("?")?)?;
+    let (holds, remaining, _) = reported(&worker.ask("?")?)?;
     assert_eq!((holds, remaining), (false, Duration::ZERO), "by the monotonic clock");
     drop(worker.process.stdin.take());
     assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired");

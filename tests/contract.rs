@@ -40,7 +40,7 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         any_bytes_are_a_key,
     ];
     target
-        .in_every_way()
+        .in_every_variant()
         .flat_map(|target| {
             let suited = tests.iter().filter(move |(name, _)| target.variant.load.suits("contract", name));
             suited.map(move |(name, test)| {

@@ -7,7 +7,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockOptions, Locker, Observe, Protocol};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scene;
+use crate::support::scenario::Scenario;
 use crate::support::{Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -27,9 +27,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Writes down each event's name, and the outcome of a release.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Diary(Arc<Mutex<Vec<String>>>);
+pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
-impl Observe for Diary {
+impl Observe for EventLog {
     fn event(&self, event: &Event<'_>) {
         let shown = format!("{event:?}");
         let name = shown.split([' ', '{']).next().unwrap_or_default();
@@ -46,7 +46,7 @@ impl Observe for Diary {
     }
 }
 
-impl Diary {
+impl EventLog {
     /// Returns what was written since the last time.
     pub(crate) fn lines(&self) -> Vec<String> {
         mem::take(&mut self.0.lock().unwrap())
@@ -54,91 +54,91 @@ impl Diary {
 }
 
 /// A lock through the gate, and the diary of what happens to it.
-fn observed(scenario: &Scene, options: LockOptions) -> Result<(Lock, Diary), setnx_lock::Error> {
-    let diary = Diary::default();
-    let locker = Locker::open(&scenario.proxy.url())?.observed_by(diary.clone());
-    Ok((Lock::new(&locker, "observed", options)?, diary))
+fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog), setnx_lock::Error> {
+    let events = EventLog::default();
+    let locker = Locker::open(&scenario.proxy.url())?.observed_by(events.clone());
+    Ok((Lock::new(&locker, "observed", options)?, events))
 }
 
 fn a_lock_that_is_got_and_given_back() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, expiring())?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring())?;
     drop(lock.lock()?);
-    assert_eq!(diary.lines(), ["Acquired", "Released Released { certified: false }"]);
+    assert_eq!(events.lines(), ["Acquired", "Released Released { certified: false }"]);
     let held = lock.lock()?;
     lock.clear()?;
     let _ = held.release()?;
-    assert_eq!(diary.lines(), ["Acquired", "Released Lost"]);
+    assert_eq!(events.lines(), ["Acquired", "Released Lost"]);
     Ok(())
 }
 
 fn a_lock_that_is_taken_over() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, expiring())?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring())?;
     let () =
         redis::cmd("SET").arg("observed").arg("1532000016.5").query(&mut scenario.target.connection())?;
     drop(lock.lock()?);
-    assert_eq!(diary.lines(), ["TakenOver", "Acquired", "Released Released { certified: false }"]);
+    assert_eq!(events.lines(), ["TakenOver", "Acquired", "Released Released { certified: false }"]);
     Ok(())
 }
 
 fn a_lock_that_is_not_got() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, expiring().timeout(millis(10)))?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring().timeout(millis(10)))?;
     let () =
         redis::cmd("SET").arg("observed").arg("1895000000.5").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err() && lock.try_lock()?.is_none());
-    assert_eq!(diary.lines(), ["AcquireFailed", "AcquireFailed"]);
+    assert_eq!(events.lines(), ["AcquireFailed", "AcquireFailed"]);
     Ok(())
 }
 
 fn what_never_expires_is_told_once() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
     let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scenario.target.connection())?;
     assert!(lock.lock().is_err());
-    assert_eq!(diary.lines(), ["NeverExpires", "AcquireFailed"]);
+    assert_eq!(events.lines(), ["NeverExpires", "AcquireFailed"]);
     Ok(())
 }
 
 fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, expiring())?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring())?;
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = lock.lock()?;
-    assert_eq!(diary.lines(), ["ReplyLost SETNX", "Acquired"]);
+    assert_eq!(events.lines(), ["ReplyLost SETNX", "Acquired"]);
     scenario.proxy.next("DEL", Fault::CutBefore);
     drop(held);
-    assert_eq!(diary.lines(), ["ReplyLost DEL", "ReleaseFailed"]);
+    assert_eq!(events.lines(), ["ReplyLost DEL", "ReleaseFailed"]);
     lock.clear()?;
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
-    assert_eq!(diary.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
+    assert_eq!(events.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
     Ok(())
 }
 
 fn a_grant_that_comes_too_late() -> Outcome {
-    let scenario = Scene::set()?;
-    let (lock, diary) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
-    assert_eq!(diary.lines(), ["LateGrant", "AcquireFailed"]);
+    assert_eq!(events.lines(), ["LateGrant", "AcquireFailed"]);
     Ok(())
 }
 
 fn a_lock_that_overran_is_told_of_even_if_nobody_took_it() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let brief = LockOptions::expiring_after(millis(10));
     for (protocol, released) in [
         (Protocol::Classic, "Released Expired, outlived its lease"),
         (Protocol::Watched, "Released Released { certified: true }, outlived its lease"),
     ] {
-        let (lock, diary) = observed(&scenario, brief.protocol(protocol))?;
+        let (lock, events) = observed(&scenario, brief.protocol(protocol))?;
         let held = lock.lock()?;
         std::thread::sleep(millis(20));
         drop(held);
-        assert_eq!(diary.lines().last().map(String::as_str), Some(released));
+        assert_eq!(events.lines().last().map(String::as_str), Some(released));
         lock.clear()?;
     }
     Ok(())

@@ -13,8 +13,8 @@ use setnx_lock::{ConnectError, Error, Lock, LockOptions, LockState, Locker, Mana
 
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
-use crate::support::load_threads::Temper;
-use crate::support::scenario::{Scene, assert_nothing_sent_twice, brief, impatient};
+use crate::support::load_threads::Tolerance;
+use crate::support::scenario::{Scenario, assert_nothing_sent_twice, brief, impatient};
 use crate::support::{
     LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, redis_server, tests,
 };
@@ -48,7 +48,7 @@ const IN_TIME: Duration = Duration::from_secs(20);
 
 fn a_server_that_is_down(load: Load) -> Outcome {
     let port = redis_server::free_port()?;
-    let (locker, _crowd) = load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Temper::Patient)?;
+    let (locker, _crowd) = load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Tolerance::Patient)?;
     let began = Instant::now();
     for options in
         [expiring().timeout(millis(300)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
@@ -145,7 +145,7 @@ fn a_server_that_freezes_and_thaws(load: Load) -> Outcome {
 }
 
 fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("reset");
     scenario.proxy.next("SETNX", Fault::CutBefore);
     let held = scenario.lock(&key, expiring()).lock()?;
@@ -163,7 +163,7 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
 }
 
 fn the_answer_to_setnx_is_lost(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = scenario.lock(&key, expiring()).lock()?;
@@ -177,7 +177,7 @@ fn the_answer_to_setnx_is_lost(load: Load) -> Outcome {
 }
 
 fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let error = scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
@@ -189,7 +189,7 @@ fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
 }
 
 fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     key.set("1532000016.5");
     scenario.proxy.next("GETSET", Fault::CutAfter);
@@ -210,7 +210,7 @@ fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
 }
 
 fn the_answer_to_del_is_lost(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
@@ -233,7 +233,7 @@ fn the_answer_to_del_is_lost(load: Load) -> Outcome {
 }
 
 fn the_answer_to_peek_or_clear_is_lost(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     key.set("1");
@@ -249,19 +249,19 @@ fn the_answer_to_peek_or_clear_is_lost(load: Load) -> Outcome {
 }
 
 fn a_late_answer_is_nobody_s(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     late_answer(&scenario, &scenario.locker())
 }
 
 fn a_late_answer_on_a_plain_pool_is_nobody_s(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
     late_answer(&scenario, &locker)
 }
 
 /// The same for somebody who shares the pool and asks the server for other things.
 fn a_late_answer_to_other_work_is_nobody_s(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
     let mut connection = scenario.target.connection();
@@ -293,7 +293,7 @@ fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
 }
 
 /// The grant of one lock comes when its caller has given up. The next lock, which another holds, must not get it.
-fn late_answer(scenario: &Scene, locker: &Locker) -> Outcome {
+fn late_answer(scenario: &Scenario, locker: &Locker) -> Outcome {
     let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
     taken.set("1895000000.5");
     let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
@@ -319,17 +319,17 @@ fn late_answer(scenario: &Scene, locker: &Locker) -> Outcome {
 }
 
 fn garbage_on_the_wire(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     garbage(&scenario, &scenario.locker())
 }
 
 fn garbage_on_a_plain_pool_s_wire(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
     garbage(&scenario, &locker)
 }
 
-fn garbage(scenario: &Scene, locker: &Locker) -> Outcome {
+fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     let key = scenario.target.key("garbage");
     key.set("1895000000.5");
     let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
@@ -348,7 +348,7 @@ fn garbage(scenario: &Scene, locker: &Locker) -> Outcome {
 }
 
 fn an_answer_of_another_kind(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("kind");
     let lock = scenario.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
     for answer in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
@@ -367,7 +367,7 @@ fn an_answer_of_another_kind(load: Load) -> Outcome {
 }
 
 fn a_server_that_takes_longer_over_each_answer_than_there_is_time(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("slow");
     key.set("1895000000.5");
     let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
@@ -381,7 +381,7 @@ fn a_server_that_takes_longer_over_each_answer_than_there_is_time(load: Load) ->
 }
 
 fn a_lock_that_is_granted_too_late(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("late-grant");
     let lock = Lock::new(
         &scenario.open(Locker::builder(&scenario.proxy.url())?),

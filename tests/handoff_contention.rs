@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol};
 
-use crate::events::Diary;
+use crate::events::EventLog;
 use crate::handoffs::{Stage, of_each_protocol};
 use crate::support::{LONG, Outcome, expiring, millis};
 
@@ -45,15 +45,15 @@ fn all_processes(protocol: Protocol) -> Outcome {
         let stage = Stage::set(protocol)?;
         let options = expiring().poll_interval(millis(2)).timeout(LONG).handoff(3).protocol(protocol);
         let options = if wake_ups { options.notify_waiters() } else { options };
-        let diaries = [Diary::default(), Diary::default()];
+        let diaries = [EventLog::default(), EventLog::default()];
         let counter = Counter::default();
         let served = [AtomicU32::new(0), AtomicU32::new(0)];
         let end = Instant::now() + LONG;
         let go_on =
             || served.iter().any(|served| served.load(Ordering::SeqCst) < ENOUGH) && Instant::now() < end;
         thread::scope(|scope| {
-            for (diary, served) in diaries.iter().zip(&served) {
-                let locker = Locker::open(&stage.server.url()).unwrap().observed_by(diary.clone());
+            for (events, served) in diaries.iter().zip(&served) {
+                let locker = Locker::open(&stage.server.url()).unwrap().observed_by(events.clone());
                 let lock = Lock::new(&locker, &stage.key.key, options).unwrap();
                 for _ in 0..3 {
                     let (lock, counter, go_on) = (lock.clone(), &counter, &go_on);
@@ -71,8 +71,8 @@ fn all_processes(protocol: Protocol) -> Outcome {
         let served = served.map(AtomicU32::into_inner);
         assert!(served.iter().all(|served| *served >= ENOUGH), "{served:?}, with wake-ups: {wake_ups}");
         assert_eq!(counter.number.into_inner(), served.iter().sum::<u32>(), "an update was lost");
-        for diary in diaries {
-            assert!(diary.lines().iter().any(|line| line.contains("HandedOff")), "none was handed over");
+        for events in diaries {
+            assert!(events.lines().iter().any(|line| line.contains("HandedOff")), "none was handed over");
         }
     }
     Ok(())
@@ -81,8 +81,8 @@ fn all_processes(protocol: Protocol) -> Outcome {
 fn one_connection(protocol: Protocol) -> Outcome {
     const ROUNDS: u32 = 25;
     let stage = Stage::set(protocol)?;
-    let diary = Diary::default();
-    let locker = Locker::builder(&stage.proxy.url())?.pool_size(1).build()?.observed_by(diary.clone());
+    let events = EventLog::default();
+    let locker = Locker::builder(&stage.proxy.url())?.pool_size(1).build()?.observed_by(events.clone());
     let options = expiring().protocol(protocol).timeout(LONG).handoff(3);
     let lock = Lock::new(&locker, &stage.key.key, options)?;
     let counter = Counter::default();
@@ -100,7 +100,7 @@ fn one_connection(protocol: Protocol) -> Outcome {
         }
     });
     assert_eq!(counter.number.into_inner(), 8 * ROUNDS, "an update was lost");
-    assert!(diary.lines().iter().any(|line| line.contains("HandedOff")), "none was handed over");
+    assert!(events.lines().iter().any(|line| line.contains("HandedOff")), "none was handed over");
     let connections = stage.proxy.asked().iter().map(|asked| asked.connection).max();
     assert_eq!(connections, Some(0));
     assert_eq!(stage.key.value(), None);

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
 
-use crate::handoffs::{FOREIGN, HANDED_OVER, IN_LINE, Stage, assert_cancelled, heir, write_as_a_loser};
+use crate::handoffs::{FOREIGN, HANDED_OFF, QUEUED, Stage, assert_cancelled, successor, write_as_a_loser};
 use crate::servers::{Fault, Hold};
 use crate::support::asleep::Sleeper;
 use crate::support::load;
@@ -60,10 +60,10 @@ fn the_heir_gives_up(protocol: Protocol, load: Load) -> Outcome {
     for ending in [Ending::TimesOut, Ending::IsCancelled, Ending::LockerShutsDown] {
         let stage = Stage::under_load(protocol, load)?;
         let cancel_token = CancelToken::new();
-        let held = stage.lock(IN_LINE.handoff(9)).lock()?;
+        let held = stage.lock(QUEUED.handoff(9)).lock()?;
         let timeout = if ending == Ending::TimesOut { millis(3000) } else { LONG };
-        let giving_up = heir(&stage.lock(IN_LINE.timeout(timeout)).cancelled_by(&cancel_token));
-        let next = (ending != Ending::LockerShutsDown).then(|| heir(&stage.lock(IN_LINE)));
+        let giving_up = successor(&stage.lock(QUEUED.timeout(timeout)).cancelled_by(&cancel_token));
+        let next = (ending != Ending::LockerShutsDown).then(|| successor(&stage.lock(QUEUED)));
         stage.proxy.forget();
         let renewing = hold_renewal(&stage);
         let releasing = thread::spawn(move || held.release());
@@ -102,14 +102,14 @@ fn release_to_one_who_leaves(
     meanwhile: impl FnOnce(),
 ) -> Result<Release, Box<dyn std::error::Error>> {
     let cancel_token = CancelToken::new();
-    let held = stage.lock(IN_LINE.handoff(9)).lock()?;
-    let heir = heir(&stage.lock(IN_LINE).cancelled_by(&cancel_token));
+    let held = stage.lock(QUEUED.handoff(9)).lock()?;
+    let successor = successor(&stage.lock(QUEUED).cancelled_by(&cancel_token));
     before(&held).map_err(|failed| failed.message().unwrap_or_default().to_owned())?;
     let renewing = hold_renewal(stage);
     let releasing = thread::spawn(move || held.release());
     renewing.reached();
     cancel_token.cancel();
-    assert_cancelled(heir);
+    assert_cancelled(successor);
     meanwhile();
     renewing.go_on();
     Ok(releasing.join().unwrap()?)
@@ -134,8 +134,8 @@ fn the_heir_of_a_lock_in_doubt_gives_up(protocol: Protocol, load: Load) -> Outco
 
 fn the_heir_looks_for_itself(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
-    let held = stage.lock(IN_LINE.handoff(9)).lock()?;
-    let heir = heir(&stage.lock(IN_LINE.poll_interval(millis(3000))));
+    let held = stage.lock(QUEUED.handoff(9)).lock()?;
+    let successor = successor(&stage.lock(QUEUED.poll_interval(millis(3000))));
     let renewing = hold_renewal(&stage);
     let releasing = thread::spawn(move || held.release());
     renewing.reached();
@@ -145,36 +145,36 @@ fn the_heir_looks_for_itself(protocol: Protocol, load: Load) -> Outcome {
     // What comes of the look nobody knows, so it is given nothing.
     assert_eq!(releasing.join().unwrap()?, stage.released());
     looking.go_on();
-    let heir = heir.join()?;
-    assert!(heir.attempts() > 0);
-    stage.assert_has_it(&heir);
-    assert_eq!(heir.release()?, stage.released());
+    let successor = successor.join()?;
+    assert!(successor.attempts() > 0);
+    stage.assert_has_it(&successor);
+    assert_eq!(successor.release()?, stage.released());
     assert_eq!(stage.key.value(), None);
     Ok(())
 }
 
 fn later_than_the_heir_s_lease(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
-    let held = stage.lock(IN_LINE.handoff(9)).lock()?;
+    let held = stage.lock(QUEUED.handoff(9)).lock()?;
     let brief = LockOptions::expiring_after(millis(300)).poll_interval(LONG).timeout(LONG);
-    let heir = heir(&stage.lock(brief));
+    let successor = successor(&stage.lock(brief));
     let renewing = hold_renewal(&stage);
     let releasing = thread::spawn(move || held.release());
     renewing.reached();
     // Its lease began before that.
     thread::sleep(millis(310));
     renewing.go_on();
-    assert_eq!(releasing.join().unwrap()?, HANDED_OVER);
+    assert_eq!(releasing.join().unwrap()?, HANDED_OFF);
     // It is not used, and waited for until it has passed for others as well.
-    let heir = heir.join()?;
-    assert!(heir.attempts() > 0);
-    assert!(stage.diary.lines().contains(&"LateGrant".to_owned()));
+    let successor = successor.join()?;
+    assert!(successor.attempts() > 0);
+    assert!(stage.events.lines().contains(&"LateGrant".to_owned()));
     Ok(())
 }
 
 /// A holder whose lease does not last as long as its release takes, and one in line who does not take over meanwhile.
 const BRIEF: LockOptions = LockOptions::expiring_after(Duration::from_secs(2)).handoff(9);
-const PATIENT: LockOptions = IN_LINE.takeover_margin(LONG);
+const PATIENT: LockOptions = QUEUED.takeover_margin(LONG);
 
 fn no_connection_within_the_lease(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
@@ -184,7 +184,7 @@ fn no_connection_within_the_lease(protocol: Protocol, load: Load) -> Outcome {
     let cancel_token = CancelToken::new();
     let held = lock(BRIEF)?.lock()?;
     let ends = held.expires_at_system_time().ok_or("it expires")?;
-    let heir = heir(&lock(PATIENT)?.cancelled_by(&cancel_token));
+    let successor = successor(&lock(PATIENT)?.cancelled_by(&cancel_token));
     // The one connection is in use until the lease has passed, and another has the lock.
     let looking = stage.proxy.hold("GET", 1);
     let other = Lock::new(&locker, "another", BRIEF)?;
@@ -202,7 +202,7 @@ fn no_connection_within_the_lease(protocol: Protocol, load: Load) -> Outcome {
     assert_eq!(releasing.join()?, Release::Expired);
     assert_eq!(stage.key.value().as_deref(), Some(FOREIGN), "{:?}", stage.proxy.names());
     cancel_token.cancel();
-    assert_cancelled(heir);
+    assert_cancelled(successor);
     Ok(())
 }
 
@@ -211,7 +211,7 @@ fn later_than_the_lease(protocol: Protocol, load: Load) -> Outcome {
     let cancel_token = CancelToken::new();
     let held = stage.lock(BRIEF).lock()?;
     let ends = held.expires_at_system_time().ok_or("it expires")?;
-    let heir = heir(&stage.lock(PATIENT).cancelled_by(&cancel_token));
+    let successor = successor(&stage.lock(PATIENT).cancelled_by(&cancel_token));
     // It is on its way until the lease has passed and another has the lock. It is refused then, say for want of memory.
     let refused = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     stage.proxy.next(renewal(protocol), refused);
@@ -228,37 +228,37 @@ fn later_than_the_lease(protocol: Protocol, load: Load) -> Outcome {
     assert_eq!(releasing.join().unwrap()?, Release::Expired);
     assert_eq!(stage.key.value().as_deref(), Some(FOREIGN), "{:?}", stage.proxy.names());
     cancel_token.cancel();
-    assert_cancelled(heir);
+    assert_cancelled(successor);
     Ok(())
 }
 
 fn the_answer_is_lost(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     stage.proxy.forget();
     stage.proxy.next(renewal(protocol), Fault::CutAfter);
     let outcome = held.release()?;
-    let heir = heir.join()?;
+    let successor = successor.join()?;
     assert_nothing_sent_twice(&stage.proxy);
-    let (commands, told) = match protocol {
+    let (commands, reported) = match protocol {
         // Whose value it was nobody knows.
         Protocol::Classic => ("GETSET GET", Release::HandedOff { certified: false }),
-        _ => ("WATCH GET MULTI SET EXEC GET", HANDED_OVER),
+        _ => ("WATCH GET MULTI SET EXEC GET", HANDED_OFF),
     };
-    assert_eq!((stage.proxy.names().join(" ").as_str(), outcome), (commands, told));
-    assert_eq!(heir.attempts(), 0);
-    stage.assert_has_it(&heir);
+    assert_eq!((stage.proxy.names().join(" ").as_str(), outcome), (commands, reported));
+    assert_eq!(successor.attempts(), 0);
+    stage.assert_has_it(&successor);
     Ok(())
 }
 
 fn the_renewal_is_lost(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
     let cancel_token = CancelToken::new();
-    let lock = stage.lock(IN_LINE.handoff(9)).cancelled_by(&cancel_token);
+    let lock = stage.lock(QUEUED.handoff(9)).cancelled_by(&cancel_token);
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     let before = stage.key.value();
     stage.proxy.next(renewal(protocol), Fault::CutBefore);
     let error = held.release().expect_err("it may still come");
@@ -268,17 +268,17 @@ fn the_renewal_is_lost(protocol: Protocol, load: Load) -> Outcome {
     assert_nothing_sent_twice(&stage.proxy);
     assert_eq!(stage.key.value(), before);
     // It has looked, and waits for that.
-    heir.rests();
+    successor.rests();
     cancel_token.cancel();
-    assert_cancelled(heir);
+    assert_cancelled(successor);
     Ok(())
 }
 
 fn the_renewal_is_refused(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     stage.proxy.forget();
     let refused = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     stage.proxy.next(renewal(protocol), refused);
@@ -289,18 +289,18 @@ fn the_renewal_is_refused(protocol: Protocol, load: Load) -> Outcome {
         _ => "WATCH GET MULTI SET EXEC DISCARD WATCH GET MULTI DEL EXEC",
     };
     assert!(names.starts_with(expected), "{names}");
-    let heir = heir.join()?;
-    assert_eq!(heir.attempts(), 1);
-    stage.assert_has_it(&heir);
+    let successor = successor.join()?;
+    assert_eq!(successor.attempts(), 1);
+    stage.assert_has_it(&successor);
     Ok(())
 }
 
 fn the_key_is_written_meanwhile(protocol: Protocol, load: Load) -> Outcome {
     let stage = Stage::under_load(protocol, load)?;
     let cancel_token = CancelToken::new();
-    let lock = stage.lock(IN_LINE.handoff(9)).cancelled_by(&cancel_token);
+    let lock = stage.lock(QUEUED.handoff(9)).cancelled_by(&cancel_token);
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     let renewing = hold_renewal(&stage);
     let releasing = thread::spawn(move || held.release());
     renewing.reached();
@@ -309,8 +309,8 @@ fn the_key_is_written_meanwhile(protocol: Protocol, load: Load) -> Outcome {
     assert_eq!(releasing.join().unwrap()?, Release::Lost);
     let left_alone = stage.key.value().as_deref() == Some(FOREIGN);
     assert_eq!(left_alone, protocol != Protocol::Classic);
-    heir.rests();
+    successor.rests();
     cancel_token.cancel();
-    assert_cancelled(heir);
+    assert_cancelled(successor);
     Ok(())
 }

@@ -11,10 +11,10 @@ use std::time::{Duration, Instant, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
-use crate::events::Diary;
+use crate::events::EventLog;
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
-use crate::support::load_threads::{self, LoadThreads, Temper};
+use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, expiring, millis};
 
@@ -52,7 +52,7 @@ pub(crate) fn of_each_protocol(part: &str, tests: &[(&str, OfAProtocol)]) -> Vec
 }
 
 /// A lock that whoever waits for it was given, or was told of: nobody polls.
-pub(crate) const IN_LINE: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
+pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
 
 /// Another's value, of a time far away.
 pub(crate) const FOREIGN: &str = "1895000000.5";
@@ -63,7 +63,7 @@ pub(crate) struct Stage {
     pub(crate) proxy: Proxy,
     pub(crate) key: TestKey,
     pub(crate) locker: Locker,
-    pub(crate) diary: Diary,
+    pub(crate) events: EventLog,
     pub(crate) protocol: Protocol,
     _companions: Option<LoadThreads>,
 }
@@ -77,14 +77,14 @@ impl Stage {
         let server = Arc::new(RedisServer::start()?);
         let proxy = Proxy::before(server.address())?;
         let key = Target::of(&server).key("handoff");
-        let diary = Diary::default();
+        let events = EventLog::default();
         // No command that is held at the gate is given up.
         let settings = Locker::builder(&proxy.url())?.command_timeout(LONG);
         let settings = if load == Load::Contended { settings.pool_size(2) } else { settings };
-        let (locker, load_threads) = load.join(settings.build()?, Temper::Patient);
+        let (locker, load_threads) = load.join(settings.build()?, Tolerance::Patient);
         proxy.overlook(load_threads::KEYS);
-        let locker = locker.observed_by(diary.clone());
-        Ok(Self { server, proxy, key, locker, diary, protocol, _companions: load_threads })
+        let locker = locker.observed_by(events.clone());
+        Ok(Self { server, proxy, key, locker, events, protocol, _companions: load_threads })
     }
 
     pub(crate) fn lock(&self, options: LockOptions) -> Lock {
@@ -123,22 +123,22 @@ impl Stage {
     }
 }
 
-pub(crate) const HANDED_OVER: Release = Release::HandedOff { certified: true };
+pub(crate) const HANDED_OFF: Release = Release::HandedOff { certified: true };
 
 /// A thread that stands in the line, and leaves it with the lock or an error.
-pub(crate) type Heir = Sleeper<Result<LockGuard, Error>>;
+pub(crate) type Successor = Sleeper<Result<LockGuard, Error>>;
 
 /// Returns once the thread sleeps in the line.
-pub(crate) fn heir(lock: &Lock) -> Heir {
+pub(crate) fn successor(lock: &Lock) -> Successor {
     let lock = lock.clone();
-    let heir = Sleeper::start(move || lock.lock());
-    heir.rests();
-    heir
+    let successor = Sleeper::start(move || lock.lock());
+    successor.rests();
+    successor
 }
 
 #[track_caller]
-pub(crate) fn assert_cancelled(heir: Heir) {
-    let error = heir.join().expect_err("cancelled");
+pub(crate) fn assert_cancelled(successor: Successor) {
+    let error = successor.join().expect_err("cancelled");
     assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
 }
 
@@ -152,33 +152,33 @@ fn as_often_as_said(protocol: Protocol) -> Outcome {
     };
     for times in [1, 3] {
         let stage = Stage::set(protocol)?;
-        let lock = connected(stage.lock(IN_LINE.handoff(times)))?;
+        let lock = connected(stage.lock(QUEUED.handoff(times)))?;
         let monitor = Monitor::on(&stage.server)?;
         // The lock goes round twice.
         let mut held = lock.lock()?;
-        let mut heirs: VecDeque<Heir> = (0..=2 * times).map(|_| heir(&lock)).collect();
-        let (mut attempts, mut told) = (vec![held.attempts()], Vec::new());
+        let mut heirs: VecDeque<Successor> = (0..=2 * times).map(|_| successor(&lock)).collect();
+        let (mut attempts, mut reported) = (vec![held.attempts()], Vec::new());
         while let Some(next) = heirs.pop_front() {
-            told.push(held.release()?);
+            reported.push(held.release()?);
             held = next.join()?;
             attempts.push(held.attempts());
             // Who is next has been woken, since he is the head of the line now.
             heirs.iter().take(1).for_each(Sleeper::rests);
         }
-        told.push(held.release()?);
+        reported.push(held.release()?);
 
         let count = times as usize;
         let commands = monitor.recorded(&stage.server)?;
         let round = [&[ask], &*pass_on.repeat(count), free].concat();
         assert_eq!(names(&commands), round.repeat(2));
         assert!(commands.iter().all(|words| words.len() == 1 || words[1] == stage.key.key.to_string()));
-        assert_eq!(told, [vec![HANDED_OVER; count], vec![stage.released()]].concat().repeat(2));
+        assert_eq!(reported, [vec![HANDED_OFF; count], vec![stage.released()]].concat().repeat(2));
         assert_eq!(attempts, [vec![1], vec![0; count]].concat().repeat(2), "heirs ask for nothing");
         // The one who got it may tell before the one who gave it.
-        let mut events = stage.diary.lines();
+        let mut events = stage.events.lines();
         events.sort();
         let mut expected = vec!["Acquired".to_owned(); 2 * (count + 1)];
-        expected.extend(vec![format!("Released {HANDED_OVER:?}"); 2 * count]);
+        expected.extend(vec![format!("Released {HANDED_OFF:?}"); 2 * count]);
         expected.extend(vec![format!("Released {:?}", stage.released()); 2]);
         assert_eq!(events, expected);
     }
@@ -192,16 +192,16 @@ fn own_time(protocol: Protocol) -> Outcome {
         stage.lock(options.poll_interval(LONG).timeout(LONG))
     });
     let mut held = locks[0].lock()?;
-    let heirs: Vec<(Heir, Duration)> = [20, 3600, 90]
+    let heirs: Vec<(Successor, Duration)> = [20, 3600, 90]
         .into_iter()
         .zip(&locks[1..])
-        .map(|(seconds, lock)| (heir(lock), Duration::from_secs(seconds)))
+        .map(|(seconds, lock)| (successor(lock), Duration::from_secs(seconds)))
         .collect();
     for (next, expiration) in heirs {
         next.rests();
         stage.proxy.forget();
         let began = SystemTime::now();
-        assert_eq!(held.release()?, HANDED_OVER);
+        assert_eq!(held.release()?, HANDED_OFF);
         let ended = SystemTime::now();
         held = next.join()?;
         stage.assert_has_it(&held);
@@ -223,7 +223,7 @@ fn passed_lease(protocol: Protocol) -> Outcome {
         let held = stage.lock(LockOptions::expiring_after(millis(300)).handoff(9)).lock()?;
         // With the margin it does not take over meanwhile.
         let cancel_token = CancelToken::new();
-        let heir = heir(&stage.lock(IN_LINE.takeover_margin(LONG)).cancelled_by(&cancel_token));
+        let successor = successor(&stage.lock(QUEUED.takeover_margin(LONG)).cancelled_by(&cancel_token));
         while held.ensure_held().is_ok() {
             thread::sleep(millis(10));
         }
@@ -243,13 +243,13 @@ fn passed_lease(protocol: Protocol) -> Outcome {
             assert_eq!(written.collect::<Vec<_>>(), [""; 0]);
             assert_eq!(stage.key.value(), before);
             cancel_token.cancel();
-            assert_cancelled(heir);
+            assert_cancelled(successor);
         } else {
             // Given back, since nobody has taken it, and asked for anew.
             assert_eq!(outcome, stage.released());
-            let heir = heir.join()?;
-            assert!(heir.attempts() > 0);
-            stage.assert_has_it(&heir);
+            let successor = successor.join()?;
+            assert!(successor.attempts() > 0);
+            stage.assert_has_it(&successor);
         }
     }
     Ok(())
@@ -257,16 +257,16 @@ fn passed_lease(protocol: Protocol) -> Outcome {
 
 fn cleared(protocol: Protocol) -> Outcome {
     let stage = Stage::set(protocol)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     stage.key.delete();
     assert_eq!(held.release()?, Release::Lost);
-    let heir = heir.join()?;
+    let successor = successor.join()?;
     // In Classic the passing itself has taken it anew.
-    assert_eq!(heir.attempts() > 0, protocol != Protocol::Classic);
-    stage.assert_has_it(&heir);
-    assert_eq!(heir.release()?, stage.released());
+    assert_eq!(successor.attempts() > 0, protocol != Protocol::Classic);
+    stage.assert_has_it(&successor);
+    assert_eq!(successor.release()?, stage.released());
     Ok(())
 }
 
@@ -274,19 +274,19 @@ fn stolen(protocol: Protocol) -> Outcome {
     for foreign in [FOREIGN, "1", "", "whatever"] {
         let stage = Stage::set(protocol)?;
         let cancel_token = CancelToken::new();
-        let lock = stage.lock(IN_LINE.handoff(9)).cancelled_by(&cancel_token);
+        let lock = stage.lock(QUEUED.handoff(9)).cancelled_by(&cancel_token);
         let held = lock.lock()?;
-        let heir = heir(&lock);
+        let successor = successor(&lock);
         stage.key.set(foreign);
         stage.proxy.forget();
         assert_eq!(held.release()?, Release::Lost, "{foreign:?}");
         // It is told, looks, and waits on. In the transactions the releaser looks twice.
         let looks = if protocol == Protocol::Classic { 1 } else { 3 };
         stage.is_asked("GET", looks);
-        heir.rests();
+        successor.rests();
         cancel_token.cancel();
-        assert_cancelled(heir);
-        let overwrote = stage.diary.lines().contains(&"ValueOverwritten".to_owned());
+        assert_cancelled(successor);
+        let overwrote = stage.events.lines().contains(&"ValueOverwritten".to_owned());
         assert_eq!(overwrote, protocol == Protocol::Classic);
         assert_eq!(stage.key.value().as_deref() == Some(foreign), protocol != Protocol::Classic);
     }
@@ -303,34 +303,34 @@ pub(crate) fn write_as_a_loser(key: &TestKey, held: &LockGuard) -> Result<(), Bo
 
 fn losers_value(protocol: Protocol) -> Outcome {
     let stage = Stage::set(protocol)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let heir = heir(&lock);
+    let successor = successor(&lock);
     write_as_a_loser(&stage.key, &held)?;
     assert_eq!(held.release()?, Release::HandedOff { certified: false });
-    let heir = heir.join()?;
-    assert_eq!(heir.attempts(), 0);
-    stage.assert_has_it(&heir);
+    let successor = successor.join()?;
+    assert_eq!(successor.attempts(), 0);
+    stage.assert_has_it(&successor);
     Ok(())
 }
 
 fn without_the_option(protocol: Protocol) -> Outcome {
-    for options in [IN_LINE, IN_LINE.handoff(9).handoff(0)] {
+    for options in [QUEUED, QUEUED.handoff(9).handoff(0)] {
         let stage = Stage::set(protocol)?;
         let held = stage.lock(options).lock()?;
         // It is the one who has the lock whose option counts.
-        let heir = heir(&stage.lock(IN_LINE.handoff(9)));
+        let successor = successor(&stage.lock(QUEUED.handoff(9)));
         assert_eq!(held.release()?, stage.released());
-        let heir = heir.join()?;
-        assert_eq!(heir.attempts(), 1);
-        stage.assert_has_it(&heir);
+        let successor = successor.join()?;
+        assert_eq!(successor.attempts(), 1);
+        stage.assert_has_it(&successor);
     }
     Ok(())
 }
 
 fn one_try(protocol: Protocol) -> Outcome {
     let stage = Stage::set(protocol)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
     let looking = stage.proxy.hold("GET", 1);
     let trying = Sleeper::start({
@@ -346,9 +346,9 @@ fn one_try(protocol: Protocol) -> Outcome {
 
 fn however_it_is_dropped(protocol: Protocol) -> Outcome {
     let stage = Stage::set(protocol)?;
-    let lock = stage.lock(IN_LINE.handoff(9));
+    let lock = stage.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let [first, second] = [heir(&lock), heir(&lock)];
+    let [first, second] = [successor(&lock), successor(&lock)];
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         let _held = held;
         resume_unwind(Box::new("on purpose"))
@@ -360,8 +360,8 @@ fn however_it_is_dropped(protocol: Protocol) -> Outcome {
     let second = second.join()?;
     assert_eq!(second.attempts(), 0);
     stage.assert_has_it(&second);
-    let handed_over = format!("Released {HANDED_OVER:?}");
-    assert_eq!(stage.diary.lines().iter().filter(|line| **line == handed_over).count(), 2);
+    let handed_over = format!("Released {HANDED_OFF:?}");
+    assert_eq!(stage.events.lines().iter().filter(|line| **line == handed_over).count(), 2);
     Ok(())
 }
 
@@ -369,9 +369,9 @@ fn own_kind() -> Outcome {
     let stage = Stage::set(Protocol::Classic)?;
     let endless = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
     let kinds = [
-        IN_LINE,
-        IN_LINE.protocol(Protocol::Watched),
-        IN_LINE.protocol(Protocol::Ttl),
+        QUEUED,
+        QUEUED.protocol(Protocol::Watched),
+        QUEUED.protocol(Protocol::Ttl),
         endless,
         endless.protocol(Protocol::Watched),
     ];
@@ -379,20 +379,20 @@ fn own_kind() -> Outcome {
     for (n, mine) in kinds.into_iter().enumerate() {
         for (m, his) in kinds.into_iter().enumerate() {
             let held = lock(mine)?.lock()?;
-            let heir = heir(&lock(his)?);
+            let successor = successor(&lock(his)?);
             stage.proxy.forget();
             let outcome = held.release()?;
-            let heir = heir.join()?;
+            let successor = successor.join()?;
             assert_eq!(matches!(outcome, Release::HandedOff { .. }), n == m, "{mine:?} to {his:?}");
             // Who takes over from the dead looks for himself at what one without an expiration holds.
             let looks = u32::from(n != m) + u32::from(n >= 3 && m < 3);
-            assert_eq!(heir.attempts(), looks, "{mine:?} to {his:?}");
+            assert_eq!(successor.attempts(), looks, "{mine:?} to {his:?}");
             if n == m && n >= 3 {
                 assert_eq!(outcome, Release::HandedOff { certified: false }, "1 names nobody");
                 assert_eq!(stage.proxy.names(), [""; 0], "there is nothing to renew");
                 assert_eq!(stage.key.value().as_deref(), Some("1"));
             }
-            assert!(matches!(heir.release()?, Release::Released { .. }));
+            assert!(matches!(successor.release()?, Release::Released { .. }));
             assert_eq!(stage.key.value(), None);
         }
     }

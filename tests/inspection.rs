@@ -10,7 +10,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scene, impatient};
+use crate::support::scenario::{Scenario, impatient};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -41,40 +41,48 @@ fn every_version_tells_what_it_can_do() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
-        let told = Locker::open(&proxy.url())?.inspect()?;
+        let reported = Locker::open(&proxy.url())?.inspect()?;
         let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
-        assert_eq!(told.version(), Version::new(numbers[0], numbers[1], numbers[2]));
-        assert_eq!((told.role(), told.replicas()), (Some(&Role::Master), Some(0)));
-        assert_eq!(told.unsupported_reason(Protocol::Classic), None);
-        assert_eq!(told.unsupported_reason(Protocol::Watched).is_none(), played >= Played::V2_2, "{told}");
-        assert_eq!(told.unsupported_reason(Protocol::Ttl).is_none(), played >= Played::V2_6, "{told}");
+        assert_eq!(reported.version(), Version::new(numbers[0], numbers[1], numbers[2]));
+        assert_eq!((reported.role(), reported.replicas()), (Some(&Role::Master), Some(0)));
+        assert_eq!(reported.unsupported_reason(Protocol::Classic), None);
+        assert_eq!(
+            reported.unsupported_reason(Protocol::Watched).is_none(),
+            played >= Played::V2_2,
+            "{reported}"
+        );
+        assert_eq!(
+            reported.unsupported_reason(Protocol::Ttl).is_none(),
+            played >= Played::V2_6,
+            "{reported}"
+        );
         let best = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
-        assert_eq!(told.recommended(), Some(best));
+        assert_eq!(reported.recommended(), Some(best));
         // The same machine, so the same clock: the true difference, none, is within what is told.
-        let clock = told.clock().expect("every version tells its clock, one way or another");
+        let clock = reported.clock().expect("every version tells its clock, one way or another");
         assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
         // To less than half a second, unless the machine stands still just then, and again and again.
         let precise = (0..10).any(|_| {
-            let told = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
-            told.is_ok_and(|told| told.clock().is_some_and(|clock| clock.at_most() < millis(500)))
+            let reported = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
+            reported.is_ok_and(|reported| reported.clock().is_some_and(|clock| clock.at_most() < millis(500)))
         });
         assert!(precise, "{}", played.number());
         // What a version says yes to is said of it, and nothing else is sent to it.
         let config = proxy.names().contains(&"CONFIG".to_owned());
         assert_eq!(config, played >= Played::V2_0);
-        assert_eq!(told.idle_timeout().is_some(), config);
-        assert_eq!(told.persistence(), config.then_some(Persistence::None), "{told}");
-        let report = told.to_string();
+        assert_eq!(reported.idle_timeout().is_some(), config);
+        assert_eq!(reported.persistence(), config.then_some(Persistence::None), "{reported}");
+        let report = reported.to_string();
         assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
-    let told = Locker::open(&server.url())?.inspect()?;
+    let reported = Locker::open(&server.url())?.inspect()?;
     assert!(
-        told.version() >= Version::new(2, 8, 0) && told.unsupported_reason(Protocol::Ttl).is_none(),
-        "{told}"
+        reported.version() >= Version::new(2, 8, 0) && reported.unsupported_reason(Protocol::Ttl).is_none(),
+        "{reported}"
     );
-    assert_eq!(told.maxmemory_policy(), Some("noeviction"));
-    let clock = told.clock().expect("by TIME");
+    assert_eq!(reported.maxmemory_policy(), Some("noeviction"));
+    let clock = reported.clock().expect("by TIME");
     assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
     Ok(())
 }
@@ -84,15 +92,18 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
     let server = RedisServer::start_with(config)?;
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
     let locker = Locker::open(&server.url())?;
-    let told = loop {
-        let told = locker.inspect()?;
-        if told.replicas() == Some(1) {
-            break told;
+    let reported = loop {
+        let reported = locker.inspect()?;
+        if reported.replicas() == Some(1) {
+            break reported;
         }
         thread::sleep(millis(20));
     };
-    assert_eq!((told.maxmemory(), told.idle_timeout()), (Some(100 << 20), Some(Duration::from_secs(10))));
-    let warnings = told.warnings();
+    assert_eq!(
+        (reported.maxmemory(), reported.idle_timeout()),
+        (Some(100 << 20), Some(Duration::from_secs(10)))
+    );
+    let warnings = reported.warnings();
     assert!(
         matches!(
             warnings[..],
@@ -109,7 +120,7 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
         warnings.iter().zip(["noeviction", "appendonly", "after one wait", "a minute or more"])
     {
         assert!(warning.to_string().contains(words), "{warning}");
-        assert!(told.to_string().contains(&format!("warning: {warning}")), "{told}");
+        assert!(reported.to_string().contains(&format!("warning: {warning}")), "{reported}");
     }
     drop(replica);
     Ok(())
@@ -119,18 +130,18 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     let rights = "+info +setnx +get +getset +del +watch +unwatch +exec +discard +set";
     let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
     let url = server.url().replace("redis://", "redis://few:pw@");
-    let told = Locker::open(&url)?.inspect()?;
-    assert!(told.version() > Version::new(2, 6, 0));
+    let reported = Locker::open(&url)?.inspect()?;
+    assert!(reported.version() > Version::new(2, 6, 0));
     assert_eq!(
-        (told.clock(), told.idle_timeout(), told.persistence()),
+        (reported.clock(), reported.idle_timeout(), reported.persistence()),
         (None, None, Some(Persistence::Snapshots))
     );
-    assert_eq!(told.maxmemory(), Some(0), "INFO tells that as well");
-    let why = told.unsupported_reason(Protocol::Watched).expect("no MULTI");
+    assert_eq!(reported.maxmemory(), Some(0), "INFO tells that as well");
+    let why = reported.unsupported_reason(Protocol::Watched).expect("no MULTI");
     assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
-    assert_eq!(told.recommended(), Some(Protocol::Classic));
-    assert!(matches!(told.warnings().last(), Some(Warning::NotReported { .. })), "{told}");
-    let report = told.to_string();
+    assert_eq!(reported.recommended(), Some(Protocol::Classic));
+    assert!(matches!(reported.warnings().last(), Some(Warning::NotReported { .. })), "{reported}");
+    let report = reported.to_string();
     assert!(
         report.contains("refused CONFIG:  NOPERM") && report.contains("refused TIME:    NOPERM"),
         "{report}"
@@ -174,7 +185,7 @@ fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_4, server.address())?;
     let locker = impatient(&proxy.url(), 1);
-    for (command, n, fault, told) in [
+    for (command, n, fault, reported) in [
         ("EXPIREAT", 1, Fault::Say(NO), true),
         ("TTL", 2, Fault::Say(NO), true),
         ("GETSET", 1, Fault::Say(NO), true),
@@ -186,7 +197,7 @@ fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
         proxy.forget();
         proxy.nth(command, n, fault.clone());
         let survey = locker.inspect();
-        assert_eq!(survey.is_ok(), told, "{command}: {survey:?}");
+        assert_eq!(survey.is_ok(), reported, "{command}: {survey:?}");
         assert_eq!(proxy.faults_left(), 0, "{command}");
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
         assert_eq!(proxy.names().contains(&"SETNX".to_owned()), command != "DEL", "{command}");
@@ -199,8 +210,11 @@ fn a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it() -> Outcom
     let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
-    let told = locker.inspect()?;
-    assert!(told.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")), "{told}");
+    let reported = locker.inspect()?;
+    assert!(
+        reported.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")),
+        "{reported}"
+    );
     let held = Lock::new(&locker, "half", expiring())?.lock()?;
     assert_eq!(server.say(&["EXISTS", "half"])?, ":1", "it was not queued");
     assert_eq!(held.release()?, Release::Released { certified: false });
@@ -214,7 +228,7 @@ fn a_survey_that_gets_no_answer() -> Outcome {
     assert!(text.starts_with("cannot inspect the server: no connection to the server within"), "{text}");
     assert_eq!(error.key(), None);
 
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let locker = scenario.locker();
     scenario.proxy.next("CONFIG", Fault::SwallowAnswer);
     let error = locker.inspect().expect_err("no answer");
@@ -228,7 +242,7 @@ fn a_survey_that_gets_no_answer() -> Outcome {
 }
 
 fn a_proxy_that_hangs_up_on_info_is_used_without() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("proxy");
     for _ in 0..4 {
         scenario.proxy.next("INFO", Fault::CutBefore);
@@ -246,7 +260,7 @@ fn a_proxy_that_hangs_up_on_info_is_used_without() -> Outcome {
 }
 
 fn a_server_that_is_too_slow_to_tell_its_clock_is_refused() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     scenario.proxy.slow_down(|asked| if asked.name == "TIME" { millis(300) } else { Duration::ZERO });
     let settings = Locker::builder(&scenario.proxy.url())?;
     let error =
@@ -295,11 +309,11 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
 
     let unasked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
-    let told = unasked.inspect()?;
+    let reported = unasked.inspect()?;
     let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
     assert_eq!(written, None, "a replica is not written to");
-    assert!(matches!(told.warnings()[..], [Warning::IsReplica { .. }, ..]), "{told}");
-    assert!(told.unsupported_reason(Protocol::Classic).is_some());
+    assert!(matches!(reported.warnings()[..], [Warning::IsReplica { .. }, ..]), "{reported}");
+    assert!(reported.unsupported_reason(Protocol::Classic).is_some());
     assert!(
         Lock::new(&unasked, "report", expiring())?.try_lock()?.is_some(),
         "the trap, for whoever asks for it"
@@ -364,9 +378,9 @@ fn any_pool_and_both_protocols_of_the_wire_can_be_asked() -> Outcome {
     let newer = Locker::open(&format!("{}?protocol=resp3", server.url()))?;
     for locker in [Locker::with_pool(plain), newer] {
         for _ in 0..2 {
-            let told = locker.inspect()?;
-            assert!(told.clock().is_some() && told.idle_timeout().is_some(), "{told}");
-            assert_eq!(told.refused().count(), 0, "{told}");
+            let reported = locker.inspect()?;
+            assert!(reported.clock().is_some() && reported.idle_timeout().is_some(), "{reported}");
+            assert_eq!(reported.refused().count(), 0, "{reported}");
         }
         assert!(Lock::new(&locker, "asked", expiring())?.try_lock()?.is_some());
     }
@@ -374,7 +388,7 @@ fn any_pool_and_both_protocols_of_the_wire_can_be_asked() -> Outcome {
 }
 
 fn a_server_is_asked_once_for_each_connection() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("asked");
     let lock = Lock::new(&Locker::open(&scenario.proxy.url())?, &key.key, expiring())?;
     for _ in 0..5 {

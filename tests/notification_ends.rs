@@ -10,7 +10,9 @@ use setnx_lock::{CancelToken, Error, Lock, Locker, Manager};
 
 use crate::servers::Proxy;
 use crate::support::monitor::{Monitor, names};
-use crate::support::notified::{WOKEN, Waiter, Worker, connection, elsewhere, keys, until, until_listening};
+use crate::support::notified::{
+    NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_listening,
+};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -29,7 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn releases_that_nobody_waits_for_leave_one_token_that_ends() -> Outcome {
     let server = RedisServer::start()?;
-    let lock = elsewhere(&server, "k", WOKEN)?;
+    let lock = elsewhere(&server, "k", NOTIFIED)?;
     let mut connection = connection(&server);
     for _ in 0..50 {
         drop(lock.lock()?);
@@ -67,14 +69,14 @@ type GivesUp = fn(&RedisServer) -> Result<(), Error>;
 fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Outcome {
     let variants: [GivesUp; 3] = [
         |server| {
-            let waiter = Waiter::of(&elsewhere(server, "k", WOKEN.timeout(millis(200)))?);
+            let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED.timeout(millis(200)))?);
             until_listening(server, 1);
             assert!(matches!(waiter.came(), Err(Error::Timeout { .. })));
             Ok(())
         },
         |server| {
             let cancel_token = CancelToken::new();
-            let waiter = Waiter::of(&elsewhere(server, "k", WOKEN)?.cancelled_by(&cancel_token));
+            let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED)?.cancelled_by(&cancel_token));
             until_listening(server, 1);
             cancel_token.cancel();
             assert!(matches!(waiter.came(), Err(Error::Cancelled { .. })));
@@ -82,7 +84,7 @@ fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Out
         },
         |server| {
             let locker = Locker::open(&server.url())?;
-            let waiter = Waiter::of(&Lock::new(&locker, "k", WOKEN)?);
+            let waiter = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?);
             until_listening(server, 1);
             locker.shut_down();
             assert!(matches!(waiter.came(), Err(Error::ShutDown { .. })));
@@ -91,11 +93,11 @@ fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Out
     ];
     for gives_up in variants {
         let server = RedisServer::start()?;
-        let held = elsewhere(&server, "k", WOKEN)?.lock()?;
+        let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
         gives_up(&server)?;
         // It is still listening, and before the other.
         until_listening(&server, 1);
-        let waiter = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
+        let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
         until_listening(&server, 2);
         drop(held);
         assert_eq!(waiter.came()?.attempts(), 2);
@@ -116,13 +118,13 @@ fn through_a_gate(server: &RedisServer, proxy: &Proxy) -> Result<Locker, Box<dyn
 fn a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let held = elsewhere(&server, "k", WOKEN)?.lock()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     // It looks a second time at its deadline, and is kept from it.
     let last_look = proxy.hold("GET", 2);
     let locker = through_a_gate(&server, &proxy).unwrap();
-    let gives_up = Waiter::of(&Lock::new(&locker, "k", WOKEN.timeout(millis(300)))?);
+    let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(300)))?);
     until_listening(&server, 1);
-    let other = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
+    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 2);
     last_look.reached();
     let mut monitor = Monitor::on(&server)?;
@@ -141,8 +143,8 @@ fn a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> Outcome 
 
 fn a_locker_that_is_dropped_stops_listening() -> Outcome {
     let server = RedisServer::start()?;
-    let held = elsewhere(&server, "k", WOKEN)?.lock()?;
-    let lock = elsewhere(&server, "k", WOKEN.timeout(millis(200)))?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let lock = elsewhere(&server, "k", NOTIFIED.timeout(millis(200)))?;
     let waiter = Waiter::of(&lock);
     until_listening(&server, 1);
     assert!(waiter.came().is_err());
@@ -154,9 +156,9 @@ fn a_locker_that_is_dropped_stops_listening() -> Outcome {
 
 fn a_locker_that_is_shut_down_ends_its_waits_and_stops_listening() -> Outcome {
     let server = RedisServer::start()?;
-    let held = elsewhere(&server, "k", WOKEN)?.lock()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let locker = Locker::open(&server.url())?;
-    let lock = Lock::new(&locker, "k", WOKEN)?;
+    let lock = Lock::new(&locker, "k", NOTIFIED)?;
     let waiters = [(); 3].map(|()| Waiter::of(&lock));
     until_listening(&server, 1);
     locker.shut_down();

@@ -13,7 +13,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol}
 use crate::processes::Played;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
-    IN_TIME, NEVER, WOKEN, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
+    IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -42,19 +42,19 @@ const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol
 pub(crate) fn as_worker(part: &[&str]) -> Played {
     match part {
         ["wait", url, key] => {
-            let held = Lock::new(&Locker::open(url)?, *key, WOKEN)?.lock()?;
+            let held = Lock::new(&Locker::open(url)?, *key, NOTIFIED)?.lock()?;
             println!("got it, looks: {}", held.attempts());
             Ok(())
         }
         ["churn", url, key] => {
-            let lock = Lock::new(&Locker::open(url)?, *key, WOKEN)?;
+            let lock = Lock::new(&Locker::open(url)?, *key, NOTIFIED)?;
             println!("ready");
             loop {
                 drop(lock.lock()?);
             }
         }
         ["count", url, key, file] => {
-            count(&Lock::new(&Locker::open(url)?, *key, WOKEN)?, Path::new(file))?;
+            count(&Lock::new(&Locker::open(url)?, *key, NOTIFIED)?, Path::new(file))?;
             println!("done");
             // One that ends may take a token with it, which costs the others a poll interval.
             Ok(io::stdin().read_line(&mut String::new()).map(drop)?)
@@ -83,7 +83,7 @@ fn a_release_wakes_a_waiter_in_another_process() -> Outcome {
     let mut monitor = Monitor::on(&server)?;
     let variants: [fn(LockGuard); 2] = [|held| drop(held.release()), drop];
     for protocol in PROTOCOLS {
-        let options = WOKEN.protocol(protocol);
+        let options = NOTIFIED.protocol(protocol);
         for (n, variant) in variants.into_iter().enumerate() {
             let key = format!("{protocol:?}{n}");
             let held = elsewhere(&server, &key, options)?.lock()?;
@@ -112,7 +112,7 @@ fn a_release_wakes_a_waiter_in_another_process() -> Outcome {
 
 fn a_release_wakes_a_real_process() -> Outcome {
     let server = RedisServer::start()?;
-    let held = elsewhere(&server, "k", WOKEN)?.lock()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let mut worker = Worker::playing(&["wait", &server.url(), "k"])?;
     until_listening(&server, 1);
     drop(held);
@@ -150,7 +150,7 @@ fn a_release_sends_one_token_and_only_with_the_option() -> Outcome {
     // Who waits for nobody, or is not let wait, listens for nothing.
     let held = elsewhere(&server, "k", expiring())?.lock()?;
     let monitor = Monitor::on(&server)?;
-    assert!(elsewhere(&server, "k", WOKEN)?.try_lock()?.is_none());
+    assert!(elsewhere(&server, "k", NOTIFIED)?.try_lock()?.is_none());
     assert!(elsewhere(&server, "k", expiring())?.try_lock_for(millis(50))?.is_none());
     drop(held);
     let commands = monitor.recorded(&server)?;
@@ -163,10 +163,10 @@ fn a_release_sends_one_token_and_only_with_the_option() -> Outcome {
 
 fn one_process_is_woken_and_the_others_send_nothing() -> Outcome {
     let server = RedisServer::start()?;
-    let mut held = elsewhere(&server, "k", WOKEN)?.lock()?;
+    let mut held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let (sender, came) = mpsc::channel();
     for n in 1..=4 {
-        let (sender, lock) = (sender.clone(), elsewhere(&server, "k", WOKEN)?);
+        let (sender, lock) = (sender.clone(), elsewhere(&server, "k", NOTIFIED)?);
         thread::spawn(move || sender.send(lock.lock()).is_ok());
         until_listening(&server, n);
     }
@@ -187,11 +187,11 @@ fn in_turn(
     processes: usize,
     rounds: usize,
 ) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
-    let held = elsewhere(server, "k", WOKEN)?.lock()?;
+    let held = elsewhere(server, "k", NOTIFIED)?.lock()?;
     let turns = Arc::new(Mutex::new(Vec::new()));
     let (sender, done) = mpsc::channel();
     for n in 0..processes {
-        let (lock, turns, sender) = (elsewhere(server, "k", WOKEN)?, Arc::clone(&turns), sender.clone());
+        let (lock, turns, sender) = (elsewhere(server, "k", NOTIFIED)?, Arc::clone(&turns), sender.clone());
         let at = Arc::clone(server);
         thread::spawn(move || {
             let came = (1..=rounds).try_for_each(|round| {
@@ -235,9 +235,9 @@ fn processes_are_served_in_the_order_in_which_they_wait() -> Outcome {
 
 fn the_releaser_s_own_threads_wait_for_the_turn_of_their_process() -> Outcome {
     let server = RedisServer::start()?;
-    let own = elsewhere(&server, "k", WOKEN)?;
+    let own = elsewhere(&server, "k", NOTIFIED)?;
     let held = own.lock()?;
-    let other = Waiter::of(&elsewhere(&server, "k", WOKEN)?);
+    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 1);
     let next = Waiter::of(&own);
     until_listening(&server, 2);
@@ -294,7 +294,7 @@ fn threads_of_many_processes_all_get_their_turn_and_leave_nothing_behind() -> Ou
         let server = RedisServer::start()?;
         let mut locks = Vec::new();
         for n in 0..8 {
-            let lock = elsewhere(&server, "k", WOKEN.protocol(protocol).handoff(n % 2))?;
+            let lock = elsewhere(&server, "k", NOTIFIED.protocol(protocol).handoff(n % 2))?;
             locks.extend([lock.clone(), lock.clone(), lock]);
         }
         Counting::with(&locks).ends_well();
@@ -327,15 +327,15 @@ fn one_connection_listens_for_all_keys_as_long_as_somebody_waits() -> Outcome {
     let mut waiting = Vec::new();
     for n in 0..5 {
         let key = format!("k{n}");
-        let held = elsewhere(&server, &key, WOKEN)?.lock()?;
-        waiting.push((held, Waiter::of(&Lock::new(&locker, key.as_str(), WOKEN)?)));
+        let held = elsewhere(&server, &key, NOTIFIED)?.lock()?;
+        waiting.push((held, Waiter::of(&Lock::new(&locker, key.as_str(), NOTIFIED)?)));
         monitor.wait_for_a_listener(&key);
         until_listening(&server, 1);
     }
     // Each key but the first was new to a thread that was waiting for others.
     let monitored = Monitor::on(&server)?;
-    let held = elsewhere(&server, "last", WOKEN)?.lock()?;
-    let waiter = Waiter::of(&Lock::new(&locker, "last", WOKEN)?);
+    let held = elsewhere(&server, "last", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&locker, "last", NOTIFIED)?);
     monitor
         .wait_for("the bell", |words| words[0] == "RPUSH" && words[1].starts_with("setnx-lock:interrupt:"));
     monitor.wait_for_a_listener("last");
@@ -353,8 +353,8 @@ fn one_connection_listens_for_all_keys_as_long_as_somebody_waits() -> Outcome {
     until_listening(&server, 0);
     until("nothing is left", || keys(&server, "*").is_empty());
     // And anew when somebody waits again.
-    let held = elsewhere(&server, "k1", WOKEN)?.lock()?;
-    let waiter = Waiter::of(&Lock::new(&locker, "k1", WOKEN)?);
+    let held = elsewhere(&server, "k1", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&locker, "k1", NOTIFIED)?);
     until_listening(&server, 1);
     drop(held);
     assert_eq!(waiter.came()?.attempts(), 2);
@@ -391,7 +391,7 @@ fn peers_that_leave_no_tokens_cost_a_poll() -> Outcome {
 fn a_pool_that_cannot_listen_is_refused() -> Outcome {
     let server = RedisServer::start()?;
     let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open(server.url())?);
-    let error = Lock::new(&Locker::with_pool(pool), "k", WOKEN).expect_err("no connection of its own");
+    let error = Lock::new(&Locker::with_pool(pool), "k", NOTIFIED).expect_err("no connection of its own");
     assert!(matches!(error, Error::Options { .. }), "{error:?}");
     let text = crate::support::chain(&error);
     assert!(text.contains("`with_pool`") && text.contains("`with_managed_pool`"), "{text}");
@@ -406,7 +406,7 @@ fn a_pool_of_one_connection_is_enough() -> Outcome {
     let shared = Locker::with_managed_pool(pool.build_unchecked(manager.clone()), &manager);
     let mut locks = Vec::new();
     for locker in [own, shared] {
-        let lock = Lock::new(&locker, "k", WOKEN)?;
+        let lock = Lock::new(&locker, "k", NOTIFIED)?;
         locks.extend([lock.clone(), lock.clone(), lock]);
     }
     Counting::with(&locks).ends_well();

@@ -11,9 +11,9 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind, Releas
 
 use crate::servers::{Asked, Played, Proxy};
 use crate::support::contention::{
-    assert_nothing_sent_by_two, await_company, contention, crowd_in_harm, pairs,
+    assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
 };
-use crate::support::scenario::Scene;
+use crate::support::scenario::Scenario;
 use crate::support::staged::staged;
 use crate::support::{LONG, Outcome, RedisServer, Target, Variant, expiring, tests};
 
@@ -38,7 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 type Deed<'a> = Box<dyn FnMut() -> Result<(), Error> + 'a>;
 
 /// How many threads a crowd has here.
-const CROWD: usize = 12;
+const THREADS: usize = 12;
 
 /// A locker that waits long enough for any load, on a pool of one: any two threads share.
 pub(crate) fn patient(url: &str) -> Locker {
@@ -56,7 +56,7 @@ fn assert_one_connection(proxy: &Proxy) {
 }
 
 fn a_lone_thread_sends_what_it_sends_without() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let [with, without] = [true, false].map(|combines| {
         let trips = Arc::new(Mutex::new(Vec::new()));
         let record = Arc::clone(&trips);
@@ -82,15 +82,15 @@ fn a_lone_thread_sends_what_it_sends_without() -> Outcome {
 }
 
 fn a_crowd_shares_trips_and_each_gets_its_own_answer() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let locker = patient(&scenario.proxy.url());
     let mut direct = scenario.target.connection();
-    for n in 0..CROWD {
+    for n in 0..THREADS {
         let () = direct.set(format!("taken:{n}"), format!("18950000{n:02}.5"))?;
     }
     let seen = Mutex::new(HashSet::new());
-    await_company(&scenario.proxy, 4);
-    let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| -> Deed<'_> {
+    await_batch_of(&scenario.proxy, 4);
+    let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| -> Deed<'_> {
         let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
         match n % 4 {
             0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring())),
@@ -136,7 +136,7 @@ fn a_refusal_is_told_to_whom_it_concerns() -> Outcome {
     let server = Arc::new(RedisServer::start_with(rules)?);
     let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
     let locker = patient(&proxy.url().replace("redis://", "redis://weak:pw@"));
-    for n in 0..CROWD {
+    for n in 0..THREADS {
         let () = target.connection().rpush(format!("list:{n}"), "item")?;
     }
     // What is refused comes before what is not.
@@ -148,7 +148,7 @@ fn a_refusal_is_told_to_whom_it_concerns() -> Outcome {
         })
     };
     let wrong = contention(
-        CROWD,
+        THREADS,
         "a refusal before others' answers",
         || came("SETNX", "not:") && came("GET", "list:"),
         |n| match n % 3 {
@@ -166,8 +166,8 @@ fn a_server_over_its_memory_refuses_only_what_adds() -> Outcome {
     let server = Arc::new(RedisServer::start_with("maxmemory 1")?);
     let proxy = Proxy::before(server.address())?;
     let locker = patient(&proxy.url());
-    await_company(&proxy, 4);
-    let wrong = crowd_in_harm(CROWD, &proxy, |n| -> Deed<'_> {
+    await_batch_of(&proxy, 4);
+    let wrong = contention_with_faults(THREADS, &proxy, |n| -> Deed<'_> {
         let lock = Lock::new(&locker, format!("absent:{n}"), expiring()).unwrap();
         match n % 2 {
             0 => refused(&locker, format!("full:{n}"), RefusalKind::OverMemory),
@@ -186,8 +186,8 @@ fn a_server_that_is_too_old_for_some() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let (target, proxy) = (Target::of(&server), Proxy::playing(Played::V2_0, server.address())?);
     let locker = patient(&proxy.url());
-    await_company(&proxy, 3);
-    let wrong = crowd_in_harm(CROWD, &proxy, |n| -> Deed<'_> {
+    await_batch_of(&proxy, 3);
+    let wrong = contention_with_faults(THREADS, &proxy, |n| -> Deed<'_> {
         let protocol = match n % 4 {
             0 => Protocol::Watched,
             1 => Protocol::Ttl,
@@ -208,11 +208,11 @@ fn a_server_that_is_too_old_for_some() -> Outcome {
 }
 
 fn a_plain_pool_of_the_redis_crate_shares_trips() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let client = redis::Client::open(scenario.proxy.url())?;
     let locker = Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?);
-    await_company(&scenario.proxy, 4);
-    let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| {
+    await_batch_of(&scenario.proxy, 4);
+    let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| {
         pairs(&scenario.target, &locker, &format!("free:{n}"), expiring().timeout(LONG))
     });
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -225,7 +225,7 @@ fn a_plain_pool_of_the_redis_crate_shares_trips() -> Outcome {
 const ENOUGH: usize = 1000;
 
 fn connections_that_cannot_combine_get_one_command_at_a_time() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let trips = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&trips);
     let locker = staged::<false>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
@@ -234,7 +234,7 @@ fn connections_that_cannot_combine_get_one_command_at_a_time() -> Outcome {
         packed.carry(inner, replies)
     });
     let wrong = contention(
-        CROWD,
+        THREADS,
         "many commands",
         || trips.load(Ordering::SeqCst) >= ENOUGH,
         |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring().timeout(LONG)),
@@ -244,10 +244,10 @@ fn connections_that_cannot_combine_get_one_command_at_a_time() -> Outcome {
 }
 
 fn without_it_nobody_shares() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let locker = patient(&scenario.proxy.url()).pipelining(false);
     let wrong = contention(
-        CROWD,
+        THREADS,
         "many commands",
         || scenario.proxy.asked().len() >= ENOUGH,
         |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring()),
@@ -260,13 +260,13 @@ fn without_it_nobody_shares() -> Outcome {
 fn every_protocol_in_every_way_loses_no_update() -> Outcome {
     const ROUNDS: usize = 6;
     let server = Arc::new(RedisServer::start()?);
-    for target in Target::of(&server).in_every_way_of_waiting() {
+    for target in Target::of(&server).in_every_mode_of_waiting() {
         let locker = Locker::builder(&server.url())?.pool_size(2).command_timeout(LONG).build()?;
         let keys = ["a", "b", "c"].map(|name| target.key(name));
         let inside = keys.each_ref().map(|_| AtomicBool::new(false));
         let count = AtomicUsize::new(0);
         thread::scope(|scope| {
-            for n in 0..CROWD {
+            for n in 0..THREADS {
                 let (key, inside, count) = (&keys[n % 3], &inside[n % 3], &count);
                 let lock = target.lock_through(&locker, key, expiring().timeout(LONG));
                 scope.spawn(move || {
@@ -280,7 +280,7 @@ fn every_protocol_in_every_way_loses_no_update() -> Outcome {
                 });
             }
         });
-        assert_eq!(count.into_inner(), CROWD * ROUNDS);
+        assert_eq!(count.into_inner(), THREADS * ROUNDS);
         assert!(keys.iter().all(|key| key.value().is_none()), "{}", Variant::name(target.variant));
     }
     Ok(())

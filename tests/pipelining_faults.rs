@@ -15,11 +15,12 @@ use setnx_lock::{
 use crate::pipelining::patient;
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
-    Troubles, assert_nothing_sent_by_two, await_company, contends, contention, crowd_in_harm, pairs,
+    LostReplies, assert_nothing_sent_by_two, await_batch_of, contends, contention, contention_with_faults,
+    pairs,
 };
 use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
-use crate::support::scenario::Scene;
+use crate::support::scenario::Scenario;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -41,7 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// How many threads there are, and how many commands a trip has at least that comes to harm.
-const CROWD: usize = 12;
+const THREADS: usize = 12;
 const COMPANY: usize = 4;
 
 fn plain(url: &str) -> Locker {
@@ -53,19 +54,22 @@ fn plain(url: &str) -> Locker {
 /// Lets the command at this place of a trip come to harm, and with it all that follow: exactly these have no answer, for this reason. Nothing is sent
 /// twice, no lock is granted twice, and what a thread is told of a key of its own is true.
 fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &str) -> Outcome {
-    let scenario = Scene::set()?;
-    let troubles = Troubles::default();
-    let locker = locker(&scenario.proxy.url()).observed_by(troubles.clone());
+    let scenario = Scenario::set()?;
+    let lost_replies = LostReplies::default();
+    let locker = locker(&scenario.proxy.url()).observed_by(lost_replies.clone());
     let inside = [const { AtomicBool::new(false) }; 2];
     let what = format!("{fault:?} at {place}");
     let stands_still = matches!(fault, Fault::HalfOpen);
     scenario.proxy.in_batch(place, COMPANY, fault);
-    let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| -> Box<dyn FnMut() -> Result<(), Error>> {
-        match n % 3 {
-            0 => Box::new(contends(&locker, &format!("both:{}", n % 2), &inside[n % 2], expiring())),
-            _ => Box::new(pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG))),
-        }
-    });
+    let wrong =
+        contention_with_faults(THREADS, &scenario.proxy, |n| -> Box<dyn FnMut() -> Result<(), Error>> {
+            match n % 3 {
+                0 => Box::new(contends(&locker, &format!("both:{}", n % 2), &inside[n % 2], expiring())),
+                _ => {
+                    Box::new(pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG)))
+                }
+            }
+        });
     for (n, error) in &wrong {
         let resolved = match error {
             // A lock that nobody else wants is got in the end, whatever became of the first try; a release may remain in doubt.
@@ -77,14 +81,14 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &st
         };
         assert!(resolved, "{what}: {error:?}");
     }
-    troubles.assert_all_say(why);
+    lost_replies.assert_all_say(why);
     assert_nothing_sent_by_two(&scenario.proxy);
     let trips = scenario.proxy.batches();
     let trip = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
     let seat = trip[0].position;
     assert!(seat.of >= COMPANY, "{what}: the connection was used again: {trips:?}");
     let (answered, unanswered) = trip.split_at(place - 1);
-    let without = troubles.keys();
+    let without = lost_replies.keys();
     assert_eq!(without.len(), seat.of + 1 - place, "{what}: {trip:?}, {without:?}");
     let is_told = |asked: &Asked| !without.contains(&asked.arguments[0]);
     assert!(answered.iter().all(|asked| asked.arguments[0].starts_with("both") || is_told(asked)), "{what}");
@@ -146,16 +150,16 @@ fn is_refused_by_a_replica(error: &Error) -> bool {
 
 fn a_replica_s_refusal_in_the_midst_of_a_trip() -> Outcome {
     for locker in [patient, plain] {
-        let scenario = Scene::set()?;
-        let troubles = Troubles::default();
-        let locker = locker(&scenario.proxy.url()).observed_by(troubles.clone());
+        let scenario = Scenario::set()?;
+        let lost_replies = LostReplies::default();
+        let locker = locker(&scenario.proxy.url()).observed_by(lost_replies.clone());
         let no = "-READONLY You can't write against a read only replica.\r\n";
         scenario.proxy.in_batch(2, COMPANY, Fault::Say(no));
-        let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| {
+        let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| {
             pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG))
         });
         assert!(wrong.len() == 1 && is_refused_by_a_replica(&wrong[0].1), "{wrong:?}");
-        assert!(troubles.keys().is_empty());
+        assert!(lost_replies.keys().is_empty());
         let trips = scenario.proxy.batches();
         let last = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
         assert!(last.len() >= COMPANY, "the connection was used again: {trips:?}");
@@ -174,9 +178,9 @@ fn a_master_that_becomes_a_replica() -> Outcome {
         let lock = Lock::new(&locker, format!("own:{n}"), expiring()).unwrap();
         move || lock.try_lock()?.expect("nobody else wants it").release().map(drop)
     };
-    await_company(&proxy, COMPANY);
+    await_batch_of(&proxy, COMPANY);
     let mut wrong = contention(
-        CROWD,
+        THREADS,
         "a crowd at a replica",
         || {
             let ready = proxy.faults_left() == 0;
@@ -199,8 +203,8 @@ fn a_master_that_becomes_a_replica() -> Outcome {
     assert!(wrong.is_empty(), "{wrong:?}");
     server.say(&["REPLICAOF", "NO", "ONE"])?;
     server.say(&["FLUSHALL"])?;
-    await_company(&proxy, COMPANY);
-    let wrong = crowd_in_harm(CROWD, &proxy, member);
+    await_batch_of(&proxy, COMPANY);
+    let wrong = contention_with_faults(THREADS, &proxy, member);
     assert!(wrong.is_empty(), "{wrong:?}");
     Ok(())
 }
@@ -213,10 +217,10 @@ fn a_server_that_freezes() -> Outcome {
     let command = millis(500);
     let settings = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(command);
     let locker = settings.connect_timeout(command).unreachable_timeout(command).build()?;
-    await_company(&proxy, COMPANY);
+    await_batch_of(&proxy, COMPANY);
     let brief = LockOptions::expiring_after(millis(1500));
     let wrong = contention(
-        CROWD,
+        THREADS,
         "a frozen crowd",
         || {
             let ready = proxy.faults_left() == 0;
@@ -241,17 +245,17 @@ fn a_server_that_freezes() -> Outcome {
     );
     server.thaw();
     let patient = patient(&proxy.url());
-    let told = |error: &Error| {
+    let reported = |error: &Error| {
         matches!(
             error,
             Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. }
         )
     };
-    assert!(!wrong.is_empty() && wrong.iter().all(|(_, error)| told(error)), "{wrong:?}");
+    assert!(!wrong.is_empty() && wrong.iter().all(|(_, error)| reported(error)), "{wrong:?}");
     // What the server found in its buffers has been carried out once it answers those who came later.
     server.say(&["PING"])?;
-    await_company(&proxy, COMPANY);
-    let wrong = crowd_in_harm(CROWD, &proxy, |n| {
+    await_batch_of(&proxy, COMPANY);
+    let wrong = contention_with_faults(THREADS, &proxy, |n| {
         pairs(&target, &patient, &format!("own:{n}"), expiring().timeout(LONG))
     });
     assert!(wrong.is_empty(), "{wrong:?}");
@@ -260,10 +264,10 @@ fn a_server_that_freezes() -> Outcome {
 }
 
 fn releases_that_wait_beyond_their_leases() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let locker = patient(&scenario.proxy.url());
     let brief = LockOptions::expiring_after(millis(700));
-    let names: Vec<String> = (0..CROWD).map(|n| format!("own:{n}")).collect();
+    let names: Vec<String> = (0..THREADS).map(|n| format!("own:{n}")).collect();
     let held: Vec<_> = names
         .iter()
         .map(|name| Lock::new(&locker, name.as_str(), brief)?.lock())
@@ -305,7 +309,7 @@ fn a_server_without_room() -> Outcome {
     let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));
     assert_eq!(admin.ask("CONFIG SET maxclients 3"), "+OK");
     thread::scope(|scope| {
-        for n in 0..CROWD {
+        for n in 0..THREADS {
             let options = expiring().timeout(LONG);
             let lock = Lock::new(&locker, format!("own:{n}"), options).unwrap();
             scope.spawn(move || {
@@ -325,7 +329,7 @@ fn a_server_without_room() -> Outcome {
         assert!(!sent.contains(&words[2]), "sent twice: {words:?}");
         sent.push(words[2].clone());
     }
-    assert_eq!(sent.len(), CROWD * ROUNDS, "each of them once");
-    assert_eq!(recorded.iter().filter(|words| words[0] == "DEL").count(), CROWD * ROUNDS);
+    assert_eq!(sent.len(), THREADS * ROUNDS, "each of them once");
+    assert_eq!(recorded.iter().filter(|words| words[0] == "DEL").count(), THREADS * ROUNDS);
     Ok(())
 }

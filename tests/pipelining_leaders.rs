@@ -8,10 +8,10 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, RefusalKind};
 
-use crate::support::contention::{Troubles, assert_nothing_sent_by_two, contention, pairs};
-use crate::support::scenario::Scene;
+use crate::support::contention::{LostReplies, assert_nothing_sent_by_two, contention, pairs};
+use crate::support::scenario::Scenario;
 use crate::support::staged::{Packed, staged};
-use crate::support::{LONG, Outcome, expiring, journal, millis, tests};
+use crate::support::{LONG, Outcome, expiring, log_capture, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// How many threads there are, and how many commands a trip has at least that comes to harm.
-const CROWD: usize = 12;
+const THREADS: usize = 12;
 const COMPANY: usize = 4;
 
 /// The commands of the first trip with company, once it is under way.
@@ -36,15 +36,15 @@ impl Chosen {
     }
 
     /// What was taken along, if it is under way.
-    fn passengers(&self) -> Option<&[[String; 2]]> {
+    fn batched(&self) -> Option<&[[String; 2]]> {
         self.0.get().map(|commands| &commands[1..])
     }
 }
 
 fn a_leader_that_stalls() -> Outcome {
-    journal::open();
-    let scenario = Scene::set()?;
-    let (chosen, troubles) = (Chosen::default(), Troubles::default());
+    log_capture::open();
+    let scenario = Scenario::set()?;
+    let (chosen, lost_replies) = (Chosen::default(), LostReplies::default());
     let (open, door) = mpsc::channel::<()>();
     let (stalls, door) = (chosen.clone(), Mutex::new(door));
     let locker = staged::<true>(&scenario.proxy.url(), 2, move |inner, packed, replies| {
@@ -56,16 +56,15 @@ fn a_leader_that_stalls() -> Outcome {
         }
         Ok(())
     })
-    .observed_by(troubles.clone());
+    .observed_by(lost_replies.clone());
     let mut open = Some(open);
     let wrong = contention(
-        CROWD,
+        THREADS,
         "passengers that give up",
         || {
-            let without = troubles.keys();
-            let passengers = chosen.passengers();
-            let have_given_up =
-                passengers.is_some_and(|all| all.iter().all(|[_, key]| without.contains(key)));
+            let without = lost_replies.keys();
+            let batched = chosen.batched();
+            let have_given_up = batched.is_some_and(|all| all.iter().all(|[_, key]| without.contains(key)));
             if have_given_up {
                 open = None;
             }
@@ -74,18 +73,18 @@ fn a_leader_that_stalls() -> Outcome {
         // Each key is used in one run of the test, since there is one log.
         |n| pairs(&scenario.target, &locker, &format!("stalled:{n}"), expiring().timeout(millis(500))),
     );
-    let passengers = chosen.passengers().expect("it was under way");
+    let batched = chosen.batched().expect("it was under way");
     // Who was aboard is told that nobody knows, or has found out; all others have not noticed.
     for (n, error) in &wrong {
         let key = format!("stalled:{n}");
-        assert!(passengers.iter().any(|[_, other]| *other == key), "{error:?}");
+        assert!(batched.iter().any(|[_, other]| *other == key), "{error:?}");
         assert!(matches!(error, Error::Unknown { .. } | Error::Io { .. }), "{error:?}");
     }
-    for [name, key] in passengers {
-        let told = journal::warnings_about(key);
+    for [name, key] in batched {
+        let reported = log_capture::warnings_about(key);
         let granted =
-            told.iter().filter(|line| line.contains("the lock has no holder until it expires")).count();
-        assert_eq!(granted, usize::from(name == "SETNX"), "{name} {key}: {told:?}");
+            reported.iter().filter(|line| line.contains("the lock has no holder until it expires")).count();
+        assert_eq!(granted, usize::from(name == "SETNX"), "{name} {key}: {reported:?}");
     }
     assert_nothing_sent_by_two(&scenario.proxy);
     Ok(())
@@ -94,18 +93,18 @@ fn a_leader_that_stalls() -> Outcome {
 const PANICS: &str = "on stage";
 
 fn a_leader_that_panics() -> Outcome {
-    let scenario = Scene::set()?;
-    let (chosen, troubles) = (Chosen::default(), Troubles::default());
+    let scenario = Scenario::set()?;
+    let (chosen, lost_replies) = (Chosen::default(), LostReplies::default());
     let panics = chosen.clone();
     let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
         packed.carry(inner, replies)?;
         assert!(!panics.is(packed, |_| true), "{PANICS}");
         Ok(())
     })
-    .observed_by(troubles.clone());
+    .observed_by(lost_replies.clone());
     let panicked = AtomicUsize::new(0);
     let wrong = contention(
-        CROWD,
+        THREADS,
         "a panic",
         || panicked.load(Ordering::SeqCst) > 0,
         |n| {
@@ -129,16 +128,16 @@ fn a_leader_that_panics() -> Outcome {
     // The others find out by reading, each of them.
     assert!(wrong.is_empty(), "{wrong:?}");
     let mut keys: Vec<&String> =
-        chosen.passengers().expect("it was under way").iter().map(|[_, key]| key).collect();
+        chosen.batched().expect("it was under way").iter().map(|[_, key]| key).collect();
     keys.sort();
-    assert_eq!(troubles.keys().iter().collect::<Vec<_>>(), keys);
+    assert_eq!(lost_replies.keys().iter().collect::<Vec<_>>(), keys);
     assert_nothing_sent_by_two(&scenario.proxy);
     Ok(())
 }
 
 fn a_leader_that_the_server_has_no_room_for() -> Outcome {
-    let scenario = Scene::set()?;
-    let (chosen, troubles) = (Chosen::default(), Troubles::default());
+    let scenario = Scenario::set()?;
+    let (chosen, lost_replies) = (Chosen::default(), LostReplies::default());
     let crowded = chosen.clone();
     let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
         if crowded.is(packed, |_| true) {
@@ -148,17 +147,17 @@ fn a_leader_that_the_server_has_no_room_for() -> Outcome {
         }
         packed.carry(inner, replies)
     })
-    .observed_by(troubles.clone());
+    .observed_by(lost_replies.clone());
     let wrong = contention(
-        CROWD,
+        THREADS,
         "a crowded trip",
-        || chosen.passengers().is_some(),
+        || chosen.batched().is_some(),
         |n| pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG)),
     );
     // Nothing was read, so what was taken along is sent again, and only its leader is told.
     let [(_, Error::Refused { refusal, .. })] = wrong.as_slice() else { panic!("{wrong:?}") };
     assert_eq!(refusal.kind(), RefusalKind::TooManyClients);
-    assert!(troubles.keys().is_empty());
+    assert!(lost_replies.keys().is_empty());
     assert_nothing_sent_by_two(&scenario.proxy);
     let connections = scenario.proxy.asked().iter().map(|asked| asked.connection).max();
     assert_eq!(connections, Some(1), "the connection is not used again");

@@ -9,7 +9,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scene;
+use crate::support::scenario::Scenario;
 use crate::support::{LONG, Outcome, RedisServer, Target, Test, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -263,7 +263,7 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
 }
 
 fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("tested");
     let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
@@ -291,7 +291,7 @@ fn a_connection_that_dies_elsewhere_is_replaced_for_whoever_waits() -> Outcome {
 }
 
 fn a_slow_connection_is_opened_once() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let url = scenario.proxy.url().replace("redis://", "redis://:secret@");
     scenario.target.connection().set_read_timeout(None)?;
     let () = redis::cmd("CONFIG")

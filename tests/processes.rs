@@ -40,7 +40,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
             churn(url, key, Path::new(file), [total, expiration, protocol, variant])
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
-        ["tell_of_the_lease", url, key, expiration] => clocks::tell_of_the_lease(url, key, expiration),
+        ["tell_of_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", part @ ..] => notifications::as_worker(part),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),

@@ -201,8 +201,8 @@ fn info_follows_the_role_of_the_real_server() -> Outcome {
         assert_eq!((field(&info, "role"), field(&info, "connected_slaves")), (Some("master"), Some("1")));
         // Not which state: the master learns of the end of a synchronisation later than the replica.
         let listed = field(&info, "slave0").map(|replica| {
-            let told: Vec<&str> = replica.split(',').collect();
-            (told.len(), told[..2].join(","))
+            let reported: Vec<&str> = replica.split(',').collect();
+            (reported.len(), reported[..2].join(","))
         });
         let expected = (3, format!("127.0.0.1,{}", replica.port()));
         assert_eq!(listed, (version >= Played::V2_4).then_some(expected), "{version:?}");

@@ -45,13 +45,13 @@ const fn expiring_for_long() -> LockOptions {
     LockOptions::expiring_after(LONG)
 }
 
-struct Scene {
+struct Scenario {
     server: Arc<RedisServer>,
     key: TestKey,
     locker: Locker,
 }
 
-impl Scene {
+impl Scenario {
     fn set(test: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let server = Arc::new(RedisServer::start()?);
         let key = Target::of(&server).key(test);
@@ -81,7 +81,7 @@ fn waiter(
 }
 
 fn threads_are_served_in_the_order_they_came() -> Outcome {
-    let scenario = Scene::set("order")?;
+    let scenario = Scenario::set("order")?;
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let lock = scenario.lock(NEVER_POLLS.protocol(protocol))?;
         let served = Served::default();
@@ -99,7 +99,7 @@ fn threads_are_served_in_the_order_they_came() -> Outcome {
 }
 
 fn a_release_wakes_the_next_thread_at_once() -> Outcome {
-    let scenario = Scene::set("at_once")?;
+    let scenario = Scenario::set("at_once")?;
     for options in [NEVER_POLLS, LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)] {
         let lock = scenario.lock(options)?;
         // By a release, a drop, the end of a block, and a panic in it.
@@ -125,7 +125,7 @@ fn a_release_wakes_the_next_thread_at_once() -> Outcome {
 }
 
 fn only_the_head_of_the_line_talks_to_the_server() -> Outcome {
-    let scenario = Scene::set("head")?;
+    let scenario = Scenario::set("head")?;
     scenario.key.set("1895000000.5");
     let lock = scenario.lock(expiring().poll_interval(millis(20)).timeout(millis(400)))?;
     let lock = connected(lock)?;
@@ -151,7 +151,7 @@ fn only_the_head_of_the_line_talks_to_the_server() -> Outcome {
 }
 
 fn an_acquisition_in_a_line_takes_two_commands() -> Outcome {
-    let scenario = Scene::set("two")?;
+    let scenario = Scenario::set("two")?;
     let lock = connected(scenario.lock(NEVER_POLLS)?)?;
     let held = lock.lock()?;
     let monitor = Monitor::on(&scenario.server)?;
@@ -168,7 +168,7 @@ fn an_acquisition_in_a_line_takes_two_commands() -> Outcome {
 }
 
 fn a_thread_that_gives_up_leaves_the_others_in_order() -> Outcome {
-    let scenario = Scene::set("gives_up")?;
+    let scenario = Scenario::set("gives_up")?;
     let lock = scenario.lock(NEVER_POLLS)?;
     let hasty = scenario.lock(NEVER_POLLS.timeout(millis(50)))?;
     let served = Served::default();
@@ -186,7 +186,7 @@ fn a_thread_that_gives_up_leaves_the_others_in_order() -> Outcome {
 }
 
 fn the_head_that_gives_up_lets_the_next_go_on() -> Outcome {
-    let scenario = Scene::set("head_gives_up")?;
+    let scenario = Scenario::set("head_gives_up")?;
     // Held by somebody in another process, whose release nobody tells of.
     scenario.key.set("1895000000.5");
     let hasty = scenario.lock(NEVER_POLLS.timeout(millis(50)))?;
@@ -201,7 +201,7 @@ fn the_head_that_gives_up_lets_the_next_go_on() -> Outcome {
 }
 
 fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
-    let scenario = Scene::set("behind")?;
+    let scenario = Scenario::set("behind")?;
     scenario.key.set("1895000000.5");
     let head = waiter(scenario.lock(NEVER_POLLS)?, "head", &Served::default());
     let error = scenario.lock(NEVER_POLLS.timeout(millis(50)))?.lock().expect_err("it is held");
@@ -217,7 +217,7 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
 }
 
 fn one_try_waits_in_no_line() -> Outcome {
-    let scenario = Scene::set("one_try")?;
+    let scenario = Scenario::set("one_try")?;
     let lock = connected(scenario.lock(NEVER_POLLS)?)?;
     let held = lock.lock()?;
     let served = Served::default();
@@ -238,7 +238,7 @@ fn one_try_waits_in_no_line() -> Outcome {
 }
 
 fn locks_with_different_options_share_a_line() -> Outcome {
-    let scenario = Scene::set("options")?;
+    let scenario = Scenario::set("options")?;
     let all = [
         NEVER_POLLS,
         NEVER_POLLS.protocol(Protocol::Watched).handoff(8),
@@ -267,7 +267,7 @@ fn locks_with_different_options_share_a_line() -> Outcome {
 }
 
 fn who_waits_in_another_way_looks_for_himself() -> Outcome {
-    let scenario = Scene::set("ways")?;
+    let scenario = Scenario::set("ways")?;
     let never_takes_over = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
     // Its holder is dead.
     scenario.key.set("1532000016.5");
@@ -331,7 +331,7 @@ fn those_behind_are_told_that_the_server_is_down() -> Outcome {
 }
 
 fn lockers_and_keys_have_lines_of_their_own() -> Outcome {
-    let scenario = Scene::set("own")?;
+    let scenario = Scenario::set("own")?;
     let other_key = Lock::new(&scenario.locker, "another", NEVER_POLLS)?;
     let other_locker = Locker::open(&scenario.server.url())?;
     let elsewhere = Lock::new(&other_locker, &scenario.key.key, NEVER_POLLS.poll_interval(millis(5)))?;
@@ -346,7 +346,7 @@ fn lockers_and_keys_have_lines_of_their_own() -> Outcome {
 }
 
 fn a_forgotten_guard_holds_nobody_up_for_longer_than_its_lease() -> Outcome {
-    let scenario = Scene::set("forgotten")?;
+    let scenario = Scenario::set("forgotten")?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(LONG);
     for _ in 0..2 {
         mem::forget(scenario.lock(brief)?.lock()?);
@@ -359,7 +359,7 @@ fn a_forgotten_guard_holds_nobody_up_for_longer_than_its_lease() -> Outcome {
 }
 
 fn a_holder_that_overran_lets_the_next_in_and_does_not_disturb_it() -> Outcome {
-    let scenario = Scene::set("overran")?;
+    let scenario = Scenario::set("overran")?;
     let brief = LockOptions::expiring_after(millis(50)).timeout(LONG).poll_interval(LONG);
     let overran = scenario.lock(brief)?.lock()?;
     let next = scenario.lock(NEVER_POLLS)?.lock()?;
@@ -374,7 +374,7 @@ fn a_holder_that_overran_lets_the_next_in_and_does_not_disturb_it() -> Outcome {
 }
 
 fn a_lock_that_is_cleared_goes_to_the_head_of_the_line() -> Outcome {
-    let scenario = Scene::set("cleared")?;
+    let scenario = Scenario::set("cleared")?;
     let polling = expiring().timeout(LONG).poll_interval(millis(20));
     let held = scenario.lock(polling)?.lock()?;
     let lock = scenario.lock(polling)?;
@@ -390,7 +390,7 @@ fn many_threads_on_many_keys_lose_no_update() -> Outcome {
     const KEYS: usize = 3;
     const THREADS: usize = 12;
     const ROUNDS: u32 = 40;
-    let scenario = Scene::set("many")?;
+    let scenario = Scenario::set("many")?;
     let numbers: [std::sync::atomic::AtomicU32; KEYS] = Default::default();
     let locks: Vec<Lock> = (0..KEYS)
         .map(|n| Lock::new(&scenario.locker, format!("many:{n}"), NEVER_POLLS))
@@ -420,7 +420,7 @@ fn many_threads_on_many_keys_lose_no_update() -> Outcome {
 }
 
 fn waiters_back_off_and_still_keep_their_deadline() -> Outcome {
-    let scenario = Scene::set("back_off")?;
+    let scenario = Scenario::set("back_off")?;
     scenario.key.set("1895000000.5");
     let polling = setnx_lock::Polling::every(millis(2)).backing_off_to(LONG).jittered_by(50);
     let lock = connected(scenario.lock(expiring().timeout(millis(600)).polling(polling))?)?;

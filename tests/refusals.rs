@@ -10,7 +10,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::{Scene, impatient};
+use crate::support::scenario::{Scenario, impatient};
 use crate::support::{Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -134,7 +134,7 @@ fn a_replica_that_takes_no_writes() -> Outcome {
 }
 
 fn refusals_in_the_words_of_old_servers() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("words");
     let lock = scenario.lock(&key, expiring());
     for (words, kind) in [
@@ -161,7 +161,7 @@ fn refusals_in_the_words_of_old_servers() -> Outcome {
 }
 
 fn a_refusal_on_release() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("refused");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;

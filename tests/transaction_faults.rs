@@ -9,8 +9,8 @@ use setnx_lock::{Error, Lock, Locker, Manager, Protocol, RefusalKind, Release};
 
 use crate::servers::{Fault, Played};
 use crate::support::load::{self, Load};
-use crate::support::load_threads::Temper;
-use crate::support::scenario::{Scene, assert_nothing_sent_twice};
+use crate::support::load_threads::Tolerance;
+use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
 use crate::support::{Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
 
@@ -35,8 +35,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn scene_and_key(
     load: Load,
     protocol: Protocol,
-) -> Result<(Scene, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
-    let scenario = Scene::under_load(load)?;
+) -> Result<(Scenario, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("transaction");
     let lock = scenario.lock(&key, expiring().protocol(protocol));
     Ok((scenario, key, lock))
@@ -58,7 +58,7 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again(load: Load) ->
             ("WATCH", ":1\r\n", 2),
             ("GET", "-WRONGTYPE it watches a list\r\n", 1),
         ] {
-            let scenario = Scene::under_load(load)?;
+            let scenario = Scenario::under_load(load)?;
             let key = scenario.target.key("order");
             let locker = scenario.join(pooled(&scenario.proxy.url())?);
             let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -100,7 +100,7 @@ fn a_server_without_room_for_a_client_is_waited_for(load: Load) -> Outcome {
 }
 
 fn what_a_server_pushes_in_between_is_no_answer(load: Load) -> Outcome {
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("push");
     let locker = scenario.open(Locker::builder(&format!("{}?protocol=resp3", scenario.proxy.url()))?);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -121,7 +121,7 @@ fn the_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
     // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
     for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
         // What was sent is carried out later on, and would take the harm that is meant for the next.
-        let scenario = Scene::under_load(load)?;
+        let scenario = Scenario::under_load(load)?;
         let key = scenario.target.key("share");
         let locker = scenario.open(Locker::builder(&scenario.proxy.url())?);
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -162,7 +162,7 @@ fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
 fn a_server_over_its_memory_refuses_transactions_and_not_releases(load: Load) -> Outcome {
     for played in [Some(Played::V2_2), Some(Played::V2_4), None] {
         let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
-        let scenario = Scene::of(&server, played, load)?;
+        let scenario = Scenario::of(&server, played, load)?;
         let (key, proxy) = (scenario.target.key("memory"), &scenario.proxy);
         let locker = scenario.open(Locker::builder(&proxy.url())?.pool_size(1));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -192,7 +192,7 @@ fn a_user_without_multi_changes_nothing_unguarded(load: Load) -> Outcome {
     let target = Target::of(&Arc::new(server));
     let key = target.key("weak");
     let url = target.url.replace("redis://", "redis://weak:pw@");
-    let (locker, _crowd) = load.open(Locker::builder(&url)?, Temper::Strict)?;
+    let (locker, _crowd) = load.open(Locker::builder(&url)?, Tolerance::Strict)?;
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     for _ in 0..2 {
         key.set(PAST);
@@ -285,7 +285,7 @@ fn a_look_that_gets_no_answer_is_done_once_more(load: Load) -> Outcome {
 fn a_server_that_stops_in_a_transaction_takes_one_time_out(load: Load) -> Outcome {
     // The three answers to a transaction are waited for together, not one time-out of 2 s for each. The first comes after two of
     // them, and only then is the server asked for the rest. The order of events is asserted, since load can stretch any time.
-    let scenario = Scene::under_load(load)?;
+    let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("stops");
     let options = expiring().protocol(Protocol::Watched);
     let lock = Lock::new(&scenario.open(Locker::builder(&scenario.proxy.url())?), &key.key, options)?;

@@ -9,7 +9,7 @@ use redis::ConnectionLike as _;
 use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scene;
+use crate::support::scenario::Scenario;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
@@ -130,7 +130,7 @@ fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcom
 }
 
 /// Lets the answer to the GET after WATCH come late, and writes the key meanwhile.
-fn written_after_the_look(scenario: &Scene, key: &crate::support::TestKey, value: &str, nth_get: usize) {
+fn written_after_the_look(scenario: &Scenario, key: &crate::support::TestKey, value: &str, nth_get: usize) {
     let seen = || scenario.proxy.names().iter().filter(|name| *name == "GET").count() >= nth_get;
     while !seen() {
         thread::sleep(millis(1));
@@ -142,7 +142,7 @@ fn written_after_the_look(scenario: &Scene, key: &crate::support::TestKey, value
 
 fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
     for protocol in BOTH {
-        let scenario = Scene::set()?;
+        let scenario = Scenario::set()?;
         let key = scenario.target.key("faster");
         key.set(PAST);
         let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
@@ -168,7 +168,7 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
 
 fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
     for protocol in BOTH {
-        let scenario = Scene::set()?;
+        let scenario = Scenario::set()?;
         let key = scenario.target.key("written");
         let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
@@ -213,7 +213,7 @@ fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
 
 fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> Outcome {
     for (found, after) in [(Some("1895000000.5"), "UNWATCH"), (None, "UNWATCH SETNX")] {
-        let scenario = Scene::set()?;
+        let scenario = Scenario::set()?;
         let key = scenario.target.key("changed");
         key.set(PAST);
         let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
@@ -248,7 +248,7 @@ impl Observe for Curious {
 }
 
 fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("observer");
     key.set(PAST);
     let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).build()?;
@@ -265,7 +265,7 @@ fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
 }
 
 fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
-    let scenario = Scene::set()?;
+    let scenario = Scenario::set()?;
     let key = scenario.target.key("late");
     key.set(PAST);
     let lock = scenario.lock(&key, expiring().protocol(Protocol::Watched));

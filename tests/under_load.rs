@@ -6,7 +6,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Lock, Locker};
 
 use crate::servers::{Played, Position, Proxy};
-use crate::support::load_threads::{LoadThreads, Temper};
+use crate::support::load_threads::{LoadThreads, Tolerance};
 use crate::support::notified::{connection, until};
 use crate::support::{Load, Outcome, RedisServer, Target, Variant, expiring, tests};
 
@@ -39,7 +39,8 @@ fn in_a_crowd_trips_are_shared_on_every_version() -> Outcome {
     let versions = Played::ALL.map(|version| Proxy::playing(version, server.address()));
     for proxy in versions.into_iter().chain([Proxy::before(server.address())]) {
         let proxy = proxy?;
-        let (locker, _companions) = Load::Contended.open(Locker::builder(&proxy.url())?, Temper::Strict)?;
+        let (locker, _companions) =
+            Load::Contended.open(Locker::builder(&proxy.url())?, Tolerance::Strict)?;
         let lock = Lock::new(&locker, "under_load", expiring())?;
         lock_until(&lock, &proxy, "commands that lead others, and that are taken along", |seats| {
             let leading = seats.iter().filter(|seat| seat.place == 1 && seat.of > 1).count();
@@ -76,8 +77,8 @@ fn in_a_crowd_trips_are_shared_on_a_server_without_a_gate() -> Outcome {
 fn apart_nobody_shares_whoever_is_there() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let (locker, _) = Load::Apart.open(Locker::builder(&proxy.url())?.pool_size(1), Temper::Strict)?;
-    let _companions = LoadThreads::around(&locker, Temper::Strict);
+    let (locker, _) = Load::Apart.open(Locker::builder(&proxy.url())?.pool_size(1), Tolerance::Strict)?;
+    let _companions = LoadThreads::around(&locker, Tolerance::Strict);
     let lock = Lock::new(&locker, "under_load", expiring())?;
     lock_until(&lock, &proxy, "many commands", |seats| {
         assert!(seats.iter().all(|seat| seat.of == 1), "{seats:?}");

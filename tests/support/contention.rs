@@ -57,7 +57,7 @@ where
 }
 
 /// The same, until the faults that were asked for have happened.
-pub(crate) fn crowd_in_harm<F>(
+pub(crate) fn contention_with_faults<F>(
     threads: usize,
     proxy: &Proxy,
     member: impl Fn(usize) -> F + Sync,
@@ -69,7 +69,7 @@ where
 }
 
 /// Makes a crowd go on until a trip has carried so many.
-pub(crate) fn await_company(proxy: &Proxy, least: usize) {
+pub(crate) fn await_batch_of(proxy: &Proxy, least: usize) {
     proxy.in_batch(least, least, Fault::AnswerLate(Duration::ZERO));
 }
 
@@ -128,9 +128,9 @@ pub(crate) fn contends<'a>(
 
 /// Writes down the key of each command that got no answer, and why it got none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles(Arc<Mutex<Vec<(String, String)>>>);
+pub(crate) struct LostReplies(Arc<Mutex<Vec<(String, String)>>>);
 
-impl Observe for Troubles {
+impl Observe for LostReplies {
     fn event(&self, event: &Event<'_>) {
         if let Event::ReplyLost { key, error, .. } = event {
             self.0.lock().unwrap().push((key.to_string(), error.to_string()));
@@ -138,7 +138,7 @@ impl Observe for Troubles {
     }
 }
 
-impl Troubles {
+impl LostReplies {
     /// Returns the keys in alphabetical order.
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<_> = self.0.lock().unwrap().iter().map(|(key, _)| key.clone()).collect();

@@ -4,7 +4,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Locker, LockerBuilder};
 
 use super::Outcome;
-use super::load_threads::{self, LoadThreads, Temper};
+use super::load_threads::{self, LoadThreads, Tolerance};
 
 /// With whom the commands of a locker travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -80,7 +80,7 @@ impl Load {
     pub(crate) fn open(
         self,
         settings: LockerBuilder,
-        temper: Temper,
+        temper: Tolerance,
     ) -> Result<(Locker, Option<LoadThreads>), Error> {
         let settings =
             if self == Self::Contended { settings.pool_size(load_threads::CONNECTIONS) } else { settings };
@@ -88,7 +88,7 @@ impl Load {
     }
 
     /// The same for a locker that is open. One that is to be in a crowd must have few connections.
-    pub(crate) fn join(self, locker: Locker, temper: Temper) -> (Locker, Option<LoadThreads>) {
+    pub(crate) fn join(self, locker: Locker, temper: Tolerance) -> (Locker, Option<LoadThreads>) {
         let locker = self.pipelining(locker);
         let load_threads = (self == Self::Contended).then(|| LoadThreads::around(&locker, temper));
         (locker, load_threads)

@@ -21,7 +21,7 @@ const REST: Duration = Duration::from_micros(300);
 
 /// What it puts up with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Temper {
+pub(crate) enum Tolerance {
     /// Nothing: each lock is free, and is given back as it should be.
     Strict,
     /// Whatever happens to servers and connections.
@@ -37,28 +37,28 @@ pub(crate) struct LoadThreads {
 
 impl LoadThreads {
     /// Gathers around a locker, which has [`CONNECTIONS`].
-    pub(crate) fn around(locker: &Locker, temper: Temper) -> Self {
+    pub(crate) fn around(locker: &Locker, temper: Tolerance) -> Self {
         static LOCKS: AtomicUsize = AtomicUsize::new(0);
         let over = Arc::<AtomicBool>::default();
         let one = || {
             let key = format!("{KEYS}{}:{}", process::id(), LOCKS.fetch_add(1, Ordering::Relaxed));
             // Who is patient does not wait for a server that is away.
-            let timeout = if temper == Temper::Strict { LONG } else { Duration::ZERO };
+            let timeout = if temper == Tolerance::Strict { LONG } else { Duration::ZERO };
             let lock = Lock::new(locker, key, expiring().timeout(timeout)).unwrap();
             let over = Arc::clone(&over);
-            thread::spawn(move || mill_about(&lock, temper, &over))
+            thread::spawn(move || lock_and_release(&lock, temper, &over))
         };
         Self { threads: (0..THREADS).map(|_| one()).collect(), over }
     }
 }
 
-fn mill_about(lock: &Lock, temper: Temper, over: &AtomicBool) {
+fn lock_and_release(lock: &Lock, temper: Tolerance, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         match (lock.lock().and_then(LockGuard::release), temper) {
             (Ok(Release::Released { .. }), _) => {}
-            (came, Temper::Strict) => panic!("a lock that nobody else wants: {came:?}"),
+            (came, Tolerance::Strict) => panic!("a lock that nobody else wants: {came:?}"),
             // What is left of it would be in the way until its time has passed.
-            (_, Temper::Patient) => drop(lock.clear()),
+            (_, Tolerance::Patient) => drop(lock.clear()),
         }
         thread::sleep(REST);
     }

@@ -2,9 +2,9 @@
 
 pub(crate) mod asleep;
 pub(crate) mod contention;
-pub(crate) mod journal;
 pub(crate) mod load;
 pub(crate) mod load_threads;
+pub(crate) mod log_capture;
 pub(crate) mod monitor;
 pub(crate) mod notified;
 pub(crate) mod raw;

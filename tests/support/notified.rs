@@ -18,7 +18,7 @@ pub(crate) const NEVER: Duration = Duration::from_secs(600);
 pub(crate) const IN_TIME: Duration = Duration::from_secs(40);
 
 /// A lock that is got at once, or by a token.
-pub(crate) const WOKEN: LockOptions =
+pub(crate) const NOTIFIED: LockOptions =
     LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
 
 /// A lock through a locker of its own, as another process has it.
@@ -86,9 +86,9 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
 
 /// Writes down why there are no wake-ups, each time that is told.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Whys(Arc<Mutex<Vec<String>>>);
+pub(crate) struct Reasons(Arc<Mutex<Vec<String>>>);
 
-impl Observe for Whys {
+impl Observe for Reasons {
     fn event(&self, event: &Event<'_>) {
         if let Event::NotificationsUnavailable { reason: why, .. } = event {
             self.0.lock().unwrap().push((*why).to_owned());
@@ -96,8 +96,8 @@ impl Observe for Whys {
     }
 }
 
-impl Whys {
-    pub(crate) fn told(&self) -> Vec<String> {
+impl Reasons {
+    pub(crate) fn reported(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
 

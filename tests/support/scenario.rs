@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use setnx_lock::{Lock, LockOptions, Locker, LockerBuilder};
 
-use super::load_threads::{self, LoadThreads, Temper};
+use super::load_threads::{self, LoadThreads, Tolerance};
 use super::{Load, RedisServer, Target, TestKey, millis};
 use crate::servers::{Played, Proxy};
 
 /// A real server and a gate before it.
-pub(crate) struct Scene {
+pub(crate) struct Scenario {
     load: Load,
     /// Around the locker that came last. It leaves before there is no server any more.
     contention: RefCell<Option<LoadThreads>>,
@@ -19,7 +19,7 @@ pub(crate) struct Scene {
     pub(crate) proxy: Proxy,
 }
 
-impl Scene {
+impl Scenario {
     pub(crate) fn set() -> Result<Self, io::Error> {
         Self::of(&Arc::new(RedisServer::start()?), None, Load::Any)
     }
@@ -54,14 +54,14 @@ impl Scene {
 
     /// Opens a locker that is in company.
     pub(crate) fn open(&self, settings: LockerBuilder) -> Locker {
-        let (locker, contention) = self.load.open(settings, Temper::Patient).unwrap();
+        let (locker, contention) = self.load.open(settings, Tolerance::Patient).unwrap();
         self.contention.replace(contention);
         locker
     }
 
     /// The same with a locker that is open already, and has one connection.
     pub(crate) fn join(&self, locker: Locker) -> Locker {
-        let (locker, contention) = self.load.join(locker, Temper::Patient);
+        let (locker, contention) = self.load.join(locker, Tolerance::Patient);
         self.contention.replace(contention);
         locker
     }

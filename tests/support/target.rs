@@ -43,7 +43,7 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     let urls = env::var(URLS).unwrap_or_default();
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
     if listing {
-        let proxies = Played::ALL.map(|played| (gate_name(played), version(played.number())));
+        let proxies = Played::ALL.map(|played| (proxy_name(played), version(played.number())));
         let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
         let all = proxies.into_iter().chain(current.map(|name| (name, version("99"))));
         let listed = |(place, (name, version))| Target { version, place, ..Target::listed(name) };
@@ -53,7 +53,7 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     let mut targets = vec![Target::of(&server)];
     for played in Played::ALL {
         targets.push(
-            Target::through(Proxy::playing(played, server.address())?, &server)?.named(gate_name(played)),
+            Target::through(Proxy::playing(played, server.address())?, &server)?.named(proxy_name(played)),
         );
     }
     for (n, url) in urls.enumerate() {
@@ -69,7 +69,7 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     Ok(targets)
 }
 
-pub(crate) fn gate_name(played: Played) -> String {
+pub(crate) fn proxy_name(played: Played) -> String {
     format!("gate_{}", played.name())
 }
 
@@ -137,16 +137,16 @@ impl Target {
     }
 
     /// The same, and apart and in a crowd in one of these ways each: they take turns.
-    pub(crate) fn in_every_way(&self) -> impl Iterator<Item = Self> + use<'_> {
+    pub(crate) fn in_every_variant(&self) -> impl Iterator<Item = Self> + use<'_> {
         let others = PROTOCOLS.into_iter().zip(self.place..).flat_map(move |(protocol, turn)| {
             let variant = Variant::ALL[turn % Variant::ALL.len()];
             [Load::Apart, Load::Contended].map(|load| self.with(protocol).in_the(Variant { load, ..variant }))
         });
-        self.in_every_way_of_waiting().chain(others)
+        self.in_every_mode_of_waiting().chain(others)
     }
 
     /// The same server, with every protocol and every way of waiting.
-    pub(crate) fn in_every_way_of_waiting(&self) -> impl Iterator<Item = Self> + use<'_> {
+    pub(crate) fn in_every_mode_of_waiting(&self) -> impl Iterator<Item = Self> + use<'_> {
         let in_this = move |variant| PROTOCOLS.map(|protocol| self.with(protocol).in_the(variant));
         Variant::ALL.into_iter().flat_map(in_this)
     }

@@ -4,7 +4,7 @@
 use setnx_lock::{Error, LockOptions, Locker};
 
 use super::Load;
-use super::load_threads::{LoadThreads, Temper};
+use super::load_threads::{LoadThreads, Tolerance};
 
 /// How often in a row a lock passes on in the tests.
 pub(crate) const TIMES: u32 = 3;
@@ -46,7 +46,7 @@ impl Variant {
     }
 
     /// Whether locks pass on among our own, before others.
-    pub(crate) fn passes_on(self) -> bool {
+    pub(crate) fn hands_off_or_notifies(self) -> bool {
         self.handoff || self.wake_ups
     }
 
@@ -57,6 +57,6 @@ impl Variant {
 
     /// Opens a locker with whatever company belongs to it, on a server that does what it should.
     pub(crate) fn open(self, url: &str) -> Result<(Locker, Option<LoadThreads>), Error> {
-        self.load.open(Locker::builder(url)?, Temper::Strict)
+        self.load.open(Locker::builder(url)?, Tolerance::Strict)
     }
 }

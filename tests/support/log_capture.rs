@@ -5,15 +5,15 @@ use std::sync::{Mutex, Once};
 use log::{LevelFilter, Log, Metadata, Record};
 
 /// Keeps the warnings of all tests: a program has one log.
-struct Journal(Mutex<Vec<String>>);
+struct LogCapture(Mutex<Vec<String>>);
 
-static JOURNAL: Journal = Journal(Mutex::new(Vec::new()));
+static LOG_CAPTURE: LogCapture = LogCapture(Mutex::new(Vec::new()));
 static OPENED: Once = Once::new();
 
 /// Begins to keep warnings.
 pub(crate) fn open() {
     OPENED.call_once(|| {
-        log::set_logger(&JOURNAL).expect("nobody else wants the log");
+        log::set_logger(&LOG_CAPTURE).expect("nobody else wants the log");
         log::set_max_level(LevelFilter::Warn);
     });
 }
@@ -21,10 +21,10 @@ pub(crate) fn open() {
 /// Returns the warnings so far that begin by naming this key.
 pub(crate) fn warnings_about(key: &str) -> Vec<String> {
     let named = format!("lock {key}: ");
-    JOURNAL.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
+    LOG_CAPTURE.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
 }
 
-impl Log for Journal {
+impl Log for LogCapture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "setnx_lock"
     }
