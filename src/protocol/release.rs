@@ -16,7 +16,7 @@ use crate::options::Protocol;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Release {
-    /// The key was deleted: the next contender gets the lock.
+    /// The key was deleted: the next contender can acquire the lock.
     Released {
         /// Whether the key still held this holder's very own bytes, so that no other holder had the lock meanwhile, whatever the clocks
         /// did. Only [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl) look; without

@@ -17,7 +17,7 @@ use crate::value::{Expiry, LockState, Nonce};
 /// The outcome of renewing a lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Renewal {
-    /// The new lease is ours. The thread that gets it looks whether it still lasts (I3).
+    /// The new lease is ours. The thread that receives it checks whether it still lasts (I3).
     Renewed(Renewed),
     /// The old lease stands as it was, and may be released by the rules.
     NotRenewed,
@@ -94,7 +94,7 @@ impl Renewing {
             (None, _) => renewing.renewed(Found::Unproven),
             (Some(end), _) if end.has_passed(now) => Step::Done(Renewal::NotRenewed),
             (Some(end), Protocol::Auto | Protocol::Classic) => {
-                // Not later than our lease lasts, nor than a GETSET may be sent for (I4): another may come to have the lock.
+                // Neither after our lease nor after the time limit of a GETSET (I4): by then another client may hold the lock.
                 let time = end.remaining(now).min(GETSET_TIME_LIMIT);
                 let swap = Command::GetSet(renewing.new.value.clone());
                 Step::Send(Request::before(End::of(now, time), swap))
@@ -115,7 +115,7 @@ impl Renewing {
         match (&state, self.old.end) {
             _ if found == Some(&self.old.value) => self.renewed(Found::Ours),
             (LockState::Absent, _) => self.renewed(Found::Nothing),
-            // By the clocks the lock is ours, which is what Classic relies on. Losers of our own kind write as many decimals as we.
+            // By the clocks the lock is ours, which is what Classic relies on. Losers of this library write as many decimals as we do.
             (LockState::Until(Expiry(until)), Some(end)) if end.may_be_a_losers(*until) => {
                 self.renewed(Found::Unproven)
             }

@@ -8,7 +8,7 @@ use crate::protocol::lease::{GUARD, Lease};
 use crate::protocol::{GiveUp, Request};
 use crate::value::{Expiry, LockState, Nonce};
 
-/// What an attempt to acquire a lock keeps to.
+/// The parameters of an attempt to acquire a lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Params {
     pub(crate) options: LockOptions,

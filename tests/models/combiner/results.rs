@@ -1,4 +1,4 @@
-//! What became of each job: which thread executed it, and what its own thread was told.
+//! What became of each job: which thread executed it, and what was reported to its own thread.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

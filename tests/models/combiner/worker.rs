@@ -41,7 +41,7 @@ impl<'a> Worker<'a> {
 
     fn execute(&self, job: Job) {
         let (made, parked) = (Cell::new(false), Cell::new(false));
-        let make = || {
+        let new_job = || {
             assert!(self.harness.may_wait(), "a job is made for other threads where no thread waits");
             made.set(true);
             job
@@ -52,7 +52,7 @@ impl<'a> Worker<'a> {
             self.park(job, stage)
         };
         self.harness.wait_to_join(self.number);
-        let joined = self.harness.combiner.join(make, is_contended, park);
+        let joined = self.harness.combiner.join(new_job, is_contended, park);
         self.check_dequeued();
         let outcome = match &joined {
             Joined::Leader { waited, .. } => Outcome::Led { waited: *waited },
