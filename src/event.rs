@@ -176,7 +176,7 @@ fn log_event(event: &Event<'_>) {
             log_at!(warn, key, "{state}, {}", state.advice().unwrap_or("and is waited for"));
         }
         Event::ReplyLost { key, command, error } => {
-            log_at!(warn, key, "the reply to {command} was lost: {error}")
+            log_at!(warn, key, "the reply to {command} was lost: {error}");
         }
         Event::NotificationsUnavailable { reason } => {
             log::warn!(target: TARGET, "no release notifications: {reason}");

@@ -120,7 +120,8 @@ impl fmt::Display for Cut<'_> {
         if start.len() <= LONGEST_SHOWN && self.0.len() <= LONGEST_SHOWN {
             return f.write_str(&start);
         }
-        write!(f, "{}… ({} bytes)", &start[..start.floor_char_boundary(LONGEST_SHOWN)], self.0.len())
+        let end = (0..=LONGEST_SHOWN).rev().find(|end| start.is_char_boundary(*end)).unwrap_or(0);
+        write!(f, "{}… ({} bytes)", &start[..end], self.0.len())
     }
 }
 

@@ -1,10 +1,10 @@
-//! Distributed locks on the Redis servers that people actually have, back to Redis 1.2: SETNX with the expiry time as the
-//! value, GETSET to take over an expired lock. Blocking and pooled, made for threads; it shares keys with the Ruby gem
-//! redis-objects, any version of it.
+//! Distributed locks on one Redis server, version 1.2 or later. A client acquires a lock by storing its expiry time with SETNX; another
+//! takes over an expired one with GETSET, or by a transaction where the server supports it. Calls block; all threads of a program share
+//! a pool of connections. Keys and values are those of the Ruby gem redis-objects.
 //!
-//! **What a lock of this kind cannot do:** it is a lease, a promise for a limited time. Work that takes longer goes on while
-//! another holder has the lock; clients of a key need clocks within a second of each other; and a
-//! failover to a replica can lose a lock. [`documentation::limits`] describes each limit with its scenario.
+//! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock. All clients of a key
+//! need clocks clearly less than a second apart, and the same expiration. A failover to a replica can lose a lock.
+//! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
 //!
 //! ```no_run
 //! use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
@@ -14,35 +14,38 @@
 //! let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
 //! let lock = Lock::new(&locker, "serialize_stuff", options)?;
 //!
-//! // The block form: waits up to the timeout, 5 s unless set, and always releases.
+//! // With a closure: waits up to the timeout, 5 s unless set, and releases afterwards, also if the closure panics.
 //! lock.with(|held| println!("held for {:?} more", held.remaining()))?;
 //!
-//! // The guard form. One attempt: contention is an answer, not an error.
+//! // With a guard. One attempt: `None` if another holder has the lock.
 //! if let Some(held) = lock.try_lock()? {
-//!     held.ensure_held()?; // before a step that must not happen twice
+//!     held.ensure_held()?; // fails if the lease has ended by this machine's clocks
 //!     println!("{:?}", held.release()?);
 //! }
 //! # Ok::<(), Error>(())
 //! ```
 //!
-//! [`Protocol::Auto`] takes the safest commands that the server supports. Beside gems from 1.4.3 on use [`Protocol::Ttl`]. The default
-//! is [`Protocol::Classic`], which sends what the gem sends and works on every server.
+//! [`Protocol::Auto`] uses transactions on Redis 2.2 or later, and the gem's commands before that. If Ruby programs with redis-objects
+//! 1.4.3 or later use the same keys, use [`Protocol::Ttl`] (Redis 2.6.12 or later). The default is [`Protocol::Classic`], the gem's
+//! commands on every server.
 //!
-//! A [`Locker`] is a server, a [`Lock`] one key on it with its [`LockOptions`], a [`LockGuard`] a held lock. A [`DeclaredLock`] makes
-//! locks with the gem's keys ([`documentation::from_ruby`]). Inside, one loop asks the rules, which are pure code, what to do next, and
-//! performs it. [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
+//! A [`Locker`] connects to one server and owns the pool. A [`Lock`] is one key on that server with its [`LockOptions`]. A [`LockGuard`]
+//! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
+//! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
-//! [`Locker::inspect`] reports what a server can do for locks and what may harm them there; [`documentation::servers`] describes each
-//! version, [`documentation::operations`] how to run locks.
+//! [`Locker::inspect`] reports which protocols a server supports and what may harm locks there. [`documentation::servers`] describes
+//! each version, [`documentation::operations`] how to run locks.
 //!
 //! # Features
 //!
-//! None is on by default. `tls-rustls`, `tls-rustls-webpki-roots` and `tls-native-tls` pass TLS through to the redis crate: a `rediss://`
-//! URL needs one of them.
+//! None is on by default. `tls-rustls`, `tls-rustls-webpki-roots` and `tls-native-tls` enable the redis crate's feature of that name: a
+//! `rediss://` URL needs one of them. With `tls-rustls` a program must choose its cryptography, by depending on rustls with the feature
+//! `ring` or `aws_lc_rs`.
 //!
 //! # Errors and events
 //!
-//! A failed call returns an [`Error`]. What happens on the way is an [`Event`], which goes to the log and to an [`Observe`]r.
+//! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
+//! to an observer that implements [`Observe`] ([`Locker::observed_by`]).
 
 mod backend;
 mod clock;

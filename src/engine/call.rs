@@ -50,7 +50,7 @@ impl<'a> Call<'a> {
     /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
     pub(super) fn stopped_by(self, stop: StopCheck<'a>, unreachable_timeout: Duration) -> Self {
         let budget = Budget { unreachable_timeout, ..self.budget };
-        Self { stop, budget, ..self }
+        Self { budget, stop, ..self }
     }
 
     /// Sets the protocol that the server must support from now on.
@@ -60,10 +60,10 @@ impl<'a> Call<'a> {
 
     /// Runs rules that neither sleep nor wait, until they end.
     pub(super) fn run<R: Rules>(
-        mut self,
+        &mut self,
         (mut rules, mut step): (R, Step<R::Outcome>),
         mut now: Now,
-    ) -> Result<R::Outcome, (Self, GiveUp)> {
+    ) -> Result<R::Outcome, GiveUp> {
         loop {
             let request = match step {
                 Step::Send(request) => request,
@@ -73,7 +73,7 @@ impl<'a> Call<'a> {
                 }
                 Step::GiveUp(reason) => {
                     self.unwatch();
-                    return Err((self, reason));
+                    return Err(reason);
                 }
             };
             let reply = self.send(&request, now);

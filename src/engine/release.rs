@@ -34,10 +34,10 @@ impl Engine {
         let successor = if handoffs < options.handoff { holder.successor() } else { None };
         let successor = successor.filter(|(_, mode)| mode.accepts(protocol, lease));
         let Some((successor, mode)) = successor else { return self.free(lock, lease, began, deadline) };
-        let call = Call::new(self, key, protocol, Some(deadline));
+        let mut call = Call::new(self, key, protocol, Some(deadline));
         let nonce = self.identity.next_nonce();
         let renewal = call.run(Renewing::start(protocol, lease, mode.expiration(), nonce, began), began);
-        match renewal.map_err(|(call, reason)| not_released(call, reason, lease))? {
+        match renewal.map_err(|reason| not_released(call, reason, lease))? {
             // The attempt has taken time, and the lease may have passed meanwhile (I5).
             Renewal::NotRenewed => self.free(lock, lease, clock::now(), deadline),
             Renewal::Lost { overwrote } => {
@@ -65,9 +65,9 @@ impl Engine {
     /// Deletes the key by the rules. All replies come within the time of one command after the deadline.
     fn free(&self, lock: HeldLock<'_>, lease: &Lease, now: Now, deadline: Uptime) -> Result<Release, Error> {
         let HeldLock { key, options, protocol, holder, .. } = lock;
-        let call = Call::new(self, key, protocol, Some(deadline));
+        let mut call = Call::new(self, key, protocol, Some(deadline));
         let outcome = call.run(Releasing::start(protocol, lease, now), now);
-        let outcome = outcome.map_err(|(call, reason)| not_released(call, reason, lease));
+        let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         if !matches!(outcome, Ok(Release::Released { .. })) {
             holder.end(Hint::Changed, false);
             return outcome;

@@ -39,7 +39,7 @@ pub(super) fn open(
     let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);
     let target = info.clone().set_redis_settings(bare.set_skip_set_lib_name()).set_tcp_settings(tcp);
 
-    let failed = |error| failed(&address, limit, error);
+    let failed = |error: RedisError| failed(&address, limit, &error);
     let connect = || redis::Client::open(target)?.get_connection_with_timeout(limit);
     let mut connection = connect().map_err(failed)?;
     connection.set_write_timeout(Some(command_timeout)).map_err(failed)?;
@@ -66,10 +66,10 @@ pub(super) fn open(
     Ok(Opened { connection, version })
 }
 
-fn failed(address: &str, limit: Duration, error: RedisError) -> ConnectError {
-    match Refusal::of(&error) {
+fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
+    match Refusal::of(error) {
         Some(refusal) => ConnectError::Refused(refusal),
-        None => ConnectError::Failed(TransportError::on(address, limit, &error)),
+        None => ConnectError::Failed(TransportError::on(address, limit, error)),
     }
 }
 
@@ -87,7 +87,7 @@ impl Handshake<'_> {
         let left = self.give_up.since(clock::uptime()).max(Duration::from_millis(1));
         let reply = self.connection.set_read_timeout(Some(left));
         let reply = reply.and_then(|()| self.connection.req_command(command)).and_then(Value::extract_error);
-        reply.map_err(|error| failed(self.address, self.limit, error))
+        reply.map_err(|error| failed(self.address, self.limit, &error))
     }
 
     /// Sends a command whose refusal does not matter: the user may not run it, or the server has renamed it.

@@ -168,7 +168,7 @@ pub(in crate::backend) fn send<'a>(
 
 /// The replies of a batch, which go to the commands one after the other.
 struct Replies {
-    replies: vec::IntoIter<Value>,
+    values: vec::IntoIter<Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
     /// Whether there is only one.
@@ -183,7 +183,7 @@ impl Replies {
     fn to(packed: &[u8], count: usize, limit: Duration, connection: &mut impl LockConnection) -> Self {
         let Exchange { replies, ended } = exchange(connection, packed, count, limit);
         let single = replies.len() == 1;
-        Self { replies: replies.into_iter(), ended, single, no_room: false, broken: None }
+        Self { values: replies.into_iter(), ended, single, no_room: false, broken: None }
     }
 
     fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
@@ -193,7 +193,7 @@ impl Replies {
         if let Some(error) = &self.broken {
             return Outcome::Lost(error.clone());
         }
-        let replies: Vec<_> = self.replies.by_ref().take(encoded.replies).collect();
+        let replies: Vec<_> = self.values.by_ref().take(encoded.replies).collect();
         // A refused first reply may be the only one.
         let complete =
             replies.len() == encoded.replies || matches!(replies.first(), Some(Value::ServerError(_)));
