@@ -1,5 +1,7 @@
-//! The synchronization primitives of the wait queue, the cancel token and the combiner. The model-checking tests (`tests/models`) compile
-//! those files with a model checker's primitives in the place of this module.
+//! The primitives that threads wait with. The tests that search for lost wake-ups replace them by a model checker's.
 
+mod park;
+
+pub(crate) use park::park_until;
 pub(crate) use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError, atomic};
 pub(crate) use std::thread::{Thread, current};

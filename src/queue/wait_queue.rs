@@ -20,9 +20,10 @@
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 use super::{Handoff, Key, Observation, WaitMode};
 
 /// The wait queues of a locker.
@@ -252,17 +253,16 @@ impl Ticket {
         HolderTicket::new(&self.queue, &self.key)
     }
 
-    /// Parks until there is a handoff, or what `look` finds under the mutex, or the parking function ends the wait.
+    /// Parks until there is a handoff, or what `find` finds under the mutex, or the parking function ends the wait.
     fn sleep_until<T>(
         &mut self,
         mut park: impl FnMut() -> bool,
-        mut look: impl FnMut(&mut KeyQueue, usize) -> Option<T>,
+        mut find: impl FnMut(&mut KeyQueue, usize) -> Option<T>,
     ) -> Outcome<T> {
-        let mut over = false;
-        loop {
+        let look = |given_up: Option<()>| {
             let mut all = self.queue.lock();
             let closed = all.closed;
-            over |= closed;
+            let over = closed || given_up.is_some();
             let Some((queue, position)) = all.keys.get_mut(&self.key).and_then(|queue| {
                 let position = queue.position(self.id)?;
                 Some((queue, position))
@@ -275,18 +275,20 @@ impl Ticket {
                 drop(all);
                 self.left = true;
                 unpark(next.as_ref());
-                return Outcome::HandedOff(handoff, HolderTicket::new(&self.queue, &self.key));
+                let holder = HolderTicket::new(&self.queue, &self.key);
+                return ControlFlow::Break(Outcome::HandedOff(handoff, holder));
             }
-            let found = if closed { None } else { look(queue, position) };
+            let found = if closed { None } else { find(queue, position) };
             queue.waiters[position].asleep = found.is_none() && !over;
             match found {
-                Some(found) => return Outcome::Found(found),
-                None if over => return Outcome::Over { seen: queue.observation.clone(), ahead: position },
-                None => {}
+                Some(found) => ControlFlow::Break(Outcome::Found(found)),
+                None if over => {
+                    ControlFlow::Break(Outcome::Over { seen: queue.observation.clone(), ahead: position })
+                }
+                None => ControlFlow::Continue(()),
             }
-            drop(all);
-            over = !park();
-        }
+        };
+        park_until(look, |()| park())
     }
 
     /// Leaves the queue without the lock. The next thread gets the hint that was not acted upon; if there is none, it is returned.

@@ -13,6 +13,8 @@
 
 mod cancel_token;
 mod combiner;
+#[path = "../../src/sync/park.rs"]
+mod park;
 mod sync;
 mod wait_queue;
 mod weak_sync;

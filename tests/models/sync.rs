@@ -4,6 +4,7 @@
 use std::cell::OnceCell;
 use std::sync::Arc;
 
+pub(super) use super::park::park_until;
 use shuttle::sync::Condvar;
 pub(super) use shuttle::sync::{Mutex, MutexGuard, PoisonError, atomic};
 

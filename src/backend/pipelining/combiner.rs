@@ -26,11 +26,12 @@
 //! `tests/models` runs this file on a model checker's mutexes and threads.
 
 use std::collections::VecDeque;
+use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::{fmt, mem};
 
 use super::sync::atomic::{AtomicUsize, Ordering};
-use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 
 /// The batches to one server, and the requests that wait for one.
 pub(crate) struct Combiner<J, R> {
@@ -141,39 +142,32 @@ impl<J, R> Combiner<J, R> {
         Batch { combiner: self, in_flight: Vec::new(), ended: false }
     }
 
-    fn wait(
-        &self,
-        request: &Arc<Request<J, R>>,
-        mut park: impl FnMut(WaitStage) -> bool,
-    ) -> Joined<'_, J, R> {
-        let mut given_up = None;
-        loop {
+    fn wait(&self, request: &Arc<Request<J, R>>, park: impl FnMut(WaitStage) -> bool) -> Joined<'_, J, R> {
+        let look = |given_up| {
             let mut all = (given_up == Some(WaitStage::Queued)).then(|| self.lock());
             let mut phase = request.lock();
-            let stage = match mem::replace(&mut *phase, Phase::Gone) {
-                Phase::Leader => return Joined::Leader { batch: self.batch(), waited: true },
-                Phase::Completed(Some(result)) => return Joined::Completed(result),
-                Phase::Completed(None) => return Joined::Abandoned,
-                Phase::InFlight if given_up == Some(WaitStage::InFlight) => return Joined::Abandoned,
+            ControlFlow::Break(match mem::replace(&mut *phase, Phase::Gone) {
+                Phase::Leader => Joined::Leader { batch: self.batch(), waited: true },
+                Phase::Completed(Some(result)) => Joined::Completed(result),
+                Phase::Completed(None) => Joined::Abandoned,
+                Phase::InFlight if given_up == Some(WaitStage::InFlight) => Joined::Abandoned,
                 Phase::InFlight => {
                     *phase = Phase::InFlight;
-                    WaitStage::InFlight
+                    return ControlFlow::Continue(WaitStage::InFlight);
                 }
                 Phase::Queued => {
-                    if let Some(all) = &mut all {
-                        all.queue.retain(|other| !Arc::ptr_eq(other, request));
-                        all.in_progress += 1;
-                        return Joined::Leader { batch: self.batch(), waited: true };
-                    }
-                    *phase = Phase::Queued;
-                    WaitStage::Queued
+                    let Some(all) = &mut all else {
+                        *phase = Phase::Queued;
+                        return ControlFlow::Continue(WaitStage::Queued);
+                    };
+                    all.queue.retain(|other| !Arc::ptr_eq(other, request));
+                    all.in_progress += 1;
+                    Joined::Leader { batch: self.batch(), waited: true }
                 }
                 Phase::Gone => unreachable!("a thread waits only until it has its result"),
-            };
-            drop(phase);
-            drop(all);
-            given_up = (!park(stage)).then_some(stage);
-        }
+            })
+        };
+        park_until(look, park)
     }
 
     fn lock(&self) -> MutexGuard<'_, All<J, R>> {
