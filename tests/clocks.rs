@@ -14,7 +14,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::processes::{self, PART, protocol_named};
 use crate::servers::{Proxy, Played};
-use crate::stress::arena::moment::Moment;
+use crate::stress::harness::moment::Moment;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {

@@ -134,7 +134,7 @@ fn a_refusal_is_told_to_whom_it_concerns() -> Outcome {
     // What is refused comes before what is not.
     let came = |name: &str, key: &str| {
         let is = |asked: &Asked, key: &str| asked.arguments[0].starts_with(key);
-        proxy.trips().iter().any(|trip| {
+        proxy.batches().iter().any(|trip| {
             let refused = trip.iter().position(|asked| asked.name == name && is(asked, key));
             refused.is_some_and(|refused| trip[refused..].iter().any(|asked| is(asked, "free:")))
         })
@@ -245,7 +245,7 @@ fn without_it_nobody_shares() -> Outcome {
         |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring()),
     );
     assert!(wrong.is_empty(), "{wrong:?}");
-    assert!(scenario.proxy.asked().iter().all(|asked| asked.seat.of == 1));
+    assert!(scenario.proxy.asked().iter().all(|asked| asked.position.of == 1));
     Ok(())
 }
 

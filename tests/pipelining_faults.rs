@@ -57,7 +57,7 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &st
     let inside = [const { AtomicBool::new(false) }; 2];
     let what = format!("{fault:?} at {place}");
     let stands_still = matches!(fault, Fault::HalfOpen);
-    scenario.proxy.aboard(place, COMPANY, fault);
+    scenario.proxy.in_batch(place, COMPANY, fault);
     let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| -> Box<dyn FnMut() -> Result<(), Error>> {
         match n % 3 {
             0 => Box::new(contends(&locker, &format!("both:{}", n % 2), &inside[n % 2], expiring())),
@@ -77,9 +77,9 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &st
     }
     troubles.assert_all_say(why);
     assert_nothing_sent_by_two(&scenario.proxy);
-    let trips = scenario.proxy.trips();
+    let trips = scenario.proxy.batches();
     let trip = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
-    let seat = trip[0].seat;
+    let seat = trip[0].position;
     assert!(seat.of >= COMPANY, "{what}: the connection was used again: {trips:?}");
     let (answered, unanswered) = trip.split_at(place - 1);
     let without = troubles.keys();
@@ -148,13 +148,13 @@ fn a_replica_s_refusal_in_the_midst_of_a_trip() -> Outcome {
         let troubles = Troubles::default();
         let locker = locker(&scenario.proxy.url()).observed_by(troubles.clone());
         let no = "-READONLY You can't write against a read only replica.\r\n";
-        scenario.proxy.aboard(2, COMPANY, Fault::Say(no));
+        scenario.proxy.in_batch(2, COMPANY, Fault::Say(no));
         let wrong = crowd_in_harm(CROWD, &scenario.proxy, |n| {
             pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG))
         });
         assert!(wrong.len() == 1 && is_refused_by_a_replica(&wrong[0].1), "{wrong:?}");
         assert!(troubles.keys().is_empty());
-        let trips = scenario.proxy.trips();
+        let trips = scenario.proxy.batches();
         let last = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
         assert!(last.len() >= COMPANY, "the connection was used again: {trips:?}");
         let name = format!("own:{}", wrong[0].0);

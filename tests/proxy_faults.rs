@@ -129,7 +129,7 @@ fn a_trip_is_what_comes_in_one_piece() -> Outcome {
     let (_server, proxy, _) = gate_and_wire()?;
     let mut connection = redis::Client::open(proxy.url())?.get_connection()?;
     proxy.forget();
-    proxy.aboard(2, 3, Fault::Say("+harm\r\n"));
+    proxy.in_batch(2, 3, Fault::Say("+harm\r\n"));
     for (length, harmed) in [(1, false), (2, false), (3, true), (3, false)] {
         let mut pipe = redis::pipe();
         for n in 0..length {
@@ -138,7 +138,7 @@ fn a_trip_is_what_comes_in_one_piece() -> Outcome {
         let answers: Vec<String> = pipe.query(&mut connection)?;
         assert_eq!(answers.get(1).is_some_and(|answer| answer == "harm"), harmed);
     }
-    let lengths: Vec<usize> = proxy.trips().iter().map(Vec::len).collect();
+    let lengths: Vec<usize> = proxy.batches().iter().map(Vec::len).collect();
     assert_eq!(lengths, [1, 2, 3, 3]);
     Ok(())
 }

@@ -1,9 +1,9 @@
-//! Locks under stress: processes that are killed and stopped, leases that differ, a network with delays. The same as `make stress`,
-//! but short, and the checker is put to the test itself.
+//! Locks under stress: processes that are killed and stopped, different leases, a network with delays. The same as `make stress`,
+//! but short, with tests of the checker itself.
 
 #[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
-#[path = "../examples/stress/arena/mod.rs"]
-pub(crate) mod arena;
+#[path = "../examples/stress/harness/mod.rs"]
+pub(crate) mod harness;
 
 use std::time::{Duration, Instant};
 
@@ -13,37 +13,37 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use setnx_lock::Protocol;
 
-pub(crate) use arena::as_worker;
+pub(crate) use harness::as_worker;
 
 use crate::servers::Proxy;
 use crate::support::{Outcome, RedisServer, tests};
-use arena::chance::Chance;
-use arena::hold::{End, Hold, Outcome as Told};
-use arena::moment::Moment;
-use arena::{Account, Arena, Failure, Player, check, network};
+use harness::hold::{End, Hold, Outcome as Reported};
+use harness::moment::Moment;
+use harness::random::Random;
+use harness::{Contender, Failure, Harness, Run, check, network};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "stress",
         tests![
-            the_checker_finds_two_valid_leases,
-            the_checker_finds_what_a_release_did_not_say,
-            the_checker_leaves_alone_what_is_right,
-            the_checker_agrees_with_a_look_at_every_pair,
-            watched_never_has_two_valid_leases,
-            locks_that_pass_from_thread_to_thread_never_have_two_valid_leases,
-            threads_that_share_trips_never_have_two_valid_leases,
-            threads_that_do_not_share_trips_never_have_two_valid_leases,
-            the_gem_s_protocol_is_caught,
+            the_checker_finds_overlaps_of_valid_leases,
+            the_checker_finds_overlaps_that_a_release_did_not_report,
+            the_checker_finds_nothing_in_correct_runs,
+            the_checker_agrees_with_a_comparison_of_all_pairs,
+            watched_has_no_overlaps,
+            handoffs_have_no_overlaps,
+            pipelined_commands_have_no_overlaps,
+            unpipelined_commands_have_no_overlaps,
+            the_gem_s_protocol_has_overlaps,
         ],
     )
 }
 
-/// How long the gem's protocol may take to go wrong.
+/// How long the gem's protocol may take to have an overlap.
 const GEM_LIMIT: Duration = Duration::from_secs(60);
 
-/// So much that it goes wrong for the gem within seconds, and not so much that other tests stand still.
-const ARENA: Arena = Arena {
+/// Enough that the gem has an overlap within seconds, and little enough that other tests go on.
+const HARNESS: Harness = Harness {
     workers: 3,
     threads: 48,
     keys: 90,
@@ -51,84 +51,86 @@ const ARENA: Arena = Arena {
     stop_every: Duration::from_secs(3),
 };
 
-/// What is told, and how many commands have shared a trip with others'.
-fn play(player: Player, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Account, usize), Failure> {
+/// Runs a contender. Returns its run, and how many commands were pipelined together with others.
+fn run(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(Run, usize), Failure> {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let chance = Chance::new();
-    proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
-    let mut shared = 0;
-    let account = ARENA.run(player, &proxy.url(), |holds| {
-        // Which is in no transaction of its own.
-        shared += proxy.asked().iter().filter(|asked| asked.name == "SETNX" && asked.seat.of > 1).count();
+    let random = Random::new();
+    proxy.slow_down(move |asked| network::delay(&random, &asked.name));
+    let mut pipelined = 0;
+    let run = HARNESS.run(contender, &proxy.url(), |holds| {
+        // SETNX is in no transaction, so only pipelining puts it into a batch.
+        let is_pipelined = |name: &str, of| name == "SETNX" && of > 1;
+        pipelined +=
+            proxy.asked().iter().filter(|asked| is_pipelined(&asked.name, asked.position.of)).count();
         proxy.forget();
         Ok(go_on(holds))
     })?;
-    assert!(account.troubles.is_empty(), "{:?}", account.troubles);
-    Ok((account, shared))
+    assert!(run.problems.is_empty(), "{:?}", run.problems);
+    Ok((run, pipelined))
 }
 
-fn watched_never_has_two_valid_leases() -> Outcome {
-    excludes(Player::Ours(Protocol::Watched))?;
+fn watched_has_no_overlaps() -> Outcome {
+    excludes(Contender::Library(Protocol::Watched))?;
     Ok(())
 }
 
-fn locks_that_pass_from_thread_to_thread_never_have_two_valid_leases() -> Outcome {
-    let (holds, _) = excludes(Player::Passing)?;
-    let passed_on = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Told::HandedOff)));
-    let passed_on = holds.iter().filter(passed_on).count();
-    assert!(passed_on > holds.len() / 50, "{passed_on} of {}", holds.len());
+fn handoffs_have_no_overlaps() -> Outcome {
+    let (holds, _) = excludes(Contender::Handoff)?;
+    let handed_off = |hold: &&Hold| matches!(hold.end, End::Left(_, Some(Reported::HandedOff)));
+    let handed_off = holds.iter().filter(handed_off).count();
+    assert!(handed_off > holds.len() / 50, "{handed_off} of {}", holds.len());
     Ok(())
 }
 
-fn threads_that_share_trips_never_have_two_valid_leases() -> Outcome {
-    let (holds, shared) = excludes(Player::Sharing)?;
-    assert!(shared > holds.len() / 50, "{shared} for {}", holds.len());
+fn pipelined_commands_have_no_overlaps() -> Outcome {
+    let (holds, pipelined) = excludes(Contender::Pipelined)?;
+    assert!(pipelined > holds.len() / 50, "{pipelined} for {}", holds.len());
     Ok(())
 }
 
-fn threads_that_do_not_share_trips_never_have_two_valid_leases() -> Outcome {
-    let (_, shared) = excludes(Player::Apart)?;
-    assert_eq!(shared, 0);
+fn unpipelined_commands_have_no_overlaps() -> Outcome {
+    let (_, pipelined) = excludes(Contender::Unpipelined)?;
+    assert_eq!(pipelined, 0);
     Ok(())
 }
 
-fn excludes(player: Player) -> Result<(Vec<Hold>, usize), Failure> {
+fn excludes(contender: Contender) -> Result<(Vec<Hold>, usize), Failure> {
     const ENOUGH: usize = 1500;
-    let (account, shared) = play(player, |holds| holds.len() < ENOUGH)?;
-    let findings = check(&account.holds);
+    let (run, pipelined) = run(contender, |holds| holds.len() < ENOUGH)?;
+    let findings = check(&run.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
     let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
-    assert!(clean, "{findings:?}; the logs are kept in {}", account.logs.keep().display());
-    Ok((account.holds, shared))
+    assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
+    Ok((run.holds, pipelined))
 }
 
-/// Or the checker would see nothing.
-fn the_gem_s_protocol_is_caught() -> Outcome {
+/// Otherwise the checker would find nothing.
+fn the_gem_s_protocol_has_overlaps() -> Outcome {
     let began = Instant::now();
-    let (account, _) =
-        play(Player::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
-    let findings = check(&account.holds);
+    let (run, _) =
+        run(Contender::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
+    let findings = check(&run.holds);
     assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
     Ok(())
 }
 
-/// A hold from and until, valid until, that ended like this.
+/// A hold by its begin, the end of its validity, and its end.
 fn hold([enter, valid_until]: [u64; 2], end: End) -> Hold {
     let (enter, valid_until) = (Moment(enter), Moment(valid_until));
-    Hold { worker: 1, number: 1, key: 1, enter, valid_until, took_over: false, end }
+    Hold { worker: 1, number: 1, key: 1, enter, valid_until, taken_over: false, end }
 }
 
 fn left(at: u64) -> End {
-    End::Left(Moment(at), Some(Told::Released))
+    End::Left(Moment(at), Some(Reported::Released))
 }
 
 fn killed(at: u64) -> End {
     End::Killed(Moment(at))
 }
 
-fn the_checker_finds_two_valid_leases() -> Outcome {
+fn the_checker_finds_overlaps_of_valid_leases() -> Outcome {
     let first = hold([10, 30], left(20));
     for second in [
         hold([19, 40], left(35)),
@@ -140,7 +142,7 @@ fn the_checker_finds_two_valid_leases() -> Outcome {
         let findings = check(&[second.clone(), first.clone()]);
         assert_eq!((findings.holds, findings.overlaps.len()), (2, 1), "{second:?}");
     }
-    // One that lasts beyond others, which are all inside of it.
+    // One hold that is valid beyond the others.
     let findings = check(&[
         hold([1, 100], killed(90)),
         hold([10, 20], left(15)),
@@ -151,39 +153,39 @@ fn the_checker_finds_two_valid_leases() -> Outcome {
     Ok(())
 }
 
-fn the_checker_finds_what_a_release_did_not_say() -> Outcome {
-    let intruder = hold([35, 50], left(45));
-    for (told, expected) in [
-        (Some(Told::Released), 1),
-        (Some(Told::Certified), 1),
-        (Some(Told::Silent), 1),
-        (Some(Told::HandedOff), 1),
-        (Some(Told::Expired), 0),
-        (Some(Told::Lost), 0),
-        (Some(Told::Failed), 0),
+fn the_checker_finds_overlaps_that_a_release_did_not_report() -> Outcome {
+    let other = hold([35, 50], left(45));
+    for (reported, expected) in [
+        (Some(Reported::Released), 1),
+        (Some(Reported::Certified), 1),
+        (Some(Reported::Silent), 1),
+        (Some(Reported::HandedOff), 1),
+        (Some(Reported::Expired), 0),
+        (Some(Reported::Lost), 0),
+        (Some(Reported::Failed), 0),
         (None, 0),
     ] {
-        let overran = hold([10, 30], End::Left(Moment(40), told));
-        let findings = check(&[intruder.clone(), overran]);
-        assert_eq!((findings.overran, findings.unreported.len()), (1, expected), "{told:?}");
-        assert!(findings.overlaps.is_empty(), "their leases did not meet");
+        let outlived = hold([10, 30], End::Left(Moment(40), reported));
+        let findings = check(&[other.clone(), outlived]);
+        assert_eq!((findings.outlived, findings.unreported.len()), (1, expected), "{reported:?}");
+        assert!(findings.overlaps.is_empty(), "their leases do not overlap");
     }
     Ok(())
 }
 
-fn the_checker_leaves_alone_what_is_right() -> Outcome {
-    assert_eq!(check(&[]).holds, 0, "which whoever asks must look at");
+fn the_checker_finds_nothing_in_correct_runs() -> Outcome {
+    assert_eq!(check(&[]).holds, 0, "the caller has to check this number");
     let first = hold([10, 30], left(20));
     for other in [
         hold([20, 40], left(35)),
         hold([1, 5], left(10)),
-        // It overran, and had left when the next came.
+        // It outlived its lease, and ended before the next hold.
         hold([1, 5], left(9)),
-        // It overran and was killed over it.
+        // It outlived its lease and was killed meanwhile.
         hold([1, 5], killed(15)),
-        // Its lease was over when it began.
-        hold([15, 15], End::Left(Moment(16), Some(Told::Expired))),
-        // Nobody knows yet when it ended.
+        // Its lease had ended when it began.
+        hold([15, 15], End::Left(Moment(16), Some(Reported::Expired))),
+        // Its end is not known yet.
         hold([11, 30], End::Open),
         Hold { key: 2, ..first.clone() },
     ] {
@@ -193,12 +195,12 @@ fn the_checker_leaves_alone_what_is_right() -> Outcome {
     Ok(())
 }
 
-/// The sweep against what it means: whether any two intervals of a key meet.
-fn the_checker_agrees_with_a_look_at_every_pair() -> Outcome {
+/// Compares the sweep with the definition: whether any two intervals of a key overlap.
+fn the_checker_agrees_with_a_comparison_of_all_pairs() -> Outcome {
     let end = prop_oneof![
         (0_u64..60).prop_map(killed),
-        (0_u64..60, any::<bool>()).prop_map(|(at, says)| {
-            End::Left(Moment(at), Some(if says { Told::Expired } else { Told::Released }))
+        (0_u64..60, any::<bool>()).prop_map(|(at, reports)| {
+            End::Left(Moment(at), Some(if reports { Reported::Expired } else { Reported::Released }))
         }),
     ];
     let holds = vec((0_u64..3, 0_u64..200, 0_u64..30, end), 0..12).prop_map(|holds| {
@@ -206,7 +208,7 @@ fn the_checker_agrees_with_a_look_at_every_pair() -> Outcome {
             let end = match end {
                 End::Open => End::Open,
                 End::Killed(Moment(lasts)) => killed(enter + lasts),
-                End::Left(Moment(lasts), told) => End::Left(Moment(enter + lasts), told),
+                End::Left(Moment(lasts), reported) => End::Left(Moment(enter + lasts), reported),
             };
             Hold { number, key, ..hold([enter, enter + lease], end) }
         });
@@ -216,23 +218,23 @@ fn the_checker_agrees_with_a_look_at_every_pair() -> Outcome {
     TestRunner::new(config).run(&holds, |holds| {
         let findings = check(&holds);
         let valid = |hold: &Hold| hold.ended().unwrap().min(hold.valid_until);
-        let meets = |a: &Hold, b: &Hold| {
+        let overlap = |a: &Hold, b: &Hold| {
             a.key == b.key && a.number != b.number && a.enter.max(b.enter) < valid(a).min(valid(b))
         };
-        let meeting = holds.iter().any(|a| holds.iter().any(|b| meets(a, b)));
-        prop_assert_eq!(meeting, !findings.overlaps.is_empty());
-        prop_assert!(findings.overlaps.iter().all(|(a, b)| meets(a, b)));
-        let untold = |a: &Hold, b: &Hold| {
+        let any_overlaps = holds.iter().any(|a| holds.iter().any(|b| overlap(a, b)));
+        prop_assert_eq!(any_overlaps, !findings.overlaps.is_empty());
+        prop_assert!(findings.overlaps.iter().all(|(a, b)| overlap(a, b)));
+        let unreported = |a: &Hold, b: &Hold| {
             a.key == b.key
                 && a.number != b.number
-                && a.overran()
-                && a.left_assured()
+                && a.outlived_lease()
+                && a.reported_no_problem()
                 && a.valid_until.max(a.enter) < b.enter
                 && b.enter < a.ended().unwrap()
         };
-        let expected = holds.iter().filter(|a| holds.iter().any(|b| untold(a, b))).count();
+        let expected = holds.iter().filter(|a| holds.iter().any(|b| unreported(a, b))).count();
         prop_assert_eq!(expected, findings.unreported.len());
-        prop_assert!(findings.unreported.iter().all(|(a, b)| untold(a, b)));
+        prop_assert!(findings.unreported.iter().all(|(a, b)| unreported(a, b)));
         Ok(())
     })?;
     Ok(())

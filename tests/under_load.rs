@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use setnx_lock::{Lock, Locker};
 
-use crate::servers::{Proxy, Played, Seat};
+use crate::servers::{Proxy, Played, Position};
 use crate::support::load_threads::{LoadThreads, Temper};
 use crate::support::notified::{connection, until};
 use crate::support::{Load, Target, Outcome, RedisServer, Variant, expiring, tests};
@@ -25,12 +25,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 const OFTEN: usize = 20;
 
 /// Takes a lock again and again, until it is so of the seats that its commands had.
-fn lock_until(lock: &Lock, proxy: &Proxy, what: &str, it_is_so: impl Fn(&[Seat]) -> bool) {
+fn lock_until(lock: &Lock, proxy: &Proxy, what: &str, it_is_so: impl Fn(&[Position]) -> bool) {
     let key = lock.key().to_string();
     until(what, || {
         drop(lock.lock().unwrap());
         let ours = proxy.asked().into_iter().filter(|asked| asked.arguments.first() == Some(&key));
-        it_is_so(&ours.map(|asked| asked.seat).collect::<Vec<_>>())
+        it_is_so(&ours.map(|asked| asked.position).collect::<Vec<_>>())
     });
 }
 

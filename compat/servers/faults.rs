@@ -1,93 +1,93 @@
-//! The harm that can come to a command, and which command it comes to.
+//! The faults that the proxy injects, and the commands that they apply to.
 
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use super::proxy::Asked;
+use super::asked::Asked;
 
 /// How long a test waits for a command that it wants to hold: much longer than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(60);
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
-/// What becomes of one command.
+/// What happens to one command.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// It is not carried out and never answered. The connection stays open, and what comes later on it is served.
+    /// It is neither executed nor answered. The connection stays open, and later commands on it are served.
     SwallowRequest,
-    /// It is carried out and never answered; for the rest as above.
+    /// It is executed and never answered; otherwise as above.
     SwallowAnswer,
-    /// It is carried out, and the answer comes so much later.
+    /// It is executed, and the reply is delayed by this.
     AnswerLate(Duration),
-    /// The connection is closed before the command was carried out.
+    /// The connection is closed before the command is executed.
     CutBefore,
-    /// The command is carried out, and the connection is closed instead of answered.
+    /// The command is executed, and the connection is closed without a reply.
     CutAfter,
-    /// It is carried out, half of the answer's bytes are sent, and then the connection is closed.
+    /// It is executed, half of the reply's bytes are sent, and then the connection is closed.
     CutWithin,
-    /// From this command on nothing on the connection is read or answered, and it stays open.
+    /// From this command on nothing on the connection is read or answered. It stays open.
     HalfOpen,
-    /// It is not carried out, and this is said.
+    /// It is not executed; this is the reply.
     Say(&'static str),
-    /// It waits at the door; see [`Gate::hold`](super::Proxy::hold).
-    Hold(Arc<Door>),
+    /// It is held before it is executed; see `Proxy::hold`.
+    Hold(Arc<Held>),
 }
 
-/// Where a held command waits before it is carried out.
+/// A command that is held before it is executed.
 #[derive(Debug, Default)]
-pub(crate) struct Door {
-    state: Mutex<DoorState>,
+pub(crate) struct Held {
+    state: Mutex<HeldState>,
     changed: Condvar,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum DoorState {
+enum HeldState {
     #[default]
-    NobodyCame,
-    SomebodyWaits,
-    Open,
+    NotReached,
+    Waiting,
+    LetGo,
 }
 
-impl Door {
-    /// Waits until the door is opened.
+impl Held {
+    /// Waits until the command is let go.
     pub(super) fn wait(&self) {
         let mut state = self.state.lock().unwrap();
-        if *state == DoorState::NobodyCame {
-            *state = DoorState::SomebodyWaits;
+        if *state == HeldState::NotReached {
+            *state = HeldState::Waiting;
             self.changed.notify_all();
         }
-        drop(self.changed.wait_while(state, |state| *state != DoorState::Open).unwrap());
+        drop(self.changed.wait_while(state, |state| *state != HeldState::LetGo).unwrap());
     }
 
-    fn open(&self) {
-        *self.state.lock().unwrap() = DoorState::Open;
+    fn let_go(&self) {
+        *self.state.lock().unwrap() = HeldState::LetGo;
         self.changed.notify_all();
     }
 }
 
-/// A command that is going to be held, or is. Goes on when this is dropped.
+/// The test's end of a command that is held, or is going to be. The command goes on when this is dropped.
 #[derive(Debug)]
 #[must_use = "the command goes on when this is dropped"]
-pub(crate) struct Hold(Arc<Door>);
+pub(crate) struct Hold(Arc<Held>);
 
 impl Hold {
     pub(super) fn new() -> (Self, Fault) {
-        let door = Arc::new(Door::default());
-        (Self(Arc::clone(&door)), Fault::Hold(door))
+        let held = Arc::new(Held::default());
+        (Self(Arc::clone(&held)), Fault::Hold(held))
     }
 
-    /// Waits until the command has come and is held.
+    /// Waits until the command has arrived and is held.
     pub(crate) fn reached(&self) {
         let state = self.0.state.lock().unwrap();
         let (state, _) = self
             .0
             .changed
-            .wait_timeout_while(state, PATIENCE, |state| *state == DoorState::NobodyCame)
+            .wait_timeout_while(state, LONGEST_WAIT, |state| *state == HeldState::NotReached)
             .unwrap();
-        assert_ne!(*state, DoorState::NobodyCame, "the command that is to be held never came");
+        assert_ne!(*state, HeldState::NotReached, "the command that is to be held never came");
     }
 
     /// Lets the command go on.
     pub(crate) fn go_on(&self) {
-        self.0.build();
+        self.0.let_go();
     }
 }
 
@@ -97,20 +97,20 @@ impl Drop for Hold {
     }
 }
 
-/// Which command a fault waits for.
+/// The command that a fault applies to.
 #[derive(Debug)]
 pub(super) enum Which {
-    /// The next of that name that nothing else happens to.
+    /// The next of this name without another fault.
     Next(&'static str),
-    /// So many of that name later, itself included.
+    /// The nth of this name from now; the next is the first.
     Nth(&'static str, usize),
-    /// So many commands later, itself included; INFO does not count, as it does not show in the log.
+    /// The nth command from now. INFO does not count: the record leaves it out.
     At(usize),
-    /// At this place of a trip that carries at least so many.
-    Aboard { place: usize, least: usize },
+    /// At this place of the next batch of at least so many commands.
+    InBatch { place: usize, least: usize },
 }
 
-/// The faults that wait for their commands.
+/// The faults that have not happened yet.
 #[derive(Debug, Default)]
 pub(super) struct Faults(Vec<(Which, Fault)>);
 
@@ -124,16 +124,16 @@ impl Faults {
         self.0.len()
     }
 
-    /// Counts a command, and returns what is to become of it. Of two faults that are due the second waits.
+    /// Counts a command, and returns its fault. If two are due, the second applies to a later command.
     pub(super) fn due(&mut self, asked: &Asked) -> Option<Fault> {
-        let (name, seat) = (asked.name.as_str(), asked.seat);
+        let (name, position) = (asked.name.as_str(), asked.position);
         let mut first = None;
         for (n, (which, _)) in self.0.iter_mut().enumerate() {
             let due = match which {
                 Which::Next(command) => *command == name,
                 Which::Nth(command, left) => *command == name && is_last(left),
                 Which::At(left) => name != "INFO" && is_last(left),
-                Which::Aboard { place, least } => seat.place == *place && seat.of >= *least,
+                Which::InBatch { place, least } => position.place == *place && position.of >= *least,
             };
             if due && first.is_none() {
                 first = Some(n);

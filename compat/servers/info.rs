@@ -1,4 +1,4 @@
-//! INFO as each version wrote it, with the values that the real server gives.
+//! INFO as each version wrote it, with the real server's values.
 //!
 //! The fields are read in the sources of 1.3.6 and 2.1 (for 1.2, less what came with 2.0), of the time between 2.2 and 2.4, and
 //! of 2.6, and in what a 2.4.16 printed.
@@ -6,7 +6,7 @@
 use super::resp::{bulk, text};
 use super::versions::Played;
 
-/// A heading, and the fields below it. A star stands for a number.
+/// A heading and its fields. A star stands for a number.
 type Section = (&'static str, &'static str);
 
 const V1_2: &[Section] = &[(
@@ -83,8 +83,8 @@ const V2_6: &[Section] = &[
     ("Keyspace", "db*"),
 ];
 
-/// Old names, and what a current server calls the same.
-const NOW_CALLED: &[(&str, &str)] = &[
+/// Old names of fields, and the current ones.
+const RENAMED: &[(&str, &str)] = &[
     ("changes_since_last_save", "rdb_changes_since_last_save"),
     ("bgsave_in_progress", "rdb_bgsave_in_progress"),
     ("last_save_time", "rdb_last_save_time"),
@@ -93,8 +93,8 @@ const NOW_CALLED: &[(&str, &str)] = &[
     ("used_cpu_user_childrens", "used_cpu_user_children"),
 ];
 
-/// What a current server does not tell any more, and what an old one says as long as nobody configures it.
-const GONE: &[(&str, &str)] = &[
+/// The fields that a current server no longer reports, with the values of an old one's default configuration.
+const REMOVED: &[(&str, &str)] = &[
     ("client_longest_output_list", "0"),
     ("client_biggest_input_buf", "0"),
     ("use_tcmalloc", "0"),
@@ -103,12 +103,12 @@ const GONE: &[(&str, &str)] = &[
     ("vm_enabled", "0"),
 ];
 
-/// What the real server told of itself.
+/// The real server's fields.
 #[derive(Debug)]
 pub(super) struct Info(Vec<(String, String)>);
 
 impl Info {
-    /// Takes the answer to INFO; there is nothing in it if that is an error.
+    /// Parses the reply to INFO; an error gives no fields.
     pub(super) fn parse(reply: &[u8]) -> Self {
         let lines = text(reply);
         let pairs = lines.lines().skip(1).filter_map(|line| line.split_once(':'));
@@ -123,7 +123,7 @@ impl Info {
         self.0.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
-    /// Returns the answer to INFO of that version; the section counts where there are any.
+    /// Returns the reply to INFO of that version. The section counts for versions that have sections.
     pub(super) fn written_by(&self, version: Played, section: &str) -> Vec<u8> {
         let sections = match version {
             Played::V1_2 => V1_2,
@@ -145,7 +145,7 @@ impl Info {
         bulk(parts.join("\r\n").as_bytes())
     }
 
-    /// The line of a field, or the lines of a numbered one; nothing for what the real server does not have now.
+    /// The line of a field, or the lines of a numbered one; empty for a field that the real server does not report.
     fn lines(&self, version: Played, field: &str) -> String {
         if let Some(prefix) = field.strip_suffix('*') {
             let numbered = self.0.iter().filter_map(|(name, value)| {
@@ -156,20 +156,21 @@ impl Info {
             });
             return numbered.collect();
         }
-        let now = NOW_CALLED.iter().find(|(old, _)| *old == field).map_or(field, |(_, now)| now);
-        let gone = || GONE.iter().find(|(old, _)| *old == field).map(|(_, value)| *value);
+        let now = RENAMED.iter().find(|(old, _)| *old == field).map_or(field, |(_, now)| now);
+        let removed = || REMOVED.iter().find(|(old, _)| *old == field).map(|(_, value)| *value);
         let value =
-            if field == "redis_version" { Some(version.number()) } else { self.value(now).or_else(gone) };
+            if field == "redis_version" { Some(version.number()) } else { self.value(now).or_else(removed) };
         value.map(|value| format!("{field}:{value}\r\n")).unwrap_or_default()
     }
 }
 
-/// Databases had no `avg_ttl`, and of a replica only address, port and state were told, without their names.
+/// Databases had no `avg_ttl`, and a replica's line only had its address, port and state, without names.
 fn shorter(value: &str) -> String {
     match value.strip_prefix("ip=") {
         Some(replica) => {
-            let told = replica.split(',').take(3);
-            told.map(|part| part.split_once('=').map_or(part, |(_, value)| value))
+            let fields = replica.split(',').take(3);
+            fields
+                .map(|part| part.split_once('=').map_or(part, |(_, value)| value))
                 .collect::<Vec<_>>()
                 .join(",")
         }

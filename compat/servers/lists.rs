@@ -1,13 +1,13 @@
-//! Lists that are waited for, as versions before 2.6 had them.
+//! Lists that clients block on, as versions before 2.6 had them.
 //!
-//! Who waits, and who is served first, is the real server's work. Played is what else there was to see: that a list with a time to
-//! live was deleted by waiting for it, and that an item for somebody who waited never was in the list.
+//! Which client blocks, and which is served first, is the real server's work. Played is the rest: a list with a time to live was
+//! deleted by blocking on it, and an item that went to a blocked client never was in the list.
 
 use std::io;
 
 use super::resp::{self, Request, text};
 
-/// Deletes what has a time to live, up to the list that the command is going to find.
+/// Deletes the lists that have a time to live, up to the first that the command will find.
 const DELETE_UP_TO_FIRST: &str = "
     for _, key in ipairs(KEYS) do
         if redis.call('PTTL', key) >= 0 then redis.call('DEL', key) end
@@ -15,11 +15,11 @@ const DELETE_UP_TO_FIRST: &str = "
     end
     return 0";
 
-pub(super) fn is_waiting(name: &str) -> bool {
+pub(super) fn is_blocking(name: &str) -> bool {
     ["BLPOP", "BRPOP"].contains(&name)
 }
 
-/// What goes before a command that waits, before 2.2: it looked up each list as one that is going to be written.
+/// The script that runs before a blocking command of versions before 2.2: they looked up each list as one to be written.
 pub(super) fn deleting_before(request: &Request) -> Request {
     let [_, keys @ .., _timeout] = request.words.as_slice() else { unreachable!("it takes two arguments") };
     let count = keys.len().to_string();
@@ -28,8 +28,8 @@ pub(super) fn deleting_before(request: &Request) -> Request {
     Request::of(&words)
 }
 
-/// The same command with its timeout as it was read before 2.2: as far as it is a whole number, and else as 0, which is for ever.
-/// A negative one was over at once.
+/// The same command with its timeout as versions before 2.2 read it: its leading whole number, and without one 0, which is for
+/// ever. A negative one ended at once.
 pub(super) fn with_whole_timeout(request: &Request) -> Request {
     let mut words: Vec<&[u8]> = request.words.iter().map(Vec::as_slice).collect();
     let given = text(words.pop().unwrap_or_default());
@@ -59,8 +59,8 @@ impl Queued {
         self.0.clear();
     }
 
-    /// Returns each EXPIRE that follows a push to the same list, with its place. Not where another command could be why the list
-    /// is gone afterwards.
+    /// Returns each EXPIRE that follows a push to the same list, with its place; none where another command may have removed the
+    /// list.
     pub(super) fn expiring_after_a_push(&self) -> Vec<(usize, &[u8])> {
         let mut pushed: Vec<&[u8]> = Vec::new();
         let mut expiring: Vec<(usize, &[u8])> = Vec::new();
@@ -85,24 +85,24 @@ impl Queued {
     }
 }
 
-/// The answer to EXEC with 0 for each of those EXPIREs whose list was not there, as its item had gone to somebody who waited.
+/// The reply to EXEC with 0 for each of these EXPIREs whose list is missing, as its item went to a blocked client.
 ///
-/// `exist` has the answers to EXISTS right after the transaction.
+/// `exist` has the replies to EXISTS right after the transaction.
 pub(super) fn without_a_list(
     done: Vec<u8>,
     expiring: &[(usize, &[u8])],
     exist: &[Vec<u8>],
 ) -> io::Result<Vec<u8>> {
-    let mut answers = resp::elements(&done)?;
-    if answers.is_empty() {
-        // It was not carried out.
+    let mut replies = resp::elements(&done)?;
+    if replies.is_empty() {
+        // It was not executed.
         return Ok(done);
     }
     for ((place, _), exists) in expiring.iter().zip(exist) {
-        match answers.get_mut(*place) {
-            Some(answer) if answer == b":1\r\n" && exists == b":0\r\n" => *answer = b":0\r\n".to_vec(),
+        match replies.get_mut(*place) {
+            Some(reply) if reply == b":1\r\n" && exists == b":0\r\n" => *reply = b":0\r\n".to_vec(),
             _ => {}
         }
     }
-    Ok([format!("*{}\r\n", answers.len()).into_bytes(), answers.concat()].concat())
+    Ok([format!("*{}\r\n", replies.len()).into_bytes(), replies.concat()].concat())
 }

@@ -1,20 +1,21 @@
-//! The gate: stands before a real, current `redis-server`, and makes of it what a test needs.
+//! A proxy in front of a real, current `redis-server`, for what a test needs of a server.
 //!
-//! It writes down what was asked (`proxy`), lets single commands come to harm (`harm`), and plays an old version if it is told
-//! to: what that knew (`versions`), what it did otherwise (`quirks`, `lists`) and what it told of itself (`info`). Nothing is played
-//! that the real server does as well, so what a test sees of keys, lists and transactions is the work of a real one. What is
-//! not played is in `README.md`.
+//! It records commands (`proxy`, `asked`), injects faults into single commands (`faults`), and plays an old version if told to:
+//! the commands of that version (`versions`), what it did differently (`quirks`, `lists`) and its INFO (`info`). What the real
+//! server does as well is left to it: keys, lists and transactions are its own work. `README.md` lists what is not played.
 
-mod proxy;
-mod harm;
+mod asked;
+mod faults;
 mod info;
 mod lists;
 mod presence;
+mod proxy;
 mod quirks;
 mod real;
 mod resp;
 mod versions;
 
-pub(crate) use proxy::{Asked, Proxy, Seat};
-pub(crate) use harm::{Fault, Hold};
+pub(crate) use asked::{Asked, Position};
+pub(crate) use faults::{Fault, Hold};
+pub(crate) use proxy::Proxy;
 pub(crate) use versions::Played;

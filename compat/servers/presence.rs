@@ -1,14 +1,14 @@
-//! Whether a client is still there while the server waits on its behalf.
+//! Whether a client is still connected while a blocking command runs for it.
 //!
-//! A server that waits with BLPOP notices at once when its client closes the connection, and forgets it. Behind a gate it sees the
-//! gate's connection only, so that one has to be closed then: else the next item of the list would go to nobody.
+//! A server with a client blocked in BLPOP notices at once when the client closes its connection, and forgets it. Behind a proxy it
+//! sees the proxy's connection only. So the proxy closes that one then; else the next item of the list would be lost.
 
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Mutex;
 
-/// What a server may wait with before it answers; old versions have the first three.
-const WAITING: &[&str] = &[
+/// The commands that may block before they are answered; old versions have the first three.
+const BLOCKING: &[&str] = &[
     "BLPOP",
     "BRPOP",
     "BRPOPLPUSH",
@@ -22,7 +22,7 @@ const WAITING: &[&str] = &[
     "WAIT",
 ];
 
-/// One client, and the connection to the server that is its own.
+/// One client's connection to the server.
 #[derive(Debug)]
 pub(super) struct Presence {
     real: TcpStream,
@@ -31,9 +31,9 @@ pub(super) struct Presence {
 
 #[derive(Debug, Default)]
 struct State {
-    gone: bool,
-    /// A command that may wait is being carried out.
-    waits: bool,
+    client_left: bool,
+    /// A command that may block is being executed.
+    may_block: bool,
 }
 
 impl Presence {
@@ -41,27 +41,27 @@ impl Presence {
         Ok(Self { real: real.try_clone()?, state: Mutex::default() })
     }
 
-    /// Has a command carried out. If it is one that may wait, and the client leaves meanwhile or has left, it fails.
-    pub(super) fn during<T>(&self, name: &str, carry_out: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        if !WAITING.contains(&name) {
-            // What a client has sent is carried out, whether it waits for the answer or not.
-            return carry_out();
+    /// Executes a command. If it may block, and the client leaves meanwhile or has left, it fails.
+    pub(super) fn during<T>(&self, name: &str, execute: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        if !BLOCKING.contains(&name) {
+            // What a client has sent is executed, also if it does not wait for the reply.
+            return execute();
         }
-        self.change(|state| state.waits = true);
-        let done = carry_out();
-        self.change(|state| state.waits = false);
+        self.change(|state| state.may_block = true);
+        let done = execute();
+        self.change(|state| state.may_block = false);
         done
     }
 
-    /// The client has closed its connection.
-    pub(super) fn ends(&self) {
-        self.change(|state| state.gone = true);
+    /// Notes that the client has closed its connection.
+    pub(super) fn client_left(&self) {
+        self.change(|state| state.client_left = true);
     }
 
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock().unwrap();
         change(&mut state);
-        if state.gone && state.waits {
+        if state.client_left && state.may_block {
             let _may_be_closed = self.real.shutdown(Shutdown::Both);
         }
     }

@@ -1,4 +1,4 @@
-//! The gate itself: takes connections, writes down what is asked, and passes it on unless something else is to become of it.
+//! The proxy itself: accepts connections, records commands, applies faults, and forwards.
 
 use std::collections::HashMap;
 use std::io::{BufReader, Write};
@@ -9,39 +9,20 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
-use super::harm::{Fault, Faults, Hold, Which};
+use super::asked::{Asked, Position};
+use super::faults::{Fault, Faults, Hold, Which};
 use super::presence::Presence;
-use super::quirks::{Memory, Player};
+use super::quirks::{Memory, PlayedServer};
 use super::real::Real;
-use super::resp::{Request, read_trip, text};
+use super::resp::{Request, read_batch, text};
 use super::versions::Played;
 
-/// After these a server talks without being asked: the rest of the connection is passed on as it is, and not written down.
-const TALKATIVE: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
+/// After these a server pushes data by itself: the rest of the connection is forwarded as it is, and not recorded.
+const PUSHING: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
 /// More bytes than any client sends in one piece.
-const LONGEST_TRIP: usize = 1 << 16;
+const LONGEST_BATCH: usize = 1 << 16;
 
-/// One command as it came in.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
-    /// Counts the connections.
-    pub(crate) connection: usize,
-    /// In upper case.
-    pub(crate) name: String,
-    pub(crate) arguments: Vec<String>,
-    pub(crate) seat: Seat,
-}
-
-/// Where a command came in what its client sent in one piece.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Seat {
-    /// The first is 1.
-    pub(crate) place: usize,
-    /// How many came together, itself included.
-    pub(crate) of: usize,
-}
-
-/// A server in front of another. Stops listening, and closes what is open, when dropped.
+/// A proxy in front of a server. Stops listening, and closes its connections, when dropped.
 pub(crate) struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -52,26 +33,26 @@ type Delay = dyn Fn(&Asked) -> Duration + Send + Sync;
 struct Shared {
     real: SocketAddr,
     played: Mutex<Option<Played>>,
-    /// Whether the real server has a `maxmemory`. Only then is it worth a question each time.
+    /// Whether the real server has a `maxmemory`: only then is it asked each time.
     limited: AtomicBool,
     faults: Mutex<Faults>,
-    /// How keys begin that nothing is written down of, and no harm is done to.
+    /// The prefix of keys whose commands are neither recorded nor given faults.
     overlooked: Mutex<Option<&'static str>>,
     delay: Mutex<Option<Arc<Delay>>>,
     asked: Mutex<Vec<Asked>>,
-    /// Both ends of each connection.
+    /// Both streams of each connection.
     open: Mutex<HashMap<usize, Vec<TcpStream>>>,
     stopped: Mutex<bool>,
     stopping: Condvar,
 }
 
 impl Proxy {
-    /// Starts one in front of the real server at `real`, which stays what it is.
+    /// Starts a proxy in front of the server at `real` that plays no old version.
     pub(crate) fn before(real: SocketAddr) -> io::Result<Self> {
         Self::start(real, None, false)
     }
 
-    /// Starts one that makes the real server look like an old one.
+    /// Starts a proxy that makes the server at `real` behave like an old version.
     pub(crate) fn playing(version: Played, real: SocketAddr) -> io::Result<Self> {
         let limited = Memory::of(&mut Real::connect(real)?)?.is_limited();
         Self::start(real, Some(version), limited)
@@ -102,7 +83,7 @@ impl Proxy {
                 let shared = Arc::clone(&accepting);
                 shared.keep(connection, &stream);
                 thread::spawn(move || {
-                    // A client that goes away ends its connection, and nothing else.
+                    // A client that leaves ends its connection, and nothing else.
                     let _ended = shared.serve(connection, &stream);
                     shared.close(connection);
                 });
@@ -111,7 +92,7 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    /// Closes all connections, and is another version from then on: a server that is stopped and started anew.
+    /// Closes all connections and plays another version from then on, as a server that is restarted.
     pub(crate) fn restart_as(&self, version: Played) {
         *self.shared.played.lock().unwrap() = Some(version);
         self.shared.open.lock().unwrap().values().flatten().for_each(shut);
@@ -121,73 +102,74 @@ impl Proxy {
         format!("redis://{}/", self.address)
     }
 
-    /// Lets the next command of this name come to harm; several wait in a row.
+    /// Applies a fault to the next command of this name. Several apply to one command each, in order.
     pub(crate) fn next(&self, command: &'static str, fault: Fault) {
         self.shared.add(Which::Next(command), fault);
     }
 
-    /// Lets the nth command of this name from now come to harm; the next is the first.
+    /// Applies a fault to the nth command of this name from now; the next is the first.
     pub(crate) fn nth(&self, command: &'static str, n: usize, fault: Fault) {
         self.shared.add(Which::Nth(command, n), fault);
     }
 
-    /// Lets the nth command from now come to harm, whatever it is; INFO does not count.
+    /// Applies a fault to the nth command from now, of any name but INFO, which does not count.
     pub(crate) fn at(&self, n: usize, fault: Fault) {
         self.shared.add(Which::At(n), fault);
     }
 
-    /// Lets a command come to harm by its place in a trip: in the next that carries at least so many.
-    pub(crate) fn aboard(&self, place: usize, least: usize, fault: Fault) {
-        self.shared.add(Which::Aboard { place, least }, fault);
+    /// Applies a fault to the command at this place of the next batch of at least so many commands.
+    pub(crate) fn in_batch(&self, place: usize, least: usize, fault: Fault) {
+        self.shared.add(Which::InBatch { place, least }, fault);
     }
 
-    /// Holds the nth command of this name from now before it is carried out.
+    /// Holds the nth command of this name from now before it is executed.
     pub(crate) fn hold(&self, command: &'static str, n: usize) -> Hold {
         let (hold, fault) = Hold::new();
         self.nth(command, n, fault);
         hold
     }
 
-    /// From now on does no harm to what is asked of keys that begin like this, and does not write it down.
+    /// From now on neither records commands on keys with this prefix nor applies faults to them.
     pub(crate) fn overlook(&self, keys: &'static str) {
         *self.shared.overlooked.lock().unwrap() = Some(keys);
     }
 
-    /// Sleeps so long before each command is carried out, as if the request were that long on its way.
+    /// Delays each command by what `delay` returns before it is executed, as a slow network does.
     pub(crate) fn slow_down(&self, delay: impl Fn(&Asked) -> Duration + Send + Sync + 'static) {
         *self.shared.delay.lock().unwrap() = Some(Arc::new(delay));
     }
 
-    /// Returns how many of the faults that were asked for have not happened.
+    /// Returns how many faults have not happened yet.
     pub(crate) fn faults_left(&self) -> usize {
         self.shared.faults.lock().unwrap().left()
     }
 
-    /// Forgets what was asked so far.
+    /// Clears the record.
     pub(crate) fn forget(&self) {
         self.shared.asked.lock().unwrap().clear();
     }
 
-    /// Returns what was asked so far, but for INFO: a connection looks at its server when it is opened.
+    /// Returns the recorded commands without INFO, which every new connection sends.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         self.everything().into_iter().filter(|asked| asked.name != "INFO").collect()
     }
 
-    /// Returns the names of what was asked so far, but for INFO.
+    /// Returns the names of the recorded commands without INFO.
     pub(crate) fn names(&self) -> Vec<String> {
         self.asked().into_iter().map(|asked| asked.name).collect()
     }
 
-    /// Returns what was asked so far, but for INFO, with what came in one piece together.
-    pub(crate) fn trips(&self) -> Vec<Vec<Asked>> {
-        let together = |a: &Asked, b: &Asked| a.connection == b.connection && a.seat.place < b.seat.place;
+    /// Returns the recorded commands without INFO, batch by batch.
+    pub(crate) fn batches(&self) -> Vec<Vec<Asked>> {
+        let together =
+            |a: &Asked, b: &Asked| a.connection == b.connection && a.position.place < b.position.place;
         let mut asked = self.asked();
-        // Those of several connections are written down in between each other.
+        // The commands of several connections are recorded in the order in which they arrive.
         asked.sort_by_key(|asked| asked.connection);
         asked.chunk_by(together).map(<[Asked]>::to_vec).collect()
     }
 
-    /// Returns what was asked so far.
+    /// Returns the recorded commands, INFO included.
     pub(crate) fn everything(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap().clone()
     }
@@ -214,7 +196,7 @@ fn shut(stream: &TcpStream) {
 }
 
 impl Shared {
-    /// Reads all the time, also while something is carried out: so a client that leaves is noticed.
+    /// Reads at all times, also while a command is executed, so that it notices a client that leaves.
     fn serve(&self, connection: usize, client: &TcpStream) -> io::Result<()> {
         client.set_nodelay(true)?;
         let real = Real::connect(self.real)?;
@@ -223,17 +205,16 @@ impl Shared {
         let (sender, requests) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
-                let mut from_client = BufReader::with_capacity(LONGEST_TRIP, client);
+                let mut from_client = BufReader::with_capacity(LONGEST_BATCH, client);
                 loop {
-                    let trip = read_trip(&mut from_client);
-                    let of = trip.len();
-                    let seated =
-                        trip.into_iter().zip(1..).map(|(request, place)| (request, Seat { place, of }));
-                    if of == 0 || seated.map(|seated| sender.send(seated)).any(|sent| sent.is_err()) {
+                    let batch = read_batch(&mut from_client);
+                    let of = batch.len();
+                    let mut requests = batch.into_iter().zip((1..).map(|place| Position { place, of }));
+                    if of == 0 || requests.any(|request| sender.send(request).is_err()) {
                         break;
                     }
                 }
-                presence.ends();
+                presence.client_left();
                 drop(sender);
             });
             let ended = self.answer(connection, requests, client, real, &presence);
@@ -245,63 +226,63 @@ impl Shared {
     fn answer(
         &self,
         connection: usize,
-        requests: Receiver<(Request, Seat)>,
+        requests: Receiver<(Request, Position)>,
         mut to_client: &TcpStream,
         mut real: Real,
         presence: &Presence,
     ) -> io::Result<()> {
-        let mut player = self.played.lock().unwrap().map(|version| Player::new(version, self.real));
-        while let Ok((request, seat)) = requests.recv() {
+        let mut played = self.played.lock().unwrap().map(|version| PlayedServer::new(version, self.real));
+        while let Ok((request, position)) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
-            let asked = Asked { connection, name: request.name(), arguments, seat };
-            let fault = self.note(&asked);
+            let asked = Asked { connection, name: request.name(), arguments, position };
+            let fault = self.record(&asked);
             let delay = self.delay.lock().unwrap().clone();
             if let Some(delay) = delay {
                 thread::sleep(delay(&asked));
             }
 
-            let taken = player.as_ref().is_none_or(|player| player.takes(&request));
-            if TALKATIVE.contains(&asked.name.as_str()) && taken && fault.is_none() {
+            let accepted = played.as_ref().is_none_or(|played| played.accepts(&request));
+            if PUSHING.contains(&asked.name.as_str()) && accepted && fault.is_none() {
                 real.send(&request)?;
-                return pass_on(requests, to_client, &mut real);
+                return forward(requests, to_client, &mut real);
             }
-            self.watch_limit(&asked);
-            let mut carry_out = || {
-                presence.during(&asked.name, || match &mut player {
-                    Some(player) => player.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
+            self.notice_limit(&asked);
+            let mut execute = || {
+                presence.during(&asked.name, || match &mut played {
+                    Some(played) => played.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
                     None => real.ask(&request),
                 })
             };
-            // A client may leave before its answers come; what it has sent is carried out nevertheless.
-            let mut say = |reply: &[u8]| drop(to_client.write_all(reply));
+            // A client may leave before its replies come; what it has sent is executed all the same.
+            let mut reply_with = |reply: &[u8]| drop(to_client.write_all(reply));
             match fault {
-                None => say(&carry_out()?),
+                None => reply_with(&execute()?),
                 Some(Fault::SwallowRequest) => {}
-                Some(Fault::SwallowAnswer) => drop(carry_out()?),
+                Some(Fault::SwallowAnswer) => drop(execute()?),
                 Some(Fault::AnswerLate(delay)) => {
-                    let reply = carry_out()?;
+                    let reply = execute()?;
                     thread::sleep(delay);
-                    say(&reply);
+                    reply_with(&reply);
                 }
                 Some(Fault::CutBefore) => return Ok(()),
-                Some(Fault::CutAfter) => return carry_out().map(drop),
+                Some(Fault::CutAfter) => return execute().map(drop),
                 Some(Fault::CutWithin) => {
-                    let reply = carry_out()?;
+                    let reply = execute()?;
                     return to_client.write_all(&reply[..reply.len() / 2]);
                 }
-                Some(Fault::HalfOpen) => return self.wait_for_the_end(),
-                Some(Fault::Say(text)) => say(text.as_bytes()),
-                Some(Fault::Hold(door)) => {
-                    door.wait();
-                    say(&carry_out()?);
+                Some(Fault::HalfOpen) => return self.wait_until_stopped(),
+                Some(Fault::Say(text)) => reply_with(text.as_bytes()),
+                Some(Fault::Hold(held)) => {
+                    held.wait();
+                    reply_with(&execute()?);
                 }
             }
         }
         Ok(())
     }
 
-    /// Writes down what is asked, and returns what is to become of it.
-    fn note(&self, asked: &Asked) -> Option<Fault> {
+    /// Records a command, and returns its fault.
+    fn record(&self, asked: &Asked) -> Option<Fault> {
         let overlooked = *self.overlooked.lock().unwrap();
         let key = asked.arguments.first();
         if overlooked.is_some_and(|keys| key.is_some_and(|key| key.starts_with(keys))) {
@@ -317,7 +298,7 @@ impl Shared {
 
     fn keep(&self, connection: usize, stream: &TcpStream) {
         self.open.lock().unwrap().entry(connection).or_default().extend(stream.try_clone());
-        // Too late to be closed with the others.
+        // It came too late to be closed with the others.
         if *self.stopped.lock().unwrap() {
             shut(stream);
         }
@@ -327,13 +308,13 @@ impl Shared {
         self.open.lock().unwrap().remove(&connection).iter().flatten().for_each(shut);
     }
 
-    fn wait_for_the_end(&self) -> io::Result<()> {
+    fn wait_until_stopped(&self) -> io::Result<()> {
         drop(self.stopping.wait_while(self.stopped.lock().unwrap(), |stopped| !*stopped).unwrap());
         Ok(())
     }
 
-    /// Notices a limit that is set through the gate.
-    fn watch_limit(&self, asked: &Asked) {
+    /// Notices a memory limit that is set through the proxy.
+    fn notice_limit(&self, asked: &Asked) {
         if asked.name == "CONFIG" && asked.arguments.iter().any(|word| word.eq_ignore_ascii_case("maxmemory"))
         {
             self.limited.store(true, Ordering::SeqCst);
@@ -341,8 +322,8 @@ impl Shared {
     }
 }
 
-/// Passes on both ways until one side ends.
-fn pass_on(requests: Receiver<(Request, Seat)>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
+/// Forwards both ways until one side ends.
+fn forward(requests: Receiver<(Request, Position)>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
     let real_stream = real.stream().try_clone()?;
     thread::scope(|scope| {
         scope.spawn(move || {

@@ -1,7 +1,7 @@
-//! What an old version does otherwise than a current one.
+//! What an old version does differently from a current one.
 //!
 //! Where a command works on keys, the difference is a script that the real server runs in its place. So it is atomic, it can
-//! be queued in a transaction as the command itself, and its answer is of the same kind.
+//! be queued in a transaction like the command itself, and its reply is of the same kind.
 
 use std::io;
 use std::net::SocketAddr;
@@ -12,8 +12,8 @@ use super::real::Real;
 use super::resp::{self, Request, text};
 use super::versions::{OVER_MEMORY, Played};
 
-/// What deletes its key first if that has a time to live, before 2.2. Measured for SETNX; for the rest read in the sources of
-/// 1.0, where they all look their key up in the same way, and told in the reference of EXPIRE.
+/// The commands that, before 2.2, first delete a key with a time to live. Measured for SETNX; for the rest read in the source of
+/// 1.0, where all of them look their key up in the same way, and in the reference of EXPIRE.
 const DELETING_FIRST: &[&str] = &[
     "SETNX",
     "INCR",
@@ -38,14 +38,14 @@ const DELETE_FIRST: &str = "
     if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end
     return redis.pcall(unpack(ARGV))";
 
-/// A time to live that is there already stays, and the answer is 0. A time that has passed deletes the key nevertheless.
+/// An existing time to live stays, and the reply is 0. A time that has passed deletes the key all the same.
 const EXPIRE_ONCE: &str = "
     local left = tonumber(ARGV[3])
     if left and string.upper(ARGV[1]) == 'EXPIREAT' then left = left - redis.call('TIME')[1] end
     if left and left > 0 and redis.call('PTTL', KEYS[1]) >= 0 then return 0 end
     return redis.pcall(unpack(ARGV))";
 
-/// Whole seconds that the clock, whole seconds as well, still has to go.
+/// The time to live in whole seconds, rounded up: those servers' clocks had whole seconds as well.
 const TTL_ROUNDED_UP: &str = "
     local left = redis.call('PTTL', KEYS[1])
     if left < 0 then return -1 end
@@ -56,23 +56,23 @@ const LEFT_OR_MINUS_ONE: &str = "return math.max(-1, redis.call(ARGV[1], KEYS[1]
 
 /// One connection to a server that plays an old version.
 #[derive(Debug)]
-pub(super) struct Player {
+pub(super) struct PlayedServer {
     version: Played,
     address: SocketAddr,
     in_multi: bool,
-    /// Something was not queued since MULTI.
+    /// A command was refused since MULTI.
     spoiled: bool,
     queued: Queued,
-    /// For looking at the memory while the connection itself may be in a transaction.
+    /// Asks for the memory while the connection itself may be in a transaction.
     aside: Option<Real>,
 }
 
-impl Player {
+impl PlayedServer {
     pub(super) fn new(version: Played, address: SocketAddr) -> Self {
         Self { version, address, in_multi: false, spoiled: false, queued: Queued::default(), aside: None }
     }
 
-    /// Has a command carried out, if this version has it, as this version did. `limited` says that there is a `maxmemory`.
+    /// Executes a command as this version did, or refuses it. `limited`: the server has a `maxmemory`.
     pub(super) fn answer(
         &mut self,
         request: &Request,
@@ -84,7 +84,7 @@ impl Player {
             self.spoiled |= self.in_multi;
             return Ok(resp::error(&words));
         }
-        // From 2.6.5 on; before, EXEC carries out the rest.
+        // From 2.6.5 on; before, EXEC executes the rest.
         if name == "EXEC" && self.spoiled && self.version >= Played::V2_6 {
             real.ask(&Request::of(&[b"DISCARD"]))?;
             self.transaction_ends();
@@ -103,10 +103,10 @@ impl Player {
                     .collect::<Vec<_>>(),
             )
         });
-        let reply = if version < Played::V2_2 && lists::is_waiting(&name) {
-            self.wait(request, real)?
+        let reply = if version < Played::V2_2 && lists::is_blocking(&name) {
+            self.block(request, real)?
         } else {
-            real.ask_reworded(script.as_ref().unwrap_or(request), &|said| version.reworded(said))?
+            real.ask_reworded(script.as_ref().unwrap_or(request), &|refusal| version.reworded(refusal))?
         };
         if name == "INFO" && reply.starts_with(b"$") {
             let section = request.words.get(1).map_or(String::new(), |word| text(word));
@@ -122,12 +122,13 @@ impl Player {
         Ok(reply)
     }
 
-    /// EXEC before 2.6: an item went to somebody who waited when it was pushed, and not after the transaction.
+    /// EXEC before 2.6: a pushed item went to a blocked client at the push, and not after the transaction.
     fn exec(&mut self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
         let expiring = self.queued.expiring_after_a_push();
         let exist = expiring.iter().map(|(_, key)| Request::of(&[b"EXISTS", key]));
         let requests: Vec<Request> = [Request::of(&[&request.words[0]])].into_iter().chain(exist).collect();
-        let mut replies = real.ask_together(&requests, &|said| self.version.reworded(said))?.into_iter();
+        let mut replies =
+            real.ask_together(&requests, &|refusal| self.version.reworded(refusal))?.into_iter();
         let done = replies.next().unwrap_or_default();
         let reply = lists::without_a_list(done, &expiring, replies.as_slice())?;
         self.transaction_ends();
@@ -135,12 +136,12 @@ impl Player {
     }
 
     /// BLPOP and BRPOP before 2.2.
-    fn wait(&self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
+    fn block(&self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
         let mut requests = vec![lists::with_whole_timeout(request)];
         if !self.in_multi {
             requests.insert(0, lists::deleting_before(request));
         }
-        let mut replies = real.ask_together(&requests, &|said| self.version.reworded(said))?;
+        let mut replies = real.ask_together(&requests, &|refusal| self.version.reworded(refusal))?;
         Ok(replies.pop().unwrap_or_default())
     }
 
@@ -149,8 +150,8 @@ impl Player {
         self.queued.clear();
     }
 
-    /// Whether it comes to anything at all.
-    pub(super) fn takes(&self, request: &Request) -> bool {
+    /// Whether this version has the command, with so many arguments.
+    pub(super) fn accepts(&self, request: &Request) -> bool {
         self.version.refuses(&request.words).is_none()
     }
 
@@ -158,8 +159,8 @@ impl Player {
         if let Some(words) = self.version.refuses(&request.words) {
             return Ok(Some(words));
         }
-        // Before it is queued, and for EXEC as well: the transaction is then as open as before.
-        if limited && self.version.minds_memory(name) && self.is_over_memory()? {
+        // Before it is queued, and for EXEC as well: the transaction then stays open.
+        if limited && self.version.is_refused_over_memory(name) && self.is_over_memory()? {
             return Ok(Some(OVER_MEMORY.into()));
         }
         Ok(if self.in_multi { None } else { self.version.refuses_within(&request.words) })
@@ -184,7 +185,7 @@ fn script(version: Played, name: &str) -> Option<&'static str> {
     }
 }
 
-/// How much memory the real server may use, and does. Nothing of both where it tells nothing without a password.
+/// How much memory the real server may use, and uses. Both are 0 if it reports nothing without a password.
 #[derive(Debug)]
 pub(super) struct Memory {
     limit: u64,

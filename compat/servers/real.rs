@@ -11,7 +11,7 @@ pub(super) struct Real(BufReader<TcpStream>);
 impl Real {
     pub(super) fn connect(address: SocketAddr) -> io::Result<Self> {
         let stream = TcpStream::connect(address)?;
-        // Small answers to small requests must not wait for each other.
+        // Without it, small requests and replies wait for each other.
         stream.set_nodelay(true)?;
         Ok(Self(BufReader::new(stream)))
     }
@@ -20,12 +20,12 @@ impl Real {
         self.0.get_mut().write_all(&request.raw)
     }
 
-    /// Has a request carried out and returns the reply as it came.
+    /// Executes a request, and returns the reply as it came.
     pub(super) fn ask(&mut self, request: &Request) -> io::Result<Vec<u8>> {
         self.ask_reworded(request, &|_| None)
     }
 
-    /// The same, with errors in other words.
+    /// The same, with errors reworded.
     pub(super) fn ask_reworded(
         &mut self,
         request: &Request,
@@ -35,8 +35,8 @@ impl Real {
         read_reply(&mut self.0, reworded)
     }
 
-    /// Has several carried out, and returns their replies. They are sent in one piece, which the server reads in one piece unless it
-    /// is a long one: nobody else's request comes between.
+    /// Executes several requests, and returns their replies. They are sent in one piece, which the server reads in one piece unless
+    /// it is long, so that no other client's request comes between.
     pub(super) fn ask_together(
         &mut self,
         requests: &[Request],

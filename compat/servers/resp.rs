@@ -1,4 +1,4 @@
-//! The protocol, as far as a gate has to understand it: where a request or a reply ends, and the words of a request.
+//! The protocol, as far as the proxy has to understand it: where a request or a reply ends, and the words of a request.
 
 use std::io::{self, BufRead, BufReader, Read};
 
@@ -46,18 +46,18 @@ fn read_request(stream: &mut impl BufRead) -> io::Result<Option<Request>> {
     Ok((!words.is_empty()).then_some(Request { raw, words }))
 }
 
-/// Reads a request, and those that have come in one piece with it; none at the end of the stream.
-pub(super) fn read_trip(stream: &mut BufReader<impl Read>) -> Vec<Request> {
-    let mut trip = Vec::new();
-    while trip.is_empty() || !stream.buffer().is_empty() {
+/// Reads a batch: a request, and those that arrived in one piece with it; empty at the end of the stream.
+pub(super) fn read_batch(stream: &mut BufReader<impl Read>) -> Vec<Request> {
+    let mut batch = Vec::new();
+    while batch.is_empty() || !stream.buffer().is_empty() {
         let Ok(Some(request)) = read_request(stream) else { break };
-        trip.push(request);
+        batch.push(request);
     }
-    trip
+    batch
 }
 
-/// Reads a reply of any kind, with what was pushed before it. Errors, also those within an array, are put in other words where
-/// `reworded` has any.
+/// Reads a reply of any kind, with what was pushed before it. Errors, also within an array, are replaced by what `reworded`
+/// returns.
 pub(super) fn read_reply(
     stream: &mut impl BufRead,
     reworded: &dyn Fn(&str) -> Option<String>,

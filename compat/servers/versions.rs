@@ -1,7 +1,7 @@
-//! What old versions of Redis knew, and in which words they said no.
+//! The commands that old versions of Redis knew, and the words of their refusals.
 //!
-//! Versions are those of "Available since" and of the history of each command in the Redis command reference; where a line says
-//! *measured* or *read*, it was run on a server of that age or read in its source, and the reference says otherwise or nothing.
+//! Versions are those of "Available since" and of the history of each command in the Redis command reference. Where a line says
+//! *measured* or *read*, it was run on a server of that age or read in its source, and the reference differs or is silent.
 
 use std::ops::RangeInclusive;
 
@@ -9,7 +9,7 @@ use super::resp::text;
 
 use Played::{V1_2, V2_0, V2_4, V2_6};
 
-/// A version that the gate can play, as the last release of it.
+/// A version that the proxy can play, by its last release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Played {
     V1_2,
@@ -19,12 +19,12 @@ pub(crate) enum Played {
     V2_6,
 }
 
-/// Takes any number of arguments from so many on.
+/// At least so many arguments.
 const fn from(least: usize) -> RangeInclusive<usize> {
     least..=usize::MAX
 }
 
-/// The command, the version in which it appeared, and how many arguments it takes in 2.6. What is not here is refused.
+/// The command, the version in which it appeared, and how many arguments it takes in 2.6. Other commands are refused.
 #[rustfmt::skip]
 const COMMANDS: &[(&str, &str, RangeInclusive<usize>)] = &[
     // Connection and server.
@@ -134,7 +134,7 @@ const COMMANDS: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("SCRIPT",       "2.6.0",  from(1)),
 ];
 
-/// The command, the version from which it takes what the table above says, and what it took before.
+/// The command, the version from which the arguments of the table above apply, and those before.
 const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("INFO", "2.6.0", 0..=0),
     ("SET", "2.6.12", 2..=2),
@@ -145,8 +145,8 @@ const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("SHUTDOWN", "2.6.0", 0..=0), // read: without SAVE or NOSAVE in 2.4
 ];
 
-/// What adds data, and is therefore refused by a server over its `maxmemory`; up to 2.4 EXEC is among them, whatever is to be
-/// carried out (read: its flag in the sources of 2.1, and of the time between 2.2 and 2.4).
+/// The commands that add data, which a server over its `maxmemory` refuses. Up to 2.4 EXEC is among them, with any content
+/// (read: its flag in the source of 2.1, and of the time between 2.2 and 2.4).
 #[rustfmt::skip]
 const ADDING: &[&str] = &[
     "SET", "SETNX", "GETSET", "SETEX", "INCR", "DECR", "INCRBY", "DECRBY", "MSET", "MSETNX", "APPEND",
@@ -156,8 +156,8 @@ const ADDING: &[&str] = &[
 
 pub(super) const OVER_MEMORY: &str = "ERR command not allowed when used memory > 'maxmemory'";
 
-/// How a current server's words begin, up to which version it was said otherwise, and how.
-const SAID_BEFORE: &[(&str, Played, &str)] = &[
+/// How a current server's refusal begins, the last version with another one, and that other one.
+const WORDED_BEFORE: &[(&str, Played, &str)] = &[
     ("WRONGTYPE ", V2_4, "ERR Operation against a key holding the wrong kind of value"),
     ("OOM command not allowed", V2_4, OVER_MEMORY),
     ("NOAUTH ", V2_6, "ERR operation not permitted"),
@@ -169,7 +169,7 @@ const SAID_BEFORE: &[(&str, Played, &str)] = &[
 impl Played {
     pub(crate) const ALL: [Self; 5] = [V1_2, V2_0, Self::V2_2, V2_4, V2_6];
 
-    /// As the server reports it.
+    /// The number that the server reports.
     pub(crate) fn number(self) -> &'static str {
         match self {
             Self::V1_2 => "1.2.6",
@@ -180,7 +180,7 @@ impl Played {
         }
     }
 
-    /// As people call it.
+    /// The usual short name.
     pub(crate) fn name(self) -> &'static str {
         &self.number()[..3]
     }
@@ -191,7 +191,7 @@ impl Played {
         parts(self.number()) >= parts(since)
     }
 
-    /// Returns what is said to a command that this version does not know, or not with so many arguments.
+    /// Returns the refusal of a command that this version does not know, or not with so many arguments.
     pub(super) fn refuses(self, words: &[Vec<u8>]) -> Option<String> {
         let name = text(&words[0]).to_uppercase();
         let listed = COMMANDS.iter().find(|(command, since, _)| *command == name && self.has(since));
@@ -201,8 +201,8 @@ impl Played {
         (!takes.contains(&(words.len() - 1))).then(|| self.wrong_number(&name))
     }
 
-    /// Returns what is said to options and subcommands that this version does not know: when the command is carried out, and
-    /// so not while it is queued.
+    /// Returns the refusal of options and subcommands that this version does not know. It comes when the command is executed, and so
+    /// not while it is queued.
     pub(super) fn refuses_within(self, words: &[Vec<u8>]) -> Option<String> {
         let words: Vec<String> = words.iter().map(|word| text(word).to_uppercase()).collect();
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
@@ -225,7 +225,7 @@ impl Played {
         }
     }
 
-    /// Read: whole seconds until 6.0; before 2.2 whatever there was of a number in it.
+    /// Read: whole seconds until 6.0; before 2.2 the leading number of any text.
     fn refuses_timeout(self, timeout: &str) -> Option<&'static str> {
         match timeout.parse() {
             _ if self <= V2_0 => None,
@@ -236,12 +236,12 @@ impl Played {
         }
     }
 
-    /// Read: 1.0 names no command; 1.3.4, and everything since, names it as it was typed.
+    /// Read: 1.0 names no command; 1.3.4 and all later ones name it as it was typed.
     fn unknown(self, typed: &str) -> String {
         if self < V2_0 { "ERR unknown command".into() } else { format!("ERR unknown command '{typed}'") }
     }
 
-    /// Read: as above, in the server's own spelling.
+    /// Read: as above, in lower case.
     fn wrong_number(self, name: &str) -> String {
         match self {
             Self::V1_2 => "ERR wrong number of arguments".into(),
@@ -249,14 +249,14 @@ impl Played {
         }
     }
 
-    /// Returns what this version said instead of what a current one says.
-    pub(super) fn reworded(self, said: &str) -> Option<String> {
-        let line = SAID_BEFORE.iter().find(|(now, until, _)| said.starts_with(now) && self <= *until);
+    /// Returns this version's words for a current server's refusal, if they differ.
+    pub(super) fn reworded(self, current: &str) -> Option<String> {
+        let line = WORDED_BEFORE.iter().find(|(now, until, _)| current.starts_with(now) && self <= *until);
         line.map(|(_, _, before)| (*before).to_owned())
     }
 
     /// Whether this version refuses the command over its `maxmemory` in a way that a current server does not.
-    pub(super) fn minds_memory(self, name: &str) -> bool {
+    pub(super) fn is_refused_over_memory(self, name: &str) -> bool {
         self <= V2_4 && ADDING.contains(&name)
     }
 }

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let options = Options::parse();
     // A replica is to be told of as well, not refused.
     let told =
-        Locker::builder(&options.url).and_then(|settings| settings.skip_server_check().build()?.server());
+        Locker::builder(&options.url).and_then(|settings| settings.skip_server_check().build()?.inspect());
     match told {
         Ok(server) => {
             println!("{server}");

@@ -20,7 +20,7 @@ use std::time::Duration;
 use clap::Parser;
 
 use redis_server::RedisServer;
-use servers::{Proxy, Played};
+use servers::{Played, Proxy};
 
 /// Makes a current Redis look like an old one, on a port of its own on this machine, until the standard input ends. What is
 /// played, and what is not, is in compat/servers/README.md.

@@ -27,14 +27,14 @@ const DRAFT: DeclaredLock =
 
 /// Returns the keys of the three locks.
 pub(crate) fn keys(id: u32) -> Result<Vec<String>, Error> {
-    let keys = [TRADE_PLAYERS.key(id)?, REORDER.global_key()?, DRAFT.key(id)?];
+    let keys = [TRADE_PLAYERS.key(id)?, REORDER.global_key(), DRAFT.key(id)?];
     Ok(keys.iter().map(ToString::to_string).collect())
 }
 
 /// Reads the number, takes some time, and writes it back: without the lock, trades would get lost.
 pub(crate) fn trade(locker: &Locker, id: u32, file: &Path) -> Result<Trade, Failure> {
     let asked = micros_now();
-    TRADE_PLAYERS.obtain_lock(locker, id, |held| {
+    TRADE_PLAYERS.try_with(locker, id, |held| {
         let got = micros_now();
         let number: u32 = fs::read_to_string(file)?.trim().parse()?;
         thread::sleep(Duration::from_millis(20 + chance(40)));

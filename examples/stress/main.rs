@@ -1,17 +1,16 @@
-//! Looks for two leases that are valid at once, under stress: processes take locks for short and different times, overrun
-//! them, are killed and stopped, behind a network with delays. Fails if Watched or Ttl ever shows one, and also if the gem's
-//! protocol shows none: then the checker would see nothing.
+//! Searches for two leases that are valid at once, under stress: processes take locks for short and different times, outlive
+//! their leases, are killed and stopped, behind a network with delays. Fails if Watched or Ttl has such an overlap. Fails as well
+//! if the gem's protocol has none: then the checker would find nothing.
 //!
 //! `make stress`, or `cargo run --release --example stress -- --help`.
 //!
-//! What is put under stress, and the checker, are in `arena/`, which the tests use as well.
+//! The stress itself and the checker are in `harness/`, which the tests use as well.
 
-mod arena;
+mod harness;
 mod options;
 mod progress;
 mod report;
 
-// It serves the tests and the benches as well, which call more of it.
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]
 mod redis_server;
@@ -28,20 +27,20 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 
-use arena::chance::Chance;
-use arena::{Arena, Failure, Player, check, network};
+use harness::random::Random;
+use harness::{Contender, Failure, Harness, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
-use report::Game;
+use report::Summary;
 use servers::Proxy;
 use shield::Parent;
 
-/// How long the gem's protocol may take to go wrong.
-const LONGEST_LOOK: Duration = Duration::from_secs(120);
+/// How long a contender that must overlap may take to do so.
+const OVERLAP_LIMIT: Duration = Duration::from_secs(120);
 
 fn main() -> ExitCode {
-    if let Some(outcome) = arena::as_worker() {
+    if let Some(outcome) = harness::as_worker() {
         return outcome;
     }
     let done = match Arguments::parse().part {
@@ -54,67 +53,68 @@ fn main() -> ExitCode {
     })
 }
 
-/// Has one player play after the other, and says what came of it.
+/// Runs one contender after the other, and prints the results.
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
-    let arena = options.arena();
-    let games = options.games()?;
+    let harness = options.harness();
+    let contenders = options.games()?;
     println!(
         "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
-        arena.workers, arena.threads, arena.keys
+        harness.workers, harness.threads, harness.keys
     );
-    let games: Vec<Game> = games
+    let summaries: Vec<Summary> = contenders
         .into_iter()
-        .map(|(player, wanted)| play(&arena, player, wanted, options, &parent))
+        .map(|(contender, wanted)| run_one(&harness, contender, wanted, options, &parent))
         .collect::<Result<_, Failure>>()?;
-    println!("{}\n{}", report::table(&games), report::sentence(&games));
-    let well = games.iter().all(|game| game.problems().is_empty());
-    Ok(if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    println!("{}\n{}", report::table(&summaries), report::verdict(&summaries));
+    let passed = summaries.iter().all(|summary| summary.problems().is_empty());
+    Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Has one player play on a server of its own until there have been enough holds.
-fn play(
-    arena: &Arena,
-    player: Player,
+/// Runs one contender on a server of its own until there are enough acquisitions.
+fn run_one(
+    harness: &Harness,
+    contender: Contender,
     wanted: usize,
     options: &Options,
     parent: &Parent,
-) -> Result<Game, Failure> {
+) -> Result<Summary, Failure> {
     let server = RedisServer::start()?;
     let proxy = match options.playing {
         Some(version) => Proxy::playing(version, server.address())?,
         None => Proxy::before(server.address())?,
     };
-    let chance = Chance::new();
-    proxy.slow_down(move |asked| network::delay(&chance, &asked.name));
-    let mut progress = Progress::start(player, wanted)?;
+    let random = Random::new();
+    proxy.slow_down(move |asked| network::delay(&random, &asked.name));
+    let mut progress = Progress::start(contender, wanted)?;
     let began = Instant::now();
-    let account = arena.run(player, &proxy.url(), |holds| {
-        // What was asked would be gigabytes.
+    let run = harness.run(contender, &proxy.url(), |holds| {
+        // The record of all commands would be gigabytes.
         proxy.forget();
         progress.advance(holds.len());
         if parent.is_gone() {
-            return Err("interrupted; the workers and the server are gone".into());
+            return Err("interrupted; the workers and the server have ended".into());
         }
-        // A short run may by chance show nothing where something is to be seen.
-        let to_be_seen =
-            || !player.goes_wrong() || began.elapsed() > LONGEST_LOOK || !check(holds).overlaps.is_empty();
-        Ok(holds.len() < wanted || !to_be_seen())
+        // In a short run, the overlap that must be found may not have happened yet.
+        let complete = || {
+            !contender.must_overlap() || began.elapsed() > OVERLAP_LIMIT || !check(holds).overlaps.is_empty()
+        };
+        Ok(holds.len() < wanted || !complete())
     })?;
     drop(progress);
-    let outcome = Game::of(player, &account);
-    let problems = outcome.problems();
+    let summary = Summary::of(contender, &run);
+    let problems = summary.problems();
     for problem in &problems {
         eprintln!("stress: FAILED: {problem}");
     }
-    if player.excludes() {
-        for (earlier, later) in outcome.findings.overlaps.iter().chain(&outcome.findings.unreported).take(10)
-        {
-            eprintln!("two inside: {earlier:?}\n       and: {later:?}");
+    if contender.excludes() {
+        let findings = &summary.findings;
+        for (earlier, later) in findings.overlaps.iter().chain(&findings.unreported).take(10) {
+            eprintln!("overlap: {earlier:?}\n    and: {later:?}");
         }
     }
     if options.keep_logs || !problems.is_empty() {
-        eprintln!("{player}: the logs are kept in {}", account.logs.keep().display());
+        eprintln!("{contender}: the logs are kept in {}", run.logs.keep().display());
     }
-    Ok(outcome)
+    Ok(summary)
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use setnx_lock::Protocol;
 
-use crate::arena::{Arena, Player};
+use crate::harness::{Contender, Harness};
 use crate::servers::Played;
 use crate::version;
 
@@ -32,9 +32,9 @@ pub(crate) struct Options {
     /// How often the lock is got by Watched at least; the others, unless they are alone, do some part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// Who plays, of watched, passing (watched, with locks that pass from thread to thread and wake-ups), sharing (watched, with threads that share trips), apart (watched, with threads that never do), gem, classic and ttl: all unless given
-    #[arg(long, value_name = "PLAYER", value_delimiter = ',')]
-    only: Vec<Player>,
+    /// The contenders, of watched, handoff (watched, with handoffs and release notifications), pipelined (watched, with few connections), unpipelined (watched, with pipelining off), gem, classic and ttl: all unless given
+    #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
+    only: Vec<Contender>,
     /// Processes that contend, 1 to 32
     #[arg(long, value_name = "COUNT", default_value = "4", value_parser = clap::value_parser!(u32).range(1..=32))]
     workers: u32,
@@ -59,38 +59,44 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    pub(crate) fn arena(&self) -> Arena {
+    pub(crate) fn harness(&self) -> Harness {
         let Self { workers, threads, keys, kill_every, stop_every, .. } = *self;
-        Arena { workers, threads, keys, kill_every, stop_every }
+        Harness { workers, threads, keys, kill_every, stop_every }
     }
 
     /// Returns who plays, each with how often it is to get a lock: of those that the server is new enough for, unless they are named.
-    pub(crate) fn games(&self) -> Result<Vec<(Player, usize)>, String> {
+    pub(crate) fn games(&self) -> Result<Vec<(Contender, usize)>, String> {
         let all = self.acquisitions;
-        let games = Player::ALL.into_iter().map(|(name, player)| {
+        let games = Contender::ALL.into_iter().map(|(name, contender)| {
             let count = match name {
                 "watched" => all,
                 _ if !self.only.is_empty() => all,
                 "ttl" => all / 5,
                 _ => all * 2 / 5,
             };
-            (player, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
+            (contender, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
         });
-        let is_there = |player: &Player| self.playing.is_none_or(|version| version >= oldest(*player));
-        if let Some((player, version)) = self.only.iter().find(|player| !is_there(player)).zip(self.playing) {
-            return Err(format!("{player} needs a newer server than {}", version.name()));
+        let is_there =
+            |contender: &Contender| self.playing.is_none_or(|version| version >= oldest(*contender));
+        if let Some((contender, version)) =
+            self.only.iter().find(|contender| !is_there(contender)).zip(self.playing)
+        {
+            return Err(format!("{contender} needs a newer server than {}", version.name()));
         }
-        let asked = |player: &Player| self.only.is_empty() || self.only.contains(player);
-        Ok(games.filter(|(player, _)| asked(player) && is_there(player)).collect())
+        let asked = |contender: &Contender| self.only.is_empty() || self.only.contains(contender);
+        Ok(games.filter(|(contender, _)| asked(contender) && is_there(contender)).collect())
     }
 }
 
-/// The oldest server that the player can play on.
-fn oldest(player: Player) -> Played {
-    match player {
-        Player::Ours(Protocol::Ttl) => Played::V2_6,
-        Player::Ours(Protocol::Watched) | Player::Passing | Player::Sharing | Player::Apart => Played::V2_2,
-        Player::Ours(_) | Player::Gem => Played::V1_2,
+/// The oldest server that the contender can play on.
+fn oldest(contender: Contender) -> Played {
+    match contender {
+        Contender::Library(Protocol::Ttl) => Played::V2_6,
+        Contender::Library(Protocol::Watched)
+        | Contender::Handoff
+        | Contender::Pipelined
+        | Contender::Unpipelined => Played::V2_2,
+        Contender::Library(_) | Contender::Gem => Played::V1_2,
     }
 }
 

@@ -1,55 +1,54 @@
-//! The figures of the players, the table of them, and the verdict.
+//! The figures of each contender's run, their table, and the verdict.
 
 use std::time::Duration;
 
 use comfy_table::{CellAlignment, Table, presets};
 
-use crate::arena::{Account, Findings, Player, check};
+use crate::harness::{Contender, Findings, Run, check};
 
-/// What one player's run has shown.
+/// What one contender's run has shown.
 #[derive(Debug)]
-pub(crate) struct Game {
-    pub(crate) player: Player,
+pub(crate) struct Summary {
+    pub(crate) contender: Contender,
     pub(crate) findings: Findings,
     kills: usize,
     took: Duration,
-    troubles: Vec<String>,
+    failures: Vec<String>,
 }
 
-impl Game {
-    pub(crate) fn of(player: Player, account: &Account) -> Self {
-        let Account { holds, kills, took, troubles, .. } = account;
-        Self { player, findings: check(holds), kills: *kills, took: *took, troubles: troubles.clone() }
+impl Summary {
+    pub(crate) fn of(contender: Contender, run: &Run) -> Self {
+        let Run { holds, kills, took, problems, .. } = run;
+        Self { contender, findings: check(holds), kills: *kills, took: *took, failures: problems.clone() }
     }
 
     /// Returns what makes the run a failure, in words; nothing if all is as it must be.
     pub(crate) fn problems(&self) -> Vec<String> {
-        let Self { player, findings, .. } = self;
-        let mut problems: Vec<String> =
-            self.troubles.iter().map(|trouble| format!("{player}: {trouble}")).collect();
+        let Self { contender, findings, .. } = self;
         let (overlaps, unreported) = (findings.overlaps.len(), findings.unreported.len());
+        let mut problems = self.failures.clone();
         if findings.holds == 0 {
-            problems.push(format!("{player}: nobody ever had a lock, so nothing is shown"));
+            problems.push("no lock was ever acquired, so the run shows nothing".to_owned());
         }
-        if player.excludes() && overlaps > 0 {
-            problems.push(format!("{player}: {overlaps} leases began while another was valid"));
+        if contender.excludes() && overlaps > 0 {
+            problems.push(format!("{overlaps} leases began while another one was valid"));
         }
-        if player.excludes() && unreported > 0 {
+        if contender.excludes() && unreported > 0 {
+            problems
+                .push(format!("{unreported} holds overlapped with another, and their release reported none"));
+        }
+        if contender.must_overlap() && overlaps == 0 {
             problems.push(format!(
-                "{player}: {unreported} times others were inside, and the release did not say so"
-            ));
-        }
-        if player.goes_wrong() && overlaps == 0 {
-            problems.push(format!(
-                "{player}: no overlap in {} holds, which it has under this stress: the checker has no teeth, or the run was too short",
+                "no overlap in {} acquisitions, though it has overlaps under this stress: the checker finds none, or the run was too \
+                 short",
                 findings.holds
             ));
         }
-        problems
+        problems.into_iter().map(|problem| format!("{contender}: {problem}")).collect()
     }
 
     fn row(&self) -> Vec<String> {
-        let Findings { holds, takeovers, killed, overran, lost, unknown, overlaps, unreported } =
+        let Findings { holds, takeovers, killed, outlived, lost, unknown, overlaps, unreported } =
             &self.findings;
         let took = format!("{:.0} s", self.took.as_secs_f64());
         let counts = [
@@ -57,35 +56,35 @@ impl Game {
             *takeovers,
             self.kills,
             *killed,
-            *overran,
+            *outlived,
             *lost,
             *unknown,
             overlaps.len(),
             unreported.len(),
         ];
         let counts = counts.iter().map(ToString::to_string);
-        [self.player.to_string(), took].into_iter().chain(counts).collect()
+        [self.contender.to_string(), took].into_iter().chain(counts).collect()
     }
 }
 
-pub(crate) fn table(games: &[Game]) -> Table {
+pub(crate) fn table(summaries: &[Summary]) -> Table {
     let mut table = Table::new();
     table.load_preset(presets::UTF8_FULL_CONDENSED);
     table.set_header([
-        "player",
+        "contender",
         "time",
-        "holds",
+        "acquisitions",
         "takeovers",
         "kills",
-        "killed\ninside",
-        "overran",
+        "killed\nholders",
+        "outlived\ntheir lease",
         "lost",
-        "unknown",
-        "two valid\nleases",
-        "two inside,\nuntold",
+        "outcome\nunknown",
+        "overlaps of\nvalid leases",
+        "unreported\noverlaps",
     ]);
-    for game in games {
-        table.add_row(game.row());
+    for summary in summaries {
+        table.add_row(summary.row());
     }
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Right);
@@ -93,30 +92,30 @@ pub(crate) fn table(games: &[Game]) -> Table {
     table
 }
 
-/// Says in a sentence what the table shows.
-pub(crate) fn sentence(games: &[Game]) -> String {
-    let (safe, others): (Vec<&Game>, Vec<&Game>) = games.iter().partition(|game| game.player.excludes());
-    let count = |games: &[&Game]| {
-        let holds: usize = games.iter().map(|game| game.findings.holds).sum();
-        let overlaps: usize = games.iter().map(|game| game.findings.overlaps.len()).sum();
-        (names(games), overlaps, holds)
-    };
-    let mut sentences = Vec::new();
+/// Explains the last two columns, and says what the table shows.
+pub(crate) fn verdict(summaries: &[Summary]) -> String {
+    let (safe, others): (Vec<&Summary>, Vec<&Summary>) =
+        summaries.iter().partition(|summary| summary.contender.excludes());
+    let mut lines = vec![
+        "overlap of valid leases: a holder acquired the lock while another could still rely on it".to_owned(),
+        "unreported overlap: a holder outlived its lease, another acquired the lock, and the first one's release reported no problem"
+            .to_owned(),
+    ];
     if !safe.is_empty() {
-        let (names, overlaps, holds) = count(&safe);
-        sentences.push(format!(
-            "{names}: {overlaps} times two valid leases in {holds} holds, and there must be none."
-        ));
+        lines.push(format!("{}, and none is allowed", counted(&safe)));
     }
     if !others.is_empty() {
-        let (names, overlaps, holds) = count(&others);
-        sentences.push(format!(
-            "{names}: {overlaps} in {holds}, with different expirations on one key and delays beyond the extra second, which that protocol cannot stand."
+        lines.push(format!(
+            "{}: this protocol allows them where expirations differ on one key and delays exceed its extra second",
+            counted(&others)
         ));
     }
-    sentences.join(" ")
+    lines.join("\n")
 }
 
-fn names(games: &[&Game]) -> String {
-    games.iter().map(|game| game.player.to_string()).collect::<Vec<_>>().join(" and ")
+fn counted(summaries: &[&Summary]) -> String {
+    let names: Vec<String> = summaries.iter().map(|summary| summary.contender.to_string()).collect();
+    let acquisitions: usize = summaries.iter().map(|summary| summary.findings.holds).sum();
+    let overlaps: usize = summaries.iter().map(|summary| summary.findings.overlaps.len()).sum();
+    format!("{}: {overlaps} overlaps of valid leases in {acquisitions} acquisitions", names.join(", "))
 }

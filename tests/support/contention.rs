@@ -70,7 +70,7 @@ where
 
 /// Makes a crowd go on until a trip has carried so many.
 pub(crate) fn await_company(proxy: &Proxy, least: usize) {
-    proxy.aboard(least, least, Fault::AnswerLate(Duration::ZERO));
+    proxy.in_batch(least, least, Fault::AnswerLate(Duration::ZERO));
 }
 
 /// A member that takes a lock of its own and gives it back. What it is told of the key must be true.

@@ -1,4 +1,4 @@
-//! Who can play: this library by each of its protocols, and Classic as the gem does it.
+//! The contenders: this library by each of its protocols and in several set-ups, and Classic as the gem does it.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,117 +7,122 @@ use std::time::Duration;
 use setnx_lock::Protocol;
 
 use super::hold::Outcome;
-use super::{Failure, gem, ours};
+use super::{Failure, gem, library};
 
-/// Where threads share trips: with many more, those that are delayed would leave no connections to the others.
-const THREADS_OF_A_CONNECTION: u32 = 4;
+/// Threads per connection where commands are pipelined. With many more, the delayed ones leave no connections to the others.
+const THREADS_PER_CONNECTION: u32 = 4;
 
+/// What takes the locks in a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Player {
-    Ours(Protocol),
-    /// Watched, with locks that pass from thread to thread, and wake-ups between the processes.
-    Passing,
-    /// Watched, with few connections, so that threads share trips to the server.
-    Sharing,
-    /// Watched, with each command going alone.
-    Apart,
+pub(crate) enum Contender {
+    Library(Protocol),
+    /// Watched, with handoffs between threads and release notifications between processes.
+    Handoff,
+    /// Watched, with few connections, so that commands of several threads are pipelined together.
+    Pipelined,
+    /// Watched, with pipelining off.
+    Unpipelined,
     Gem,
 }
 
-impl Player {
+impl Contender {
     pub(crate) const ALL: [(&str, Self); 7] = [
-        ("watched", Self::Ours(Protocol::Watched)),
-        ("passing", Self::Passing),
-        ("sharing", Self::Sharing),
-        ("apart", Self::Apart),
+        ("watched", Self::Library(Protocol::Watched)),
+        ("handoff", Self::Handoff),
+        ("pipelined", Self::Pipelined),
+        ("unpipelined", Self::Unpipelined),
         ("gem", Self::Gem),
-        ("classic", Self::Ours(Protocol::Classic)),
-        ("ttl", Self::Ours(Protocol::Ttl)),
+        ("classic", Self::Library(Protocol::Classic)),
+        ("ttl", Self::Library(Protocol::Ttl)),
     ];
 
-    /// Whether it promises that no two leases are ever valid at once, whatever the delays and the expirations.
+    /// Whether it guarantees that no two leases are valid at once, with any delays and expirations.
     pub(crate) fn excludes(self) -> bool {
         match self {
-            Self::Ours(protocol) => protocol != Protocol::Classic,
-            Self::Passing | Self::Sharing | Self::Apart => true,
+            Self::Library(protocol) => protocol != Protocol::Classic,
+            Self::Handoff | Self::Pipelined | Self::Unpipelined => true,
             Self::Gem => false,
         }
     }
 
-    /// Whether it is known to go wrong under this stress.
-    pub(crate) fn goes_wrong(self) -> bool {
+    /// Whether it is known to have overlaps under this stress, so that the checker must find some.
+    pub(crate) fn must_overlap(self) -> bool {
         self == Self::Gem
     }
 
-    /// Makes what the threads of a worker take locks by.
-    pub(crate) fn table(self, url: &str, threads: u32) -> Result<Table, Failure> {
-        let watched = |connections| ours::Ours::open(url, Protocol::Watched, connections);
+    /// Opens what the threads of a worker share.
+    pub(crate) fn client(self, url: &str, threads: u32) -> Result<ProcessClient, Failure> {
+        let watched = |connections| library::Library::open(url, Protocol::Watched, connections);
         Ok(match self {
-            Self::Ours(protocol) => Table::Ours(ours::Ours::open(url, protocol, threads)?),
-            Self::Passing => Table::Ours(watched(threads)?.passing()),
-            Self::Sharing => Table::Ours(watched(threads.div_ceil(THREADS_OF_A_CONNECTION))?),
-            Self::Apart => Table::Ours(watched(threads)?.apart()),
-            Self::Gem => Table::Gem(url.to_owned()),
+            Self::Library(protocol) => {
+                ProcessClient::Library(library::Library::open(url, protocol, threads)?)
+            }
+            Self::Handoff => ProcessClient::Library(watched(threads)?.with_handoff()),
+            Self::Pipelined => ProcessClient::Library(watched(threads.div_ceil(THREADS_PER_CONNECTION))?),
+            Self::Unpipelined => ProcessClient::Library(watched(threads)?.unpipelined()),
+            Self::Gem => ProcessClient::Gem(url.to_owned()),
         })
     }
 }
 
-impl fmt::Display for Player {
+impl fmt::Display for Contender {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL.iter().find(|(_, player)| player == self).map_or("", |(name, _)| name))
+        f.pad(Self::ALL.iter().find(|(_, contender)| contender == self).map_or("", |(name, _)| name))
     }
 }
 
-impl FromStr for Player {
+impl FromStr for Contender {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
         let names = Self::ALL.map(|(name, _)| name).join(", ");
-        let player = Self::ALL.iter().find(|(name, _)| *name == text);
-        player.map(|(_, player)| *player).ok_or(format!("say one of {names}"))
+        let contender = Self::ALL.iter().find(|(name, _)| *name == text);
+        contender.map(|(_, contender)| *contender).ok_or(format!("the contenders are {names}"))
     }
 }
 
 /// What the threads of a worker share.
 #[derive(Debug)]
-pub(crate) enum Table {
-    Ours(ours::Ours),
+pub(crate) enum ProcessClient {
+    Library(library::Library),
+    /// Each thread of a gem connects for itself, to this URL.
     Gem(String),
 }
 
-impl Table {
-    /// Makes what one thread takes locks by.
-    pub(crate) fn hand(&self) -> Result<Box<dyn Hand + '_>, Failure> {
+impl ProcessClient {
+    /// Returns what one thread takes locks with.
+    pub(crate) fn for_thread(&self) -> Result<Box<dyn ThreadClient + '_>, Failure> {
         Ok(match self {
-            Self::Ours(ours) => Box::new(ours),
+            Self::Library(library) => Box::new(library),
             Self::Gem(url) => Box::new(gem::Gem::connect(url)?),
         })
     }
 }
 
-/// What one thread takes locks by.
-pub(crate) trait Hand {
-    /// Tries to get a lock with this expiration for so long; `None` if others had it.
-    fn take(
+/// What one thread takes locks with.
+pub(crate) trait ThreadClient {
+    /// Tries to acquire a lock with this expiration until the timeout; `None` if others had it.
+    fn acquire(
         &mut self,
         key: &str,
         expiration: Duration,
-        patience: Duration,
-    ) -> Result<Option<Box<dyn Held + '_>>, Failure>;
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure>;
 
-    /// Returns what there is to explain about what went before, in words.
+    /// Returns remarks on what happened since the last time, for the log.
     fn remarks(&mut self) -> Vec<String> {
         Vec::new()
     }
 }
 
 /// A lock that is held.
-pub(crate) trait Held {
-    /// How long the holder may still believe in it.
+pub(crate) trait HeldLock {
+    /// How long the holder may still rely on it.
     fn remaining(&self) -> Duration;
 
-    /// Whether it was taken over from a holder whose time had passed.
-    fn took_over(&self) -> bool;
+    /// Whether it was taken over from a holder whose lease had expired.
+    fn taken_over(&self) -> bool;
 
+    /// Releases it. Returns the outcome, and a remark for the log.
     fn release(self: Box<Self>) -> (Outcome, Option<String>);
 }

@@ -1,21 +1,21 @@
-//! One time that a lock was held, as it is known afterwards.
+//! One time that a lock was held, as the logs show it afterwards.
 
 use super::moment::Moment;
 
-/// A hold. Its times are read so that it never seems longer than it was: `enter` after the lock was granted, `leave`
-/// before it was given back, and `valid_until` not later than what the holder was promised.
+/// A hold. Its times are read so that it never seems longer than it was: `enter` after the lock was granted, the leave before it
+/// is released, and `valid_until` not later than the lease that the holder was given.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hold {
-    /// Which process; each has a number of its own, also those that were started later.
+    /// The process; each has a number of its own, also those that were started later.
     pub(crate) worker: u32,
-    /// Which of its holds.
+    /// Counts the process's holds.
     pub(crate) number: u64,
     pub(crate) key: u64,
     pub(crate) enter: Moment,
-    /// Until when the holder may believe that nobody else is inside.
+    /// Until when the holder may rely on the lock.
     pub(crate) valid_until: Moment,
-    /// Whether it was taken over from a holder whose time had passed.
-    pub(crate) took_over: bool,
+    /// Whether it was taken over from a holder whose lease had expired.
+    pub(crate) taken_over: bool,
     pub(crate) end: End,
 }
 
@@ -24,29 +24,29 @@ pub(crate) struct Hold {
 pub(crate) enum End {
     /// It lasts, as far as is known.
     Open,
-    /// The holder was dead by then, and had not begun to give it back.
+    /// The process was killed by then, and had not begun to release.
     Killed(Moment),
-    /// The holder began to give it back; what came of that is not known if he was killed over it.
+    /// The process began to release. The outcome is unknown if it was killed meanwhile.
     Left(Moment, Option<Outcome>),
 }
 
-/// What the holder was told when he gave the lock back.
+/// What the release reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Certified,
     Released,
-    /// It went to another thread of the process.
+    /// The lock passed to another thread of the process.
     HandedOff,
     Expired,
     Lost,
-    /// Nothing, which is all that the gem ever says.
+    /// Nothing: the gem's release reports nothing.
     Silent,
-    /// An error: he cannot know.
+    /// An error: the outcome is unknown.
     Failed,
 }
 
 impl Hold {
-    /// When it ended, whether or not it was valid until then; `None` if that is not known yet.
+    /// When it ended, valid or not; `None` if that is not known yet.
     pub(crate) fn ended(&self) -> Option<Moment> {
         match self.end {
             End::Open => None,
@@ -54,19 +54,16 @@ impl Hold {
         }
     }
 
-    /// Whether work under the lock went on after its time.
-    pub(crate) fn overran(&self) -> bool {
+    /// Whether work under the lock went on after its lease.
+    pub(crate) fn outlived_lease(&self) -> bool {
         matches!(self.end, End::Left(at, _) if at > self.valid_until)
     }
 
-    /// Whether the holder went away without having heard that others may have been inside.
-    pub(crate) fn left_assured(&self) -> bool {
+    /// Whether the release reported nothing of another holder.
+    pub(crate) fn reported_no_problem(&self) -> bool {
         matches!(
             self.end,
-            End::Left(
-                _,
-                Some(Outcome::Certified | Outcome::Released | Outcome::HandedOff | Outcome::Silent)
-            )
+            End::Left(_, Some(Outcome::Certified | Outcome::Released | Outcome::HandedOff | Outcome::Silent))
         )
     }
 }

@@ -1,32 +1,32 @@
-//! Where locks are put under stress: processes of many threads take a few keys for short and different times, overrun them,
-//! are killed and stopped, behind a network that delays what they send. Everybody writes down when he was inside, and a
-//! checker that knows nothing of locks looks for two at once.
+//! A stress test for locks. Processes of many threads take a few keys for short and different times, outlive their leases, are
+//! killed and stopped, behind a network that delays what they send. Each thread logs when it entered and left, and a checker
+//! that knows nothing of locks looks for two that overlap.
 //!
-//! Used by the program `stress` and by the tests, which start the server and the network. Their programs play the workers as
-//! well: `main` begins with [`as_worker`].
+//! Used by the program `stress` and by the tests, which start the server and the network. Both are started again as workers:
+//! their `main` begins with [`as_worker`].
 
-pub(crate) mod chance;
 pub(crate) mod check;
-pub(crate) mod conduct;
-mod crew;
+pub(crate) mod contender;
 mod gem;
 pub(crate) mod hold;
-mod ledger;
+mod library;
 pub(crate) mod moment;
 pub(crate) mod network;
-mod ours;
-pub(crate) mod player;
+pub(crate) mod random;
 mod record;
+mod results;
+pub(crate) mod run;
 #[path = "../../shared/tail.rs"]
 mod tail;
 mod worker;
+mod workers;
 
 use std::error::Error;
 
 pub(crate) use check::{Findings, check};
-pub(crate) use conduct::{Account, Arena};
-pub(crate) use player::Player;
+pub(crate) use contender::Contender;
+pub(crate) use run::{Harness, Run};
 pub(crate) use worker::as_worker;
 
-/// Why something did not work out, for the reader of the last line.
+/// Why the run failed, for its last line of output.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;

@@ -1,5 +1,5 @@
-//! Points in time that all processes of a machine agree on and that nobody can set back: the monotonic clock of the system,
-//! which the standard library has but does not let out of a process.
+//! Points in time that all processes of a machine share and that cannot be set back: the system's monotonic clock, which the
+//! standard library keeps within a process.
 
 use std::fmt;
 use std::num::ParseIntError;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// A point in time, written as nanoseconds since some moment of the system's.
+/// A point in time, in nanoseconds since the clock's own start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Moment(pub(crate) u64);
 

@@ -1,5 +1,5 @@
-//! A worker's log: one line for each thing that happened, in the file as soon as it is written, so that a kill loses
-//! nothing. The worker writes it while the conductor reads it.
+//! A worker's log: one line for each event, in the file as soon as it is written, so that a kill loses nothing. The worker writes
+//! it while the main process reads it.
 
 use std::fmt;
 use std::fs::File;
@@ -15,20 +15,20 @@ use super::moment::Moment;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Line {
     /// A hold has begun. Written before anything is done under the lock.
-    Enter { number: u64, key: u64, at: Moment, valid_until: Moment, took_over: bool },
-    /// A hold is about to be given back. Written before it is.
+    Enter { number: u64, key: u64, at: Moment, valid_until: Moment, taken_over: bool },
+    /// A hold is about to be released. Written before the release.
     Leave { number: u64, at: Moment },
-    /// What came of that.
+    /// The outcome of the release.
     End { number: u64, outcome: Outcome },
-    /// Something that explains the rest, in words.
+    /// A remark that explains the rest.
     Note { at: Moment, words: String },
 }
 
 const OUTCOMES: [(Outcome, &str); 7] = [
     (Outcome::Certified, "certified"),
     (Outcome::Released, "released"),
-    (Outcome::HandedOff, "handed-over"),
-    (Outcome::Expired, "overran"),
+    (Outcome::HandedOff, "handed-off"),
+    (Outcome::Expired, "expired"),
     (Outcome::Lost, "lost"),
     (Outcome::Silent, "silent"),
     (Outcome::Failed, "failed"),
@@ -37,8 +37,8 @@ const OUTCOMES: [(Outcome, &str); 7] = [
 impl fmt::Display for Line {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Enter { number, key, at, valid_until, took_over } => {
-                write!(f, "enter {number} {key} {at} {valid_until} {took_over}")
+            Self::Enter { number, key, at, valid_until, taken_over } => {
+                write!(f, "enter {number} {key} {at} {valid_until} {taken_over}")
             }
             Self::Leave { number, at } => write!(f, "leave {number} {at}"),
             Self::End { number, outcome } => {
@@ -56,12 +56,12 @@ impl FromStr for Line {
     fn from_str(text: &str) -> Result<Self, Failure> {
         let words: Vec<&str> = text.splitn(6, ' ').collect();
         Ok(match words.as_slice() {
-            ["enter", number, key, at, valid_until, took_over] => Self::Enter {
+            ["enter", number, key, at, valid_until, taken_over] => Self::Enter {
                 number: number.parse()?,
                 key: key.parse()?,
                 at: at.parse()?,
                 valid_until: valid_until.parse()?,
-                took_over: took_over.parse()?,
+                taken_over: taken_over.parse()?,
             },
             ["leave", number, at] => Self::Leave { number: number.parse()?, at: at.parse()? },
             ["end", number, name] => {
@@ -69,7 +69,7 @@ impl FromStr for Line {
                 Self::End { number: number.parse()?, outcome }
             }
             ["note", at, words @ ..] => Self::Note { at: at.parse()?, words: words.join(" ") },
-            _ => return Err(format!("a worker's log has a line that nobody writes: {text}").into()),
+            _ => return Err(format!("a worker's log has an unknown line: {text}").into()),
         })
     }
 }
@@ -88,7 +88,7 @@ impl Log {
         (&self.0).write_all(format!("{line}\n").as_bytes())
     }
 
-    /// Writes what explains the rest. That it cannot be written will show when the next hold cannot either.
+    /// Writes a remark. A failure to write shows at the next hold.
     pub(crate) fn note(&self, words: String) {
         let _ = self.write(&Line::Note { at: Moment::now(), words });
     }

@@ -1,4 +1,4 @@
-//! Puts holds together from the workers' lines.
+//! The holds of a run, put together from the workers' logs.
 
 use std::collections::HashMap;
 
@@ -6,20 +6,21 @@ use super::hold::{End, Hold};
 use super::moment::Moment;
 use super::record::Line;
 
+/// The holds so far.
 #[derive(Debug, Default)]
-pub(crate) struct Ledger {
+pub(crate) struct Results {
     pub(crate) holds: Vec<Hold>,
-    /// Where those are whose last word is still to come, by worker and number.
+    /// The places of those whose end is still to come, by worker and number.
     open: HashMap<(u32, u64), usize>,
 }
 
-impl Ledger {
+impl Results {
     pub(crate) fn add(&mut self, worker: u32, line: &Line) {
         match *line {
-            Line::Enter { number, key, at, valid_until, took_over } => {
+            Line::Enter { number, key, at, valid_until, taken_over } => {
                 self.open.insert((worker, number), self.holds.len());
                 let end = End::Open;
-                self.holds.push(Hold { worker, number, key, enter: at, valid_until, took_over, end });
+                self.holds.push(Hold { worker, number, key, enter: at, valid_until, taken_over, end });
             }
             Line::Leave { number, at } => {
                 if let Some(&place) = self.open.get(&(worker, number)) {
@@ -28,17 +29,17 @@ impl Ledger {
             }
             Line::End { number, outcome } => {
                 if let Some(place) = self.open.remove(&(worker, number))
-                    && let End::Left(_, told) = &mut self.holds[place].end
+                    && let End::Left(_, reported) = &mut self.holds[place].end
                 {
-                    *told = Some(outcome);
+                    *reported = Some(outcome);
                 }
             }
             Line::Note { .. } => {}
         }
     }
 
-    /// Takes note that a worker was dead by then.
-    pub(crate) fn died(&mut self, worker: u32, at: Moment) {
+    /// Notes that a worker was killed by then.
+    pub(crate) fn killed(&mut self, worker: u32, at: Moment) {
         self.open.retain(|(owner, _), place| {
             let hold = &mut self.holds[*place];
             if *owner == worker && hold.end == End::Open {

@@ -1,4 +1,4 @@
-//! A worker: threads that take locks by chance, and write down when they had them.
+//! A worker process: its threads take random locks, and log when they held them.
 
 use std::env;
 use std::io::{self, Read};
@@ -10,18 +10,18 @@ use std::thread;
 use std::time::Duration;
 
 use super::Failure;
-use super::chance::Chance;
+use super::contender::{Contender, ProcessClient, ThreadClient};
 use super::moment::Moment;
-use super::player::{Hand, Player, Table};
+use super::random::Random;
 use super::record::{Line, Log};
 
-/// Makes the program a worker, and says what it needs to know.
+/// The environment variable that makes the program a worker, with its task.
 pub(crate) const PART: &str = "SETNX_LOCK_STRESS_WORKER";
 
 /// What a worker needs to know.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
-    pub(crate) player: Player,
+    pub(crate) contender: Contender,
     pub(crate) url: String,
     pub(crate) threads: u32,
     pub(crate) keys: u64,
@@ -30,17 +30,17 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn to_text(&self) -> String {
-        let Self { player, url, threads, keys, log } = self;
+        let Self { contender, url, threads, keys, log } = self;
         // The path comes last, since it may contain anything.
-        format!("{player},{url},{threads},{keys},{}", log.display())
+        format!("{contender},{url},{threads},{keys},{}", log.display())
     }
 
     fn from_text(text: &str) -> Result<Self, Failure> {
-        let [player, url, threads, keys, log] = text.splitn(5, ',').collect::<Vec<_>>()[..] else {
-            return Err(format!("no such part: {text}").into());
+        let [contender, url, threads, keys, log] = text.splitn(5, ',').collect::<Vec<_>>()[..] else {
+            return Err(format!("not a worker's task: {text}").into());
         };
         Ok(Self {
-            player: player.parse()?,
+            contender: contender.parse()?,
             url: url.to_owned(),
             threads: threads.parse()?,
             keys: keys.parse()?,
@@ -49,7 +49,7 @@ impl Task {
     }
 }
 
-/// Plays a worker if this process was started as one.
+/// Does a worker's task if this process was started as one.
 pub(crate) fn as_worker() -> Option<ExitCode> {
     let part = env::var(PART).ok()?;
     Some(match Task::from_text(&part).and_then(|task| run(&task)) {
@@ -61,14 +61,14 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     })
 }
 
-/// Works until the conductor closes the pipe, or is gone.
+/// Works until the main process closes the pipe, or has ended.
 fn run(task: &Task) -> Result<(), Failure> {
     let over = over_at_end_of_input();
     let worker = Worker {
-        table: task.player.table(&task.url, task.threads)?,
+        client: task.contender.client(&task.url, task.threads)?,
         keys: task.keys,
         log: Log::open(&task.log)?,
-        chance: Chance::new(),
+        random: Random::new(),
         holds: AtomicU64::new(0),
         over,
     };
@@ -82,30 +82,30 @@ fn run(task: &Task) -> Result<(), Failure> {
 
 fn over_at_end_of_input() -> Arc<AtomicBool> {
     let over = Arc::new(AtomicBool::new(false));
-    let tell = Arc::clone(&over);
+    let ended = Arc::clone(&over);
     thread::spawn(move || {
-        // Nothing is ever written to it.
+        // Nothing is ever written to it, so the read ends with the pipe.
         let _ = io::stdin().lock().read_to_end(&mut Vec::new());
-        tell.store(true, Ordering::Relaxed);
+        ended.store(true, Ordering::Relaxed);
     });
     over
 }
 
 struct Worker {
-    table: Table,
+    client: ProcessClient,
     keys: u64,
     log: Log,
-    chance: Chance,
+    random: Random,
     holds: AtomicU64,
     over: Arc<AtomicBool>,
 }
 
 impl Worker {
-    /// One thread's day. One that fails ends them all.
+    /// The loop of one thread. A failure in one thread ends all.
     fn work(&self) -> Result<(), Failure> {
-        let mut hand = self.table.hand()?;
+        let mut client = self.client.for_thread()?;
         while !self.over.load(Ordering::Relaxed) {
-            if let Err(failure) = self.turn(&mut *hand) {
+            if let Err(failure) = self.turn(&mut *client) {
                 self.over.store(true, Ordering::Relaxed);
                 return Err(failure);
             }
@@ -113,22 +113,22 @@ impl Worker {
         Ok(())
     }
 
-    fn turn(&self, hand: &mut dyn Hand) -> Result<(), Failure> {
-        // Some keys have a crowd before them, and others hardly anybody: takeovers are contended, and many locks are taken.
-        let key = self.chance.below(1 + self.chance.below(self.keys));
-        let expiration = self.chance.millis(&(20..200));
-        let patience = self.chance.millis(&(200..2500));
+    fn turn(&self, client: &mut dyn ThreadClient) -> Result<(), Failure> {
+        // Low numbers are more frequent: some keys are contended, for takeovers, and others are mostly free, for many acquisitions.
+        let key = self.random.below(1 + self.random.below(self.keys));
+        let expiration = self.random.millis(&(20..200));
+        let timeout = self.random.millis(&(200..2500));
         let (number, remark) = {
-            let Some(held) = hand.take(&format!("stress:{key}"), expiration, patience)? else {
-                self.explain(None, hand);
+            let Some(held) = client.acquire(&format!("stress:{key}"), expiration, timeout)? else {
+                self.explain(None, client);
                 return Ok(());
             };
-            // In this order: neither the beginning nor the end of the lease is taken for later than it is.
+            // In this order, so that `valid_until` is never later than the end of the lease.
             let at = Moment::now();
             let valid_until = at.after(held.remaining());
             let number = self.holds.fetch_add(1, Ordering::Relaxed);
-            let took_over = held.took_over();
-            self.log.write(&Line::Enter { number, key, at, valid_until, took_over })?;
+            let taken_over = held.taken_over();
+            self.log.write(&Line::Enter { number, key, at, valid_until, taken_over })?;
             thread::sleep(self.work_time(expiration));
             self.log.write(&Line::Leave { number, at: Moment::now() })?;
             let (outcome, remark) = held.release();
@@ -138,22 +138,22 @@ impl Worker {
         if let Some(remark) = remark {
             self.log.note(format!("{number}: {remark}"));
         }
-        self.explain(Some(number), hand);
+        self.explain(Some(number), client);
         Ok(())
     }
 
     /// Mostly much shorter than the lease, at times a little longer, and rarely so long that others take over.
     fn work_time(&self, expiration: Duration) -> Duration {
-        match self.chance.below(100) {
-            0 => expiration + self.chance.millis(&(1000..1600)),
-            1..5 => expiration + self.chance.millis(&(0..100)),
-            _ => self.chance.millis(&(0..40)).min(expiration * 3 / 4),
+        match self.random.below(100) {
+            0 => expiration + self.random.millis(&(1000..1600)),
+            1..5 => expiration + self.random.millis(&(0..100)),
+            _ => self.random.millis(&(0..40)).min(expiration * 3 / 4),
         }
     }
 
-    fn explain(&self, number: Option<u64>, hand: &mut dyn Hand) {
-        let about = number.map_or_else(|| "not got".to_owned(), |number| number.to_string());
-        for remark in hand.remarks() {
+    fn explain(&self, number: Option<u64>, client: &mut dyn ThreadClient) {
+        let about = number.map_or_else(|| "not acquired".to_owned(), |number| number.to_string());
+        for remark in client.remarks() {
             self.log.note(format!("{about}: {remark}"));
         }
     }

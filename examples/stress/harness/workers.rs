@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Failure;
-use super::ledger::Ledger;
 use super::moment::Moment;
 use super::record::Line;
+use super::results::Results;
 use super::tail::Tail;
 use super::worker::{PART, Task};
 
@@ -19,7 +19,7 @@ use super::worker::{PART, Task};
 const END_LIMIT: Duration = Duration::from_secs(60);
 
 #[derive(Debug)]
-pub(crate) struct Crew {
+pub(crate) struct Workers {
     task: Task,
     folder: PathBuf,
     workers: Vec<Worker>,
@@ -35,15 +35,15 @@ struct Worker {
     log: Tail,
 }
 
-impl Crew {
+impl Workers {
     /// Starts so many workers. Their logs come into the folder.
     pub(crate) fn start(count: u32, task: Task, folder: PathBuf) -> Result<Self, Failure> {
-        let mut crew = Self { task, folder, workers: Vec::new(), started: 0 };
+        let mut workers = Self { task, folder, workers: Vec::new(), started: 0 };
         for _ in 0..count {
-            // One after another: those that were started end with the crew if the next one fails.
-            crew.start_one()?;
+            // One after another: those that were started end with the workers if the next one fails.
+            workers.start_one()?;
         }
-        Ok(crew)
+        Ok(workers)
     }
 
     fn start_one(&mut self) -> Result<(), Failure> {
@@ -65,19 +65,19 @@ impl Crew {
     }
 
     /// Enters what the workers have written since the last time. Fails if one has ended on its own.
-    pub(crate) fn read(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+    pub(crate) fn read(&mut self, results: &mut Results) -> Result<(), Failure> {
         for worker in &mut self.workers {
             if let Some(status) = worker.process.try_wait()? {
                 return Err(format!("worker {} ended before its time: {status}", worker.number).into());
             }
-            worker.read(ledger)?;
+            worker.read(results)?;
         }
         Ok(())
     }
 
     /// Kills a worker on the spot, as the system does when memory runs out, and starts another.
-    pub(crate) fn replace(&mut self, place: usize, ledger: &mut Ledger) -> Result<(), Failure> {
-        self.workers.swap_remove(place).kill(ledger)?;
+    pub(crate) fn replace(&mut self, place: usize, results: &mut Results) -> Result<(), Failure> {
+        self.workers.swap_remove(place).kill(results)?;
         self.start_one()
     }
 
@@ -97,7 +97,7 @@ impl Crew {
     }
 
     /// Lets the workers finish, and enters their last lines. Returns what went wrong, in words.
-    pub(crate) fn end(mut self, ledger: &mut Ledger) -> Result<Vec<String>, Failure> {
+    pub(crate) fn end(mut self, results: &mut Results) -> Result<Vec<String>, Failure> {
         for worker in &mut self.workers {
             worker.tie = None;
             worker.signal(Signal::CONT)?;
@@ -118,27 +118,27 @@ impl Crew {
                 }
                 break;
             }
-            worker.kill(ledger)?;
+            worker.kill(results)?;
         }
         Ok(problems)
     }
 }
 
 impl Worker {
-    fn read(&mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+    fn read(&mut self, results: &mut Results) -> Result<(), Failure> {
         for line in self.log.read::<Line>()? {
-            ledger.add(self.number, &line);
+            results.add(self.number, &line);
         }
         Ok(())
     }
 
     /// Kills the process if it has not ended, and enters its last lines.
-    fn kill(mut self, ledger: &mut Ledger) -> Result<(), Failure> {
+    fn kill(mut self, results: &mut Results) -> Result<(), Failure> {
         self.process.kill()?;
         self.process.wait()?;
         let at = Moment::now();
-        self.read(ledger)?;
-        ledger.died(self.number, at);
+        self.read(results)?;
+        results.killed(self.number, at);
         Ok(())
     }
 

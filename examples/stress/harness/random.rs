@@ -1,16 +1,16 @@
-//! Chance, shared by any number of threads without a lock.
+//! Random numbers, shared by any number of threads without a lock.
 
 use std::hash::{BuildHasher, RandomState};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Numbers by chance: `SplitMix64`, whose state is a mere counter.
+/// `SplitMix64`, whose state is a mere counter.
 #[derive(Debug)]
-pub(crate) struct Chance(AtomicU64);
+pub(crate) struct Random(AtomicU64);
 
-impl Chance {
-    /// Begins somewhere else each time.
+impl Random {
+    /// Seeded differently each time.
     pub(crate) fn new() -> Self {
         Self(AtomicU64::new(RandomState::new().hash_one(())))
     }
@@ -28,7 +28,7 @@ impl Chance {
         self.next() % n
     }
 
-    /// Whether it is one of so many times in a thousand.
+    /// True so many times in a thousand.
     pub(crate) fn in_a_thousand(&self, times: u64) -> bool {
         self.below(1000) < times
     }
@@ -39,7 +39,7 @@ impl Chance {
         Duration::from_micros(range.start * 1000 + self.below(micros.max(1)))
     }
 
-    /// A time about as long as this: from half of it to one and a half.
+    /// A time from half of this to one and a half of it.
     pub(crate) fn about(&self, time: Duration) -> Duration {
         let millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX / 4000);
         self.millis(&(millis / 2..millis + millis / 2))

@@ -1,4 +1,4 @@
-//! This library as a player.
+//! This library as a contender.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -6,78 +6,78 @@ use std::time::Duration;
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe, Protocol, Release};
 
 use super::Failure;
-use super::chance::Chance;
+use super::contender::{HeldLock, ThreadClient};
 use super::hold::Outcome;
-use super::player::{Hand, Held};
+use super::random::Random;
 
-/// Less than the longest delay, so that some answers are given up: their commands are carried out all the same.
+/// Less than the longest delay, so that some replies are given up although their commands are executed.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(1800);
 
-/// How often in a row a lock passes on.
-const TIMES: u32 = 3;
+/// How many handoffs follow each other at most.
+const HANDOFFS: u32 = 3;
 
 #[derive(Debug)]
-pub(crate) struct Ours {
+pub(crate) struct Library {
     locker: Locker,
     protocol: Protocol,
-    /// Whether locks pass from thread to thread, and processes wake each other.
-    passing: bool,
-    chance: Chance,
+    /// Whether locks are handed off between threads, and processes notify each other of releases.
+    handoff: bool,
+    random: Random,
 }
 
-impl Ours {
+impl Library {
     pub(crate) fn open(url: &str, protocol: Protocol, connections: u32) -> Result<Self, Failure> {
         let locker = Locker::builder(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT).build()?;
-        Ok(Self { locker: locker.observed_by(Witness), protocol, passing: false, chance: Chance::new() })
+        Ok(Self { locker: locker.observed_by(Collector), protocol, handoff: false, random: Random::new() })
     }
 
-    pub(crate) fn passing(self) -> Self {
-        Self { passing: true, ..self }
+    pub(crate) fn with_handoff(self) -> Self {
+        Self { handoff: true, ..self }
     }
 
-    pub(crate) fn apart(self) -> Self {
+    pub(crate) fn unpipelined(self) -> Self {
         Self { locker: self.locker.pipelining(false), ..self }
     }
 }
 
 thread_local! {
-    /// What happened to this thread's lock since it asked for it: whether it was taken over, and what else there was.
+    /// The events of this thread's lock since it was asked for: whether it was taken over, and remarks on other events.
     static SEEN: RefCell<(bool, Vec<String>)> = const { RefCell::new((false, Vec::new())) };
 }
 
-/// Locks report on the thread that works with them.
+/// Collects events, which come on the thread that works with the lock.
 #[derive(Debug)]
-struct Witness;
+struct Collector;
 
-impl Observe for Witness {
+impl Observe for Collector {
     fn event(&self, event: &Event<'_>) {
-        SEEN.with_borrow_mut(|(took_over, remarks)| match event {
+        SEEN.with_borrow_mut(|(taken_over, remarks)| match event {
             Event::TakenOver { .. } => {
-                *took_over = true;
+                *taken_over = true;
                 remarks.push(format!("{event:?}"));
             }
-            Event::Acquired { .. } | Event::Released { .. } | Event::NotAcquired { .. } => {}
+            Event::AcquireFinished { .. } | Event::Released { .. } => {}
             _ => remarks.push(format!("{event:?}")),
         });
     }
 }
 
-impl Hand for &Ours {
-    fn take(
+impl ThreadClient for &Library {
+    fn acquire(
         &mut self,
         key: &str,
         expiration: Duration,
-        patience: Duration,
-    ) -> Result<Option<Box<dyn Held + '_>>, Failure> {
-        let poll = self.chance.millis(&(30..100));
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
+        let poll = self.random.millis(&(30..100));
         let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
-        let options = if self.passing { options.handoff(TIMES).notify_waiters() } else { options };
+        let options = if self.handoff { options.handoff(HANDOFFS).notify_waiters() } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
-        SEEN.with_borrow_mut(|(took_over, _)| *took_over = false);
-        match lock.try_lock_for(patience) {
-            Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn Held>)),
-            // The delays are longer than the patience with an answer, and with a connection that others wait for one on; and stopping a
-            // process interrupts its connecting. That is the stress.
+        SEEN.with_borrow_mut(|(taken_over, _)| *taken_over = false);
+        match lock.try_lock_for(timeout) {
+            Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
+            // Part of the stress: some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts
+            // its connecting.
             Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
@@ -88,13 +88,13 @@ impl Hand for &Ours {
     }
 }
 
-impl Held for LockGuard {
+impl HeldLock for LockGuard {
     fn remaining(&self) -> Duration {
         LockGuard::remaining(self).unwrap_or_default()
     }
 
-    fn took_over(&self) -> bool {
-        SEEN.with_borrow(|(took_over, _)| *took_over)
+    fn taken_over(&self) -> bool {
+        SEEN.with_borrow(|(taken_over, _)| *taken_over)
     }
 
     fn release(self: Box<Self>) -> (Outcome, Option<String>) {
@@ -105,7 +105,7 @@ impl Held for LockGuard {
             Ok(Release::Expired) => Outcome::Expired,
             Ok(Release::Lost) => Outcome::Lost,
             Ok(other) => return (Outcome::Failed, Some(format!("{other:?}"))),
-            Err(error) => return (Outcome::Failed, Some(error.to_string())),
+            Err(error) => return (Outcome::Failed, Some(format!("{error:?}"))),
         };
         (outcome, None)
     }
