@@ -6,7 +6,8 @@ use svg::node::element::{Line, Rectangle, Text};
 pub(crate) const INK: &str = "#222";
 pub(crate) const FAINT: &str = "#666";
 
-/// The first six are of Okabe and Ito, which the colour-blind can tell apart, without the reds, which mark failures. Darker shades follow.
+/// The first six are of Okabe and Ito, which the colour-blind can tell apart, without the reds, which mark a kill or a failure.
+/// Darker shades follow.
 const COLOURS: [&str; 12] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#7a6a00", "#003f63", "#8f6200", "#00563f",
     "#7d3a5e", "#6b4fa0", "#3f3700",
