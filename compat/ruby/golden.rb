@@ -1,17 +1,17 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# Writes what Ruby makes of numbers, and the gem of keys, into files that the Rust tests read: golden.rb FOLDER.
+# Writes how Ruby prints and reads numbers, and how the gem builds keys, into files that the Rust tests read: golden.rb FOLDER.
 # Every run writes the same.
 
 require_relative 'loading'
 
-# Bits of a float, so that nothing is lost on the way.
+# The bits of a float, which lose nothing.
 def bits(float)
   [float].pack('G').unpack1('H*')
 end
 
-# Text on one line in which every odd byte can be seen.
+# Text on one line, with every unusual byte escaped.
 def plain(text)
   text.b.gsub(/[^!-\[\]-~]/n) { |byte| format('\\x%02x', byte.ord) }
 end
@@ -21,7 +21,7 @@ def write(name, heading, rows)
   File.write(File.join(ARGV.fetch(0), name), "#{lines.join("\n")}\n")
 end
 
-# Points in time as a lock writes them, with everything from no decimals to as many as there are.
+# Points in time as a lock writes them, from no decimals to as many as there are.
 def moments
   random = Random.new(20_261_120)
   whole = [1_000_000_000, 1_234_567_890, 1_532_000_016, 1_795_153_464, 2_147_483_648, 4_102_444_800]
@@ -51,7 +51,10 @@ CLASSES = %w[
 ].freeze
 NAMES = %w[trade_players x reorder_lock].freeze
 IDS = [7, '7', 'a:b', 'Ünï', 'with space', 0].freeze
-TEMPLATES = ['draft:#{id}', '#{id}', 'fixed', 'a:#{id}:b:#{id}'].freeze
+# As they are written here; Ruby prints some of them in another way.
+FLOAT_IDS = %w[7.0 0.1 0.0001 1e-05 1e16 -2.5 -0.0 123.456 9999999999999998.0 1e15 1278069994411036.5 1.5e300 2.5e-10].freeze
+TEMPLATES = ['draft:#{id}', '#{id}', 'fixed', 'a:#{id}:b:#{id}', '(#{id})', 'draft(#{id})', 'a(b(#{id})c)()'].freeze
+GLOBAL_TEMPLATES = ['gtpl:#{id}', 'a:#{id}:b', 'fixed', '(#{id})'].freeze
 
 # A class of that name, with modules around it where it needs them.
 def class_named(name)
@@ -71,7 +74,7 @@ def key(klass, id, name, **options)
   klass.new(id).public_send("#{name}_lock").key
 end
 
-Redis::Objects.redis = :none # no key is looked at
+Redis::Objects.redis = :none # nothing is sent
 
 rows = [%w[1.4.1 legacy], %w[2.0.0 modern]].flat_map do |version, rule|
   ENV['REDIS_OBJECTS_VERSION'] = version
@@ -81,7 +84,12 @@ rows = [%w[1.4.1 legacy], %w[2.0.0 modern]].flat_map do |version, rule|
   end
 end
 rows += IDS.map { |id| ['legacy', 'Team', '-', 'x', id, '-', key(class_named('Team'), id, 'x')] }
+rows += FLOAT_IDS.map { |id| ['legacy', 'Team', '-', 'x', id, '-', key(class_named('Team'), Float(id), 'x')] }
 rows += TEMPLATES.map { |key| ['legacy', 'Team', '-', 'x', '7', key, key(class_named('Team'), 7, 'x', key: key)] }
+rows += FLOAT_IDS.first(3).map { |id| ['legacy', 'Team', '-', 'x', id, 't:#{id}', key(class_named('Team'), Float(id), 'x', key: 't:#{id}')] }
+rows += GLOBAL_TEMPLATES.map do |key|
+  ['legacy', 'Team', '-', 'x', '-', key, key(class_named('Team'), 7, 'x', key: key, global: true)]
+end
 rows += ['club', 'Club:First', ''].map do |prefix|
   klass = class_named('Team')
   klass.redis_prefix = prefix
@@ -90,5 +98,5 @@ end
 parts = [[:a, [1, nil, :b]], %w[team 7 trade_players_lock], ['alone'], ['', '']]
 joined = parts.map { |array| [array.flatten.map { |part| plain(part.to_s) }.join(' '), Redis::Lock.new(array, :none, {}).key] }
 
-write('keys.tsv', 'rule, class, prefix by hand, lock, id (- is global), template, key', rows)
+write('keys.tsv', 'rule, class, prefix by hand, lock, id (- is global; with a point or an exponent a float), template, key', rows)
 write('joined.tsv', 'parts of an array, flattened, with a space between them; key', joined)

@@ -93,5 +93,5 @@ fn pause(text: &str) -> Result<Duration, String> {
 
 fn count(text: &str, range: RangeInclusive<u32>) -> Result<u32, String> {
     let (first, last) = (*range.start(), *range.end());
-    text.parse().ok().filter(|count| range.contains(count)).ok_or(format!("say {first} to {last}"))
+    text.parse().ok().filter(|count| range.contains(count)).ok_or(format!("expected {first} to {last}"))
 }

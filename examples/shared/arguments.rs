@@ -2,12 +2,12 @@
 
 use clap::{Args, Parser, Subcommand};
 
-// No doc comment: `--help` begins with that of the options.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
 pub(crate) struct Arguments<O: Args, P: Subcommand> {
-    #[command(flatten)]
-    pub(crate) options: O,
     #[command(subcommand)]
     pub(crate) part: Option<P>,
+    // The last one: `--help` begins with its doc comment, and would with this struct's.
+    #[command(flatten)]
+    pub(crate) options: O,
 }

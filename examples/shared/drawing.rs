@@ -6,10 +6,11 @@ use svg::node::element::{Line, Rectangle, Text};
 pub(crate) const INK: &str = "#222";
 pub(crate) const FAINT: &str = "#666";
 
-/// The first six are Okabe and Ito's, which the colour-blind can tell apart, without the reds: those are for alarms. Then darker shades.
+/// The first six are of Okabe and Ito, which the colour-blind can tell apart, without the reds, which mark a kill or a failure.
+/// Darker shades follow.
 const COLOURS: [&str; 12] = [
     "#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#7a6a00", "#003f63", "#8f6200", "#00563f",
-    "#7d3a5e", "#2b7ba8", "#3f3700",
+    "#7d3a5e", "#6b4fa0", "#3f3700",
 ];
 
 /// Returns the colour of one of several, counted from zero. After a dozen they begin again.
@@ -17,7 +18,7 @@ pub(crate) fn colour(number: usize) -> &'static str {
     COLOURS[number % COLOURS.len()]
 }
 
-/// A white sheet. What says nothing else is drawn in ink.
+/// A white sheet, on which shapes without a colour of their own are drawn in ink.
 pub(crate) fn sheet(width: f64, height: f64) -> Document {
     Document::new()
         .set("viewBox", (0, 0, width, height))

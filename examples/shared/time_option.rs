@@ -7,6 +7,6 @@ pub(crate) fn between(shortest: &str, longest: &str, text: &str) -> Result<Durat
     let [from, to, time] = [shortest, longest, text].map(humantime::parse_duration);
     match (from, to, time) {
         (Ok(from), Ok(to), Ok(time)) if (from..=to).contains(&time) => Ok(time),
-        _ => Err(format!("say a time from {shortest} to {longest}, with its unit")),
+        _ => Err(format!("expected a time from {shortest} to {longest}, with its unit")),
     }
 }

@@ -4,5 +4,5 @@ use crate::servers::Played;
 
 pub(crate) fn played(text: &str) -> Result<Played, String> {
     let names = Played::ALL.map(Played::name).join(", ");
-    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("say one of {names}"))
+    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("expected one of {names}"))
 }

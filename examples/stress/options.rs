@@ -1,24 +1,20 @@
-//! What is typed: parsed here, once, into values that cannot be wrong.
+//! The command line, parsed once into valid values.
+
+#[path = "../shared/arguments.rs"]
+mod arguments;
+#[path = "../shared/time_option.rs"]
+mod time_option;
 
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Subcommand};
 use setnx_lock::Protocol;
 
 use crate::harness::{Contender, Harness};
 use crate::servers::Played;
 use crate::version;
 
-/// Processes take locks for short and different times, overrun them, are killed and stopped, behind a network with delays; a
-/// checker looks for two leases that are valid at once. Runs on a private redis-server.
-#[derive(Debug, Parser)]
-#[command(name = "stress", args_conflicts_with_subcommands = true, disable_help_subcommand = true)]
-pub(crate) struct Arguments {
-    #[command(flatten)]
-    pub(crate) options: Options,
-    #[command(subcommand)]
-    pub(crate) part: Option<Part>,
-}
+pub(crate) type Arguments = arguments::Arguments<Options, Part>;
 
 /// The part that the program plays for itself, beside the workers.
 #[derive(Debug, Subcommand)]
@@ -27,9 +23,11 @@ pub(crate) enum Part {
     Conduct(Options),
 }
 
+/// Processes take locks for short and different times, outlive their leases, are killed and stopped, behind a network with
+/// delays; a checker looks for two leases that are valid at once. Runs on a private redis-server.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
-    /// How often the lock is got by Watched at least; the others, unless they are alone, do some part of it
+    /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
     /// The contenders, of watched, handoff (watched, with handoffs and release notifications), pipelined (watched, with few connections), unpipelined (watched, with pipelining off), gem, classic and ttl: all unless given
@@ -64,7 +62,7 @@ impl Options {
         Harness { workers, threads, keys, kill_every, stop_every }
     }
 
-    /// Returns who plays, each with how often it is to get a lock: of those that the server is new enough for, unless they are named.
+    /// Returns the contenders, each with the acquisitions it has to make. Without names, those that the server is new enough for.
     pub(crate) fn games(&self) -> Result<Vec<(Contender, usize)>, String> {
         let all = self.acquisitions;
         let games = Contender::ALL.into_iter().map(|(name, contender)| {
@@ -88,7 +86,7 @@ impl Options {
     }
 }
 
-/// The oldest server that the contender can play on.
+/// The oldest server that the contender can use.
 fn oldest(contender: Contender) -> Played {
     match contender {
         Contender::Library(Protocol::Ttl) => Played::V2_6,
@@ -101,8 +99,5 @@ fn oldest(contender: Contender) -> Played {
 }
 
 fn time(text: &str) -> Result<Duration, String> {
-    match humantime::parse_duration(text) {
-        Ok(time) if (Duration::from_millis(100)..=Duration::from_secs(3600)).contains(&time) => Ok(time),
-        _ => Err("say a time from 100ms to 1h, with its unit".to_owned()),
-    }
+    time_option::between("100ms", "1h", text)
 }

@@ -46,7 +46,8 @@ impl<T: LockId + ?Sized> LockId for &T {
 }
 
 impl LockId for f64 {
-    /// The gem's `Float#to_s`: the shortest digits that read back the same, with an exponent below 0.0001 and from 1e16 on.
+    /// The gem's `Float#to_s`: the shortest digits that read back the same, with an exponent below 0.0001, from 1e15
+    /// on for whole numbers, and from 1e16 on for all.
     fn to_key_part(&self) -> Cow<'_, str> {
         if self.is_nan() {
             return "NaN".into();
@@ -54,7 +55,11 @@ impl LockId for f64 {
         if self.is_infinite() {
             return if *self > 0.0 { "Infinity" } else { "-Infinity" }.into();
         }
-        if *self == 0.0 || (1e-4..1e16).contains(&self.abs()) {
+        let is_plain = match self.abs() {
+            size if size < 1e15 => size == 0.0 || size >= 1e-4,
+            size => size < 1e16 && self.fract() != 0.0,
+        };
+        if is_plain {
             return format!("{self:?}").into();
         }
         let text = format!("{self:e}");
@@ -80,7 +85,10 @@ mod tests {
             (0.0001, "0.0001"),
             (0.000_099, "9.9e-05"),
             (1e-10, "1.0e-10"),
-            (1e15, "1000000000000000.0"),
+            (1e14, "100000000000000.0"),
+            (1_234_567_890_123_456.0, "1.234567890123456e+15"),
+            (1_278_069_994_411_036.5, "1278069994411036.5"),
+            (1e15, "1.0e+15"),
             (1e16, "1.0e+16"),
             (1.5e300, "1.5e+300"),
             (f64::NAN, "NaN"),

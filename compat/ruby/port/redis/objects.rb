@@ -48,20 +48,19 @@ class Redis
         verify(name)
         raise ArgumentError, "Missing block to #{self.name}.obtain_lock" unless block
 
-        lock_at(name, prefixed(name, id)).lock(&block)
+        lock_at(name, key_for(name, id)).lock(&block)
       end
 
       def clear_lock(name, id)
         verify(name)
-        Redis::Objects.redis.del(prefixed(name, id))
+        Redis::Objects.redis.del(key_for(name, id))
       end
 
-      # The key of a declared lock for an object, or for the class where it is global.
+      # The key of a declared lock for an object. A global lock is the class's, which has no id.
       def key_of(name, object)
-        options = locks.fetch(name)
-        return object.instance_eval("%(#{options[:key]})", __FILE__, __LINE__) if options[:key]
+        return key_for(name, nil) if locks.fetch(name)[:global]
 
-        prefixed(name, options[:global] ? nil : object.id)
+        key_for(name, object.id, object)
       end
 
       private
@@ -82,9 +81,9 @@ class Redis
         Redis::Lock.new(key, Redis::Objects.redis, locks[name])
       end
 
-      # Into a template the class itself fills no id: it has none, and says so.
-      def prefixed(name, id)
-        return instance_eval("%(#{locks[name][:key]})", __FILE__, __LINE__) if locks[name][:key]
+      # In a template, `id` is this method's argument, and nil fills in nothing. Other names are the context's.
+      def key_for(name, id, context = self)
+        return context.instance_eval("%(#{locks[name][:key]})", __FILE__, __LINE__) if locks[name][:key]
 
         raise NilObjectId, "lock :#{name} of #{self.name} has no id" if id.nil? && !locks[name][:global]
 
