@@ -1,76 +1,76 @@
-# The two commands: `make demo` and `make test`. Each installs what it needs first; see scripts/setup.
+# Begin with `make demo` and `make test`. Each target first installs what it needs; see scripts/setup.
 
 CARGO ?= cargo
-# The benches are a package of their own, built beside the library.
+# The benches are a package of their own, built into the same folder.
 BENCH = --manifest-path benches/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
 
-.PHONY: help demo demo-ruby stress test test-servers proxy server golden bench bench-check setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-servers proxy inspect golden bench bench-check setup fmt clippy docs deny msrv clean
 
-help: ## say what there is
+help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what demos and tests need (redis-server, ruby with its Redis client, faketime), where it is missing
+setup: ## install what is missing for demos and tests: redis-server, ruby with its Redis client, faketime
 	@scripts/setup redis-server ruby ruby-redis faketime
 
-demo: ## several processes contend for one lock, one is killed: a table and a picture
+demo: ## several processes contend for one lock, and one is killed: prints a table, draws a timeline
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --release --example demo -- $(ARGS)
 
-demo-ruby: ## a class of Ruby and its twin in Rust: the same keys, and both contending for one lock (ARGS="--for 10s")
+demo-ruby: ## a Ruby class and the same class in Rust contend for one lock (ARGS="--for 10s --threads 1")
 	@scripts/setup ruby ruby-redis
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
-	@$(CARGO) run --release --example twin -- $(ARGS)
+	@$(CARGO) run --release --example ruby -- $(ARGS)
 
-test-servers: ## what a lock does, and Ruby beside it, on servers of your own: make test-servers URLS="redis://old:6379 redis://older:6379"
-	@[ -n "$(URLS)" ] || { echo 'say which: make test-servers URLS="redis://127.0.0.1:6379"' >&2; exit 1; }
+test-servers: ## run the tests of locks, and of Ruby beside them, on your servers: make test-servers URLS="redis://old:6379 redis://older:6379"
+	@[ -n "$(URLS)" ] || { echo 'name the servers: make test-servers URLS="redis://127.0.0.1:6379"' >&2; exit 1; }
 	@scripts/setup redis-server ruby ruby-redis
 	@SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
 
-stress: ## processes that are killed, a network with delays: are there ever two leases at once? (ARGS="--only gem --acquisitions 5000")
+stress: ## search for two valid leases at once, with killed processes and a slow network (ARGS="--only gem --acquisitions 5000")
 	@scripts/setup redis-server
 	@$(CARGO) run --release --example stress -- $(ARGS)
 
-test: setup fmt clippy docs ## formatting, clippy, docs without warnings, all tests
+test: setup fmt clippy docs ## check formatting, clippy and docs, and run all tests
 	$(CARGO) test --features tls-rustls
 
-fmt:
+fmt: ## check the formatting
 	$(CARGO) fmt --check
 	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
-clippy:
+clippy: ## run clippy
 	$(CARGO) clippy --all-targets --features tls-rustls -- -D warnings
 	$(CARGO) clippy --lib -- -D warnings
 
-docs:
+docs: ## build the crate's documentation, without warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
 
-proxy: ## a current server that looks like an old one, for your own programs to try: make proxy VERSION=2.4
+proxy: ## start a server that behaves like an old version, for your programs to try: make proxy VERSION=2.4
 	@scripts/setup redis-server
 	@$(CARGO) run --quiet --release --example proxy -- $(VERSION) $(ARGS)
 
-server: ## tell what a server can do for locks, and what may go wrong there: make server URL=redis://127.0.0.1/
-	@$(CARGO) run --quiet --example server -- $(if $(URL),"$(URL)")
+inspect: ## print what a server supports of locks, and what may go wrong there: make inspect URL=redis://127.0.0.1/
+	@$(CARGO) run --quiet --example inspect -- $(if $(URL),"$(URL)")
 
-golden: ## make the files in compat/golden anew, and show what changed
+golden: ## rewrite the files in compat/golden by Ruby, and show the changes
 	@scripts/setup ruby ruby-redis
 	@ruby compat/ruby/golden.rb compat/golden
 	@git --no-pager diff --stat -p -- compat/golden
 
-bench: ## measure locks beside raw commands and other libraries: tables and plots in target/bench (QUICK=1 for a short run)
+bench: ## compare locks with raw commands and other libraries: tables and plots in target/bench (QUICK=1 for a short run)
 	@scripts/setup redis-server
-	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, and says so
+	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, with a message
 	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py
 	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
 
-bench-check: ## clippy and the tests of the benches, which are a package of their own
+bench-check: ## run clippy and the tests of the benches
 	$(CARGO) clippy $(BENCH) --all-targets -- -D warnings
 	$(CARGO) test $(BENCH)
 
-deny: ## licences, duplicates and advisories of the dependencies (needs cargo-deny)
+deny: ## check licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check
 
 msrv: ## build the library with the oldest Rust it supports (needs rustup and that toolchain)
 	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --lib
 
-clean: ## remove what was built
+clean: ## remove the build
 	$(CARGO) clean

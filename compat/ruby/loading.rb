@@ -15,13 +15,13 @@ rescue LoadError
   abort "REDIS_OBJECTS_LIB is not the lib folder of redis-objects: #{ENV.fetch('REDIS_OBJECTS_LIB')}"
 end
 
-# What locks here, for people.
+# The gem that is loaded, in words.
 def gem_in_use
   version = ENV.fetch('REDIS_OBJECTS_VERSION', '1.4.1')
   ENV.key?('REDIS_OBJECTS_LIB') ? "redis-objects from #{ENV['REDIS_OBJECTS_LIB']}" : "port of redis-objects #{version}"
 end
 
-# Connects to the server that is meant.
+# Connects to the server that REDIS_URL names.
 def connection
   Redis.new(url: ENV.fetch('REDIS_URL', 'redis://127.0.0.1:6379/'))
 end

@@ -3,14 +3,14 @@
 
 # A contender in Ruby for the tests and the benches. REDIS_URL names the server; see loading.rb for which gem it locks with.
 #
-#   peer.rb serve                               does as it is told on its input, line by line:
+#   peer.rb serve                               executes the commands on its input, line by line:
 #       take NAME KEY EXPIRATION TIMEOUT        -> held NAME, or after the timeout: timeout NAME TEXT
 #       give NAME                               -> given NAME, once the lock has been released
 #   NAME is any word, so that one process can hold and contend.
-#   peer.rb churn KEY FILE TOTAL EXPIRATION     says ready, waits for a line, and counts in a file under the lock until TOTAL
-#                                               is reached -> counted N
+#   peer.rb churn KEY FILE TOTAL EXPIRATION     prints ready, waits for a line, and counts in a file under the lock until
+#                                               TOTAL is reached -> counted N
 #
-# An expiration of - is none. Killed while it holds, it is the holder that crashed.
+# An expiration of - is none. Killed while it holds, it is a crashed holder.
 
 require_relative 'loading'
 
@@ -22,13 +22,13 @@ def lock(key, expiration, timeout)
   Redis::Lock.new(key, connection, options)
 end
 
-# Each lock is held by a thread with a connection of its own, until it is told to give it back.
+# Each lock is held by a thread with a connection of its own, until the command to release it.
 def take(name, key, expiration, timeout)
-  told = Queue.new
+  commands = Queue.new
   Thread.new do
     lock(key, expiration, Float(timeout)).lock do
       puts "held #{name}"
-      told.pop
+      commands.pop
     end
     puts "given #{name}"
   rescue Redis::Lock::LockTimeout => e
@@ -36,23 +36,23 @@ def take(name, key, expiration, timeout)
   rescue StandardError => e
     puts "failed #{name} #{e.class}: #{e.message}"
   end
-  told
+  commands
 end
 
 def serve
-  told = {}
+  holders = {}
   puts 'ready'
   while (line = $stdin.gets)
     verb, name, *rest = line.split
     case verb
-    when 'take' then told[name] = take(name, *rest)
-    when 'give' then told.delete(name).push(:give)
+    when 'take' then holders[name] = take(name, *rest)
+    when 'give' then holders.delete(name).push(:give)
     else abort "no such command: #{line}"
     end
   end
 end
 
-# Reads the number, leaves it alone for a moment, and writes it back: without a lock that excludes, updates are lost.
+# Reads the number, waits a moment, and writes it back: without a lock that excludes, updates are lost.
 def churn(key, file, total, expiration)
   counted = 0
   shared = lock(key, expiration, 60)

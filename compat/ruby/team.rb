@@ -1,12 +1,13 @@
 #!/usr/bin/env ruby
 # frozen_string_literal: true
 
-# A class with three locks, as a Ruby service has it; examples/twin has the same in Rust. REDIS_URL names the server; see
+# A class with three locks, as a Ruby service has it; examples/ruby has the same in Rust. REDIS_URL names the server; see
 # loading.rb for which gem it locks with.
 #
-#   team.rb keys ID          shows which gem it locks with, and the keys of its locks
-#   team.rb trade ID FILE    says ready, waits for a line, and trades until its input ends: counts in the file under the
-#                            lock, and says when it asked for the lock, got it, and gives it back
+#   team.rb keys ID          prints which gem it locks with, and the keys of its locks
+#   team.rb trade ID FILE    prints ready, waits for a line, and trades until its input ends: counts in the file under the
+#                            lock, and prints when it asked for the lock, acquired it, and is about to release it; after
+#                            a timeout only when it asked
 
 require_relative 'loading'
 
@@ -35,16 +36,18 @@ def moment
   Process.clock_gettime(Process::CLOCK_REALTIME, :microsecond)
 end
 
-# Reads the number, takes some time, and writes it back: without the lock, trades would get lost.
+# Reads the number, takes some time, and writes it back: without the lock, updates would get lost.
 def trade(team, file)
   asked = moment
   team.trade_players_lock.lock do
-    got = moment
+    acquired = moment
     number = File.read(file).to_i
     sleep rand(0.02..0.06)
     File.write(file, (number + 1).to_s)
-    puts "#{asked} #{got} #{moment}"
+    puts "#{asked} #{acquired} #{moment}"
   end
+rescue Redis::Lock::LockTimeout
+  puts asked
 end
 
 Redis::Objects.redis = connection

@@ -1,15 +1,16 @@
-//! Tells what a server can do for locks, and what may go wrong there.
+//! Prints what a Redis server supports of what locks need, and warns of what may go wrong there.
 //!
-//! `make server URL=redis://127.0.0.1/`, or `cargo run --example server -- URL`.
+//! `make inspect URL=redis://127.0.0.1/`, or `cargo run --example inspect -- URL`.
 
+use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use setnx_lock::{Locker, Protocol};
+use setnx_lock::{Locker, Protocol, ServerReport};
 
-/// Tells what a Redis server can do for locks, and what may go wrong there. Fails if it is none to lock on.
+/// Prints which lock protocols a Redis server supports, and warns of what may go wrong there. Fails if it supports none.
 #[derive(Debug, Parser)]
-#[command(name = "server")]
+#[command(name = "inspect")]
 struct Options {
     /// The server's address
     #[arg(value_name = "URL", default_value = "redis://127.0.0.1/")]
@@ -17,19 +18,32 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
-    // A replica is to be told of as well, not refused.
-    let told =
-        Locker::builder(&options.url).and_then(|settings| settings.skip_server_check().build()?.inspect());
-    match told {
-        Ok(server) => {
-            println!("{server}");
-            let usable = server.unsupported_reason(Protocol::Classic).is_none();
+    match inspect(&Options::parse().url) {
+        Ok(report) => {
+            println!("{report}");
+            let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
+            let usable = protocols.into_iter().any(|protocol| report.unsupported_reason(protocol).is_none());
             if usable { ExitCode::SUCCESS } else { ExitCode::FAILURE }
         }
         Err(error) => {
-            eprintln!("{error}");
+            eprintln!("inspect: {}", with_sources(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+fn inspect(url: &str) -> Result<ServerReport, setnx_lock::Error> {
+    // Without the check of new connections, which refuses replicas: they are reported as well.
+    Locker::builder(url)?.skip_server_check().build()?.inspect()
+}
+
+/// The error and its causes, on one line.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text.push_str(&format!(": {error}"));
+        source = error.source();
+    }
+    text
 }

@@ -6,16 +6,17 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::Sender;
 
-use crate::{Failure, Language, Trade};
+use crate::Failure;
+use crate::turn::{Language, Trade, Turn};
 
-/// A Ruby process that is ready to trade. Killed if it is still there when this is dropped.
+/// A Ruby process that is ready to trade. Killed if it still runs when this is dropped.
 pub(crate) struct Ruby {
     process: Child,
     input: Option<ChildStdin>,
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// Returns which gem Ruby locks with, and the keys of the class's three locks, as Ruby says them.
+/// Returns the gem that Ruby locks with, and the keys of the class's three locks, as Ruby prints them.
 pub(crate) fn gem_and_keys(url: &str, id: u32) -> Result<(String, Vec<String>), Failure> {
     let output = command(url).args(["keys", &id.to_string()]).output().map_err(explained)?;
     if !output.status.success() {
@@ -23,7 +24,7 @@ pub(crate) fn gem_and_keys(url: &str, id: u32) -> Result<(String, Vec<String>), 
     }
     let mut lines =
         String::from_utf8(output.stdout)?.lines().map(str::to_owned).collect::<Vec<_>>().into_iter();
-    Ok((lines.next().ok_or("Ruby says nothing")?, lines.collect()))
+    Ok((lines.next().ok_or("Ruby printed nothing")?, lines.collect()))
 }
 
 impl Ruby {
@@ -35,20 +36,24 @@ impl Ruby {
         let output = BufReader::new(process.stdout.take().ok_or("Ruby has no output")?).lines();
         let mut ruby = Self { process, input, output };
         match ruby.output.next() {
-            Some(Ok(said)) if said == "ready" => Ok(ruby),
-            said => Err(format!("Ruby did not start: {said:?}").into()),
+            Some(Ok(line)) if line == "ready" => Ok(ruby),
+            other => Err(format!("Ruby did not start: {other:?}").into()),
         }
     }
 
-    /// Lets it trade, and tells of each trade, until `over`.
-    pub(crate) fn trade_until(mut self, over: &AtomicBool, trades: &Sender<Trade>) -> Result<(), Failure> {
+    /// Lets it trade until `over`, and reports each turn.
+    pub(crate) fn trade_until(mut self, over: &AtomicBool, turns: &Sender<Turn>) -> Result<(), Failure> {
         writeln!(self.input.as_ref().ok_or("Ruby has no input")?, "go")?;
-        while let Some(said) = self.output.next().transpose()? {
-            let times = said.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
-            let [asked, got, gave] = times[..] else { return Err(format!("Ruby said: {said}").into()) };
-            trades.send(Trade { language: Language::Ruby, asked, got, gave })?;
+        while let Some(line) = self.output.next().transpose()? {
+            let times = line.split(' ').map(str::parse).collect::<Result<Vec<u64>, _>>()?;
+            let (asked, trade) = match times[..] {
+                [asked] => (asked, None),
+                [asked, acquired, released] => (asked, Some(Trade { acquired, released })),
+                _ => return Err(format!("Ruby printed: {line}").into()),
+            };
+            turns.send(Turn { language: Language::Ruby, asked, trade })?;
             if over.load(Ordering::Relaxed) {
-                // The end of its input is the end of its work.
+                // It ends with its input.
                 self.input = None;
             }
         }
@@ -59,7 +64,7 @@ impl Ruby {
 
 impl Drop for Ruby {
     fn drop(&mut self) {
-        // It has ended already, unless something went wrong.
+        // It has ended already unless something failed.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

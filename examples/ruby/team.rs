@@ -7,7 +7,8 @@ use std::{fs, thread};
 
 use setnx_lock::{DeclaredLock, Error, LockOptions, Locker};
 
-use crate::{Failure, Language, Trade, micros_now};
+use crate::Failure;
+use crate::turn::{Language, Trade, Turn, micros_now};
 
 /// `lock :trade_players, expiration: 15, timeout: 10`
 const TRADE_PLAYERS: DeclaredLock = DeclaredLock::in_class(
@@ -31,20 +32,26 @@ pub(crate) fn keys(id: u32) -> Result<Vec<String>, Error> {
     Ok(keys.iter().map(ToString::to_string).collect())
 }
 
-/// Reads the number, takes some time, and writes it back: without the lock, trades would get lost.
-pub(crate) fn trade(locker: &Locker, id: u32, file: &Path) -> Result<Trade, Failure> {
+/// Reads the number, takes some time, and writes it back: without the lock, updates would get lost.
+pub(crate) fn trade(locker: &Locker, id: u32, file: &Path) -> Result<Turn, Failure> {
     let asked = micros_now();
-    TRADE_PLAYERS.try_with(locker, id, |held| {
-        let got = micros_now();
+    let trade = TRADE_PLAYERS.try_with(locker, id, |held| {
+        let acquired = micros_now();
         let number: u32 = fs::read_to_string(file)?.trim().parse()?;
         thread::sleep(Duration::from_millis(20 + chance(40)));
         held.ensure_held()?;
         fs::write(file, (number + 1).to_string())?;
-        Ok(Trade { language: Language::Rust, asked, got, gave: micros_now() })
-    })
+        Ok::<Trade, Failure>(Trade { acquired, released: micros_now() })
+    });
+    let trade = match trade {
+        Ok(trade) => Some(trade),
+        Err(failure) if failure.downcast_ref().is_some_and(Error::is_contention) => None,
+        Err(failure) => return Err(failure),
+    };
+    Ok(Turn { language: Language::Rust, asked, trade })
 }
 
-/// Leaves the lock to the other for a moment.
+/// Leaves the lock alone for a moment.
 pub(crate) fn rest() {
     thread::sleep(Duration::from_millis(chance(50)));
 }

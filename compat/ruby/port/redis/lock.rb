@@ -8,7 +8,7 @@ require 'redis'
 class Redis
   # A lock on one key. REDIS_OBJECTS_VERSION, any version of the gem, chooses the family.
   class Lock
-    # Somebody else held the lock until the timeout.
+    # Another holder had the lock until the timeout.
     class LockTimeout < StandardError; end
 
     POLL_INTERVAL = 0.1
@@ -47,16 +47,16 @@ class Redis
         expiration.nil? ? 1 : Time.now.to_f + expiration.to_f + 1
       end
 
-      # Whatever is no number is 0, and so is no key at all: both are in the past.
+      # Text that is no number is 0, and so is a missing key: both are in the past.
       def past?(text)
         text.to_f < Time.now.to_f
       end
     end
 
-    # From 1.4.2 on: an empty value with a time to live. What a classic holder left behind is overwritten by a SET that does
-    # not look whether another was faster.
+    # From 1.4.2 on: an empty value with a time to live. The expired value of a classic holder is overwritten by a SET that does
+    # not check for another contender.
     class TimeToLive
-      # 1.4.2 took its own milliseconds for seconds, and so deletes long after its lease has passed.
+      # 1.4.2 reads its own milliseconds as seconds, and so deletes long after its lease has expired.
       def initialize(factor)
         @factor = factor
       end

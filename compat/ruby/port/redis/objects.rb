@@ -1,7 +1,7 @@
 # frozen_string_literal: true
 
 # Locks declared in a class, as the gem redis-objects has them: names, keys, options and errors. Written for this project from
-# the description in compat/README.md; no line of it is the gem's.
+# the descriptions in compat/README.md and docs/from-ruby.md; no line of it is the gem's.
 
 require 'redis'
 require 'redis/lock'
