@@ -22,7 +22,7 @@ const END_LIMIT: Duration = Duration::from_secs(60);
 pub(crate) struct Workers {
     task: Task,
     folder: PathBuf,
-    workers: Vec<Worker>,
+    running: Vec<Worker>,
     started: u32,
 }
 
@@ -38,7 +38,7 @@ struct Worker {
 impl Workers {
     /// Starts so many workers. Their logs come into the folder.
     pub(crate) fn start(count: u32, task: Task, folder: PathBuf) -> Result<Self, Failure> {
-        let mut workers = Self { task, folder, workers: Vec::new(), started: 0 };
+        let mut workers = Self { task, folder, running: Vec::new(), started: 0 };
         for _ in 0..count {
             // One after another: those that were started end with the workers if the next one fails.
             workers.start_one()?;
@@ -56,17 +56,17 @@ impl Workers {
         command.env(PART, task.to_text()).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut process = command.spawn()?;
         let tie = process.stdin.take();
-        self.workers.push(Worker { number, process, tie, log });
+        self.running.push(Worker { number, process, tie, log });
         Ok(())
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.workers.len()
+        self.running.len()
     }
 
     /// Enters what the workers have written since the last time. Fails if one has ended on its own.
     pub(crate) fn read(&mut self, results: &mut Results) -> Result<(), Failure> {
-        for worker in &mut self.workers {
+        for worker in &mut self.running {
             if let Some(status) = worker.process.try_wait()? {
                 return Err(format!("worker {} ended before its time: {status}", worker.number).into());
             }
@@ -77,20 +77,20 @@ impl Workers {
 
     /// Kills a worker on the spot, as the system does when memory runs out, and starts another.
     pub(crate) fn replace(&mut self, place: usize, results: &mut Results) -> Result<(), Failure> {
-        self.workers.swap_remove(place).kill(results)?;
+        self.running.swap_remove(place).kill(results)?;
         self.start_one()
     }
 
     /// Stops a worker where it is, as a machine that hangs. Returns its number.
     pub(crate) fn stop(&self, place: usize) -> Result<u32, Failure> {
-        let worker = &self.workers[place];
+        let worker = &self.running[place];
         worker.signal(Signal::STOP)?;
         Ok(worker.number)
     }
 
     /// Lets a stopped worker go on, if it has not been killed meanwhile.
     pub(crate) fn go_on(&self, number: u32) -> Result<(), Failure> {
-        self.workers
+        self.running
             .iter()
             .filter(|worker| worker.number == number)
             .try_for_each(|worker| worker.signal(Signal::CONT))
@@ -98,13 +98,13 @@ impl Workers {
 
     /// Lets the workers finish, and enters their last lines. Returns what went wrong, in words.
     pub(crate) fn end(mut self, results: &mut Results) -> Result<Vec<String>, Failure> {
-        for worker in &mut self.workers {
+        for worker in &mut self.running {
             worker.tie = None;
             worker.signal(Signal::CONT)?;
         }
         let limit = Instant::now() + END_LIMIT;
         let mut problems = Vec::new();
-        for mut worker in self.workers.drain(..) {
+        for mut worker in self.running.drain(..) {
             let number = worker.number;
             loop {
                 match worker.process.try_wait()? {
