@@ -39,11 +39,6 @@ fn inspect(url: &str) -> Result<ServerReport, setnx_lock::Error> {
 
 /// The error and its causes, on one line.
 fn with_sources(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(error) = source {
-        text.push_str(&format!(": {error}"));
-        source = error.source();
-    }
-    text
+    let source = error.source().map(|source| format!(": {}", with_sources(source)));
+    format!("{error}{}", source.unwrap_or_default())
 }
