@@ -1,149 +1,67 @@
-//! Hand-over: a held lock passes from thread to thread of a process, with a lease of its own for each, and as often in a row as the
-//! options say.
+//! Handoff: a held lock passes from thread to thread of a process, each with a lease of its own, as often in a row as the options say.
+
+mod scenario;
 
 use std::collections::VecDeque;
 use std::error::Error as StdError;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
+use setnx_lock::{CancelToken, Lock, LockGuard, LockOptions, Protocol, Release};
 
-use crate::events::EventLog;
-use crate::servers::Proxy;
+use crate::servers::Played;
 use crate::support::asleep::Sleeper;
-use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, expiring, millis};
+use crate::support::target::PROTOCOLS;
+use crate::support::{LONG, Outcome, millis, tests};
+
+pub(crate) use scenario::{
+    FOREIGN, HANDED_OFF, QUEUED, Scenario, Successor, assert_cancelled, successor, write_as_takeover_loser,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = of_each_protocol(
+    let mut trials = for_each_protocol(
         "handoffs",
-        &[
-            ("a_lock_passes_on_as_often_as_its_options_say", as_often_as_said),
-            ("each_heir_has_all_of_its_own_time", own_time),
-            ("a_lease_that_has_passed_is_not_handed_over", passed_lease),
-            ("a_lock_that_was_cleared_meanwhile_is_told_lost", cleared),
-            ("a_lock_that_was_stolen_meanwhile_is_told_lost", stolen),
-            ("what_a_loser_of_a_takeover_wrote_keeps_no_lock_from_passing_on", losers_value),
-            ("without_the_option_nothing_passes_on", without_the_option),
-            ("one_try_inherits_nothing", one_try),
-            ("a_panic_and_another_thread_s_drop_pass_the_lock_on", however_it_is_dropped),
+        tests![
+            a_lock_is_handed_off_as_often_as_its_options_say,
+            each_successor_has_a_full_lease_of_its_own,
+            an_expired_lease_is_not_handed_off,
+            a_lock_that_was_cleared_meanwhile_is_reported_lost,
+            a_lock_that_was_overwritten_meanwhile_is_reported_lost,
+            a_lock_is_handed_off_although_a_takeover_loser_wrote_over_it,
+            without_the_option_there_is_no_handoff,
+            a_thread_that_tries_once_receives_no_handoff,
+            a_panic_and_a_drop_by_another_thread_hand_the_lock_off,
         ],
     );
-    trials.push(Trial::test("handoffs::a_lock_passes_on_to_its_own_kind_alone", own_kind));
+    trials.extend(crate::support::trials(
+        "handoffs",
+        tests![
+            a_lock_is_handed_off_within_one_protocol_and_kind_of_lease,
+            auto_is_handed_off_to_auto_and_watched,
+            auto_on_redis_2_0_is_handed_off_to_auto_and_classic,
+        ],
+    ));
     trials
 }
 
-pub(crate) type OfAProtocol = fn(Protocol) -> Outcome;
+pub(crate) type TestOfProtocol = fn(Protocol) -> Outcome;
 
-/// Names a test for each protocol.
-pub(crate) fn of_each_protocol(part: &str, tests: &[(&str, OfAProtocol)]) -> Vec<Trial> {
-    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
-    let trials = protocols.into_iter().flat_map(|protocol| {
+/// Names each test once for each protocol.
+pub(crate) fn for_each_protocol(part: &str, tests: &[(&str, TestOfProtocol)]) -> Vec<Trial> {
+    let trials = PROTOCOLS.into_iter().flat_map(|protocol| {
         tests.iter().map(move |(name, test)| {
-            let (test, of) = (*test, format!("{protocol:?}").to_lowercase());
-            Trial::test(format!("{part}::{of}::{name}"), move || test(protocol))
+            let (test, protocol_name) = (*test, format!("{protocol:?}").to_lowercase());
+            Trial::test(format!("{part}::{protocol_name}::{name}"), move || test(protocol))
         })
     });
     trials.collect()
 }
 
-/// A lock that whoever waits for it was given, or was told of: nobody polls.
-pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
-
-/// Another's value, of a time far away.
-pub(crate) const FOREIGN: &str = "1895000000.5";
-
-/// A server behind a gate, and a key that the threads of one locker are in line for.
-pub(crate) struct Stage {
-    pub(crate) server: Arc<RedisServer>,
-    pub(crate) proxy: Proxy,
-    pub(crate) key: TestKey,
-    pub(crate) locker: Locker,
-    pub(crate) events: EventLog,
-    pub(crate) protocol: Protocol,
-    _companions: Option<LoadThreads>,
-}
-
-impl Stage {
-    pub(crate) fn set(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
-        Self::under_load(protocol, Load::Any)
-    }
-
-    pub(crate) fn under_load(protocol: Protocol, load: Load) -> Result<Self, Box<dyn StdError>> {
-        let server = Arc::new(RedisServer::start()?);
-        let proxy = Proxy::before(server.address())?;
-        let key = Target::of(&server).key("handoff");
-        let events = EventLog::default();
-        // No command that is held at the gate is given up.
-        let settings = Locker::builder(&proxy.url())?.command_timeout(LONG);
-        let settings = if load == Load::Contended { settings.pool_size(2) } else { settings };
-        let (locker, load_threads) = load.join(settings.build()?, Tolerance::Patient);
-        proxy.overlook(load_threads::KEYS);
-        let locker = locker.observed_by(events.clone());
-        Ok(Self { server, proxy, key, locker, events, protocol, _companions: load_threads })
-    }
-
-    pub(crate) fn lock(&self, options: LockOptions) -> Lock {
-        Lock::new(&self.locker, &self.key.key, options.protocol(self.protocol)).unwrap()
-    }
-
-    /// The same lock for another process, as far as a lock can tell.
-    pub(crate) fn elsewhere(&self) -> Result<Lock, Error> {
-        Lock::new(&Locker::open(&self.server.url())?, &self.key.key, expiring().protocol(self.protocol))
-    }
-
-    /// Asserts that the key holds the value of this very lease.
-    #[track_caller]
-    pub(crate) fn assert_has_it(&self, held: &LockGuard) {
-        held.ensure_held().unwrap();
-        let LockState::Until(expiry) = self.elsewhere().unwrap().state().unwrap() else {
-            panic!("it is free")
-        };
-        let promised = held.expires_at_system_time().unwrap();
-        assert_eq!(expiry.system_time().unwrap(), promised + Duration::from_secs(1));
-    }
-
-    /// Returns once a command has come so often.
-    #[track_caller]
-    pub(crate) fn is_asked(&self, command: &str, times: usize) {
-        let end = Instant::now() + LONG;
-        while self.proxy.names().iter().filter(|name| *name == command).count() < times {
-            assert!(Instant::now() < end, "{:?}", self.proxy.names());
-            thread::sleep(millis(5));
-        }
-    }
-
-    /// What a release says that deletes the key.
-    pub(crate) fn released(&self) -> Release {
-        Release::Released { certified: self.protocol != Protocol::Classic }
-    }
-}
-
-pub(crate) const HANDED_OFF: Release = Release::HandedOff { certified: true };
-
-/// A thread that stands in the line, and leaves it with the lock or an error.
-pub(crate) type Successor = Sleeper<Result<LockGuard, Error>>;
-
-/// Returns once the thread sleeps in the line.
-pub(crate) fn successor(lock: &Lock) -> Successor {
-    let lock = lock.clone();
-    let successor = Sleeper::start(move || lock.lock());
-    successor.rests();
-    successor
-}
-
-#[track_caller]
-pub(crate) fn assert_cancelled(successor: Successor) {
-    let error = successor.join().expect_err("cancelled");
-    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-}
-
-fn as_often_as_said(protocol: Protocol) -> Outcome {
-    let (ask, pass_on, free): (_, &[_], &[_]) = match protocol {
+fn a_lock_is_handed_off_as_often_as_its_options_say(protocol: Protocol) -> Outcome {
+    let (set, hand_off, delete): (_, &[_], &[_]) = match protocol {
         Protocol::Classic => ("SETNX", &["GETSET"], &["DEL"]),
         Protocol::Watched => {
             ("SETNX", &["WATCH", "GET", "MULTI", "SET", "EXEC"], &["WATCH", "GET", "MULTI", "DEL", "EXEC"])
@@ -151,202 +69,197 @@ fn as_often_as_said(protocol: Protocol) -> Outcome {
         _ => ("SET", &["WATCH", "GET", "MULTI", "SET", "EXEC"], &["WATCH", "GET", "MULTI", "DEL", "EXEC"]),
     };
     for times in [1, 3] {
-        let stage = Stage::set(protocol)?;
-        let lock = connected(stage.lock(QUEUED.handoff(times)))?;
-        let monitor = Monitor::on(&stage.server)?;
-        // The lock goes round twice.
+        let scenario = Scenario::new(protocol)?;
+        let lock = connected(scenario.lock(QUEUED.handoff(times)))?;
+        let monitor = Monitor::on(&scenario.server)?;
+        // Two rounds: an acquisition, `times` handoffs and a release each.
         let mut held = lock.lock()?;
-        let mut heirs: VecDeque<Successor> = (0..=2 * times).map(|_| successor(&lock)).collect();
-        let (mut attempts, mut reported) = (vec![held.attempts()], Vec::new());
-        while let Some(next) = heirs.pop_front() {
-            reported.push(held.release()?);
+        let mut successors: VecDeque<Successor> = (0..=2 * times).map(|_| successor(&lock)).collect();
+        let (mut attempts, mut outcomes) = (vec![held.attempts()], Vec::new());
+        while let Some(next) = successors.pop_front() {
+            outcomes.push(held.release()?);
             held = next.join()?;
             attempts.push(held.attempts());
-            // Who is next has been woken, since he is the head of the line now.
-            heirs.iter().take(1).for_each(Sleeper::rests);
+            // The new head of the queue was unparked. It has to sleep again before it can receive a handoff.
+            successors.iter().take(1).for_each(Sleeper::rests);
         }
-        reported.push(held.release()?);
+        outcomes.push(held.release()?);
 
         let count = times as usize;
-        let commands = monitor.recorded(&stage.server)?;
-        let round = [&[ask], &*pass_on.repeat(count), free].concat();
+        let commands = monitor.recorded(&scenario.server)?;
+        let round = [&[set], &*hand_off.repeat(count), delete].concat();
         assert_eq!(names(&commands), round.repeat(2));
-        assert!(commands.iter().all(|words| words.len() == 1 || words[1] == stage.key.key.to_string()));
-        assert_eq!(reported, [vec![HANDED_OFF; count], vec![stage.released()]].concat().repeat(2));
-        assert_eq!(attempts, [vec![1], vec![0; count]].concat().repeat(2), "heirs ask for nothing");
-        // The one who got it may tell before the one who gave it.
-        let mut events = stage.events.lines();
+        assert!(commands.iter().all(|words| words.len() == 1 || words[1] == scenario.key.key.to_string()));
+        assert_eq!(outcomes, [vec![HANDED_OFF; count], vec![scenario.released()]].concat().repeat(2));
+        assert_eq!(attempts, [vec![1], vec![0; count]].concat().repeat(2), "a successor sends no command");
+        // The successor may report its acquisition before the holder reports its release.
+        let mut events = scenario.events.lines();
         events.sort();
         let mut expected = vec!["Acquired".to_owned(); 2 * (count + 1)];
         expected.extend(vec![format!("Released {HANDED_OFF:?}"); 2 * count]);
-        expected.extend(vec![format!("Released {:?}", stage.released()); 2]);
+        expected.extend(vec![format!("Released {:?}", scenario.released()); 2]);
         assert_eq!(events, expected);
     }
     Ok(())
 }
 
-fn own_time(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
+fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
     let locks = [60, 20, 3600, 90].map(|seconds| {
         let options = LockOptions::expiring_after(Duration::from_secs(seconds)).handoff(9);
-        stage.lock(options.poll_interval(LONG).timeout(LONG))
+        scenario.lock(options.poll_interval(LONG).timeout(LONG))
     });
     let mut held = locks[0].lock()?;
-    let heirs: Vec<(Successor, Duration)> = [20, 3600, 90]
+    let successors: Vec<(Successor, Duration)> = [20, 3600, 90]
         .into_iter()
         .zip(&locks[1..])
         .map(|(seconds, lock)| (successor(lock), Duration::from_secs(seconds)))
         .collect();
-    for (next, expiration) in heirs {
+    for (next, expiration) in successors {
         next.rests();
-        stage.proxy.forget();
-        let began = SystemTime::now();
+        scenario.proxy.forget();
+        let before = SystemTime::now();
         assert_eq!(held.release()?, HANDED_OFF);
-        let ended = SystemTime::now();
+        let after = SystemTime::now();
         held = next.join()?;
-        stage.assert_has_it(&held);
-        let begins = held.expires_at_system_time().unwrap() - expiration;
-        assert!(began - Duration::from_micros(1) <= begins && begins <= ended, "{expiration:?}");
+        scenario.assert_holds(&held);
+        let lease_begins = held.expires_at_system_time().unwrap() - expiration;
+        assert!(
+            before - Duration::from_micros(1) <= lease_begins && lease_begins <= after,
+            "the lease of {expiration:?} begins at the handoff"
+        );
         assert!(held.remaining().unwrap() <= expiration);
-        let asked = stage.proxy.asked();
-        let written = asked.iter().find(|asked| asked.arguments.len() > 1).expect("something is written");
-        let to_live = (expiration + Duration::from_secs(1)).as_millis().to_string();
-        let options: &[&str] = if protocol == Protocol::Ttl { &["PX", &to_live] } else { &[] };
+        let asked = scenario.proxy.asked();
+        let written = asked.iter().find(|asked| asked.arguments.len() > 1).expect("a value is written");
+        let ttl = (expiration + Duration::from_secs(1)).as_millis().to_string();
+        let options: &[&str] = if protocol == Protocol::Ttl { &["PX", &ttl] } else { &[] };
         assert_eq!(written.arguments[2..], *options, "{asked:?}");
     }
     Ok(())
 }
 
-fn passed_lease(protocol: Protocol) -> Outcome {
-    for stolen in [false, true] {
-        let stage = Stage::set(protocol)?;
-        let held = stage.lock(LockOptions::expiring_after(millis(300)).handoff(9)).lock()?;
-        // With the margin it does not take over meanwhile.
+fn an_expired_lease_is_not_handed_off(protocol: Protocol) -> Outcome {
+    for overwritten in [false, true] {
+        let scenario = Scenario::new(protocol)?;
+        let held = scenario.lock(LockOptions::expiring_after(millis(300)).handoff(9)).lock()?;
+        // Its margin keeps it from taking over meanwhile.
         let cancel_token = CancelToken::new();
-        let successor = successor(&stage.lock(QUEUED.takeover_margin(LONG)).cancelled_by(&cancel_token));
+        let successor = successor(&scenario.lock(QUEUED.takeover_margin(LONG)).cancelled_by(&cancel_token));
         while held.ensure_held().is_ok() {
             thread::sleep(millis(10));
         }
-        if stolen {
-            stage.key.set(FOREIGN);
+        if overwritten {
+            scenario.key.set(FOREIGN);
         }
-        let before = stage.key.value();
-        stage.proxy.forget();
+        let before = scenario.key.value();
+        scenario.proxy.forget();
         let outcome = held.release()?;
-        if protocol == Protocol::Classic || stolen {
+        if protocol == Protocol::Classic || overwritten {
             assert_eq!(outcome, Release::Expired);
-            let written = stage
+            let written = scenario
                 .proxy
                 .names()
                 .into_iter()
                 .filter(|name| !["WATCH", "GET", "UNWATCH"].contains(&name.as_str()));
             assert_eq!(written.collect::<Vec<_>>(), [""; 0]);
-            assert_eq!(stage.key.value(), before);
+            assert_eq!(scenario.key.value(), before);
             cancel_token.cancel();
             assert_cancelled(successor);
         } else {
-            // Given back, since nobody has taken it, and asked for anew.
-            assert_eq!(outcome, stage.released());
+            // The key still holds its value, so it is deleted, and the successor acquires the lock by itself.
+            assert_eq!(outcome, scenario.released());
             let successor = successor.join()?;
             assert!(successor.attempts() > 0);
-            stage.assert_has_it(&successor);
+            scenario.assert_holds(&successor);
         }
     }
     Ok(())
 }
 
-fn cleared(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
-    let lock = stage.lock(QUEUED.handoff(9));
+fn a_lock_that_was_cleared_meanwhile_is_reported_lost(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let lock = scenario.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
     let successor = successor(&lock);
-    stage.key.delete();
+    scenario.key.delete();
     assert_eq!(held.release()?, Release::Lost);
     let successor = successor.join()?;
-    // In Classic the passing itself has taken it anew.
+    // In Classic the GETSET of the handoff has acquired the lock anew.
     assert_eq!(successor.attempts() > 0, protocol != Protocol::Classic);
-    stage.assert_has_it(&successor);
-    assert_eq!(successor.release()?, stage.released());
+    scenario.assert_holds(&successor);
+    assert_eq!(successor.release()?, scenario.released());
     Ok(())
 }
 
-fn stolen(protocol: Protocol) -> Outcome {
+fn a_lock_that_was_overwritten_meanwhile_is_reported_lost(protocol: Protocol) -> Outcome {
     for foreign in [FOREIGN, "1", "", "whatever"] {
-        let stage = Stage::set(protocol)?;
+        let scenario = Scenario::new(protocol)?;
         let cancel_token = CancelToken::new();
-        let lock = stage.lock(QUEUED.handoff(9)).cancelled_by(&cancel_token);
+        let lock = scenario.lock(QUEUED.handoff(9)).cancelled_by(&cancel_token);
         let held = lock.lock()?;
         let successor = successor(&lock);
-        stage.key.set(foreign);
-        stage.proxy.forget();
+        scenario.key.set(foreign);
+        scenario.proxy.forget();
         assert_eq!(held.release()?, Release::Lost, "{foreign:?}");
-        // It is told, looks, and waits on. In the transactions the releaser looks twice.
-        let looks = if protocol == Protocol::Classic { 1 } else { 3 };
-        stage.is_asked("GET", looks);
+        // The successor gets a hint, reads the key and waits on. With transactions the holder reads it twice.
+        let reads = if protocol == Protocol::Classic { 1 } else { 3 };
+        scenario.wait_for("GET", reads);
         successor.rests();
         cancel_token.cancel();
         assert_cancelled(successor);
-        let overwrote = stage.events.lines().contains(&"ValueOverwritten".to_owned());
+        let overwrote = scenario.events.lines().contains(&"ValueOverwritten".to_owned());
         assert_eq!(overwrote, protocol == Protocol::Classic);
-        assert_eq!(stage.key.value().as_deref() == Some(foreign), protocol != Protocol::Classic);
+        assert_eq!(scenario.key.value().as_deref() == Some(foreign), protocol != Protocol::Classic);
     }
     Ok(())
 }
 
-/// A gem that lost a takeover to the holder wrote nearly the same time over his value.
-pub(crate) fn write_as_a_loser(key: &TestKey, held: &LockGuard) -> Result<(), Box<dyn StdError>> {
-    let promised = held.expires_at_system_time().ok_or("it expires")?;
-    let until = promised + Duration::from_secs(1) + millis(5);
-    key.set(&format!("{:.6}", until.duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64()));
-    Ok(())
-}
-
-fn losers_value(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
-    let lock = stage.lock(QUEUED.handoff(9));
+fn a_lock_is_handed_off_although_a_takeover_loser_wrote_over_it(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let lock = scenario.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
     let successor = successor(&lock);
-    write_as_a_loser(&stage.key, &held)?;
+    write_as_takeover_loser(&scenario.key, &held)?;
     assert_eq!(held.release()?, Release::HandedOff { certified: false });
     let successor = successor.join()?;
     assert_eq!(successor.attempts(), 0);
-    stage.assert_has_it(&successor);
+    scenario.assert_holds(&successor);
     Ok(())
 }
 
-fn without_the_option(protocol: Protocol) -> Outcome {
+fn without_the_option_there_is_no_handoff(protocol: Protocol) -> Outcome {
     for options in [QUEUED, QUEUED.handoff(9).handoff(0)] {
-        let stage = Stage::set(protocol)?;
-        let held = stage.lock(options).lock()?;
-        // It is the one who has the lock whose option counts.
-        let successor = successor(&stage.lock(QUEUED.handoff(9)));
-        assert_eq!(held.release()?, stage.released());
+        let scenario = Scenario::new(protocol)?;
+        let held = scenario.lock(options).lock()?;
+        // The holder's option counts, not that of the successor.
+        let successor = successor(&scenario.lock(QUEUED.handoff(9)));
+        assert_eq!(held.release()?, scenario.released());
         let successor = successor.join()?;
         assert_eq!(successor.attempts(), 1);
-        stage.assert_has_it(&successor);
+        scenario.assert_holds(&successor);
     }
     Ok(())
 }
 
-fn one_try(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
-    let lock = stage.lock(QUEUED.handoff(9));
+fn a_thread_that_tries_once_receives_no_handoff(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let lock = scenario.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
-    let looking = stage.proxy.hold("GET", 1);
+    let reading = scenario.proxy.hold("GET", 1);
     let trying = Sleeper::start({
         let lock = lock.clone();
         move || lock.try_lock()
     });
-    looking.reached();
-    assert_eq!(held.release()?, stage.released());
-    looking.go_on();
+    reading.reached();
+    assert_eq!(held.release()?, scenario.released());
+    reading.go_on();
     let _either = trying.join()?;
     Ok(())
 }
 
-fn however_it_is_dropped(protocol: Protocol) -> Outcome {
-    let stage = Stage::set(protocol)?;
-    let lock = stage.lock(QUEUED.handoff(9));
+fn a_panic_and_a_drop_by_another_thread_hand_the_lock_off(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let lock = scenario.lock(QUEUED.handoff(9));
     let held = lock.lock()?;
     let [first, second] = [successor(&lock), successor(&lock)];
     let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -359,42 +272,92 @@ fn however_it_is_dropped(protocol: Protocol) -> Outcome {
     thread::spawn(move || drop(first)).join().unwrap();
     let second = second.join()?;
     assert_eq!(second.attempts(), 0);
-    stage.assert_has_it(&second);
-    let handed_over = format!("Released {HANDED_OFF:?}");
-    assert_eq!(stage.events.lines().iter().filter(|line| **line == handed_over).count(), 2);
+    scenario.assert_holds(&second);
+    let handed_off = format!("Released {HANDED_OFF:?}");
+    assert_eq!(scenario.events.lines().iter().filter(|line| **line == handed_off).count(), 2);
     Ok(())
 }
 
-fn own_kind() -> Outcome {
-    let stage = Stage::set(Protocol::Classic)?;
-    let endless = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
+/// A release while another thread is queued.
+struct Passed {
+    /// The protocol that the releaser held the lock by.
+    protocol: Protocol,
+    outcome: Release,
+    successor: LockGuard,
+}
+
+impl Scenario {
+    /// Acquires the lock with these options, and releases it while a thread with those of `waiter` is queued.
+    fn pass(&self, holder: LockOptions, waiter: LockOptions) -> Result<Passed, Box<dyn StdError>> {
+        let lock = |options: LockOptions| Lock::new(&self.locker, &self.key.key, options.handoff(9));
+        let held = lock(holder)?.lock()?;
+        let protocol = held.protocol();
+        let successor = successor(&lock(waiter)?);
+        self.proxy.forget();
+        Ok(Passed { protocol, outcome: held.release()?, successor: successor.join()? })
+    }
+}
+
+fn a_lock_is_handed_off_within_one_protocol_and_kind_of_lease() -> Outcome {
+    let scenario = Scenario::new(Protocol::Classic)?;
+    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
     let kinds = [
         QUEUED,
         QUEUED.protocol(Protocol::Watched),
         QUEUED.protocol(Protocol::Ttl),
-        endless,
-        endless.protocol(Protocol::Watched),
+        unexpiring,
+        unexpiring.protocol(Protocol::Watched),
     ];
-    let lock = |options: LockOptions| Lock::new(&stage.locker, &stage.key.key, options.handoff(9));
-    for (n, mine) in kinds.into_iter().enumerate() {
-        for (m, his) in kinds.into_iter().enumerate() {
-            let held = lock(mine)?.lock()?;
-            let successor = successor(&lock(his)?);
-            stage.proxy.forget();
-            let outcome = held.release()?;
-            let successor = successor.join()?;
-            assert_eq!(matches!(outcome, Release::HandedOff { .. }), n == m, "{mine:?} to {his:?}");
-            // Who takes over from the dead looks for himself at what one without an expiration holds.
-            let looks = u32::from(n != m) + u32::from(n >= 3 && m < 3);
-            assert_eq!(successor.attempts(), looks, "{mine:?} to {his:?}");
+    for (n, holder) in kinds.into_iter().enumerate() {
+        for (m, waiter) in kinds.into_iter().enumerate() {
+            let Passed { outcome, successor, .. } = scenario.pass(holder, waiter)?;
+            assert_eq!(matches!(outcome, Release::HandedOff { .. }), n == m, "{holder:?} to {waiter:?}");
+            // A waiter that takes over expired locks reads for itself what an unexpiring holder has written.
+            let attempts = u32::from(n != m) + u32::from(n >= 3 && m < 3);
+            assert_eq!(successor.attempts(), attempts, "{holder:?} to {waiter:?}");
             if n == m && n >= 3 {
-                assert_eq!(outcome, Release::HandedOff { certified: false }, "1 names nobody");
-                assert_eq!(stage.proxy.names(), [""; 0], "there is nothing to renew");
-                assert_eq!(stage.key.value().as_deref(), Some("1"));
+                assert_eq!(outcome, Release::HandedOff { certified: false }, "the value 1 names no holder");
+                assert_eq!(scenario.proxy.names(), [""; 0], "there is no lease to renew");
+                assert_eq!(scenario.key.value().as_deref(), Some("1"));
             }
             assert!(matches!(successor.release()?, Release::Released { .. }));
-            assert_eq!(stage.key.value(), None);
+            assert_eq!(scenario.key.value(), None);
         }
     }
     Ok(())
+}
+
+/// Asserts that a holder with [`Protocol::Auto`] holds by `decided`, and to which protocols it hands off.
+fn assert_auto_hands_off(scenario: &Scenario, decided: Protocol, expected: &[(Protocol, bool)]) -> Outcome {
+    for (waiting, is_handed_off) in expected {
+        let waiter = QUEUED.protocol(*waiting);
+        let Passed { protocol, outcome, successor } =
+            scenario.pass(QUEUED.protocol(Protocol::Auto), waiter)?;
+        assert_eq!(protocol, decided);
+        let released = Release::Released { certified: decided != Protocol::Classic };
+        assert_eq!(outcome, if *is_handed_off { HANDED_OFF } else { released }, "to {waiting:?}");
+        assert_eq!(successor.attempts(), u32::from(!is_handed_off), "to {waiting:?}");
+        let held_by = if *is_handed_off || *waiting == Protocol::Auto { decided } else { *waiting };
+        assert_eq!(successor.protocol(), held_by);
+        scenario.assert_holds(&successor);
+        let certified = held_by != Protocol::Classic;
+        assert_eq!(successor.release()?, Release::Released { certified }, "by {waiting:?}");
+        assert_eq!(scenario.key.value(), None);
+    }
+    Ok(())
+}
+
+fn auto_is_handed_off_to_auto_and_watched() -> Outcome {
+    let to = [
+        (Protocol::Auto, true),
+        (Protocol::Watched, true),
+        (Protocol::Classic, false),
+        (Protocol::Ttl, false),
+    ];
+    assert_auto_hands_off(&Scenario::new(Protocol::Auto)?, Protocol::Watched, &to)
+}
+
+fn auto_on_redis_2_0_is_handed_off_to_auto_and_classic() -> Outcome {
+    let to = [(Protocol::Auto, true), (Protocol::Classic, true)];
+    assert_auto_hands_off(&Scenario::playing(Played::V2_0, Protocol::Auto)?, Protocol::Classic, &to)
 }

@@ -24,6 +24,7 @@
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `queueing` | the line before a key, among the threads of a process |
+//! | `queueing_faults` | queued threads that give up, unreachable servers, forgotten guards, expired leases and cleared keys |
 //! | `notifications`, `notification_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
 //! | `notification_faults` | what happens when wake-ups come to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
@@ -57,6 +58,7 @@ mod proxy_faults;
 mod proxy_lists;
 mod proxy_versions;
 mod queueing;
+mod queueing_faults;
 mod refusals;
 mod stress;
 mod support;
@@ -120,6 +122,7 @@ fn main() -> ExitCode {
         transaction_faults::trials(),
         transactions::trials(),
         queueing::trials(),
+        queueing_faults::trials(),
         notification_ends::trials(),
         notification_faults::trials(),
         notifications::trials(),

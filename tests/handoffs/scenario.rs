@@ -1,0 +1,126 @@
+//! A real server behind a proxy, and a key that threads of one locker are queued for.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant, SystemTime};
+
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
+
+use crate::events::EventLog;
+use crate::servers::{Played, Proxy};
+use crate::support::asleep::Sleeper;
+use crate::support::load_threads::{self, LoadThreads, Tolerance};
+use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
+
+/// Options of a waiter that never polls: it acquires the lock by a handoff or by a hint of its process.
+pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
+
+/// A value of another holder, which expires in 2030.
+pub(crate) const FOREIGN: &str = "1895000000.5";
+
+pub(crate) const HANDED_OFF: Release = Release::HandedOff { certified: true };
+
+pub(crate) struct Scenario {
+    pub(crate) server: Arc<RedisServer>,
+    pub(crate) proxy: Proxy,
+    pub(crate) key: TestKey,
+    pub(crate) locker: Locker,
+    pub(crate) events: EventLog,
+    /// The protocol of its locks.
+    pub(crate) protocol: Protocol,
+    _load_threads: Option<LoadThreads>,
+}
+
+impl Scenario {
+    pub(crate) fn new(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, None, Load::Any)
+    }
+
+    pub(crate) fn under_load(protocol: Protocol, load: Load) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, None, load)
+    }
+
+    /// A scenario whose proxy plays an old version.
+    pub(crate) fn playing(version: Played, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, Some(version), Load::Any)
+    }
+
+    fn of(protocol: Protocol, played: Option<Played>, load: Load) -> Result<Self, Box<dyn StdError>> {
+        let server = Arc::new(RedisServer::start()?);
+        let proxy = match played {
+            Some(version) => Proxy::playing(version, server.address())?,
+            None => Proxy::before(server.address())?,
+        };
+        let key = Target::of(&server).key("handoff");
+        let events = EventLog::default();
+        // So that no command times out while the proxy holds it.
+        let builder = Locker::builder(&proxy.url())?.command_timeout(LONG);
+        let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
+        let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
+        proxy.overlook(load_threads::KEYS);
+        let locker = locker.observed_by(events.clone());
+        Ok(Self { server, proxy, key, locker, events, protocol, _load_threads: load_threads })
+    }
+
+    /// A lock of the scenario's protocol.
+    pub(crate) fn lock(&self, options: LockOptions) -> Lock {
+        Lock::new(&self.locker, &self.key.key, options.protocol(self.protocol)).unwrap()
+    }
+
+    /// The same lock through another locker, as another process has it.
+    pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
+        Lock::new(&Locker::open(&self.server.url())?, &self.key.key, expiring().protocol(self.protocol))
+    }
+
+    /// Asserts that the key holds the value of this lease.
+    #[track_caller]
+    pub(crate) fn assert_holds(&self, held: &LockGuard) {
+        held.ensure_held().unwrap();
+        let LockState::Until(expiry) = self.lock_of_another_process().unwrap().state().unwrap() else {
+            panic!("the key holds no expiring value")
+        };
+        let expected = held.expires_at_system_time().unwrap() + Duration::from_secs(1);
+        assert_eq!(expiry.system_time().unwrap(), expected);
+    }
+
+    /// Waits until the proxy has received a command this many times.
+    #[track_caller]
+    pub(crate) fn wait_for(&self, command: &str, times: usize) {
+        let end = Instant::now() + LONG;
+        while self.proxy.names().iter().filter(|name| *name == command).count() < times {
+            assert!(Instant::now() < end, "{:?}", self.proxy.names());
+            thread::sleep(millis(5));
+        }
+    }
+
+    /// The outcome of a release that deletes the key.
+    pub(crate) fn released(&self) -> Release {
+        Release::Released { certified: self.protocol != Protocol::Classic }
+    }
+}
+
+/// A queued thread. It ends with the lock or with an error.
+pub(crate) type Successor = Sleeper<Result<LockGuard, Error>>;
+
+/// Starts a thread that waits for the lock. Returns once it sleeps in the queue.
+pub(crate) fn successor(lock: &Lock) -> Successor {
+    let lock = lock.clone();
+    let successor = Sleeper::start(move || lock.lock());
+    successor.rests();
+    successor
+}
+
+#[track_caller]
+pub(crate) fn assert_cancelled(successor: Successor) {
+    let error = successor.join().expect_err("the wait was cancelled");
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+}
+
+/// Writes what a gem writes that loses a takeover to the holder: a time close to the holder's.
+pub(crate) fn write_as_takeover_loser(key: &TestKey, held: &LockGuard) -> Result<(), Box<dyn StdError>> {
+    let expires_at = held.expires_at_system_time().ok_or("the lease expires")?;
+    let written = expires_at + Duration::from_secs(1) + millis(5);
+    key.set(&format!("{:.6}", written.duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64()));
+    Ok(())
+}
