@@ -1,4 +1,4 @@
-//! Waits that are ended from outside: by a canceller, by a signal, by shutting the locker down.
+//! Waits that are ended from outside: by a cancel token, by a signal, by shutting the locker down.
 
 use std::io::{BufRead as _, BufReader};
 use std::sync::Arc;
@@ -21,14 +21,14 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "cancellation",
         tests![
-            a_cancelled_wait_ends_at_once_and_says_so,
-            the_others_wait_on_and_in_order,
-            a_cancelled_head_passes_its_place_on,
-            a_used_canceller_lets_nothing_begin,
-            who_is_cancelled_gets_no_lock_that_is_given_back_later,
-            what_is_in_doubt_is_told_of_before_the_cancelling,
-            one_canceller_ends_the_waits_of_many_threads_and_keys,
-            a_command_under_way_is_waited_for_and_may_get_the_lock,
+            a_cancelled_wait_ends_at_once_and_reports_it,
+            the_other_waiters_keep_their_order,
+            a_cancelled_head_makes_the_next_thread_the_head,
+            a_cancelled_token_lets_no_wait_begin,
+            a_cancelled_waiter_does_not_acquire_a_lock_that_is_released_later,
+            an_unknown_outcome_is_reported_rather_than_the_cancellation,
+            one_token_ends_the_waits_of_many_threads_and_keys,
+            a_command_in_flight_is_awaited_and_may_acquire_the_lock,
             a_wait_for_a_connection_ends_too,
             shutting_down_ends_all_waits_and_lets_holders_release,
             a_signal_ends_a_wait,
@@ -38,6 +38,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();
 
+/// A value of another holder, which expires in 2030.
+const FOREIGN: &str = "1895000000.5";
+
 fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key(test);
@@ -45,61 +48,62 @@ fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn s
     Ok((server, key, locker))
 }
 
-type Waiting = thread::JoinHandle<Result<LockGuard, Error>>;
+type Waiter = thread::JoinHandle<Result<LockGuard, Error>>;
 
-fn waiting(lock: &Lock) -> Waiting {
+/// Starts a thread that waits for the lock. Returns once it sleeps.
+fn waiter(lock: &Lock) -> Waiter {
     let lock = lock.clone();
     asleep(move || lock.lock())
 }
 
 #[track_caller]
-fn assert_cancelled(waiting: Waiting, key: &TestKey) {
-    let error = waiting.join().unwrap().expect_err("cancelled");
+fn assert_cancelled(waiter: Waiter, key: &TestKey) {
+    let error = waiter.join().unwrap().expect_err("the wait was cancelled");
     assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
     assert_eq!(error.key(), Some(&key.key));
     assert!(error.to_string().contains("the wait was cancelled after "), "{error}");
 }
 
-fn a_cancelled_wait_ends_at_once_and_says_so() -> Outcome {
+fn a_cancelled_wait_ends_at_once_and_reports_it() -> Outcome {
     let (_server, key, locker) = scenario("at_once")?;
-    key.set("1895000000.5");
+    key.set(FOREIGN);
     for variant in Variant::ALL {
         let cancel_token = CancelToken::new();
         let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?.cancelled_by(&cancel_token);
-        let waiting = waiting(&lock);
-        assert!(!waiting.is_finished() && !cancel_token.is_cancelled());
+        let waiter = waiter(&lock);
+        assert!(!waiter.is_finished() && !cancel_token.is_cancelled());
         cancel_token.cancel();
-        assert_cancelled(waiting, &key);
+        assert_cancelled(waiter, &key);
         assert!(cancel_token.is_cancelled());
     }
-    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    assert_eq!(key.value().as_deref(), Some(FOREIGN));
     Ok(())
 }
 
-fn the_others_wait_on_and_in_order() -> Outcome {
+fn the_other_waiters_keep_their_order() -> Outcome {
     let (_server, key, locker) = scenario("others")?;
     let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
     let cancel_token = CancelToken::new();
     let held = lock.lock()?;
-    let ann = waiting(&lock);
-    let bob = waiting(&lock.clone().cancelled_by(&cancel_token));
-    let cid = waiting(&lock);
+    let first = waiter(&lock);
+    let second = waiter(&lock.clone().cancelled_by(&cancel_token));
+    let third = waiter(&lock);
     cancel_token.cancel();
-    assert_cancelled(bob, &key);
+    assert_cancelled(second, &key);
     drop(held);
-    let ann = ann.join().unwrap()?;
-    assert!(!cid.is_finished());
-    drop(ann);
-    drop(cid.join().unwrap()?);
+    let first = first.join().unwrap()?;
+    assert!(!third.is_finished());
+    drop(first);
+    drop(third.join().unwrap()?);
     Ok(())
 }
 
-fn a_cancelled_head_passes_its_place_on() -> Outcome {
+fn a_cancelled_head_makes_the_next_thread_the_head() -> Outcome {
     let (_server, key, locker) = scenario("head")?;
-    key.set("1895000000.5");
+    key.set(FOREIGN);
     let cancel_token = CancelToken::new();
-    let head = waiting(&Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token));
-    let next = waiting(&Lock::new(&locker, &key.key, NEVER_POLLS.poll_interval(millis(20)))?);
+    let head = waiter(&Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token));
+    let next = waiter(&Lock::new(&locker, &key.key, NEVER_POLLS.poll_interval(millis(20)))?);
     cancel_token.cancel();
     assert_cancelled(head, &key);
     key.delete();
@@ -107,24 +111,24 @@ fn a_cancelled_head_passes_its_place_on() -> Outcome {
     Ok(())
 }
 
-fn a_used_canceller_lets_nothing_begin() -> Outcome {
+fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
     let (server, key, locker) = scenario("used")?;
     let cancel_token = CancelToken::new();
     let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
-    let ended = lock.clone().cancelled_by(&cancel_token);
-    let held = ended.lock()?;
+    let cancelled = lock.clone().cancelled_by(&cancel_token);
+    let held = cancelled.lock()?;
     cancel_token.cancel();
     held.ensure_held()?;
-    assert!(matches!(ended.try_lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(ended.lock(), Err(Error::Cancelled { .. })));
-    assert!(matches!(ended.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
-    assert_eq!(held.release()?, Release::Released { certified: false }, "what is held can be given back");
+    assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(cancelled.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert_eq!(held.release()?, Release::Released { certified: false }, "a held lock can be released");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");
     Ok(())
 }
 
-fn who_is_cancelled_gets_no_lock_that_is_given_back_later() -> Outcome {
+fn a_cancelled_waiter_does_not_acquire_a_lock_that_is_released_later() -> Outcome {
     let (_server, key, locker) = scenario("later")?;
     let unexpiring = LockOptions::held_until_released().poll_interval(LONG).wait_forever();
     for options in [NEVER_POLLS, NEVER_POLLS.handoff(9), unexpiring.handoff(9)] {
@@ -132,19 +136,19 @@ fn who_is_cancelled_gets_no_lock_that_is_given_back_later() -> Outcome {
             let cancel_token = CancelToken::new();
             let lock = Lock::new(&locker, &key.key, options)?;
             let held = lock.lock()?;
-            let ended = waiting(&lock.clone().cancelled_by(&cancel_token));
-            let next = waiting(&lock);
+            let cancelled = waiter(&lock.clone().cancelled_by(&cancel_token));
+            let next = waiter(&lock);
             cancel_token.cancel();
             drop(held);
-            assert_cancelled(ended, &key);
+            assert_cancelled(cancelled, &key);
             drop(next.join().unwrap()?);
-            assert_eq!(key.value(), None, "nothing is left behind");
+            assert_eq!(key.value(), None, "no value is left behind");
         }
     }
     Ok(())
 }
 
-fn what_is_in_doubt_is_told_of_before_the_cancelling() -> Outcome {
+fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
     let (server, key, _) = scenario("doubt")?;
     let proxy = Proxy::before(server.address())?;
     let cancel_token = CancelToken::new();
@@ -152,47 +156,50 @@ fn what_is_in_doubt_is_told_of_before_the_cancelling() -> Outcome {
     let lock = connected(lock.cancelled_by(&cancel_token))?;
     proxy.next("SETNX", Fault::CutAfter);
     proxy.next("GET", Fault::CutBefore);
-    let waiting = waiting(&lock);
+    let waiter = waiter(&lock);
     while proxy.faults_left() > 0 {
         thread::sleep(millis(5));
     }
     thread::sleep(millis(50));
     cancel_token.cancel();
-    let error = waiting.join().unwrap().expect_err("cancelled");
-    assert!(matches!(error, Error::Unknown { .. }), "it is ours, and nobody has read so: {error:?}");
+    let error = waiter.join().unwrap().expect_err("the wait was cancelled");
+    assert!(
+        matches!(error, Error::Unknown { .. }),
+        "the lock was acquired, and no read has shown that: {error:?}"
+    );
     Ok(())
 }
 
-fn one_canceller_ends_the_waits_of_many_threads_and_keys() -> Outcome {
+fn one_token_ends_the_waits_of_many_threads_and_keys() -> Outcome {
     let (_server, key, locker) = scenario("many")?;
     let cancel_token = CancelToken::new();
     let held: Vec<LockGuard> = (0..4)
         .map(|n| Lock::new(&locker, format!("many:{n}"), NEVER_POLLS)?.lock())
         .collect::<Result<_, _>>()?;
-    let waiting: Vec<Waiting> = (0..20)
+    let waiters: Vec<Waiter> = (0..20)
         .map(|n| {
             let lock = Lock::new(&locker, format!("many:{}", n % 4), NEVER_POLLS)?;
-            Ok(waiting(&lock.cancelled_by(&cancel_token)))
+            Ok(waiter(&lock.cancelled_by(&cancel_token)))
         })
         .collect::<Result<_, Error>>()?;
     cancel_token.clone().cancel();
-    for waiting in waiting {
-        assert!(matches!(waiting.join().unwrap(), Err(Error::Cancelled { .. })));
+    for waiter in waiters {
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { .. })));
     }
     drop((held, key));
     Ok(())
 }
 
-fn a_command_under_way_is_waited_for_and_may_get_the_lock() -> Outcome {
+fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let (server, key, _) = scenario("under_way")?;
     let proxy = Proxy::before(server.address())?;
     let locker = Locker::open(&proxy.url())?;
     let cancel_token = CancelToken::new();
     let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
     proxy.next("SETNX", Fault::AnswerLate(millis(300)));
-    let waiting = waiting(&lock);
+    let waiter = waiter(&lock);
     cancel_token.cancel();
-    let held = waiting.join().unwrap()?;
+    let held = waiter.join().unwrap()?;
     assert_eq!(held.release()?, Release::Released { certified: false });
     Ok(())
 }
@@ -203,12 +210,12 @@ fn a_wait_for_a_connection_ends_too() -> Outcome {
     drop(server);
     let locker = Locker::open(&url)?;
     let cancel_token = CancelToken::new();
-    let patient = LockOptions::expiring_after(LONG).timeout(LONG * 60);
-    let lock = Lock::new(&locker, "unreachable", patient)?.cancelled_by(&cancel_token);
-    let waits = [waiting(&lock), waiting(&lock)];
+    let options = LockOptions::expiring_after(LONG).timeout(LONG * 60);
+    let lock = Lock::new(&locker, "unreachable", options)?.cancelled_by(&cancel_token);
+    let waiters = [waiter(&lock), waiter(&lock)];
     cancel_token.cancel();
-    for wait in waits {
-        let error = wait.join().unwrap().expect_err("there is no server");
+    for waiter in waiters {
+        let error = waiter.join().unwrap().expect_err("there is no server");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
     }
     Ok(())
@@ -221,10 +228,10 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
         let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
         let other = Lock::new(&locker.clone(), "elsewhere", variant.set(NEVER_POLLS))?;
         let held = [lock.lock()?, other.lock()?];
-        let waits = [waiting(&lock), waiting(&lock), waiting(&other)];
+        let waiters = [waiter(&lock), waiter(&lock), waiter(&other)];
         locker.clone().shut_down();
-        for wait in waits {
-            let error = wait.join().unwrap().expect_err("shut down");
+        for waiter in waiters {
+            let error = waiter.join().unwrap().expect_err("the locker was shut down");
             assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
             assert!(error.to_string().contains("its locker was shut down"), "{error}");
         }
@@ -239,7 +246,7 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
     Ok(())
 }
 
-/// Waits for a lock until a signal comes, as a worker that is to stop does.
+/// Waits for a lock until a signal cancels the wait, as a service does that has to stop.
 pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> Played {
     let cancel_token = CancelToken::new();
     let mut signals = Signals::new([SIGTERM])?;
@@ -261,8 +268,8 @@ pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> Played {
 fn a_signal_ends_a_wait() -> Outcome {
     let (server, key, locker) = scenario("signal")?;
     let held = Lock::new(&locker, &key.key, NEVER_POLLS)?.lock()?;
-    let mut waiting = worker(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
-    let mut output = BufReader::new(waiting.stdout.take().expect("it is piped"));
+    let mut worker = worker(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
+    let mut output = BufReader::new(worker.stdout.take().expect("stdout is piped"));
     let mut line = || -> io::Result<String> {
         let mut line = String::new();
         output.read_line(&mut line)?;
@@ -270,10 +277,10 @@ fn a_signal_ends_a_wait() -> Outcome {
     };
     assert_eq!(line()?, "waiting\n");
     thread::sleep(Duration::from_millis(100));
-    let pid = i32::try_from(waiting.id()).ok().and_then(Pid::from_raw).expect("a process has a number");
+    let pid = i32::try_from(worker.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
     kill_process(pid, Signal::TERM)?;
     assert_eq!(line()?, "cancelled\n");
-    assert!(waiting.wait()?.success());
+    assert!(worker.wait()?.success());
     held.ensure_held()?;
     assert_eq!(held.release()?, Release::Released { certified: false });
     Ok(())

@@ -27,6 +27,7 @@
 //! | `queueing_faults` | queued threads that give up, unreachable servers, forgotten guards, expired leases and cleared keys |
 //! | `notifications`, `notification_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
 //! | `notification_faults` | what happens when wake-ups come to harm |
+//! | `notification_order` | several waiting processes acquire the lock in turn, and no update is lost |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
@@ -46,6 +47,7 @@ mod links;
 mod matrix;
 mod notification_ends;
 mod notification_faults;
+mod notification_order;
 mod notifications;
 mod package;
 mod pipelining;
@@ -125,6 +127,7 @@ fn main() -> ExitCode {
         queueing_faults::trials(),
         notification_ends::trials(),
         notification_faults::trials(),
+        notification_order::trials(),
         notifications::trials(),
         wire::trials(),
     ] {

@@ -1,5 +1,4 @@
-//! What becomes of tokens that nobody waits for, and of those who listen for them: nothing is left behind, and what one process has no
-//! use for goes on to another.
+//! The end of notifications and listeners: an unused notification expires or goes on to another process, and no listener is left behind.
 
 use std::thread;
 use std::time::Duration;
@@ -19,55 +18,60 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "notification_ends",
         tests![
-            releases_that_nobody_waits_for_leave_one_token_that_ends,
-            a_releaser_that_is_killed_leaves_no_list_without_an_end,
-            a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another,
-            a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another,
+            releases_without_waiters_leave_one_notification_that_expires,
+            a_releaser_that_is_killed_leaves_no_list_without_a_ttl,
+            a_notification_for_a_process_without_waiters_goes_on_to_another,
+            a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another,
             a_locker_that_is_dropped_stops_listening,
             a_locker_that_is_shut_down_ends_its_waits_and_stops_listening,
         ],
     )
 }
 
-fn releases_that_nobody_waits_for_leave_one_token_that_ends() -> Outcome {
+fn releases_without_waiters_leave_one_notification_that_expires() -> Outcome {
     let server = RedisServer::start()?;
     let lock = elsewhere(&server, "k", NOTIFIED)?;
     let mut connection = connection(&server);
     for _ in 0..50 {
         drop(lock.lock()?);
-        let (tokens, time): (u32, i64) = redis::pipe()
+        let (length, ttl): (u32, i64) = redis::pipe()
             .atomic()
             .llen("k:setnx-lock:wake-up")
             .pttl("k:setnx-lock:wake-up")
             .query(&mut connection)?;
-        assert!((tokens == 1 && (1..=2000).contains(&time)) || tokens == 0, "{tokens} tokens, for {time} ms");
+        assert!(
+            (length == 1 && (1..=2000).contains(&ttl)) || length == 0,
+            "{length} notifications, TTL {ttl} ms"
+        );
     }
-    until("nothing is left", || keys(&server, "*").is_empty());
+    until("no key is left", || keys(&server, "*").is_empty());
     Ok(())
 }
 
-fn a_releaser_that_is_killed_leaves_no_list_without_an_end() -> Outcome {
+fn a_releaser_that_is_killed_leaves_no_list_without_a_ttl() -> Outcome {
     let server = RedisServer::start()?;
     let mut connection = connection(&server);
     for n in 0..15_u64 {
         let key = format!("k{n}");
         let mut worker = Worker::playing(&["churn", &server.url(), &key])?;
         assert_eq!(worker.says()?, "ready");
-        until("it works", || connection.exists(format!("{key}:setnx-lock:wake-up")).unwrap_or(false));
+        until("a notification is sent", || {
+            connection.exists(format!("{key}:setnx-lock:wake-up")).unwrap_or(false)
+        });
         thread::sleep(Duration::from_micros(n * 371));
         worker.kill();
-        let time: i64 = connection.pttl(format!("{key}:setnx-lock:wake-up"))?;
-        assert_ne!(time, -1, "a list without an end");
+        let ttl: i64 = connection.pttl(format!("{key}:setnx-lock:wake-up"))?;
+        assert_ne!(ttl, -1, "the list has no TTL");
     }
-    until("no token is left", || keys(&server, "*:setnx-lock:wake-up").is_empty());
+    until("no notification is left", || keys(&server, "*:setnx-lock:wake-up").is_empty());
     Ok(())
 }
 
-/// Lets somebody wait and give up.
-type GivesUp = fn(&RedisServer) -> Result<(), Error>;
+/// Lets a thread of a locker wait and give up.
+type GiveUp = fn(&RedisServer) -> Result<(), Error>;
 
-fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Outcome {
-    let variants: [GivesUp; 3] = [
+fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome {
+    let variants: [GiveUp; 3] = [
         |server| {
             let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED.timeout(millis(200)))?);
             until_listening(server, 1);
@@ -91,11 +95,11 @@ fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Out
             Ok(())
         },
     ];
-    for gives_up in variants {
+    for give_up in variants {
         let server = RedisServer::start()?;
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-        gives_up(&server)?;
-        // It is still listening, and before the other.
+        give_up(&server)?;
+        // Its BLPOP is still open, and comes before that of the other locker.
         until_listening(&server, 1);
         let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
         until_listening(&server, 2);
@@ -105,8 +109,8 @@ fn a_token_for_a_process_where_nobody_waits_any_more_goes_on_to_another() -> Out
     Ok(())
 }
 
-/// A locker that listens at the server itself, while its commands go through a gate.
-fn through_a_gate(server: &RedisServer, proxy: &Proxy) -> Result<Locker, Box<dyn std::error::Error>> {
+/// A locker that listens at the server itself, and sends its commands through a proxy.
+fn sending_through(proxy: &Proxy, server: &RedisServer) -> Result<Locker, Box<dyn std::error::Error>> {
     let manager = |url: &str| -> redis::RedisResult<Manager> {
         Ok(Manager::new(redis::Client::open(url)?).command_timeout(LONG))
     };
@@ -115,29 +119,30 @@ fn through_a_gate(server: &RedisServer, proxy: &Proxy) -> Result<Locker, Box<dyn
     Ok(Locker::with_managed_pool(pool, &manager(&server.url())?))
 }
 
-fn a_token_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> Outcome {
+fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    // It looks a second time at its deadline, and is kept from it.
-    let last_look = proxy.hold("GET", 2);
-    let locker = through_a_gate(&server, &proxy).unwrap();
+    // Its second attempt, at the deadline, is held.
+    let last_attempt = proxy.hold("GET", 2);
+    let locker = sending_through(&proxy, &server).unwrap();
     let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(300)))?);
     until_listening(&server, 1);
     let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 2);
-    last_look.reached();
+    last_attempt.reached();
     let mut monitor = Monitor::on(&server)?;
     drop(held);
-    monitor.wait_for("the token", |words| words[0] == "RPUSH");
-    // Whoever was given the token has it once it waits for the next.
+    monitor.wait_for("the notification", |words| words[0] == "RPUSH");
+    // The locker that received the notification has passed it on to its thread once it listens again.
     monitor.wait_for_a_listener("k");
-    let stranger = elsewhere(&server, "k", expiring())?.try_lock()?;
-    last_look.go_on();
-    assert_eq!(stranger.is_some(), gives_up.came().is_err(), "the stranger was faster");
-    monitor.wait_for("the other one's try", |words| words[0] == "SETNX");
-    monitor.wait_for("the other one's try", |words| words[0] == "SETNX");
-    drop((stranger, other));
+    let third = elsewhere(&server, "k", expiring())?.try_lock()?;
+    last_attempt.go_on();
+    assert_eq!(third.is_some(), gives_up.came().is_err(), "either of them holds the lock");
+    for attempt in ["the attempt of the third locker", "the attempt of the other locker"] {
+        monitor.wait_for(attempt, |words| words[0] == "SETNX");
+    }
+    drop((third, other));
     Ok(())
 }
 

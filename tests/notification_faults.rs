@@ -1,5 +1,4 @@
-//! What becomes of wake-ups when servers, networks, users and processes do not do what they should: a poll interval is lost, and
-//! somebody is told, once.
+//! Notifications and faults of servers, networks, users' rights and processes: a waiter polls then, and the observer is notified once.
 
 use std::time::Duration;
 
@@ -18,89 +17,90 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "notification_faults",
         tests![
-            a_listener_that_is_cut_off_comes_back_and_that_is_told_once,
-            a_listener_that_is_sent_away_comes_back,
-            a_server_that_is_started_anew,
+            a_listener_whose_connection_is_cut_reconnects_and_reports_it_once,
+            a_listener_that_is_unblocked_with_an_error_listens_again,
+            a_server_that_is_restarted,
             a_server_that_freezes_and_thaws,
-            a_token_that_is_lost_holds_nobody_up_who_comes_after_the_listener_is_back,
-            a_user_who_may_not_listen_polls,
-            a_user_who_may_not_leave_tokens_does_without,
-            a_user_who_may_not_leave_tokens_gets_a_free_lock_at_once,
-            a_user_without_transactions_leaves_no_list_without_an_end,
-            a_list_that_is_something_else,
-            a_waiter_that_is_stopped_or_killed_holds_nobody_up,
+            a_lost_notification_delays_no_later_waiter,
+            a_user_without_the_right_to_listen_polls,
+            a_user_without_the_right_to_notify_releases_all_the_same,
+            a_user_without_the_right_to_notify_acquires_a_free_lock_at_once,
+            a_user_without_transactions_leaves_no_list_without_a_ttl,
+            a_wake_channel_that_is_not_a_list,
+            a_waiter_that_is_stopped_or_killed_blocks_no_other,
         ],
     )
 }
 
-/// A lock that is got by polling.
+/// Options of a waiter that polls.
 const POLLED: LockOptions =
     LockOptions::expiring_after(LONG).timeout(LONG).poll_interval(Duration::from_millis(20)).notify_waiters();
 
-fn cut_off(server: &RedisServer) {
+/// Closes the connections of all listeners.
+fn cut_listeners(server: &RedisServer) {
     let mut connection = connection(server);
     for id in listeners(&mut connection) {
         let _: i64 = redis::cmd("CLIENT").arg(&["KILL", "ID", &id]).query(&mut connection).unwrap();
     }
 }
 
-fn a_listener_that_is_cut_off_comes_back_and_that_is_told_once() -> Outcome {
+fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
-    let ours = whys.of(&server.url(), "k", NOTIFIED)?;
+    let reasons = Reasons::default();
+    let observed = reasons.of(&server.url(), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&ours);
+    let waiter = Waiter::of(&observed);
     for _ in 0..3 {
         until_listening(&server, 1);
-        cut_off(&server);
-        until("it is told", || !whys.reported().is_empty());
+        cut_listeners(&server);
+        until("it is reported", || !reasons.reported().is_empty());
     }
     until_listening(&server, 1);
     assert!(waiter.still_waits());
     drop(held);
     let held = waiter.came()?;
-    let reported = whys.reported();
+    let reported = reasons.reported();
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("closed the connection"), "{reported:?}");
 
-    // It has worked meanwhile, so it is news again.
-    let others = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    // It has worked meanwhile, so the next failure is reported again.
+    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 2);
-    cut_off(&server);
-    until("it is told again", || whys.reported().len() == 2);
+    cut_listeners(&server);
+    until("it is reported again", || reasons.reported().len() == 2);
     until_listening(&server, 2);
     drop(held);
-    drop(others.came()?);
+    drop(other.came()?);
     Ok(())
 }
 
-fn a_listener_that_is_sent_away_comes_back() -> Outcome {
+fn a_listener_that_is_unblocked_with_an_error_listens_again() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
+    let reasons = Reasons::default();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&whys.of(&server.url(), "k", NOTIFIED)?);
+    let waiter = Waiter::of(&reasons.of(&server.url(), "k", NOTIFIED)?);
     until_listening(&server, 1);
     let mut connection = connection(&server);
-    // What a server says to those who wait when it becomes a replica.
+    // As a server does when it becomes a replica.
     let id = listeners(&mut connection).remove(0);
     let _: i64 = redis::cmd("CLIENT").arg(&["UNBLOCK", &id, "ERROR"]).query(&mut connection)?;
-    until("it is told", || whys.reported().len() == 1);
-    assert!(whys.reported()[0].contains("UNBLOCKED"), "{:?}", whys.reported());
+    until("it is reported", || reasons.reported().len() == 1);
+    assert!(reasons.reported()[0].contains("UNBLOCKED"), "{:?}", reasons.reported());
     until_listening(&server, 1);
     drop(held);
     drop(waiter.came()?);
     Ok(())
 }
 
-fn a_server_that_is_started_anew() -> Outcome {
+fn a_server_that_is_restarted() -> Outcome {
     let mut server = RedisServer::start()?;
-    let whys = Reasons::default();
+    let reasons = Reasons::default();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&whys.of(&server.url(), "k", NOTIFIED)?);
+    let waiter = Waiter::of(&reasons.of(&server.url(), "k", NOTIFIED)?);
     until_listening(&server, 1);
     server.restart()?;
     until_listening(&server, 1);
-    assert_eq!(whys.reported().len(), 1, "{:?}", whys.reported());
+    assert_eq!(reasons.reported().len(), 1, "{:?}", reasons.reported());
     // The key went with the server.
     drop(elsewhere(&server, "k", NOTIFIED)?.lock()?);
     drop(waiter.came()?);
@@ -110,28 +110,28 @@ fn a_server_that_is_started_anew() -> Outcome {
 
 fn a_server_that_freezes_and_thaws() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
+    let reasons = Reasons::default();
     let locker =
         Locker::builder(&server.url())?.connect_timeout(millis(300)).command_timeout(millis(300)).build()?;
-    let waiting = Lock::new(&locker.observed_by(whys.clone()), "k", NOTIFIED)?;
+    let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&waiting);
     until_listening(&server, 1);
     server.freeze();
-    let reported = std::panic::catch_unwind(|| until("it is told", || !whys.reported().is_empty()));
+    let reported = std::panic::catch_unwind(|| until("it is reported", || !reasons.reported().is_empty()));
     server.thaw();
-    assert!(reported.is_ok() && whys.reported().len() == 1, "{:?}", whys.reported());
+    assert!(reported.is_ok() && reasons.reported().len() == 1, "{:?}", reasons.reported());
     until_listening(&server, 1);
     drop(held);
     drop(waiter.came()?);
     Ok(())
 }
 
-fn a_token_that_is_lost_holds_nobody_up_who_comes_after_the_listener_is_back() -> Outcome {
+fn a_lost_notification_delays_no_later_waiter() -> Outcome {
     let mut server = RedisServer::start()?;
-    // Somebody takes a token before us, and does nothing with it.
-    let mut thief = Wire::to(&server.url());
-    thief.send("BLPOP k:setnx-lock:wake-up 0");
+    // Another client receives the notification first, and does not use it.
+    let mut other = Wire::to(&server.url());
+    other.send("BLPOP k:setnx-lock:wake-up 0");
     until_listening(&server, 1);
     let held = elsewhere(&server, "k", expiring())?.lock()?;
     let locker = Locker::open(&server.url())?;
@@ -141,117 +141,117 @@ fn a_token_that_is_lost_holds_nobody_up_who_comes_after_the_listener_is_back() -
     let held = waiter.came()?;
     until_listening(&server, 2);
     drop(held);
-    assert_eq!(thief.answer(), "[k:setnx-lock:wake-up 1]");
+    assert_eq!(other.answer(), "[k:setnx-lock:wake-up 1]");
     server.restart()?;
     until_listening(&server, 1);
     drop(Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?).came()?);
     Ok(())
 }
 
-/// Returns where a user goes who may do all but this.
+/// Creates a user with all rights but this one, and returns its URL.
 fn url_without(server: &RedisServer, command: &str) -> Result<String, std::io::Error> {
-    let rules = ["ACL", "SETUSER", "lesser", "on", ">secret", "~*", "+@all", command];
+    let rules = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", command];
     assert_eq!(server.say(&rules)?, "+OK");
-    Ok(format!("redis://lesser:secret@127.0.0.1:{}/", server.port()))
+    Ok(format!("redis://limited:secret@127.0.0.1:{}/", server.port()))
 }
 
-/// How often something is done in which each time a connection could be opened.
-const OFTEN: usize = 20;
+/// How many rounds a test has in which each could open a connection.
+const ROUNDS: usize = 20;
 
 /// Asserts that far fewer connections were opened.
 #[track_caller]
 fn assert_few_opened(monitor: Monitor, server: &RedisServer) -> Outcome {
     let opened = names(&monitor.recorded(server)?).iter().filter(|name| **name == "INFO").count();
-    assert!((1..=OFTEN / 2).contains(&opened), "{opened} connections");
+    assert!((1..=ROUNDS / 2).contains(&opened), "{opened} connections");
     Ok(())
 }
 
-fn a_user_who_may_not_listen_polls() -> Outcome {
+fn a_user_without_the_right_to_listen_polls() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
-    let deaf = whys.of(&url_without(&server, "-blpop")?, "k", POLLED)?;
+    let reasons = Reasons::default();
+    let polls = reasons.of(&url_without(&server, "-blpop")?, "k", POLLED)?;
     let monitor = Monitor::on(&server)?;
     let other = elsewhere(&server, "k", NOTIFIED)?;
-    for _ in 0..OFTEN {
+    for _ in 0..ROUNDS {
         let held = other.lock()?;
-        assert!(deaf.try_lock_for(millis(5))?.is_none(), "it wants tokens, and sleeps");
-        let waiter = Waiter::of(&deaf);
-        until("it is told", || !whys.reported().is_empty());
+        assert!(polls.try_lock_for(millis(5))?.is_none(), "it tries to listen, and sleeps");
+        let waiter = Waiter::of(&polls);
+        until("it is reported", || !reasons.reported().is_empty());
         drop(held);
         drop(waiter.came()?);
     }
-    let reported = whys.reported();
+    let reported = reasons.reported();
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("NOPERM") && reported[0].contains("blpop"), "{reported:?}");
     assert_few_opened(monitor, &server)
 }
 
-fn a_user_who_may_not_leave_tokens_does_without() -> Outcome {
+fn a_user_without_the_right_to_notify_releases_all_the_same() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
-    let mute = whys.of(&url_without(&server, "-rpush")?, "k", POLLED)?;
+    let reasons = Reasons::default();
+    let limited = reasons.of(&url_without(&server, "-rpush")?, "k", POLLED)?;
     let other = elsewhere(&server, "k", POLLED)?;
     let monitor = Monitor::on(&server)?;
-    for _ in 0..OFTEN {
-        let held = mute.lock()?;
+    for _ in 0..ROUNDS {
+        let held = limited.lock()?;
         let waiter = Waiter::of(&other);
         drop(held);
         drop(waiter.came()?);
     }
-    let reported = whys.reported();
+    let reported = reasons.reported();
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("NOPERM") && reported[0].contains("rpush"), "{reported:?}");
     assert_few_opened(monitor, &server)
 }
 
-fn a_user_who_may_not_leave_tokens_gets_a_free_lock_at_once() -> Outcome {
+fn a_user_without_the_right_to_notify_acquires_a_free_lock_at_once() -> Outcome {
     let server = RedisServer::start()?;
-    let mute = Reasons::default().of(&url_without(&server, "-rpush")?, "k", NOTIFIED)?;
+    let limited = Reasons::default().of(&url_without(&server, "-rpush")?, "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&mute);
+    let waiter = Waiter::of(&limited);
     until_listening(&server, 1);
     drop(held);
     drop(waiter.came()?);
     for _ in 0..3 {
-        drop(Waiter::of(&mute).came()?);
+        drop(Waiter::of(&limited).came()?);
     }
     Ok(())
 }
 
-fn a_user_without_transactions_leaves_no_list_without_an_end() -> Outcome {
+fn a_user_without_transactions_leaves_no_list_without_a_ttl() -> Outcome {
     let server = RedisServer::start()?;
     let url = url_without(&server, "-multi")?;
-    assert_eq!(server.say(&["ACL", "SETUSER", "lesser", "-expire"])?, "+OK");
-    let whys = Reasons::default();
-    let lock = whys.of(&url, "k", POLLED)?;
+    assert_eq!(server.say(&["ACL", "SETUSER", "limited", "-expire"])?, "+OK");
+    let reasons = Reasons::default();
+    let lock = reasons.of(&url, "k", POLLED)?;
     for _ in 0..3 {
         drop(lock.lock()?);
     }
-    assert_eq!(whys.reported().len(), 1, "{:?}", whys.reported());
+    assert_eq!(reasons.reported().len(), 1, "{:?}", reasons.reported());
     assert_eq!(keys(&server, "*"), [""; 0]);
     Ok(())
 }
 
-fn a_list_that_is_something_else() -> Outcome {
+fn a_wake_channel_that_is_not_a_list() -> Outcome {
     let server = RedisServer::start()?;
-    let whys = Reasons::default();
+    let reasons = Reasons::default();
     let mut connection = connection(&server);
-    let [one, other] = [whys.of(&server.url(), "k", POLLED)?, whys.of(&server.url(), "k", POLLED)?];
+    let [first, second] = [reasons.of(&server.url(), "k", POLLED)?, reasons.of(&server.url(), "k", POLLED)?];
     for _ in 0..3 {
-        let () = connection.set("k:setnx-lock:wake-up", "theirs")?;
-        let held = one.lock()?;
-        let waiter = Waiter::of(&other);
-        until("it is told", || !whys.reported().is_empty());
+        let () = connection.set("k:setnx-lock:wake-up", "a string")?;
+        let held = first.lock()?;
+        let waiter = Waiter::of(&second);
+        until("it is reported", || !reasons.reported().is_empty());
         drop(held);
         drop(waiter.came()?);
     }
-    let reported = whys.reported();
-    assert!(reported.iter().all(|why| why.contains("WRONGTYPE")), "{reported:?}");
-    assert!(reported.len() <= 3, "once by each locker that listens, and that leaves tokens: {reported:?}");
+    let reported = reasons.reported();
+    assert!(reported.iter().all(|reason| reason.contains("WRONGTYPE")), "{reported:?}");
+    assert!(reported.len() <= 3, "once by each locker that listens, and by each that notifies: {reported:?}");
     Ok(())
 }
 
-fn a_waiter_that_is_stopped_or_killed_holds_nobody_up() -> Outcome {
+fn a_waiter_that_is_stopped_or_killed_blocks_no_other() -> Outcome {
     for signal in ["STOP", "KILL"] {
         let server = RedisServer::start()?;
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
@@ -265,7 +265,7 @@ fn a_waiter_that_is_stopped_or_killed_holds_nobody_up() -> Outcome {
         if signal == "STOP" {
             worker.signal("CONT");
             drop(held);
-            until("the one that was stopped gets it later", || worker.has_ended());
+            until("the stopped process acquires the lock later", || worker.has_ended());
             assert!(worker.ends_well()?);
         }
     }

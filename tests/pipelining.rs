@@ -1,4 +1,4 @@
-//! Threads that share trips to the server: each gets what it would get alone, whoever sends it.
+//! Commands of several threads that are pipelined together: each thread gets the reply that it would get alone.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -21,27 +21,27 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "pipelining",
         tests![
-            a_lone_thread_sends_what_it_sends_without,
-            a_crowd_shares_trips_and_each_gets_its_own_answer,
-            a_refusal_is_told_to_whom_it_concerns,
-            a_server_over_its_memory_refuses_only_what_adds,
-            a_server_that_is_too_old_for_some,
-            a_plain_pool_of_the_redis_crate_shares_trips,
-            connections_that_cannot_combine_get_one_command_at_a_time,
-            without_it_nobody_shares,
-            every_protocol_in_every_way_loses_no_update,
+            a_lone_thread_sends_the_same_with_and_without_pipelining,
+            each_thread_gets_the_reply_to_its_own_command,
+            a_refusal_goes_to_the_thread_whose_command_was_refused,
+            a_server_over_its_memory_refuses_only_commands_that_add,
+            a_server_that_is_too_old_for_some_protocols,
+            connections_of_the_redis_crate_pipeline,
+            connections_that_do_not_pipeline_get_one_command_at_a_time,
+            with_pipelining_off_each_batch_has_one_command,
+            every_protocol_in_every_variant_loses_no_update,
         ],
     )
 }
 
-/// What a member of a crowd does again and again.
-type Deed<'a> = Box<dyn FnMut() -> Result<(), Error> + 'a>;
+/// What a thread does in a loop.
+type Work<'a> = Box<dyn FnMut() -> Result<(), Error> + 'a>;
 
-/// How many threads a crowd has here.
+/// How many threads send commands at the same time.
 const THREADS: usize = 12;
 
-/// A locker that waits long enough for any load, on a pool of one: any two threads share.
-pub(crate) fn patient(url: &str) -> Locker {
+/// A locker with one connection, so that any two threads share it, and with time-outs that no load exceeds.
+pub(crate) fn with_one_connection(url: &str) -> Locker {
     Locker::builder(url)
         .unwrap()
         .pool_size(1)
@@ -52,25 +52,25 @@ pub(crate) fn patient(url: &str) -> Locker {
 }
 
 fn assert_one_connection(proxy: &Proxy) {
-    assert!(proxy.asked().iter().all(|asked| asked.connection == 0), "it was no reason to give it up");
+    assert!(proxy.asked().iter().all(|asked| asked.connection == 0), "the connection stays in use");
 }
 
-fn a_lone_thread_sends_what_it_sends_without() -> Outcome {
+fn a_lone_thread_sends_the_same_with_and_without_pipelining() -> Outcome {
     let scenario = Scenario::set()?;
-    let [with, without] = [true, false].map(|combines| {
-        let trips = Arc::new(Mutex::new(Vec::new()));
-        let record = Arc::clone(&trips);
+    let [with, without] = [true, false].map(|pipelining| {
+        let batches = Arc::new(Mutex::new(Vec::new()));
+        let record = Arc::clone(&batches);
         let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
             record.lock().unwrap().push(packed.bytes.to_vec());
             packed.carry(inner, replies)
         });
-        // Its value is the same each time.
+        // Without an expiration the value is the same each time.
         let options = LockOptions::held_until_released();
-        let lock = Lock::new(&locker.pipelining(combines), "lone", options).unwrap();
+        let lock = Lock::new(&locker.pipelining(pipelining), "lone", options).unwrap();
         for _ in 0..3 {
             lock.try_with(|_| Ok::<_, Error>(())).unwrap();
         }
-        trips.lock().unwrap().clone()
+        batches.lock().unwrap().clone()
     });
     assert_eq!(with, without);
     let pair = [
@@ -81,16 +81,16 @@ fn a_lone_thread_sends_what_it_sends_without() -> Outcome {
     Ok(())
 }
 
-fn a_crowd_shares_trips_and_each_gets_its_own_answer() -> Outcome {
+fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
     let scenario = Scenario::set()?;
-    let locker = patient(&scenario.proxy.url());
+    let locker = with_one_connection(&scenario.proxy.url());
     let mut direct = scenario.target.connection();
     for n in 0..THREADS {
         let () = direct.set(format!("taken:{n}"), format!("18950000{n:02}.5"))?;
     }
-    let seen = Mutex::new(HashSet::new());
+    let states = Mutex::new(HashSet::new());
     await_batch_of(&scenario.proxy, 4);
-    let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| -> Deed<'_> {
+    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| -> Work<'_> {
         let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
         match n % 4 {
             0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring())),
@@ -99,10 +99,13 @@ fn a_crowd_shares_trips_and_each_gets_its_own_answer() -> Outcome {
                 Ok(())
             }),
             2 => {
-                let content = taken.state().unwrap();
-                assert!(seen.lock().unwrap().insert(content.to_string()), "another's: {content}");
+                let state = taken.state().unwrap();
+                assert!(
+                    states.lock().unwrap().insert(state.to_string()),
+                    "the state of another key: {state}"
+                );
                 Box::new(move || {
-                    assert_eq!(taken.state()?, content);
+                    assert_eq!(taken.state()?, state);
                     Ok(())
                 })
             }
@@ -117,13 +120,13 @@ fn a_crowd_shares_trips_and_each_gets_its_own_answer() -> Outcome {
             }
         }
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_one_connection(&scenario.proxy);
     Ok(())
 }
 
-/// A member that is refused each time, for this reason.
-fn refused<'a>(locker: &Locker, key: String, kind: RefusalKind) -> Deed<'a> {
+/// Tries to acquire a lock, and is refused each time, for this reason.
+fn refused<'a>(locker: &Locker, key: String, kind: RefusalKind) -> Work<'a> {
     let lock = Lock::new(locker, key, expiring()).unwrap();
     Box::new(move || match lock.try_lock() {
         Err(Error::Refused { refusal, .. }) if refusal.kind() == kind => Ok(()),
@@ -131,43 +134,43 @@ fn refused<'a>(locker: &Locker, key: String, kind: RefusalKind) -> Deed<'a> {
     })
 }
 
-fn a_refusal_is_told_to_whom_it_concerns() -> Outcome {
+fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
     let rules = "user weak on >pw ~list:* ~free:* &* +@all";
     let server = Arc::new(RedisServer::start_with(rules)?);
     let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
-    let locker = patient(&proxy.url().replace("redis://", "redis://weak:pw@"));
+    let locker = with_one_connection(&proxy.url().replace("redis://", "redis://weak:pw@"));
     for n in 0..THREADS {
         let () = target.connection().rpush(format!("list:{n}"), "item")?;
     }
-    // What is refused comes before what is not.
-    let came = |name: &str, key: &str| {
+    // Whether a command is refused that precedes others in its batch.
+    let precedes_others = |name: &str, key: &str| {
         let is = |asked: &Asked, key: &str| asked.arguments[0].starts_with(key);
-        proxy.batches().iter().any(|trip| {
-            let refused = trip.iter().position(|asked| asked.name == name && is(asked, key));
-            refused.is_some_and(|refused| trip[refused..].iter().any(|asked| is(asked, "free:")))
+        proxy.batches().iter().any(|batch| {
+            let refused = batch.iter().position(|asked| asked.name == name && is(asked, key));
+            refused.is_some_and(|refused| batch[refused..].iter().any(|asked| is(asked, "free:")))
         })
     };
-    let wrong = contention(
+    let errors = contention(
         THREADS,
-        "a refusal before others' answers",
-        || came("SETNX", "not:") && came("GET", "list:"),
+        "a refusal before other replies",
+        || precedes_others("SETNX", "not:") && precedes_others("GET", "list:"),
         |n| match n % 3 {
             0 => refused(&locker, format!("not:{n}"), RefusalKind::NotPermitted),
             1 => refused(&locker, format!("list:{n}"), RefusalKind::WrongType),
             _ => Box::new(pairs(&target, &locker, &format!("free:{n}"), expiring())),
         },
     );
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_one_connection(&proxy);
     Ok(())
 }
 
-fn a_server_over_its_memory_refuses_only_what_adds() -> Outcome {
+fn a_server_over_its_memory_refuses_only_commands_that_add() -> Outcome {
     let server = Arc::new(RedisServer::start_with("maxmemory 1")?);
     let proxy = Proxy::before(server.address())?;
-    let locker = patient(&proxy.url());
+    let locker = with_one_connection(&proxy.url());
     await_batch_of(&proxy, 4);
-    let wrong = contention_with_faults(THREADS, &proxy, |n| -> Deed<'_> {
+    let errors = contention_with_faults(THREADS, &proxy, |n| -> Work<'_> {
         let lock = Lock::new(&locker, format!("absent:{n}"), expiring()).unwrap();
         match n % 2 {
             0 => refused(&locker, format!("full:{n}"), RefusalKind::OverMemory),
@@ -177,17 +180,17 @@ fn a_server_over_its_memory_refuses_only_what_adds() -> Outcome {
             }),
         }
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_one_connection(&proxy);
     Ok(())
 }
 
-fn a_server_that_is_too_old_for_some() -> Outcome {
+fn a_server_that_is_too_old_for_some_protocols() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let (target, proxy) = (Target::of(&server), Proxy::playing(Played::V2_0, server.address())?);
-    let locker = patient(&proxy.url());
+    let locker = with_one_connection(&proxy.url());
     await_batch_of(&proxy, 3);
-    let wrong = contention_with_faults(THREADS, &proxy, |n| -> Deed<'_> {
+    let errors = contention_with_faults(THREADS, &proxy, |n| -> Work<'_> {
         let protocol = match n % 4 {
             0 => Protocol::Watched,
             1 => Protocol::Ttl,
@@ -199,65 +202,65 @@ fn a_server_that_is_too_old_for_some() -> Outcome {
             other => panic!("{other:?}"),
         })
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     let asked = proxy.asked();
     let sent = asked.iter().find(|asked| asked.arguments.iter().any(|word| word.starts_with("new:")));
-    assert_eq!(sent, None, "nothing is sent to a server that is too old for it");
+    assert_eq!(sent, None, "no command of an unsupported protocol is sent");
     assert_one_connection(&proxy);
     Ok(())
 }
 
-fn a_plain_pool_of_the_redis_crate_shares_trips() -> Outcome {
+fn connections_of_the_redis_crate_pipeline() -> Outcome {
     let scenario = Scenario::set()?;
     let client = redis::Client::open(scenario.proxy.url())?;
     let locker = Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?);
     await_batch_of(&scenario.proxy, 4);
-    let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| {
+    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
         pairs(&scenario.target, &locker, &format!("free:{n}"), expiring().timeout(LONG))
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_nothing_sent_by_two(&scenario.proxy);
     assert_one_connection(&scenario.proxy);
     Ok(())
 }
 
-/// How many commands without company are enough to say that there is none.
+/// After so many commands without a batch of two there will be none.
 const ENOUGH: usize = 1000;
 
-fn connections_that_cannot_combine_get_one_command_at_a_time() -> Outcome {
+fn connections_that_do_not_pipeline_get_one_command_at_a_time() -> Outcome {
     let scenario = Scenario::set()?;
-    let trips = Arc::new(AtomicUsize::new(0));
-    let count = Arc::clone(&trips);
+    let exchanges = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&exchanges);
     let locker = staged::<false>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
         assert_eq!(packed.commands().len(), 1);
         count.fetch_add(1, Ordering::SeqCst);
         packed.carry(inner, replies)
     });
-    let wrong = contention(
+    let errors = contention(
         THREADS,
         "many commands",
-        || trips.load(Ordering::SeqCst) >= ENOUGH,
+        || exchanges.load(Ordering::SeqCst) >= ENOUGH,
         |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring().timeout(LONG)),
     );
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     Ok(())
 }
 
-fn without_it_nobody_shares() -> Outcome {
+fn with_pipelining_off_each_batch_has_one_command() -> Outcome {
     let scenario = Scenario::set()?;
-    let locker = patient(&scenario.proxy.url()).pipelining(false);
-    let wrong = contention(
+    let locker = with_one_connection(&scenario.proxy.url()).pipelining(false);
+    let errors = contention(
         THREADS,
         "many commands",
         || scenario.proxy.asked().len() >= ENOUGH,
         |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring()),
     );
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert!(scenario.proxy.asked().iter().all(|asked| asked.position.of == 1));
     Ok(())
 }
 
-fn every_protocol_in_every_way_loses_no_update() -> Outcome {
+fn every_protocol_in_every_variant_loses_no_update() -> Outcome {
     const ROUNDS: usize = 6;
     let server = Arc::new(RedisServer::start()?);
     for target in Target::of(&server).in_every_mode_of_waiting() {
@@ -272,7 +275,7 @@ fn every_protocol_in_every_way_loses_no_update() -> Outcome {
                 scope.spawn(move || {
                     for _ in 0..ROUNDS {
                         let held = lock.lock().unwrap();
-                        assert!(!inside.swap(true, Ordering::SeqCst), "two have the lock");
+                        assert!(!inside.swap(true, Ordering::SeqCst), "two threads hold the lock");
                         count.fetch_add(1, Ordering::SeqCst);
                         inside.store(false, Ordering::SeqCst);
                         assert_ne!(held.release().unwrap(), Release::Lost);

@@ -1,5 +1,5 @@
-//! Trips that come to harm on their way: each command of a trip has an outcome of its own, and those that have none are resolved by the
-//! rules, as if each had gone alone.
+//! Faults in the middle of a batch: each command of a batch has an outcome of its own. A command without a reply is resolved by the
+//! rules, as if it had been sent alone.
 
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, mpsc};
@@ -12,7 +12,7 @@ use setnx_lock::{
     ConnectError, Error, Lock, LockGuard, LockOptions, Locker, NoConnection, RefusalKind, Release,
 };
 
-use crate::pipelining::patient;
+use crate::pipelining::with_one_connection;
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
     LostReplies, assert_nothing_sent_by_two, await_batch_of, contends, contention, contention_with_faults,
@@ -27,41 +27,47 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "pipelining_faults",
         tests![
-            a_trip_that_is_cut,
-            a_trip_on_a_plain_pool_that_is_cut,
-            an_answer_that_is_none_in_the_midst_of_a_trip,
-            an_answer_that_is_none_on_a_plain_pool,
-            a_server_that_stops_answering_in_the_midst_of_a_trip,
-            a_replica_s_refusal_in_the_midst_of_a_trip,
+            a_batch_that_is_cut,
+            a_batch_that_is_cut_on_a_connection_of_the_redis_crate,
+            an_invalid_reply_in_the_middle_of_a_batch,
+            an_invalid_reply_on_a_connection_of_the_redis_crate,
+            a_server_that_stops_replying_in_the_middle_of_a_batch,
+            a_refusal_of_a_replica_in_the_middle_of_a_batch,
             a_master_that_becomes_a_replica,
             a_server_that_freezes,
-            releases_that_wait_beyond_their_leases,
-            a_server_without_room,
+            releases_that_wait_longer_than_their_leases,
+            a_server_with_too_many_clients,
         ],
     )
 }
 
-/// How many threads there are, and how many commands a trip has at least that comes to harm.
 const THREADS: usize = 12;
-const COMPANY: usize = 4;
+/// How many commands a batch with a fault has at least.
+const MIN_BATCH: usize = 4;
 
-fn plain(url: &str) -> Locker {
+/// A locker with one connection of the redis crate.
+fn on_redis_crate(url: &str) -> Locker {
     let client = redis::Client::open(url).unwrap();
     let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
     Locker::with_pool(builder.build(client).unwrap())
 }
 
-/// Lets the command at this place of a trip come to harm, and with it all that follow: exactly these have no answer, for this reason. Nothing is sent
-/// twice, no lock is granted twice, and what a thread is told of a key of its own is true.
-fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &str) -> Outcome {
+/// Applies a fault to the command at this place of a batch. Asserts that this command and all after it have no reply, for this reason,
+/// that no command is sent twice, that no lock is acquired twice, and that each outcome is true.
+fn assert_fault_resolved(
+    locker: &impl Fn(&str) -> Locker,
+    place: usize,
+    fault: Fault,
+    reason: &str,
+) -> Outcome {
     let scenario = Scenario::set()?;
     let lost_replies = LostReplies::default();
     let locker = locker(&scenario.proxy.url()).observed_by(lost_replies.clone());
     let inside = [const { AtomicBool::new(false) }; 2];
     let what = format!("{fault:?} at {place}");
-    let stands_still = matches!(fault, Fault::HalfOpen);
-    scenario.proxy.in_batch(place, COMPANY, fault);
-    let wrong =
+    let blocks_connection = matches!(fault, Fault::HalfOpen);
+    scenario.proxy.in_batch(place, MIN_BATCH, fault);
+    let errors =
         contention_with_faults(THREADS, &scenario.proxy, |n| -> Box<dyn FnMut() -> Result<(), Error>> {
             match n % 3 {
                 0 => Box::new(contends(&locker, &format!("both:{}", n % 2), &inside[n % 2], expiring())),
@@ -70,35 +76,35 @@ fn harmed(locker: &impl Fn(&str) -> Locker, place: usize, fault: Fault, why: &st
                 }
             }
         });
-    for (n, error) in &wrong {
-        let resolved = match error {
-            // A lock that nobody else wants is got in the end, whatever became of the first try; a release may remain in doubt.
+    for (n, error) in &errors {
+        let expected = match error {
+            // A lock without contention is acquired in the end, whatever the outcome of the first attempt. A release may stay unknown.
             Error::Unknown { command, .. } => n % 3 == 0 || *command == "DEL",
             Error::Io { .. } => n % 3 == 0,
-            // Nothing was sent: the one connection was in use all the time.
-            Error::NoConnection { .. } => stands_still,
+            // Nothing was sent: the only connection was in use all the time.
+            Error::NoConnection { .. } => blocks_connection,
             _ => false,
         };
-        assert!(resolved, "{what}: {error:?}");
+        assert!(expected, "{what}: {error:?}");
     }
-    lost_replies.assert_all_say(why);
+    lost_replies.assert_all_say(reason);
     assert_nothing_sent_by_two(&scenario.proxy);
-    let trips = scenario.proxy.batches();
-    let trip = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
-    let seat = trip[0].position;
-    assert!(seat.of >= COMPANY, "{what}: the connection was used again: {trips:?}");
-    let (answered, unanswered) = trip.split_at(place - 1);
-    let without = lost_replies.keys();
-    assert_eq!(without.len(), seat.of + 1 - place, "{what}: {trip:?}, {without:?}");
-    let is_told = |asked: &Asked| !without.contains(&asked.arguments[0]);
-    assert!(answered.iter().all(|asked| asked.arguments[0].starts_with("both") || is_told(asked)), "{what}");
-    assert!(!unanswered.iter().any(is_told), "{what}");
-    assert_eq!(trips.last().map(|trip| trip[0].connection), Some(1), "{what}: one new connection");
+    let batches = scenario.proxy.batches();
+    let batch = batches.iter().rfind(|batch| batch[0].connection == 0).expect("it is the first connection");
+    let size = batch[0].position.of;
+    assert!(size >= MIN_BATCH, "{what}: the connection was used again: {batches:?}");
+    let (replied, unreplied) = batch.split_at(place - 1);
+    let lost = lost_replies.keys();
+    assert_eq!(lost.len(), size + 1 - place, "{what}: {batch:?}, {lost:?}");
+    let has_reply = |asked: &Asked| !lost.contains(&asked.arguments[0]);
+    assert!(replied.iter().all(|asked| asked.arguments[0].starts_with("both") || has_reply(asked)), "{what}");
+    assert!(!unreplied.iter().any(has_reply), "{what}");
+    assert_eq!(batches.last().map(|batch| batch[0].connection), Some(1), "{what}: one new connection");
     Ok(())
 }
 
-fn each_harmed(locker: impl Fn(&str) -> Locker, faults: &[(usize, Fault)], why: &str) -> Outcome {
-    faults.iter().try_for_each(|(place, fault)| harmed(&locker, *place, fault.clone(), why))
+fn assert_all_resolved(locker: impl Fn(&str) -> Locker, faults: &[(usize, Fault)], reason: &str) -> Outcome {
+    faults.iter().try_for_each(|(place, fault)| assert_fault_resolved(&locker, *place, fault.clone(), reason))
 }
 
 const CUTS: &[(usize, Fault)] = &[
@@ -110,16 +116,16 @@ const CUTS: &[(usize, Fault)] = &[
     (3, Fault::CutWithin),
 ];
 
-fn a_trip_that_is_cut() -> Outcome {
-    each_harmed(patient, CUTS, "closed the connection")
+fn a_batch_that_is_cut() -> Outcome {
+    assert_all_resolved(with_one_connection, CUTS, "closed the connection")
 }
 
-fn a_trip_on_a_plain_pool_that_is_cut() -> Outcome {
-    each_harmed(plain, CUTS, "")
+fn a_batch_that_is_cut_on_a_connection_of_the_redis_crate() -> Outcome {
+    assert_all_resolved(on_redis_crate, CUTS, "")
 }
 
-/// What is an answer to none of our commands, once in a form that the protocol has and once in one that it has not.
-const GARBAGE: &[(usize, Fault)] = &[
+/// Replies that none of the commands can have, with and without a form that the Redis protocol has.
+const INVALID_REPLIES: &[(usize, Fault)] = &[
     (2, Fault::Say("+OK\r\n")),
     (3, Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n")),
     (1, Fault::Say("*1\r\n:1\r\n")),
@@ -127,43 +133,43 @@ const GARBAGE: &[(usize, Fault)] = &[
 
 const NOT_REDIS: &str = "does not answer as a Redis server does";
 
-fn an_answer_that_is_none_in_the_midst_of_a_trip() -> Outcome {
-    each_harmed(patient, GARBAGE, NOT_REDIS)
+fn an_invalid_reply_in_the_middle_of_a_batch() -> Outcome {
+    assert_all_resolved(with_one_connection, INVALID_REPLIES, NOT_REDIS)
 }
 
-fn an_answer_that_is_none_on_a_plain_pool() -> Outcome {
-    each_harmed(plain, GARBAGE, NOT_REDIS)
+fn an_invalid_reply_on_a_connection_of_the_redis_crate() -> Outcome {
+    assert_all_resolved(on_redis_crate, INVALID_REPLIES, NOT_REDIS)
 }
 
-fn a_server_that_stops_answering_in_the_midst_of_a_trip() -> Outcome {
+fn a_server_that_stops_replying_in_the_middle_of_a_batch() -> Outcome {
     let brief = |url: &str| {
         // Long enough for every other command under load.
-        let settings = Locker::builder(url).unwrap().pool_size(1).command_timeout(millis(3000));
-        settings.build().unwrap()
+        Locker::builder(url).unwrap().pool_size(1).command_timeout(millis(3000)).build().unwrap()
     };
-    harmed(&brief, 2, Fault::HalfOpen, "")
+    assert_fault_resolved(&brief, 2, Fault::HalfOpen, "")
 }
 
 fn is_refused_by_a_replica(error: &Error) -> bool {
     matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::ReadOnly)
 }
 
-fn a_replica_s_refusal_in_the_midst_of_a_trip() -> Outcome {
-    for locker in [patient, plain] {
+fn a_refusal_of_a_replica_in_the_middle_of_a_batch() -> Outcome {
+    for locker in [with_one_connection, on_redis_crate] {
         let scenario = Scenario::set()?;
         let lost_replies = LostReplies::default();
         let locker = locker(&scenario.proxy.url()).observed_by(lost_replies.clone());
-        let no = "-READONLY You can't write against a read only replica.\r\n";
-        scenario.proxy.in_batch(2, COMPANY, Fault::Say(no));
-        let wrong = contention_with_faults(THREADS, &scenario.proxy, |n| {
+        let refusal = "-READONLY You can't write against a read only replica.\r\n";
+        scenario.proxy.in_batch(2, MIN_BATCH, Fault::Say(refusal));
+        let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
             pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG))
         });
-        assert!(wrong.len() == 1 && is_refused_by_a_replica(&wrong[0].1), "{wrong:?}");
+        assert!(errors.len() == 1 && is_refused_by_a_replica(&errors[0].1), "{errors:?}");
         assert!(lost_replies.keys().is_empty());
-        let trips = scenario.proxy.batches();
-        let last = trips.iter().rfind(|trip| trip[0].connection == 0).expect("it is the first");
-        assert!(last.len() >= COMPANY, "the connection was used again: {trips:?}");
-        let name = format!("own:{}", wrong[0].0);
+        let batches = scenario.proxy.batches();
+        let last =
+            batches.iter().rfind(|batch| batch[0].connection == 0).expect("it is the first connection");
+        assert!(last.len() >= MIN_BATCH, "the connection was used again: {batches:?}");
+        let name = format!("own:{}", errors[0].0);
         assert_eq!(last[1].arguments[0], name);
     }
     Ok(())
@@ -172,16 +178,16 @@ fn a_replica_s_refusal_in_the_midst_of_a_trip() -> Outcome {
 fn a_master_that_becomes_a_replica() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let settings = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(millis(3000));
-    let locker = settings.unreachable_timeout(millis(300)).build()?;
-    let member = |n| {
+    let builder = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(millis(3000));
+    let locker = builder.unreachable_timeout(millis(300)).build()?;
+    let work = |n| {
         let lock = Lock::new(&locker, format!("own:{n}"), expiring()).unwrap();
-        move || lock.try_lock()?.expect("nobody else wants it").release().map(drop)
+        move || lock.try_lock()?.expect("the lock has one contender").release().map(drop)
     };
-    await_batch_of(&proxy, COMPANY);
-    let mut wrong = contention(
+    await_batch_of(&proxy, MIN_BATCH);
+    let mut errors = contention(
         THREADS,
-        "a crowd at a replica",
+        "a batch, and then a replica",
         || {
             let ready = proxy.faults_left() == 0;
             if ready {
@@ -189,39 +195,39 @@ fn a_master_that_becomes_a_replica() -> Outcome {
             }
             ready
         },
-        member,
+        work,
     );
-    // What is refused, or finds no master, is told so; and at least one of them was the first.
-    assert!(wrong.iter().any(|(_, error)| is_refused_by_a_replica(error)), "{wrong:?}");
-    wrong.retain(|(_, error)| {
-        let no_master = matches!(
+    // Each error is a refusal of the replica or a failed search for the master, and at least one is a refusal.
+    assert!(errors.iter().any(|(_, error)| is_refused_by_a_replica(error)), "{errors:?}");
+    errors.retain(|(_, error)| {
+        let found_no_master = matches!(
             error,
             Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. }
         );
-        !no_master && !is_refused_by_a_replica(error)
+        !found_no_master && !is_refused_by_a_replica(error)
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     server.say(&["REPLICAOF", "NO", "ONE"])?;
     server.say(&["FLUSHALL"])?;
-    await_batch_of(&proxy, COMPANY);
-    let wrong = contention_with_faults(THREADS, &proxy, member);
-    assert!(wrong.is_empty(), "{wrong:?}");
+    await_batch_of(&proxy, MIN_BATCH);
+    let errors = contention_with_faults(THREADS, &proxy, work);
+    assert!(errors.is_empty(), "{errors:?}");
     Ok(())
 }
 
 fn a_server_that_freezes() -> Outcome {
-    /// Much more than load can add, and less than for ever.
+    /// More than any load adds.
     const MARGIN: Duration = Duration::from_secs(30);
     let server = Arc::new(RedisServer::start()?);
     let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
     let command = millis(500);
-    let settings = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(command);
-    let locker = settings.connect_timeout(command).unreachable_timeout(command).build()?;
-    await_batch_of(&proxy, COMPANY);
+    let builder = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(command);
+    let locker = builder.connect_timeout(command).unreachable_timeout(command).build()?;
+    await_batch_of(&proxy, MIN_BATCH);
     let brief = LockOptions::expiring_after(millis(1500));
-    let wrong = contention(
+    let errors = contention(
         THREADS,
-        "a frozen crowd",
+        "a batch, and then a frozen server",
         || {
             let ready = proxy.faults_left() == 0;
             if ready {
@@ -244,54 +250,54 @@ fn a_server_that_freezes() -> Outcome {
         },
     );
     server.thaw();
-    let patient = patient(&proxy.url());
-    let reported = |error: &Error| {
+    let longer = with_one_connection(&proxy.url());
+    let is_expected = |error: &Error| {
         matches!(
             error,
             Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. }
         )
     };
-    assert!(!wrong.is_empty() && wrong.iter().all(|(_, error)| reported(error)), "{wrong:?}");
-    // What the server found in its buffers has been carried out once it answers those who came later.
+    assert!(!errors.is_empty() && errors.iter().all(|(_, error)| is_expected(error)), "{errors:?}");
+    // Once the server replies again, it has executed the commands in its buffers.
     server.say(&["PING"])?;
-    await_batch_of(&proxy, COMPANY);
-    let wrong = contention_with_faults(THREADS, &proxy, |n| {
-        pairs(&target, &patient, &format!("own:{n}"), expiring().timeout(LONG))
+    await_batch_of(&proxy, MIN_BATCH);
+    let errors = contention_with_faults(THREADS, &proxy, |n| {
+        pairs(&target, &longer, &format!("own:{n}"), expiring().timeout(LONG))
     });
-    assert!(wrong.is_empty(), "{wrong:?}");
+    assert!(errors.is_empty(), "{errors:?}");
     assert_nothing_sent_by_two(&proxy);
     Ok(())
 }
 
-fn releases_that_wait_beyond_their_leases() -> Outcome {
+fn releases_that_wait_longer_than_their_leases() -> Outcome {
     let scenario = Scenario::set()?;
-    let locker = patient(&scenario.proxy.url());
+    let locker = with_one_connection(&scenario.proxy.url());
     let brief = LockOptions::expiring_after(millis(700));
     let names: Vec<String> = (0..THREADS).map(|n| format!("own:{n}")).collect();
     let held: Vec<_> = names
         .iter()
         .map(|name| Lock::new(&locker, name.as_str(), brief)?.lock())
         .collect::<Result<_, _>>()?;
-    let door = scenario.proxy.hold("GET", 1);
-    let looks = Lock::new(&locker, "other", expiring())?;
-    let looking = thread::spawn(move || looks.state());
-    door.reached();
-    let (done, released) = mpsc::channel();
+    let reading = scenario.proxy.hold("GET", 1);
+    let other = Lock::new(&locker, "other", expiring())?;
+    let reader = thread::spawn(move || other.state());
+    reading.reached();
+    let (sender, outcomes) = mpsc::channel();
     for held in held {
-        let done = done.clone();
-        thread::spawn(move || done.send(held.release()));
+        let sender = sender.clone();
+        thread::spawn(move || sender.send(held.release()));
     }
     thread::sleep(millis(800));
     let mut direct = scenario.target.connection();
     for name in &names {
-        // The leases have passed, and others have taken over.
+        // The leases have expired, and other holders have taken over.
         let () = direct.set(name, "1895000000.5")?;
     }
-    door.go_on();
+    reading.go_on();
     for _ in &names {
-        assert_eq!(released.recv_timeout(LONG)??, Release::Expired);
+        assert_eq!(outcomes.recv_timeout(LONG)??, Release::Expired);
     }
-    looking.join().unwrap()?;
+    reader.join().unwrap()?;
     assert!(!scenario.proxy.names().contains(&"DEL".to_owned()));
     for name in &names {
         assert_eq!(direct.get::<_, Option<String>>(name)?.as_deref(), Some("1895000000.5"));
@@ -299,12 +305,12 @@ fn releases_that_wait_beyond_their_leases() -> Outcome {
     Ok(())
 }
 
-fn a_server_without_room() -> Outcome {
+fn a_server_with_too_many_clients() -> Outcome {
     const ROUNDS: usize = 10;
     let server = RedisServer::start()?;
-    // The connection's first command is refused, and not a question what the server is.
-    let settings = Locker::builder(&server.url())?.skip_server_check().pool_size(3).command_timeout(LONG);
-    let locker = settings.build()?;
+    // The first command of a new connection is refused. It is not the INFO of the server check.
+    let builder = Locker::builder(&server.url())?.skip_server_check().pool_size(3).command_timeout(LONG);
+    let locker = builder.build()?;
     assert!(!Lock::new(&locker, "own:0", expiring())?.exists()?);
     let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));
     assert_eq!(admin.ask("CONFIG SET maxclients 3"), "+OK");
@@ -329,7 +335,7 @@ fn a_server_without_room() -> Outcome {
         assert!(!sent.contains(&words[2]), "sent twice: {words:?}");
         sent.push(words[2].clone());
     }
-    assert_eq!(sent.len(), THREADS * ROUNDS, "each of them once");
+    assert_eq!(sent.len(), THREADS * ROUNDS, "each value was sent once");
     assert_eq!(recorded.iter().filter(|words| words[0] == "DEL").count(), THREADS * ROUNDS);
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Leaders that come to harm with others' commands aboard: they stall, panic, or are sent away.
+//! Faults of the thread that sends a batch, its leader: it stalls, it panics, or the server refuses its connection.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,26 +16,26 @@ use crate::support::{LONG, Outcome, expiring, log_capture, millis, tests};
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "pipelining_leaders",
-        tests![a_leader_that_stalls, a_leader_that_panics, a_leader_that_the_server_has_no_room_for],
+        tests![a_leader_that_stalls, a_leader_that_panics, a_leader_that_finds_too_many_clients],
     )
 }
 
-/// How many threads there are, and how many commands a trip has at least that comes to harm.
 const THREADS: usize = 12;
-const COMPANY: usize = 4;
+/// How many commands the batch with a fault has at least.
+const MIN_BATCH: usize = 4;
 
-/// The commands of the first trip with company, once it is under way.
+/// The commands of the batch with a fault, once it is sent.
 #[derive(Clone, Default)]
 struct Chosen(Arc<OnceLock<Vec<[String; 2]>>>);
 
 impl Chosen {
-    /// Whether this is the one.
-    fn is(&self, trip: Packed<'_>, wanted: impl Fn(&[[String; 2]]) -> bool) -> bool {
-        let commands = trip.commands();
-        commands.len() >= COMPANY && wanted(&commands) && self.0.set(commands).is_ok()
+    /// Whether this is the batch: the first that is long enough and as wanted.
+    fn is(&self, batch: Packed<'_>, wanted: impl Fn(&[[String; 2]]) -> bool) -> bool {
+        let commands = batch.commands();
+        commands.len() >= MIN_BATCH && wanted(&commands) && self.0.set(commands).is_ok()
     }
 
-    /// What was taken along, if it is under way.
+    /// The commands of the other threads, once the batch is sent.
     fn batched(&self) -> Option<&[[String; 2]]> {
         self.0.get().map(|commands| &commands[1..])
     }
@@ -45,52 +45,52 @@ fn a_leader_that_stalls() -> Outcome {
     log_capture::open();
     let scenario = Scenario::set()?;
     let (chosen, lost_replies) = (Chosen::default(), LostReplies::default());
-    let (open, door) = mpsc::channel::<()>();
-    let (stalls, door) = (chosen.clone(), Mutex::new(door));
+    let (end, stall) = mpsc::channel::<()>();
+    let (stalls, stall) = (chosen.clone(), Mutex::new(stall));
     let locker = staged::<true>(&scenario.proxy.url(), 2, move |inner, packed, replies| {
-        let asks = |commands: &[[String; 2]]| commands[1..].iter().any(|[name, _]| name == "SETNX");
-        let is_it = stalls.is(packed, asks);
+        let acquires = |commands: &[[String; 2]]| commands[1..].iter().any(|[name, _]| name == "SETNX");
+        let is_it = stalls.is(packed, acquires);
         packed.carry(inner, replies)?;
         if is_it {
-            let _opened = door.lock().unwrap().recv_timeout(LONG);
+            let _ended = stall.lock().unwrap().recv_timeout(LONG);
         }
         Ok(())
     })
     .observed_by(lost_replies.clone());
-    let mut open = Some(open);
-    let wrong = contention(
+    let mut end = Some(end);
+    let errors = contention(
         THREADS,
-        "passengers that give up",
+        "the other threads of the batch give up",
         || {
-            let without = lost_replies.keys();
+            let lost = lost_replies.keys();
             let batched = chosen.batched();
-            let have_given_up = batched.is_some_and(|all| all.iter().all(|[_, key]| without.contains(key)));
-            if have_given_up {
-                open = None;
+            let all_gave_up = batched.is_some_and(|all| all.iter().all(|[_, key]| lost.contains(key)));
+            if all_gave_up {
+                end = None;
             }
-            have_given_up
+            all_gave_up
         },
-        // Each key is used in one run of the test, since there is one log.
+        // No other test uses these keys, since all share one log.
         |n| pairs(&scenario.target, &locker, &format!("stalled:{n}"), expiring().timeout(millis(500))),
     );
-    let batched = chosen.batched().expect("it was under way");
-    // Who was aboard is told that nobody knows, or has found out; all others have not noticed.
-    for (n, error) in &wrong {
+    let batched = chosen.batched().expect("it was sent");
+    // The threads of the batch get an unknown outcome or have read it. The others get no error.
+    for (n, error) in &errors {
         let key = format!("stalled:{n}");
         assert!(batched.iter().any(|[_, other]| *other == key), "{error:?}");
         assert!(matches!(error, Error::Unknown { .. } | Error::Io { .. }), "{error:?}");
     }
     for [name, key] in batched {
-        let reported = log_capture::warnings_about(key);
+        let warnings = log_capture::warnings_about(key);
         let granted =
-            reported.iter().filter(|line| line.contains("the lock has no holder until it expires")).count();
-        assert_eq!(granted, usize::from(name == "SETNX"), "{name} {key}: {reported:?}");
+            warnings.iter().filter(|line| line.contains("the lock has no holder until it expires")).count();
+        assert_eq!(granted, usize::from(name == "SETNX"), "{name} {key}: {warnings:?}");
     }
     assert_nothing_sent_by_two(&scenario.proxy);
     Ok(())
 }
 
-const PANICS: &str = "on stage";
+const PANIC: &str = "on purpose";
 
 fn a_leader_that_panics() -> Outcome {
     let scenario = Scenario::set()?;
@@ -98,12 +98,12 @@ fn a_leader_that_panics() -> Outcome {
     let panics = chosen.clone();
     let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
         packed.carry(inner, replies)?;
-        assert!(!panics.is(packed, |_| true), "{PANICS}");
+        assert!(!panics.is(packed, |_| true), "{PANIC}");
         Ok(())
     })
     .observed_by(lost_replies.clone());
     let panicked = AtomicUsize::new(0);
-    let wrong = contention(
+    let errors = contention(
         THREADS,
         "a panic",
         || panicked.load(Ordering::SeqCst) > 0,
@@ -113,10 +113,10 @@ fn a_leader_that_panics() -> Outcome {
             let (mut direct, panicked) = (scenario.target.connection(), &panicked);
             move || {
                 catch_unwind(AssertUnwindSafe(&mut pair)).unwrap_or_else(|panic| {
-                    if panic.downcast_ref::<String>().is_none_or(|text| text != PANICS) {
+                    if panic.downcast_ref::<String>().is_none_or(|text| text != PANIC) {
                         resume_unwind(panic);
                     }
-                    // Its command was carried out.
+                    // Its command was executed.
                     let () = direct.del(&key).unwrap();
                     panicked.fetch_add(1, Ordering::SeqCst);
                     Ok(())
@@ -125,37 +125,36 @@ fn a_leader_that_panics() -> Outcome {
         },
     );
     assert_eq!(panicked.into_inner(), 1);
-    // The others find out by reading, each of them.
-    assert!(wrong.is_empty(), "{wrong:?}");
-    let mut keys: Vec<&String> =
-        chosen.batched().expect("it was under way").iter().map(|[_, key]| key).collect();
+    // Each of the others resolves its outcome by reading.
+    assert!(errors.is_empty(), "{errors:?}");
+    let mut keys: Vec<&String> = chosen.batched().expect("it was sent").iter().map(|[_, key]| key).collect();
     keys.sort();
     assert_eq!(lost_replies.keys().iter().collect::<Vec<_>>(), keys);
     assert_nothing_sent_by_two(&scenario.proxy);
     Ok(())
 }
 
-fn a_leader_that_the_server_has_no_room_for() -> Outcome {
+fn a_leader_that_finds_too_many_clients() -> Outcome {
     let scenario = Scenario::set()?;
     let (chosen, lost_replies) = (Chosen::default(), LostReplies::default());
-    let crowded = chosen.clone();
+    let refused = chosen.clone();
     let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
-        if crowded.is(packed, |_| true) {
-            // As a server does it that closes the connection then.
+        if refused.is(packed, |_| true) {
+            // As a server that closes the connection then.
             replies.push(redis::parse_redis_value(b"-ERR max number of clients reached\r\n")?);
             return Ok(());
         }
         packed.carry(inner, replies)
     })
     .observed_by(lost_replies.clone());
-    let wrong = contention(
+    let errors = contention(
         THREADS,
-        "a crowded trip",
+        "a refused batch",
         || chosen.batched().is_some(),
         |n| pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(LONG)),
     );
-    // Nothing was read, so what was taken along is sent again, and only its leader is told.
-    let [(_, Error::Refused { refusal, .. })] = wrong.as_slice() else { panic!("{wrong:?}") };
+    // No command was executed, so those of the other threads are sent again. Only the leader gets an error.
+    let [(_, Error::Refused { refusal, .. })] = errors.as_slice() else { panic!("{errors:?}") };
     assert_eq!(refusal.kind(), RefusalKind::TooManyClients);
     assert!(lost_replies.keys().is_empty());
     assert_nothing_sent_by_two(&scenario.proxy);

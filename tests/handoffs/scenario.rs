@@ -54,8 +54,8 @@ impl Scenario {
         };
         let key = Target::of(&server).key("handoff");
         let events = EventLog::default();
-        // So that no command times out while the proxy holds it.
-        let builder = Locker::builder(&proxy.url())?.command_timeout(LONG);
+        // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
+        let builder = Locker::builder(&proxy.url())?.command_timeout(LONG).unreachable_timeout(LONG);
         let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
         let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
         proxy.overlook(load_threads::KEYS);

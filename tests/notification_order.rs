@@ -1,0 +1,168 @@
+//! Several waiting processes: they acquire the lock in the order in which they wait, each of them does, and no update is lost.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::thread;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock};
+
+use crate::support::notified::{IN_TIME, NOTIFIED, Waiter, Worker, elsewhere, keys, until, until_listening};
+use crate::support::target::PROTOCOLS;
+use crate::support::{Outcome, RedisServer, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "notification_order",
+        tests![
+            processes_acquire_the_lock_in_the_order_in_which_they_wait,
+            threads_of_the_releasing_process_wait_for_its_turn,
+            threads_of_eight_lockers_all_acquire_and_leave_no_key_behind,
+            threads_of_three_processes_all_acquire_and_leave_no_key_behind,
+        ],
+    )
+}
+
+/// Returns which process acquired the lock, one after the other, while each waits again as soon as it has released the lock.
+fn turns_of(
+    server: &Arc<RedisServer>,
+    processes: usize,
+    rounds: usize,
+) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+    let held = elsewhere(server, "k", NOTIFIED)?.lock()?;
+    let turns = Arc::new(Mutex::new(Vec::new()));
+    let (sender, done) = mpsc::channel();
+    for n in 0..processes {
+        let (lock, turns, sender) = (elsewhere(server, "k", NOTIFIED)?, Arc::clone(&turns), sender.clone());
+        let at = Arc::clone(server);
+        thread::spawn(move || {
+            let outcome = (1..=rounds).try_for_each(|round| {
+                lock.try_with(|_| {
+                    // The holder's own listener waits again, behind the others. In the last round it may not.
+                    if round < rounds {
+                        until_listening(&at, processes);
+                    }
+                    turns.lock().unwrap().push(n);
+                    Ok::<_, Error>(())
+                })
+            });
+            sender.send(outcome).is_ok()
+        });
+        until_listening(server, n + 1);
+    }
+    drop(held);
+    for _ in 0..processes {
+        done.recv_timeout(IN_TIME)??;
+    }
+    let turns = turns.lock().unwrap().clone();
+    Ok(turns)
+}
+
+fn processes_acquire_the_lock_in_the_order_in_which_they_wait() -> Outcome {
+    const PROCESSES: usize = 4;
+    const ROUNDS: usize = 10;
+    let expected: Vec<usize> = (0..PROCESSES).cycle().take(PROCESSES * ROUNDS).collect();
+    let mut turns = Vec::new();
+    for _ in 0..5 {
+        let server = Arc::new(RedisServer::start()?);
+        turns = turns_of(&server, PROCESSES, ROUNDS)?;
+        // On a busy machine a process may lose its place: its BLPOP ends after five seconds, or its next one is late. That does not
+        // happen in each of five runs.
+        if turns == expected {
+            break;
+        }
+    }
+    assert_eq!(turns, expected);
+    Ok(())
+}
+
+fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
+    let server = RedisServer::start()?;
+    let own = elsewhere(&server, "k", NOTIFIED)?;
+    let held = own.lock()?;
+    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_listening(&server, 1);
+    let next = Waiter::of(&own);
+    until_listening(&server, 2);
+    drop(held);
+    let held = other.came()?;
+    assert!(next.still_waits());
+    drop(held);
+    assert_eq!(next.came()?.attempts(), 1, "it is notified when it is the turn of its process, not before");
+    Ok(())
+}
+
+/// Threads that increment a number under a lock.
+pub(crate) struct Counting {
+    number: Arc<AtomicU32>,
+    done: mpsc::Receiver<Result<(), Error>>,
+    threads: u32,
+}
+
+/// How often each thread increments it.
+const TIMES: u32 = 10;
+
+impl Counting {
+    /// Starts one thread for each lock.
+    pub(crate) fn with(locks: &[Lock]) -> Self {
+        let number = Arc::new(AtomicU32::new(0));
+        let (sender, done) = mpsc::channel();
+        for lock in locks {
+            let (lock, number, sender) = (lock.clone(), Arc::clone(&number), sender.clone());
+            thread::spawn(move || {
+                let outcome = (0..TIMES).try_for_each(|_| {
+                    lock.try_with(|_| {
+                        let before = number.load(Ordering::Relaxed);
+                        thread::sleep(millis(1));
+                        number.store(before + 1, Ordering::Relaxed);
+                        Ok::<_, Error>(())
+                    })
+                });
+                sender.send(outcome).is_ok()
+            });
+        }
+        let threads = u32::try_from(locks.len()).unwrap();
+        Self { number, done, threads }
+    }
+
+    /// Asserts that all threads end in time, and that no update was lost.
+    #[track_caller]
+    pub(crate) fn assert_complete(self) {
+        for _ in 0..self.threads {
+            self.done.recv_timeout(IN_TIME).expect("a thread still waits").unwrap();
+        }
+        assert_eq!(self.number.load(Ordering::Relaxed), self.threads * TIMES, "an update was lost");
+    }
+}
+
+fn threads_of_eight_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = RedisServer::start()?;
+        let mut locks = Vec::new();
+        for n in 0..8 {
+            let lock = elsewhere(&server, "k", NOTIFIED.protocol(protocol).handoff(n % 2))?;
+            locks.extend([lock.clone(), lock.clone(), lock]);
+        }
+        Counting::with(&locks).assert_complete();
+        until("no key is left", || keys(&server, "*").is_empty());
+    }
+    Ok(())
+}
+
+fn threads_of_three_processes_all_acquire_and_leave_no_key_behind() -> Outcome {
+    let server = RedisServer::start()?;
+    let file = server.folder().join("number");
+    fs::write(&file, "0")?;
+    let part = ["count", &server.url(), "k", &file.display().to_string()];
+    let mut workers = [Worker::playing(&part)?, Worker::playing(&part)?, Worker::playing(&part)?];
+    for worker in &mut workers {
+        assert_eq!(worker.says()?, "done");
+    }
+    assert_eq!(fs::read_to_string(&file)?, "150");
+    for worker in &mut workers {
+        worker.kill();
+    }
+    until("no key is left", || keys(&server, "*").is_empty());
+    Ok(())
+}
