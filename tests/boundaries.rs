@@ -1,6 +1,6 @@
-//! A fault at every boundary: each protocol, each way through it, each command that it sends, each thing that can happen to a
-//! command. Whatever it is, the call ends in time, with the right answer or the right error; nothing is sent twice; and the key is
-//! ours, or free again after the expiration and one second at most.
+//! A fault at every boundary: each protocol, each path through it, each command on the path, each fault. Whatever the fault, the call
+//! ends in time with a correct outcome or error; no value is sent twice; and the key is held, or free at most the expiration and one
+//! second later.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
@@ -12,66 +12,66 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protoco
 use crate::handoffs::{Successor, successor};
 use crate::servers::{Fault, Played};
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
-use crate::support::target::{PROTOCOLS, proxy_name};
+use crate::support::target::{PROTOCOLS, played_name};
 use crate::support::{LONG, Load, Outcome, RedisServer, TestKey, Variant, millis};
 use crate::transactions::PAST;
 
 const LEASE: Duration = Duration::from_millis(400);
-/// Later than the lease, and still within the time that an answer is waited for.
+/// Later than the lease, and within the command time-out.
 const LATE: Duration = Duration::from_millis(600);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
-/// Long enough for any load, and short enough to tell from waiting for ever.
+/// Long enough for any load, and short enough to detect a call that does not end.
 const IN_TIME: Duration = Duration::from_secs(20);
 
-/// A way through a protocol.
+/// A path through a protocol.
 #[derive(Clone, Copy, Debug)]
 enum Path {
-    /// Nobody holds the lock.
+    /// Acquires a free lock.
     Free,
-    /// The same, and there is no connection yet: the look at the server comes first.
+    /// The same without a connection: the server check comes first.
     Connecting,
-    /// Its holder is dead.
+    /// Takes over an expired lock.
     TakeOver,
-    /// It is given back.
+    /// Releases a lock.
     Release,
-    /// The same, by a locker whose transactions go in one trip, as all but the first do.
-    ReleaseInOneTrip,
-    /// It is given back, and a token left for whoever waits.
-    ReleaseWithToken,
-    /// It passes on to a thread that waits for it.
-    HandOver,
+    /// The same, with the whole transaction in one batch, as all but the first of a locker are.
+    ReleaseInOneBatch,
+    /// Releases a lock, and sends a notification to waiters of other processes.
+    ReleaseWithNotification,
+    /// Hands a lock off to a waiting thread.
+    Handoff,
 }
 
 const PATHS: [(&str, Path); 7] = [
     ("a_free_lock", Path::Free),
     ("a_new_connection", Path::Connecting),
-    ("a_dead_holder_s_lock", Path::TakeOver),
+    ("an_expired_lock", Path::TakeOver),
     ("a_release", Path::Release),
-    ("a_release_in_one_trip", Path::ReleaseInOneTrip),
-    ("a_release_with_a_token", Path::ReleaseWithToken),
-    ("a_hand_over", Path::HandOver),
+    ("a_release_in_one_batch", Path::ReleaseInOneBatch),
+    ("a_release_with_a_notification", Path::ReleaseWithNotification),
+    ("a_handoff", Path::Handoff),
 ];
 
-/// What can happen, and whether it can to a command in the middle of a trip: a stream of bytes loses nothing in between.
+/// The faults, and whether each can happen to a command within a batch: a stream of bytes loses nothing in the middle.
 const FAULTS: [(&str, Fault, bool); 7] = [
     ("request_lost", Fault::SwallowRequest, false),
-    ("answer_lost", Fault::SwallowAnswer, false),
-    ("answer_later_than_the_lease", Fault::AnswerLate(LATE), true),
+    ("reply_lost", Fault::SwallowAnswer, false),
+    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
     ("cut_before", Fault::CutBefore, true),
     ("cut_after", Fault::CutAfter, true),
-    ("cut_within_the_answer", Fault::CutWithin, true),
+    ("cut_within_the_reply", Fault::CutWithin, true),
     ("half_open", Fault::HalfOpen, true),
 ];
 
-/// So many boundaries that are next to each other have one trial among them, where not all are tried.
+/// Where not every boundary is tried, one of so many neighbours is.
 const STRIDE: usize = 3;
 
-/// What is tried.
+/// What a trial is about.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     protocol: Protocol,
     path: Path,
-    /// The old version that the server plays, if it does.
+    /// The old version that the server plays, if any.
     played: Option<Played>,
     load: Load,
 }
@@ -81,15 +81,15 @@ pub(crate) fn trials() -> Vec<Trial> {
     for protocol in PROTOCOLS {
         for (path_name, path) in PATHS {
             match (protocol, path) {
-                (Protocol::Classic, Path::ReleaseInOneTrip) => continue,
-                // The token is the same in all protocols.
-                (Protocol::Watched | Protocol::Ttl, Path::ReleaseWithToken) => continue,
+                (Protocol::Classic, Path::ReleaseInOneBatch) => continue,
+                // The notification is the same in all protocols.
+                (Protocol::Watched | Protocol::Ttl, Path::ReleaseWithNotification) => continue,
                 _ => {}
             }
             let case = Case { protocol, path, played: None, load: Load::Any };
-            for (fault_name, fault, in_one_trip) in FAULTS {
-                let one_trip = matches!(path, Path::ReleaseInOneTrip | Path::ReleaseWithToken);
-                if one_trip && !in_one_trip {
+            for (fault_name, fault, within_batch) in FAULTS {
+                let in_one_batch = matches!(path, Path::ReleaseInOneBatch | Path::ReleaseWithNotification);
+                if in_one_batch && !within_batch {
                     continue;
                 }
                 let name = format!("{protocol:?}").to_lowercase();
@@ -98,12 +98,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
         }
     }
-    trials.extend(under_load());
+    trials.extend(unpipelined_and_under_load());
     trials
 }
 
-/// Apart and in a crowd, on each version with each protocol: some of the boundaries, and one fault at each, by turns.
-fn under_load() -> Vec<Trial> {
+/// Unpipelined and under load, on each version by each protocol: some of the boundaries, with one fault each, in turn.
+fn unpipelined_and_under_load() -> Vec<Trial> {
     let mut trials = Vec::new();
     let versions = Played::ALL.map(Some).into_iter().chain([None]);
     for (played, protocol) in versions.flat_map(|played| PROTOCOLS.map(|protocol| (played, protocol))) {
@@ -112,15 +112,15 @@ fn under_load() -> Vec<Trial> {
         }
         for (path_name, path) in PATHS {
             match (protocol, path) {
-                // The connection is there already, and a token has a trip of its own.
-                (_, Path::Connecting | Path::ReleaseWithToken) => continue,
-                (Protocol::Classic, Path::ReleaseInOneTrip) => continue,
+                // Under load the connection is open already, and a notification is a batch of its own.
+                (_, Path::Connecting | Path::ReleaseWithNotification) => continue,
+                (Protocol::Classic, Path::ReleaseInOneBatch) => continue,
                 (Protocol::Watched | Protocol::Ttl, Path::Release) => continue,
                 _ => {}
             }
-            for load in [Load::Apart, Load::Contended] {
+            for load in [Load::Unpipelined, Load::Contended] {
                 let case = Case { protocol, path, played, load };
-                let version = played.map_or("current".to_owned(), proxy_name);
+                let version = played.map_or("current".to_owned(), played_name);
                 let load = load.name().unwrap_or_default();
                 let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
@@ -143,51 +143,51 @@ fn is_new_enough(played: Option<Played>, protocol: Protocol) -> bool {
     played.is_none_or(|version| version >= oldest)
 }
 
-/// Goes the way once without a fault, to see how many commands it takes, and then once for each of them with the fault.
+/// Runs the path once without a fault, to count its commands, and then once for each of them with the fault.
 fn at_every_command(case: Case, fault: &Fault) -> Outcome {
     if matches!(case.path, Path::Connecting) {
         let disturbed = Stage::set(case)?;
         disturbed.scenario.proxy.next("INFO", fault.clone());
-        return disturbed.go().map(|happened| assert!(happened)).map_err(Into::into);
+        return disturbed.run().map(|happened| assert!(happened)).map_err(Into::into);
     }
     let commands = Stage::set(case)?.undisturbed()?;
     at_these(case, &commands, (0..commands.len()).map(|place| (place, fault.clone())))
 }
 
-/// The same with another fault for each of some commands: those that can happen wherever others' commands go before and after.
+/// The same for some of the commands, each with another fault: one that can happen within a batch.
 fn at_some_commands(case: Case, turn: usize) -> Outcome {
     let faults: Vec<Fault> =
-        FAULTS.into_iter().filter_map(|(_, fault, in_one_trip)| in_one_trip.then_some(fault)).collect();
+        FAULTS.into_iter().filter_map(|(_, fault, within_batch)| within_batch.then_some(fault)).collect();
     let commands = Stage::set(case)?.undisturbed()?;
     let places = (turn % commands.len()..).step_by(STRIDE).take(commands.len().div_ceil(STRIDE));
-    let harm =
+    let chosen =
         places.zip(turn..).map(|(place, n)| (place % commands.len(), faults[n % faults.len()].clone()));
-    at_these(case, &commands, harm)
+    at_these(case, &commands, chosen)
 }
 
-fn at_these(case: Case, commands: &[String], harm: impl Iterator<Item = (usize, Fault)>) -> Outcome {
+fn at_these(case: Case, commands: &[String], faults: impl Iterator<Item = (usize, Fault)>) -> Outcome {
     let mut happened = 0;
-    for (place, fault) in harm {
+    for (place, fault) in faults {
         let disturbed = Stage::set(case)?;
         disturbed.scenario.proxy.at(place + 1, fault.clone());
-        let went = disturbed.go();
-        let went = went.map_err(|problem| {
+        let outcome = disturbed.run();
+        let outcome = outcome.map_err(|problem| {
             format!("{} ({} of {commands:?}), {fault:?}: {problem}", commands[place], place + 1)
         })?;
-        happened += usize::from(went);
+        happened += usize::from(outcome);
     }
-    // Where the machine stands still for longer than a lease, a way may be shorter than it was.
+    // If the machine stalls for longer than a lease, a path may have fewer commands than before.
     assert!(happened > 0, "no fault ever happened");
     Ok(())
 }
 
-/// Everything up to where the way begins.
+/// Everything that a path starts from.
 struct Stage {
     scenario: Scenario,
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
-    /// A thread that waits for it.
+    /// A thread that waits for the lock.
     successor: Option<Successor>,
 }
 
@@ -196,32 +196,32 @@ impl Stage {
         let Case { protocol, path, played, load } = case;
         let scenario = Scenario::of(&Arc::new(RedisServer::start()?), played, load)?;
         let key = scenario.target.key("boundary");
-        let settings = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
+        let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
         let locker =
-            scenario.open(settings.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
+            scenario.open(builder.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
         let variant = Variant {
-            handoff: matches!(path, Path::HandOver),
-            wake_ups: matches!(path, Path::ReleaseWithToken),
+            handoff: matches!(path, Path::Handoff),
+            notifications: matches!(path, Path::ReleaseWithNotification),
             ..Variant::default()
         };
         let options = variant.set(options);
         let lock = Lock::new(&locker, &key.key, options)?;
         let held = match path {
-            // The connection is there already, as it is for most calls.
+            // Opens the connection first: most calls find one open.
             Path::Free => lock.state().map(|_| None)?,
             Path::Connecting => None,
             Path::TakeOver => {
                 key.set(PAST);
                 lock.state().map(|_| None)?
             }
-            Path::ReleaseInOneTrip => {
-                let _released = lock.lock()?.release()?;
+            Path::ReleaseInOneBatch => {
+                lock.lock()?.release()?;
                 Some(lock.lock()?)
             }
-            Path::Release | Path::ReleaseWithToken | Path::HandOver => Some(lock.lock()?),
+            Path::Release | Path::ReleaseWithNotification | Path::Handoff => Some(lock.lock()?),
         };
-        // It polls for itself when it is told to, or when the lock's time has passed.
+        // The waiter asks the server after a hint of the release, or when the lease has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
         let successor = variant.handoff.then(waits).transpose()?.map(|lock| successor(&lock));
         scenario.proxy.forget();
@@ -238,8 +238,8 @@ impl Stage {
         Ok(names)
     }
 
-    /// Goes the way, and returns whether the fault happened on it.
-    fn go(mut self) -> Result<bool, Box<dyn std::error::Error>> {
+    /// Runs the path, and returns whether the fault happened.
+    fn run(mut self) -> Result<bool, Box<dyn std::error::Error>> {
         let (began, began_at) = (Instant::now(), SystemTime::now());
         match self.held.take() {
             None => {
@@ -252,7 +252,7 @@ impl Stage {
                 assert!(began.elapsed() < IN_TIME);
                 match self.successor.take() {
                     None => self.judge_released(&released)?,
-                    Some(successor) => self.judge_handed_over(&released, successor.join())?,
+                    Some(successor) => self.judge_handed_off(&released, successor.join())?,
                 }
             }
         }
@@ -261,8 +261,8 @@ impl Stage {
         Ok(self.scenario.proxy.faults_left() == 0)
     }
 
-    /// Whether the key holds one of the values that we have sent.
-    fn is_ours(&self) -> bool {
+    /// Whether the key holds a value that a lock under test has sent.
+    fn holds_our_value(&self) -> bool {
         let value = self.key.value();
         self.scenario
             .proxy
@@ -278,19 +278,19 @@ impl Stage {
                 if ends.is_none_or(|ends| ends < granted) {
                     return Err(format!("granted at {granted:?}, after its lease, which ended at {ends:?}"));
                 }
-                let ours = self.is_ours();
+                let ours = self.holds_our_value();
                 if held.ensure_held().is_ok() && !ours {
                     return Err(format!("granted, but the key holds {:?}", self.key.value()));
                 }
                 mem::forget(held);
                 Ok(())
             }
-            // We may have it, or not: the server knows.
+            // The server may have granted the lock, or not.
             Err(Error::Unknown { .. }) => Ok(()),
-            // Granted later than its lease, and refused; now it is waited for as anybody's.
-            Err(Error::Timeout { .. }) if self.is_ours() => Ok(()),
-            // Nothing is in doubt then, so nothing may be left of us.
-            Err(Error::Io { .. } | Error::NoConnection { .. }) if !self.is_ours() => Ok(()),
+            // Granted after its lease, so the grant was not used, and the call waited for its own value to expire.
+            Err(Error::Timeout { .. }) if self.holds_our_value() => Ok(()),
+            // Nothing is in doubt, so no value of ours may be left.
+            Err(Error::Io { .. } | Error::NoConnection { .. }) if !self.holds_our_value() => Ok(()),
             Err(error) => Err(format!("{error:?}, and the key holds {:?}", self.key.value())),
         }
     }
@@ -299,7 +299,7 @@ impl Stage {
         let value = self.key.value();
         match (released, &value) {
             (Ok(Release::Released { .. }), None) => {}
-            // The deletion came to nothing, or the lease passed on the way to it.
+            // The deletion failed, or the lease passed before it.
             (Ok(Release::Expired), _) => {}
             (Err(Error::Unknown { .. }), _) => {}
             (Err(Error::Io { .. } | Error::NoConnection { .. }), Some(_)) => {}
@@ -311,8 +311,8 @@ impl Stage {
         if deletions > 1 { Err(format!("deleted more than once: {names:?}")) } else { Ok(()) }
     }
 
-    /// Whatever happened, the thread that waits gets the lock, and has it alone.
-    fn judge_handed_over(
+    /// Whatever happened, the waiting thread acquires the lock, and is the only holder.
+    fn judge_handed_off(
         &self,
         released: &Result<Release, Error>,
         successor: Result<LockGuard, Error>,
@@ -322,18 +322,19 @@ impl Stage {
             Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => {}
             _ => return Err(format!("{released:?}").into()),
         }
-        let successor = successor.map_err(|error| format!("{released:?}, and the heir got {error:?}"))?;
-        let ours = self.is_ours();
+        let successor =
+            successor.map_err(|error| format!("{released:?}, and the successor failed: {error:?}"))?;
+        let ours = self.holds_our_value();
         let other = self.scenario.target.lock(&self.key, LockOptions::expiring_after(LEASE)).try_lock()?;
         if successor.ensure_held().is_ok() && (!ours || other.is_some()) {
-            return Err(format!("{released:?}, and the heir shares it with {other:?}").into());
+            return Err(format!("{released:?}, but the successor is not the only holder: {other:?}").into());
         }
-        // Either may have lost it by now.
+        // The lease of either may have passed by now.
         drop((successor, other));
         Ok(())
     }
 
-    /// Whatever happened, the next one gets the lock when the expiration and one second have passed.
+    /// Whatever happened, the lock can be acquired once the expiration and one second have passed.
     fn judge_key(&self) -> Result<(), Box<dyn std::error::Error>> {
         let lock = self.scenario.target.lock(&self.key, LockOptions::expiring_after(LEASE));
         let free_at = match lock.state()? {
@@ -346,6 +347,6 @@ impl Stage {
             return Err(format!("the key is not free before {free_at:?}, later than {at_most:?}").into());
         }
         thread::sleep(free_at.duration_since(SystemTime::now()).unwrap_or_default() + millis(1));
-        lock.try_lock()?.map(drop).ok_or("the lock is not free when it should be".into())
+        lock.try_lock()?.map(drop).ok_or("the lock is not free after its expiry".into())
     }
 }

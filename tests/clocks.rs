@@ -1,5 +1,5 @@
-//! Clocks that differ, and clocks that are set while a lock is held: worker processes whose wall clock `faketime` sets. What is
-//! true is told by the monotonic clock, which is left as it is and the same for all processes.
+//! Clocks that differ, and clocks that are set while a lock is held: `faketime` sets the wall clock of worker processes. The tests
+//! compare leases by the monotonic clock, which it leaves alone and which is the same for all processes.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::{env, fs, io, mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
-use crate::processes::{self, PART, protocol_named};
+use crate::processes::{self, TASK, protocol_named};
 use crate::servers::{Played, Proxy};
 use crate::stress::harness::moment::Moment;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
@@ -28,21 +28,24 @@ pub(crate) fn trials() -> Vec<Trial> {
     );
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         for (name, test) in [
-            ("clocks_further_apart_than_the_guard_let_two_in", further_apart as fn(Protocol) -> Outcome),
-            ("a_takeover_margin_keeps_them_apart", kept_apart_by_a_margin),
+            (
+                "clocks_further_apart_than_the_guard_let_two_leases_overlap",
+                further_apart as fn(Protocol) -> Outcome,
+            ),
+            ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin),
         ] {
             let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
             trials.push(Trial::test(name, move || test(protocol)));
         }
         for (name, clock) in [("ahead", "+0.9s"), ("behind", "-0.9s")] {
-            let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_two_in");
+            let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_leases_overlap");
             trials.push(Trial::test(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
         }
     }
     trials
 }
 
-/// How long each hold is relied on in the contests.
+/// The lease of each hold in a contest.
 const LEASE: Duration = Duration::from_millis(300);
 
 /// A worker whose wall clock is set. Killed when dropped.
@@ -53,17 +56,17 @@ struct Worker {
 
 impl Worker {
     /// Starts one whose clock is `offset` (`+0.9s`) from the machine's.
-    fn with_clock(offset: &str, part: &[&str]) -> io::Result<Self> {
-        Self::start(faked()?.env("FAKETIME", offset), part)
+    fn with_clock(offset: &str, task: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME", offset), task)
     }
 
-    /// Starts one whose clock is what a file says it is.
-    fn with_clock_in(file: &Path, part: &[&str]) -> io::Result<Self> {
-        Self::start(faked()?.env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1"), part)
+    /// Starts one whose clock has the offset in a file.
+    fn with_clock_in(file: &Path, task: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1"), task)
     }
 
-    fn start(command: &mut Command, part: &[&str]) -> io::Result<Self> {
-        let command = command.env(PART, part.join(",")).stdin(Stdio::piped()).stdout(Stdio::piped());
+    fn start(command: &mut Command, task: &[&str]) -> io::Result<Self> {
+        let command = command.env(TASK, task.join(",")).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn()?;
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
         let (sender, lines) = mpsc::channel();
@@ -71,7 +74,7 @@ impl Worker {
         Ok(Self { process, lines })
     }
 
-    /// Says something to it, and returns what it says next.
+    /// Sends a line to its input, and returns its next line of output.
     fn ask(&mut self, line: &str) -> Result<String, Box<dyn std::error::Error>> {
         writeln!(self.process.stdin.as_mut().expect("it is piped"), "{line}")?;
         Ok(self.lines.recv_timeout(LONG)?)
@@ -80,13 +83,13 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        // It may have ended already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// Returns this program with its wall clock to be set.
+/// Returns a command that runs this program with `faketime`'s library.
 fn faked() -> io::Result<Command> {
     static LIBRARY: Mutex<Option<String>> = Mutex::new(None);
     let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +102,7 @@ fn faked() -> io::Result<Command> {
     Ok(command)
 }
 
-/// `faketime` knows where its library is.
+/// Asks `faketime` for the path of its library.
 fn faketime_s_library() -> io::Result<String> {
     let reported = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
         io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
@@ -111,20 +114,20 @@ fn faketime_s_library() -> io::Result<String> {
         .ok_or_else(|| io::Error::other(format!("faketime names no library: {reported:?}")))
 }
 
-/// Worker: takes the lock again and again, says from when until when each lease may be relied on, and never gives it back, so
-/// that the other takes it over.
+/// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
+/// takes it over.
 pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::Played {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
     let lock = Lock::new(&Locker::open(url)?, key, options)?;
     loop {
         let held = lock.lock()?;
-        // In this order: the end is never told later than it is.
+        // In this order: the printed end is never later than the real one.
         let enter = Moment::now();
         let valid_until = enter.after(held.remaining().expect("it expires"));
         writeln!(io::stdout(), "{enter} {valid_until}")?;
         mem::forget(held);
-        // The other's turn: whoever is ahead would take over from itself before the other may.
+        // Waits for the other worker: the one whose clock is ahead could take over its own lock first.
         let mine = lock.state()?;
         while lock.state()? == mine {
             thread::sleep(millis(5));
@@ -132,7 +135,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
     }
 }
 
-/// Worker: takes the lock, and tells what it knows of it whenever it is asked.
+/// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
 pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
     let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
@@ -151,7 +154,7 @@ pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> proces
     Ok(())
 }
 
-/// Worker: opens a locker that checks clocks, and says what came of it.
+/// Worker: opens a locker that checks clocks, and prints the outcome.
 pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
     match Locker::builder(url)?.max_clock_difference(humantime::parse_duration(limit)?).build() {
         Ok(_) => println!("opened"),
@@ -160,7 +163,7 @@ pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
     Ok(())
 }
 
-/// From when until when somebody relied on the lock.
+/// A lease, as a worker printed it.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     holder: usize,
@@ -170,7 +173,7 @@ struct Lease {
 
 type Overlap = Option<(Lease, Lease)>;
 
-/// Lets two workers take the lock over from each other until each has had it `turns` times, or two were inside.
+/// Lets two workers take the lock over from each other until each has acquired it `turns` times, or two leases overlap.
 fn contest(
     clocks: [&str; 2],
     protocol: Protocol,
@@ -179,14 +182,14 @@ fn contest(
 ) -> Result<Overlap, Box<dyn std::error::Error>> {
     let server = RedisServer::start()?;
     let protocol = format!("{protocol:?}").to_lowercase();
-    let part = ["take_over", &server.url(), "clocks", &protocol, margin];
-    let workers = clocks.map(|clock| Worker::with_clock(clock, &part));
+    let task = ["take_over", &server.url(), "clocks", &protocol, margin];
+    let workers = clocks.map(|clock| Worker::with_clock(clock, &task));
     let mut leases: Vec<Lease> = Vec::new();
     let began = Instant::now();
     loop {
         for (holder, worker) in workers.iter().enumerate() {
             for line in worker.as_ref().map_err(ToString::to_string)?.lines.try_iter() {
-                let (enter, valid_until) = line.split_once(' ').ok_or("two times")?;
+                let (enter, valid_until) = line.split_once(' ').ok_or("a worker prints two times")?;
                 leases.push(Lease { holder, enter: enter.parse()?, valid_until: valid_until.parse()? });
             }
         }
@@ -198,7 +201,7 @@ fn contest(
             return Ok(None);
         }
         if began.elapsed() > LONG {
-            return Err(format!("not so many turns in a minute: {leases:?}").into());
+            return Err(format!("fewer turns in a minute: {leases:?}").into());
         }
         thread::sleep(millis(10));
     }
@@ -216,13 +219,13 @@ fn further_apart(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
-fn kept_apart_by_a_margin(protocol: Protocol) -> Outcome {
+fn further_apart_with_a_margin(protocol: Protocol) -> Outcome {
     let overlap = contest(["+0.9s", "-0.9s"], protocol, "1s", 2)?;
     assert!(overlap.is_none(), "{overlap:?}");
     Ok(())
 }
 
-/// What a worker says of its lease: whether it holds it, what is left of it, and how long ago it was granted.
+/// Reads what a worker prints about its lease: whether it holds, the time that remains, and the time since it was granted.
 fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
     let words: Vec<&str> = line.split(' ').collect();
     let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };
@@ -230,11 +233,11 @@ fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error
     Ok((*still == "held", micros(remaining)?, micros(held)?))
 }
 
-/// Starts a worker that holds a lock, with the file that its clock goes by, and returns it when it has the lock.
+/// Starts a worker whose clock has the offset in a file. Returns both once the worker has acquired the lock.
 fn holder(server: &RedisServer, expiration: &str) -> Result<(Worker, PathBuf), Box<dyn std::error::Error>> {
     let file = server.folder().join("clock");
     fs::write(&file, "+0s")?;
-    let worker = Worker::with_clock_in(&file, &["tell_of_the_lease", &server.url(), "clocks", expiration])?;
+    let worker = Worker::with_clock_in(&file, &["report_the_lease", &server.url(), "clocks", expiration])?;
     assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
     Ok((worker, file))
 }
@@ -248,11 +251,11 @@ fn a_clock_set_forward_ends_the_lease() -> Outcome {
         fs::write(&file, "+5s")?;
         let (still_holds, remaining, held) = reported(&worker.ask("?")?)?;
         if holds && held < LEASE {
-            assert!(!still_holds, "the clock says that the lease has passed, and others may go by that");
+            assert!(!still_holds, "by the wall clock, which contenders go by, the lease has passed");
             assert_eq!(remaining, Duration::ZERO);
             return Ok(());
         }
-        // The machine was busy for so long that the lease is over anyway.
+        // The machine was so busy that the lease has passed anyway.
         server.say(&["DEL", "clocks"])?;
     }
 }
@@ -279,19 +282,19 @@ fn a_clock_that_is_too_far_from_the_server_s_is_refused() -> Outcome {
         ("+0s", "opened"),
         ("+5s", "cannot rely on clocks: the server's is "),
         ("-5s", "cannot rely on clocks: the server's is "),
-        // So far that a key which ends in an hour has ended there already.
+        // So far ahead that a key that expires in an hour has expired at the server.
         ("-2h", "cannot rely on clocks: the server's is 7"),
     ] {
         for url in [server.url(), old.url()] {
             let worker = Worker::with_clock(clock, &["check_clocks", &url, "2s"])?;
-            let said = worker.lines.recv_timeout(LONG)?;
-            assert!(said.starts_with(words), "{clock} at {url}: {said}");
-            let which = match clock {
+            let line = worker.lines.recv_timeout(LONG)?;
+            assert!(line.starts_with(words), "{clock} at {url}: {line}");
+            let direction = match clock {
                 "+0s" => continue,
                 "+5s" => "behind ours, and 2s is allowed; set the clock that is wrong",
                 _ => "ahead of ours, and 2s is allowed; set the clock that is wrong",
             };
-            assert!(said.contains(which), "{clock} at {url}: {said}");
+            assert!(line.contains(direction), "{clock} at {url}: {line}");
         }
     }
     Ok(())

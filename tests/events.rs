@@ -1,4 +1,4 @@
-//! What an observer gets to know.
+//! The events that an observer receives.
 
 use std::mem;
 use std::sync::{Arc, Mutex};
@@ -14,18 +14,18 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "events",
         tests![
-            a_lock_that_is_got_and_given_back,
+            a_lock_that_is_acquired_and_released,
             a_lock_that_is_taken_over,
-            a_lock_that_is_not_got,
-            what_never_expires_is_told_once,
-            answers_that_get_lost_and_releases_that_fail,
-            a_grant_that_comes_too_late,
-            a_lock_that_overran_is_told_of_even_if_nobody_took_it,
+            a_lock_that_is_not_acquired,
+            a_value_that_never_expires_is_reported_once,
+            lost_replies_and_failed_releases,
+            a_grant_after_the_lease,
+            a_release_after_the_lease_is_reported_without_a_takeover,
         ],
     )
 }
 
-/// Writes down each event's name, and the outcome of a release.
+/// Records the name of each event, and the outcome of a release.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
@@ -47,27 +47,27 @@ impl Observe for EventLog {
 }
 
 impl EventLog {
-    /// Returns what was written since the last time.
+    /// Returns the lines since the last call.
     pub(crate) fn lines(&self) -> Vec<String> {
         mem::take(&mut self.0.lock().unwrap())
     }
 }
 
-/// A lock through the gate, and the diary of what happens to it.
+/// Returns a lock through the proxy, and the record of its events.
 fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog), setnx_lock::Error> {
     let events = EventLog::default();
     let locker = Locker::open(&scenario.proxy.url())?.observed_by(events.clone());
     Ok((Lock::new(&locker, "observed", options)?, events))
 }
 
-fn a_lock_that_is_got_and_given_back() -> Outcome {
+fn a_lock_that_is_acquired_and_released() -> Outcome {
     let scenario = Scenario::set()?;
     let (lock, events) = observed(&scenario, expiring())?;
     drop(lock.lock()?);
     assert_eq!(events.lines(), ["Acquired", "Released Released { certified: false }"]);
     let held = lock.lock()?;
     lock.clear()?;
-    let _ = held.release()?;
+    held.release()?;
     assert_eq!(events.lines(), ["Acquired", "Released Lost"]);
     Ok(())
 }
@@ -82,7 +82,7 @@ fn a_lock_that_is_taken_over() -> Outcome {
     Ok(())
 }
 
-fn a_lock_that_is_not_got() -> Outcome {
+fn a_lock_that_is_not_acquired() -> Outcome {
     let scenario = Scenario::set()?;
     let (lock, events) = observed(&scenario, expiring().timeout(millis(10)))?;
     let () =
@@ -92,7 +92,7 @@ fn a_lock_that_is_not_got() -> Outcome {
     Ok(())
 }
 
-fn what_never_expires_is_told_once() -> Outcome {
+fn a_value_that_never_expires_is_reported_once() -> Outcome {
     let scenario = Scenario::set()?;
     let (lock, events) = observed(&scenario, expiring().timeout(millis(100)).poll_interval(millis(10)))?;
     let () = redis::cmd("SET").arg("observed").arg("1").query(&mut scenario.target.connection())?;
@@ -101,7 +101,7 @@ fn what_never_expires_is_told_once() -> Outcome {
     Ok(())
 }
 
-fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
+fn lost_replies_and_failed_releases() -> Outcome {
     let scenario = Scenario::set()?;
     let (lock, events) = observed(&scenario, expiring())?;
     scenario.proxy.next("SETNX", Fault::CutAfter);
@@ -118,7 +118,7 @@ fn answers_that_get_lost_and_releases_that_fail() -> Outcome {
     Ok(())
 }
 
-fn a_grant_that_comes_too_late() -> Outcome {
+fn a_grant_after_the_lease() -> Outcome {
     let scenario = Scenario::set()?;
     let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
@@ -127,7 +127,7 @@ fn a_grant_that_comes_too_late() -> Outcome {
     Ok(())
 }
 
-fn a_lock_that_overran_is_told_of_even_if_nobody_took_it() -> Outcome {
+fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
     let scenario = Scenario::set()?;
     let brief = LockOptions::expiring_after(millis(10));
     for (protocol, released) in [

@@ -1,35 +1,34 @@
-//! The tests that talk to real servers. `cargo test` runs them; `cargo test contract` runs those whose name contains that.
+//! The tests that talk to real servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name contains
+//! `contract`.
 //!
-//! | part | what it proves |
+//! | part | what it tests |
 //! |---|---|
-//! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
-//! | `events` | what an observer gets to know |
-//! | `faults` | what a lock does when the server or the network does not |
-//! | `proxy_versions`, `proxy_lists` | the gate before a server plays old versions as it should |
-//! | `proxy_faults`, `proxy_blocking` | it does harm as it should, and connections that wait for a list may come and go |
-//! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
-//! | `handoffs`, `handoff_faults`, `handoff_contention` | a held lock passes from thread to thread, what happens when that comes to harm, and when many want it |
-//! | `under_load` | tests that are to be in a crowd share trips with it, and those that are to be apart do not |
-//! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
-//! | `matrix` | who takes whose lock, of the gem's and ours |
-//! | `refusals` | what the server, or the library itself, says no to |
-//! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
-//! | `processes` | no lost update among processes, and takeover after a kill |
-//! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
-//! | `cancellation` | waits that are ended from outside |
+//! | `contract` | what a lock does, by every protocol: on a current server, as each old version, and on those in `SETNX_LOCK_TEST_URLS` |
+//! | `interop` | Ruby and Rust on the same keys: each family of the gem with each protocol |
+//! | `matrix` | which lock takes over which, of the gem's and of this library's |
+//! | `golden` | the files in `compat/golden` are what Ruby writes, and keys are built as the gem builds them |
+//! | `wire` | the commands that a server executes |
+//! | `events` | the events that an observer receives |
+//! | `processes` | several processes lose no update, and a killed holder is taken over |
+//! | `boundaries` | a fault at every command: the call ends in time with a correct outcome, and the key is held or free |
+//! | `faults` | servers and networks that fail |
+//! | `refusals` | what the server or the library refuses |
+//! | `pools` | addresses, passwords, sockets, TLS, pools of the user's own, too few connections |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
-//! | `pipelining` | threads that share trips to the server each get what they would get alone |
-//! | `pipelining_faults`, `pipelining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
-//! | `inspection` | what a locker finds out about its server |
-//! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
-//! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
-//! | `queueing` | the line before a key, among the threads of a process |
-//! | `queueing_faults` | queued threads that give up, unreachable servers, forgotten guards, expired leases and cleared keys |
-//! | `notifications`, `notification_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
-//! | `notification_faults` | what happens when wake-ups come to harm |
-//! | `notification_order` | several waiting processes acquire the lock in turn, and no update is lost |
-//! | `wire` | what goes over the wire, as the server's MONITOR sees it |
-//! | `package` | what the package promises: its dependencies, and the oldest Rust |
+//! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
+//! | `queueing`, `queueing_faults` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
+//! | `pipelining` | threads whose commands are pipelined together get the same outcomes as alone |
+//! | `pipelining_faults`, `pipelining_leaders` | faults within a batch, on the connection or in the thread that sends the batch |
+//! | `shared_batches` | under load commands share batches, unpipelined they do not; and the tests that do not run under some loads exist |
+//! | `handoffs`, `handoff_faults`, `handoff_contention` | a lock is handed off between threads: the rules, faults, and many waiters |
+//! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
+//! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
+//! | `inspection` | what a locker reports about its server |
+//! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
+//! | `proxy_versions`, `proxy_lists` | the proxy plays old versions correctly |
+//! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
+//! | `links` | the links of the documents lead somewhere |
+//! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
 
 mod boundaries;
 mod cancellation;
@@ -62,11 +61,11 @@ mod proxy_versions;
 mod queueing;
 mod queueing_faults;
 mod refusals;
+mod shared_batches;
 mod stress;
 mod support;
 mod transaction_faults;
 mod transactions;
-mod under_load;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -76,7 +75,7 @@ use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// How many tests run at a time unless the command line says otherwise.
+/// How many tests run at a time unless the command line says otherwise. Most of them wait for a time to pass.
 const TEST_THREADS: usize = 6;
 
 fn main() -> ExitCode {
@@ -84,7 +83,6 @@ fn main() -> ExitCode {
         return outcome;
     }
     let mut arguments = Arguments::from_args();
-    // Most tests wait for a time to pass.
     arguments.test_threads.get_or_insert(TEST_THREADS);
     let targets = match support::target::targets(arguments.list) {
         Ok(targets) => targets,
@@ -99,40 +97,42 @@ fn main() -> ExitCode {
         boundaries::trials(),
         cancellation::trials(),
         clocks::trials(),
-        pipelining::trials(),
-        pipelining_faults::trials(),
-        pipelining_leaders::trials(),
         events::trials(),
         faults::trials(),
-        proxy_faults::trials(),
-        proxy_lists::trials(),
-        proxy_versions::trials(),
-        proxy_blocking::trials(),
         golden::trials(),
         handoff_contention::trials(),
         handoff_faults::trials(),
         handoffs::trials(),
-        links::trials(),
-        under_load::trials(),
-        matrix::trials(),
-        package::trials(),
-        pools::trials(),
-        processes::trials(),
-        refusals::trials(),
-        stress::trials(),
         inspection::trials(),
-        transaction_faults::trials(),
-        transactions::trials(),
-        queueing::trials(),
-        queueing_faults::trials(),
+        links::trials(),
+        matrix::trials(),
         notification_ends::trials(),
         notification_faults::trials(),
         notification_order::trials(),
         notifications::trials(),
+        package::trials(),
+        pipelining::trials(),
+        pipelining_faults::trials(),
+        pipelining_leaders::trials(),
+        pools::trials(),
+        processes::trials(),
+        proxy_blocking::trials(),
+        proxy_faults::trials(),
+        proxy_lists::trials(),
+        proxy_versions::trials(),
+        queueing::trials(),
+        queueing_faults::trials(),
+        refusals::trials(),
+        shared_batches::trials(),
+        stress::trials(),
+        transaction_faults::trials(),
+        transactions::trials(),
         wire::trials(),
     ] {
         trials.extend(part);
     }
+    let unknown = support::load::unknown_exclusions(&trials);
+    trials.push(shared_batches::exclusions_name_tests(unknown));
     let conclusion = libtest_mimic::run(&arguments, trials);
     support::record::print();
     conclusion.exit_code()

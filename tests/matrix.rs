@@ -1,5 +1,5 @@
-//! Who takes whose lock: every kind of lock, of the gem and of ours, against every other that holds the key and is alive. The
-//! gem's stealing is asserted as what it is.
+//! Which lock takes over which: every kind of lock, of the gem and of this library, contends with every other that holds the key and
+//! is valid. The gem's steals are asserted, too.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use std::{fs, io};
 use libtest_mimic::Trial;
 use setnx_lock::{LockGuard, LockOptions, Protocol};
 
-use crate::support::ruby::{CLASSIC, Gem, PLAIN, RubyPeer, TIME_TO_LIVE, TIME_TO_LIVE_AT_FIRST, Taken};
+use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL, TTL_1_4_2};
 use crate::support::{Outcome, RedisServer, Target, TestKey};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,7 +19,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const EXPIRATION: Duration = Duration::from_secs(15);
 
-/// A little less than the gem's time to live where no expiration is given; a cell that took as long is tried again.
+/// A little less than the gem's time to live without an expiration. A cell that took longer is tried again.
 const SHORTEST_HOLD: Duration = Duration::from_millis(900);
 
 #[derive(Clone, Copy, Debug)]
@@ -31,13 +31,13 @@ enum Locker {
 
 /// The rows and columns, with the names that they have in the table.
 const LOCKERS: [(&str, Locker); 12] = [
-    ("≤ 0.2.2", Locker::Gem(PLAIN, Some(EXPIRATION))),
+    ("≤ 0.2.2", Locker::Gem(NO_TAKEOVER, Some(EXPIRATION))),
     ("1.4.1", Locker::Gem(CLASSIC, None)),
     ("1.4.1 exp.", Locker::Gem(CLASSIC, Some(EXPIRATION))),
-    ("1.4.2", Locker::Gem(TIME_TO_LIVE_AT_FIRST, None)),
-    ("1.4.2 exp.", Locker::Gem(TIME_TO_LIVE_AT_FIRST, Some(EXPIRATION))),
-    ("1.4.3", Locker::Gem(TIME_TO_LIVE, None)),
-    ("1.4.3 exp.", Locker::Gem(TIME_TO_LIVE, Some(EXPIRATION))),
+    ("1.4.2", Locker::Gem(TTL_1_4_2, None)),
+    ("1.4.2 exp.", Locker::Gem(TTL_1_4_2, Some(EXPIRATION))),
+    ("1.4.3", Locker::Gem(TTL, None)),
+    ("1.4.3 exp.", Locker::Gem(TTL, Some(EXPIRATION))),
     ("Classic", Locker::Ours(Protocol::Classic, None)),
     ("Classic exp.", Locker::Ours(Protocol::Classic, Some(EXPIRATION))),
     ("Watched exp.", Locker::Ours(Protocol::Watched, Some(EXPIRATION))),
@@ -45,7 +45,7 @@ const LOCKERS: [(&str, Locker); 12] = [
     ("stealing", Locker::Stealing),
 ];
 
-/// What the key of a holder shows to others.
+/// What the key of a holder holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     One,
@@ -56,18 +56,18 @@ enum Shown {
 impl Locker {
     fn shows(self) -> Shown {
         match self {
-            Locker::Gem(PLAIN, _) | Locker::Gem(CLASSIC, None) | Locker::Ours(_, None) => Shown::One,
-            Locker::Gem(TIME_TO_LIVE_AT_FIRST | TIME_TO_LIVE, _) => Shown::Empty,
+            Locker::Gem(NO_TAKEOVER, _) | Locker::Gem(CLASSIC, None) | Locker::Ours(_, None) => Shown::One,
+            Locker::Gem(TTL_1_4_2 | TTL, _) => Shown::Empty,
             Locker::Gem(..) | Locker::Ours(..) | Locker::Stealing => Shown::Time,
         }
     }
 
-    /// Whether it takes a lock that shows this from a holder who is alive: the measured behaviour of the gem.
+    /// Whether it takes a key that holds this from a valid holder: for the gem, the measured behaviour.
     fn steals(self, shown: Shown) -> bool {
         match (self, shown) {
             (_, Shown::Time) => false,
             (Locker::Gem(CLASSIC, Some(_)) | Locker::Stealing, _) => true,
-            (Locker::Gem(TIME_TO_LIVE_AT_FIRST | TIME_TO_LIVE, Some(_)), shown) => shown == Shown::One,
+            (Locker::Gem(TTL_1_4_2 | TTL, Some(_)), shown) => shown == Shown::One,
             _ => false,
         }
     }
@@ -83,10 +83,10 @@ impl Locker {
     }
 }
 
-/// Both sides of one cell: our own locks, and a Ruby process for each version of the gem.
-struct Arena {
+/// Both sides of a cell: the locks of this library, and a Ruby process for each version of the gem.
+struct Sides {
     target: Target,
-    rubies: BTreeMap<&'static str, RubyPeer>,
+    peers: BTreeMap<&'static str, RubyPeer>,
 }
 
 enum Hold {
@@ -94,23 +94,23 @@ enum Hold {
     Ours(Box<LockGuard>),
 }
 
-impl Arena {
+impl Sides {
     fn open() -> Result<Self, Box<dyn std::error::Error>> {
         let target = Target::of(&Arc::new(RedisServer::start()?));
-        let gems = [PLAIN, CLASSIC, TIME_TO_LIVE_AT_FIRST, TIME_TO_LIVE].into_iter();
-        let rubies = gems
-            .filter(|gem| gem.is_there())
+        let gems = [NO_TAKEOVER, CLASSIC, TTL_1_4_2, TTL].into_iter();
+        let peers = gems
+            .filter(|gem| gem.is_available())
             .map(|gem| Ok((gem.0, RubyPeer::start(gem, &target.url)?)))
             .collect::<io::Result<_>>()?;
-        Ok(Self { target, rubies })
+        Ok(Self { target, peers })
     }
 
-    fn has(&self, locker: Locker) -> bool {
-        !matches!(locker, Locker::Gem(gem, _) if !self.rubies.contains_key(gem.0))
+    fn have(&self, locker: Locker) -> bool {
+        !matches!(locker, Locker::Gem(gem, _) if !self.peers.contains_key(gem.0))
     }
 
-    /// One try, as a contender or to be the holder. `name` tells the two of one Ruby process apart.
-    fn take(
+    /// One attempt, of the holder or the contender. `name` distinguishes the two in one Ruby process.
+    fn acquire(
         &mut self,
         name: &'static str,
         locker: Locker,
@@ -118,9 +118,9 @@ impl Arena {
     ) -> Result<Option<Hold>, Box<dyn std::error::Error>> {
         match locker {
             Locker::Gem(gem, expiration) => {
-                let ruby = self.rubies.get_mut(gem.0).ok_or("no such gem")?;
-                let taken = ruby.try_as(name, &key.key.to_string(), expiration)?;
-                Ok((taken == Taken::Held).then_some(Hold::Ruby { gem: gem.0, name }))
+                let peer = self.peers.get_mut(gem.0).ok_or("no such gem")?;
+                let attempt = peer.try_as(name, &key.key.to_string(), expiration)?;
+                Ok((attempt == Attempt::Held).then_some(Hold::Ruby { gem: gem.0, name }))
             }
             _ => {
                 let lock = setnx_lock::Lock::new(&self.target.locker(), &key.key, locker.options())?;
@@ -129,14 +129,14 @@ impl Arena {
         }
     }
 
-    fn give(&mut self, hold: Hold) -> io::Result<()> {
+    fn release(&mut self, hold: Hold) -> io::Result<()> {
         match hold {
-            Hold::Ruby { gem, name } => self.rubies.get_mut(gem).map_or(Ok(()), |ruby| ruby.give(name)),
+            Hold::Ruby { gem, name } => self.peers.get_mut(gem).map_or(Ok(()), |peer| peer.release(name)),
             Hold::Ours(guard) => guard.release().map(|_| ()).map_err(io::Error::other),
         }
     }
 
-    /// Returns whether the contender took the lock, and asserts what that means for both.
+    /// Returns whether the contender steals the lock, and asserts what follows for both sides.
     fn cell(
         &mut self,
         holder: Locker,
@@ -146,37 +146,37 @@ impl Arena {
         loop {
             key.delete();
             let began = Instant::now();
-            let hold = self.take("holder", holder, key)?.ok_or("a free lock was not granted")?;
+            let hold = self.acquire("holder", holder, key)?.ok_or("a free lock was not granted")?;
             let value = key.value();
-            let thief = self.take("contender", contender, key)?;
+            let stolen = self.acquire("contender", contender, key)?;
             if began.elapsed() >= SHORTEST_HOLD {
                 // The machine was busy, and the holder's time to live may have passed.
-                for hold in thief.into_iter().chain([hold]) {
-                    self.give(hold)?;
+                for hold in stolen.into_iter().chain([hold]) {
+                    self.release(hold)?;
                 }
                 continue;
             }
-            let Some(thief) = thief else {
-                assert_eq!(key.value(), value, "whoever waits leaves the value alone");
-                self.give(hold)?;
+            let Some(stolen) = stolen else {
+                assert_eq!(key.value(), value, "a contender that waits leaves the value alone");
+                self.release(hold)?;
                 assert_eq!(key.value(), None);
                 return Ok(false);
             };
             let classic = matches!(contender, Locker::Gem(CLASSIC, _) | Locker::Stealing);
             let left = key.time_to_live();
             assert!(if classic { left == -1 } else { left > 0 }, "GETSET clears a time to live: {left}");
-            // The trap: whoever was robbed does not know it, and deletes the thief's key.
-            self.give(hold)?;
-            assert_eq!(key.value(), None, "the thief's key is gone");
-            self.give(thief)?;
+            // The first holder does not notice, and its release deletes the new holder's key.
+            self.release(hold)?;
+            assert_eq!(key.value(), None, "the new holder's key is deleted");
+            self.release(stolen)?;
             return Ok(true);
         }
     }
 }
 
 fn every_holder_against_every_contender() -> Outcome {
-    let mut arena = Arena::open()?;
-    let key = arena.target.key("matrix");
+    let mut sides = Sides::open()?;
+    let key = sides.target.key("matrix");
     let mut table = String::from("| holder ↓ contender → |");
     for (name, _) in LOCKERS {
         write!(table, " {name} |")?;
@@ -187,11 +187,11 @@ fn every_holder_against_every_contender() -> Outcome {
     {
         write!(table, "\n| {holder_name} |")?;
         for (contender_name, contender) in LOCKERS {
-            if !arena.has(holder) || !arena.has(contender) {
+            if !sides.have(holder) || !sides.have(contender) {
                 table += " ? |";
                 continue;
             }
-            let stolen = arena.cell(holder, contender, &key)?;
+            let stolen = sides.cell(holder, contender, &key)?;
             let expected = contender.steals(holder.shows());
             assert_eq!(stolen, expected, "{holder_name} holds, {contender_name} contends");
             table += if stolen { " **steals** |" } else { " waits |" };
@@ -200,7 +200,7 @@ fn every_holder_against_every_contender() -> Outcome {
     println!("{table}");
     if !table.contains('?') {
         let readme = fs::read_to_string(crate::support::ruby::folder().join("../README.md"))?;
-        assert!(readme.contains(&table), "compat/README.md shows another matrix than this:\n{table}");
+        assert!(readme.contains(&table), "compat/README.md shows another table than this:\n{table}");
     }
     Ok(())
 }

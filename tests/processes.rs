@@ -1,4 +1,4 @@
-//! Several processes on one key: no lost update, and takeover after a kill. The suite's own program plays the workers.
+//! Several processes on one key: no lost update, and takeover after a kill. The workers run the suite's own program.
 
 use std::hash::{BuildHasher, RandomState};
 use std::io::{BufRead, BufReader, Read};
@@ -18,35 +18,35 @@ pub(crate) fn trials() -> Vec<Trial> {
         "processes",
         tests![
             four_processes_with_two_threads_each_lose_no_update,
-            a_killed_holder_is_taken_over_once_its_time_has_passed
+            a_killed_holder_is_taken_over_once_its_lease_has_passed
         ],
     )
 }
 
-/// Makes this program a worker: its part, and what that needs, separated by commas.
-pub(crate) const PART: &str = "SETNX_LOCK_TEST_WORKER";
+/// Makes this program a worker. Its value is the task and the task's arguments, separated by commas.
+pub(crate) const TASK: &str = "SETNX_LOCK_TEST_WORKER";
 
 const THREADS: usize = 2;
 const ROUNDS: u32 = 25;
 
-/// Plays a worker if this process was started as one.
+/// Performs the task of a worker if this process was started as one.
 pub(crate) fn as_worker() -> Option<ExitCode> {
-    let part = env::var(PART).ok()?;
-    let words: Vec<&str> = part.split(',').collect();
-    let played = match words.as_slice() {
+    let task = env::var(TASK).ok()?;
+    let words: Vec<&str> = task.split(',').collect();
+    let performed = match words.as_slice() {
         ["count", url, key, file] => count(url, key, Path::new(file)),
         ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
         ["churn", url, key, file, total, expiration, protocol, variant] => {
             churn(url, key, Path::new(file), [total, expiration, protocol, variant])
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
-        ["tell_of_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
+        ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
-        ["notifications", part @ ..] => notifications::as_worker(part),
+        ["notifications", task @ ..] => notifications::as_worker(task),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
-        _ => Err(format!("no such part: {part}").into()),
+        _ => Err(format!("no such task: {task}").into()),
     };
-    Some(played.map_or_else(
+    Some(performed.map_or_else(
         |error| {
             eprintln!("worker: {error}");
             ExitCode::FAILURE
@@ -55,17 +55,19 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     ))
 }
 
-pub(crate) fn worker(part: &[&str]) -> io::Result<Child> {
+/// Starts a worker.
+pub(crate) fn worker(task: &[&str]) -> io::Result<Child> {
     Command::new(env::current_exe()?)
-        .env(PART, part.join(","))
+        .env(TASK, task.join(","))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
 }
 
+/// The outcome of a task.
 pub(crate) type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
-/// Increments the number in a file, which is read, left alone for a moment, and written back.
+/// Increments the number in a file under the lock: reads it, pauses, and writes it back.
 fn count(url: &str, key: &str, file: &Path) -> Played {
     let lock = Lock::new(&Locker::open(url)?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
     thread::scope(|scope| {
@@ -87,14 +89,14 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
     })
 }
 
-/// Takes the lock, says so, and keeps it until killed, or for a minute.
+/// Acquires the lock, prints `holding`, and holds it for a minute, or until killed.
 fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -> Played {
     let expiration = humantime::parse_duration(expiration)?;
     let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
     let variant = Variant::named(variant)?;
     let (locker, contention) = variant.open(url)?;
     let held = Lock::new(&locker, key, variant.set(options))?.lock()?;
-    // Nothing of it is to be left behind.
+    // Ends the load threads, so that a kill leaves none of their keys behind.
     drop(contention);
     println!("holding");
     thread::sleep(LONG);
@@ -102,13 +104,13 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
     Ok(())
 }
 
-/// Says ready, waits for a line, and counts in a file under the lock until `total` is reached, as the peer in Ruby does, and
-/// says how often it did. On two threads, so that there is somebody to pass a lock on to.
+/// Prints `ready`, waits for a line of input, increments the number in a file under the lock until `total` is reached, as the peer in
+/// Ruby does, and prints how often it did. It runs two threads, so that a lock can be handed off.
 fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, variant]: [&str; 4]) -> Played {
     let total: u32 = total.parse()?;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
     let variant = Variant::named(variant)?;
-    let (locker, _crowd) = variant.open(url)?;
+    let (locker, _load_threads) = variant.open(url)?;
     let options = variant.set(options.protocol(protocol_named(protocol)?).timeout(LONG));
     let lock = Lock::new(&locker, key, options)?;
     println!("ready");
@@ -140,13 +142,13 @@ fn churn_on_a_thread(
         if number >= total {
             return Ok(counted);
         }
-        // From 0 to 7 ms, by chance.
+        // From 0 to 7 ms, at random.
         thread::sleep(millis(RandomState::new().hash_one(counted) % 8));
     }
 }
 
 pub(crate) fn protocol_named(name: &str) -> Result<Protocol, String> {
-    [Protocol::Classic, Protocol::Watched, Protocol::Ttl]
+    [Protocol::Auto, Protocol::Classic, Protocol::Watched, Protocol::Ttl]
         .into_iter()
         .find(|protocol| format!("{protocol:?}").to_lowercase() == name)
         .ok_or_else(|| format!("no such protocol: {name}"))
@@ -157,22 +159,22 @@ fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
     let server = RedisServer::start()?;
     let file = server.folder().join("number");
     fs::write(&file, "0")?;
-    let part = ["count", &server.url(), "number_lock", &file.display().to_string()];
-    let workers: Vec<Child> = (0..PROCESSES).map(|_| worker(&part)).collect::<io::Result<_>>()?;
+    let task = ["count", &server.url(), "number_lock", &file.display().to_string()];
+    let workers: Vec<Child> = (0..PROCESSES).map(|_| worker(&task)).collect::<io::Result<_>>()?;
     for mut worker in workers {
         assert!(worker.wait()?.success());
     }
     assert_eq!(fs::read_to_string(&file)?, (PROCESSES * ROUNDS * u32::try_from(THREADS)?).to_string());
-    assert_eq!(server.say(&["EXISTS", "number_lock"])?, ":0", "nothing is left behind");
+    assert_eq!(server.say(&["EXISTS", "number_lock"])?, ":0", "no key is left behind");
     Ok(())
 }
 
-fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
+fn a_killed_holder_is_taken_over_once_its_lease_has_passed() -> Outcome {
     let server = RedisServer::start()?;
     let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms", "classic", "plain"])?;
-    let mut said = String::new();
-    BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut said)?;
-    assert_eq!(said, "holding\n");
+    let mut line = String::new();
+    BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut line)?;
+    assert_eq!(line, "holding\n");
     let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::ZERO);
     let lock = Lock::new(&Locker::open(&server.url())?, "killed_lock", options)?;
     let setnx_lock::LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
@@ -180,7 +182,7 @@ fn a_killed_holder_is_taken_over_once_its_time_has_passed() -> Outcome {
     holder.wait()?;
     match lock.lock() {
         Err(Error::Timeout { .. }) => {}
-        // On a machine that was busy for that long the time may have passed already.
+        // On a busy machine the lease may have passed already.
         Ok(_) => assert!(expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now())),
         Err(error) => return Err(error.into()),
     }

@@ -1,4 +1,4 @@
-//! What goes over the wire, as the server's own MONITOR sees it.
+//! The commands that a server executes, as its MONITOR or a proxy reports them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
+use crate::servers::{Played, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
@@ -16,8 +17,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info,
             contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
-            whatever_is_done_with_a_lock_only_four_commands_are_sent,
+            classic_sends_four_commands_only,
             watched_and_ttl_send_their_transactions,
+            auto_is_classic_on_2_0,
+            auto_is_watched_on_2_4,
+            auto_is_classic_where_the_version_is_unknown,
         ],
     )
 }
@@ -29,7 +33,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
     for options in [expiring(), LockOptions::held_until_released()] {
         let lock = Lock::new(&locker, "pair", options)?;
         for _ in 0..10 {
-            lock.try_with(|_| Ok::<_, Error>(()))?;
+            lock.with(|_| ())?;
         }
     }
     let commands = monitor.recorded(&server)?;
@@ -47,7 +51,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
 
     let monitor = Monitor::on(&server)?;
     let silent = Locker::builder(&server.url())?.skip_server_check().build()?;
-    Lock::new(&silent, "pair", expiring())?.try_with(|_| Ok::<_, Error>(()))?;
+    Lock::new(&silent, "pair", expiring())?.with(|_| ())?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
     Ok(())
 }
@@ -62,20 +66,23 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     let monitor = Monitor::on(&server)?;
     assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
     let commands = monitor.recorded(&server)?;
-    // Asks once and looks; after that an idle waiter only looks.
+    // One attempt and one look; after that a waiter sends GET only.
     assert_eq!(names(&commands)[..2], ["SETNX", "GET"]);
-    assert!(names(&commands)[2..].iter().all(|name| *name == "GET"), "one command a poll: {commands:?}");
+    assert!(
+        names(&commands)[2..].iter().all(|name| *name == "GET"),
+        "one command for each poll: {commands:?}"
+    );
     assert!(!commands.is_empty() && commands.iter().all(|words| words[1] == name));
 
     key.set("1532000016.5");
     let monitor = Monitor::on(&server)?;
-    lock.lock()?.release().map(|_| ())?;
+    lock.lock()?.release()?;
     let commands = monitor.recorded(&server)?;
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "DEL"]);
     assert_eq!(commands[2].len(), 3);
     assert_ne!(commands[0][2], "1532000016.5");
 
-    // Without an expiration a waiter asks and sleeps, and never looks.
+    // Without an expiration a waiter sends SETNX only.
     key.set("1532000016.5");
     let lock = connected(target.lock(&key, LockOptions::held_until_released().timeout(millis(50))))?;
     let monitor = Monitor::on(&server)?;
@@ -85,15 +92,15 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     Ok(())
 }
 
-fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
+fn classic_sends_four_commands_only() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let monitor = Monitor::on(&server)?;
     let locker = Locker::builder(&server.url())?.skip_server_check().build()?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
     let lock = Lock::new(&locker, "all", brief)?;
-    mem::forget(lock.lock()?); // a holder that died
+    mem::forget(lock.lock()?); // a crashed holder
     thread::scope(|scope| {
-        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.try_with(|_| Ok::<_, Error>(())))).collect();
+        let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|_| ()))).collect();
         waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())
     })?;
     let held = lock.lock()?;
@@ -113,29 +120,85 @@ fn whatever_is_done_with_a_lock_only_four_commands_are_sent() -> Outcome {
 fn watched_and_ttl_send_their_transactions() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
-    for (protocol, ask) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
+    for (protocol, first) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
         let target = target.with(protocol);
         let key = target.key("transactions");
         let lock = connected(target.lock(&key, expiring().timeout(Duration::ZERO)))?;
         let monitor = Monitor::on(&server)?;
-        lock.lock()?.release().map(|_| ())?;
+        lock.lock()?.release()?;
         let commands = monitor.recorded(&server)?;
-        assert_eq!(names(&commands), [ask, "WATCH", "GET", "MULTI", "DEL", "EXEC"]);
+        assert_eq!(names(&commands), [first, "WATCH", "GET", "MULTI", "DEL", "EXEC"]);
         let arguments: Vec<&str> = commands[0][3..].iter().map(String::as_str).collect();
         assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000", "NX"][..] } else { &[] });
 
         key.set("1895000000.5");
         let monitor = Monitor::on(&server)?;
         assert!(lock.lock().is_err());
-        assert_eq!(names(&monitor.recorded(&server)?), [ask, "GET"], "waiting watches nothing");
+        assert_eq!(names(&monitor.recorded(&server)?), [first, "GET"], "a waiter watches nothing");
 
         key.set("1532000016.5");
         let monitor = Monitor::on(&server)?;
-        std::mem::forget(lock.lock()?);
+        mem::forget(lock.lock()?);
         let commands = monitor.recorded(&server)?;
-        assert_eq!(names(&commands), [ask, "GET", "WATCH", "GET", "MULTI", "SET", "EXEC"]);
+        assert_eq!(names(&commands), [first, "GET", "WATCH", "GET", "MULTI", "SET", "EXEC"]);
         let arguments: Vec<&str> = commands[5][3..].iter().map(String::as_str).collect();
         assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000"][..] } else { &[] });
+    }
+    Ok(())
+}
+
+/// Sends what [`Protocol::Auto`] sends through the proxy, and asserts that these are the commands of `decided`.
+fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, proxy: &Proxy) -> Outcome {
+    let (release, takeover): (&[&str], &[&str]) = match decided {
+        Protocol::Classic => (&["DEL"], &["GETSET"]),
+        _ => (&["WATCH", "GET", "MULTI", "DEL", "EXEC"], &["WATCH", "GET", "MULTI", "SET", "EXEC"]),
+    };
+    let lock = Lock::new(locker, "auto", expiring().timeout(Duration::ZERO).protocol(Protocol::Auto))?;
+    let lock = connected(lock)?;
+    let set = |value: &str| server.say(&["SET", "auto", value]);
+
+    proxy.forget();
+    let held = lock.lock()?;
+    assert_eq!(held.protocol(), decided);
+    held.release()?;
+    assert_eq!(proxy.names(), [&["SETNX"], release].concat(), "a free lock");
+
+    set("1895000000.5")?;
+    proxy.forget();
+    assert!(lock.lock().is_err());
+    assert_eq!(proxy.names(), ["SETNX", "GET"], "a held lock");
+
+    set("1532000016.5")?;
+    proxy.forget();
+    let held = lock.lock()?;
+    assert_eq!(held.protocol(), decided);
+    held.release()?;
+    assert_eq!(proxy.names(), [&["SETNX", "GET"], takeover, release].concat(), "an expired lock");
+    Ok(())
+}
+
+fn auto_is_classic_on_2_0() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    assert_auto_is(Protocol::Classic, &Locker::open(&proxy.url())?, &server, &proxy)
+}
+
+fn auto_is_watched_on_2_4() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_4, server.address())?;
+    assert_auto_is(Protocol::Watched, &Locker::open(&proxy.url())?, &server, &proxy)
+}
+
+fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    assert_auto_is(Protocol::Watched, &Locker::open(&proxy.url())?, &server, &proxy)?;
+
+    let unchecked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
+    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
+    let pooled = Locker::with_pool(pool.build(redis::Client::open(proxy.url())?)?);
+    for locker in [unchecked, pooled] {
+        assert_auto_is(Protocol::Classic, &locker, &server, &proxy)?;
     }
     Ok(())
 }

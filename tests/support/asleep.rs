@@ -1,4 +1,4 @@
-//! Threads that have got as far as waiting.
+//! Threads that a test runs until they sleep.
 
 use std::fs;
 use std::sync::mpsc;
@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::LONG;
 
-/// How often in a row a thread has to be found asleep: one that waits for a mutex for a moment is not there yet.
-const LOOKS: u32 = 5;
+/// How often in a row a thread must be found asleep: one that only waits for a mutex sleeps for a moment, too.
+const SAMPLES: u32 = 5;
 
 /// Starts a thread, and returns once it sleeps.
 pub(crate) fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -17,10 +17,10 @@ pub(crate) fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
     sleeper.thread
 }
 
-/// A thread that is watched as it falls asleep, wakes and falls asleep again.
+/// A thread whose state a test samples: it sleeps, runs, and sleeps again.
 pub(crate) struct Sleeper<T> {
     thread: JoinHandle<T>,
-    /// Where the system tells its state.
+    /// The file under `/proc` that holds its state.
     file: String,
 }
 
@@ -28,22 +28,23 @@ impl<T: Send + 'static> Sleeper<T> {
     pub(crate) fn start(body: impl FnOnce() -> T + Send + 'static) -> Self {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
-            sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("it is waited for");
+            sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("the caller receives it");
             body()
         });
-        let file = format!("/proc/self/task/{}/stat", receiver.recv().expect("it says so first"));
+        let file =
+            format!("/proc/self/task/{}/stat", receiver.recv().expect("the thread sends its number first"));
         Self { thread, file }
     }
 
-    /// Returns once the thread sleeps. One that has been woken before is awake until it sleeps anew.
+    /// Returns once the thread sleeps.
     pub(crate) fn rests(&self) {
         let end = Instant::now() + LONG;
         let mut found = 0;
-        while found < LOOKS {
-            assert!(Instant::now() < end, "the thread does not come to rest");
-            // Number, name in brackets, state.
+        while found < SAMPLES {
+            assert!(Instant::now() < end, "the thread does not sleep");
+            // The line holds the number, the name in parentheses, the state.
             let Ok(stat) = fs::read_to_string(&self.file) else {
-                // It has ended already, which is as much rest as there can be.
+                // The thread has ended.
                 assert!(self.thread.is_finished() || fs::metadata("/proc/self").is_ok(), "needs /proc");
                 break;
             };

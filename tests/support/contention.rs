@@ -1,4 +1,4 @@
-//! Crowds: threads that want commands sent all the time, so that they share trips to the server.
+//! Contention: threads that send commands all the time, so that their commands are pipelined together.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -11,30 +11,30 @@ use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observe, Release};
 use super::{LONG, Target};
 use crate::servers::{Asked, Fault, Proxy};
 
-/// Has so many threads do something again and again until it has happened, and once more then. `member` says what each of them does.
-/// Returns what went wrong for whom.
+/// Runs so many threads. Each repeats its action until `it_has_happened`, and once more then. `action_of` makes the action of the nth
+/// thread. Returns the errors, each with the number of its thread.
 pub(crate) fn contention<F>(
     threads: usize,
     what: &str,
     mut it_has_happened: impl FnMut() -> bool,
-    member: impl Fn(usize) -> F + Sync,
+    action_of: impl Fn(usize) -> F + Sync,
 ) -> Vec<(usize, Error)>
 where
     F: FnMut() -> Result<(), Error>,
 {
     let over = AtomicBool::new(false);
-    let wrong = Mutex::new(Vec::new());
+    let errors = Mutex::new(Vec::new());
     let happened = thread::scope(|scope| {
         let threads: Vec<_> = (0..threads)
             .map(|n| {
-                let (over, wrong, member) = (&over, &wrong, &member);
+                let (over, errors, action_of) = (&over, &errors, &action_of);
                 scope.spawn(move || {
-                    let mut deed = member(n);
+                    let mut act = action_of(n);
                     let mut last = false;
                     while !last {
                         last = over.load(Ordering::SeqCst);
-                        if let Err(error) = deed() {
-                            wrong.lock().unwrap().push((n, error));
+                        if let Err(error) = act() {
+                            errors.lock().unwrap().push((n, error));
                         }
                     }
                 })
@@ -42,7 +42,7 @@ where
             .collect();
         let end = Instant::now() + LONG;
         let happened = loop {
-            // One that has ended has failed.
+            // A thread that has ended has panicked.
             let failed = threads.iter().any(thread::ScopedJoinHandle::is_finished);
             match it_has_happened() {
                 false if !failed && Instant::now() < end => thread::sleep(Duration::from_millis(2)),
@@ -53,27 +53,27 @@ where
         happened
     });
     assert!(happened, "never: {what}");
-    wrong.into_inner().unwrap()
+    errors.into_inner().unwrap()
 }
 
-/// The same, until the faults that were asked for have happened.
+/// The same, until the faults of the proxy have happened.
 pub(crate) fn contention_with_faults<F>(
     threads: usize,
     proxy: &Proxy,
-    member: impl Fn(usize) -> F + Sync,
+    action_of: impl Fn(usize) -> F + Sync,
 ) -> Vec<(usize, Error)>
 where
     F: FnMut() -> Result<(), Error>,
 {
-    contention(threads, "a trip that comes to harm", || proxy.faults_left() == 0, member)
+    contention(threads, "a batch with a fault", || proxy.faults_left() == 0, action_of)
 }
 
-/// Makes a crowd go on until a trip has carried so many.
+/// Makes [`contention_with_faults`] go on until a batch has at least so many commands.
 pub(crate) fn await_batch_of(proxy: &Proxy, least: usize) {
     proxy.in_batch(least, least, Fault::AnswerLate(Duration::ZERO));
 }
 
-/// A member that takes a lock of its own and gives it back. What it is told of the key must be true.
+/// An action: acquires and releases a lock of its own, and asserts that the key agrees with the outcome.
 pub(crate) fn pairs(
     target: &Target,
     locker: &Locker,
@@ -87,15 +87,15 @@ pub(crate) fn pairs(
         let held = match lock.lock() {
             Ok(held) => held,
             Err(error) => {
-                // It may be ours after all.
+                // The server may have granted it all the same.
                 let () = direct.del(&key).unwrap();
                 return Err(error);
             }
         };
-        assert!(direct.exists::<_, bool>(&key).unwrap(), "{key}: granted, and nothing is there");
+        assert!(direct.exists::<_, bool>(&key).unwrap(), "{key}: granted, and the key is missing");
         match held.release() {
             Ok(Release::Released { .. }) => {
-                assert!(!direct.exists::<_, bool>(&key).unwrap(), "{key}: released, and it stayed behind");
+                assert!(!direct.exists::<_, bool>(&key).unwrap(), "{key}: released, and the key exists");
                 Ok(())
             }
             Ok(other) => panic!("{key}: {other:?}"),
@@ -107,26 +107,26 @@ pub(crate) fn pairs(
     }
 }
 
-/// A member that tries to get a lock that others try to get as well.
+/// An action: tries to acquire a lock that other threads try to acquire as well.
 pub(crate) fn contends<'a>(
     locker: &Locker,
     key: &str,
-    inside: &'a AtomicBool,
+    held_by_one: &'a AtomicBool,
     options: LockOptions,
 ) -> impl FnMut() -> Result<(), Error> + use<'a> {
     let lock = Lock::new(locker, key, options).unwrap();
     move || {
         if let Some(held) = lock.try_lock()? {
-            assert!(!inside.swap(true, Ordering::SeqCst), "two have the lock");
+            assert!(!held_by_one.swap(true, Ordering::SeqCst), "two threads hold the lock");
             thread::yield_now();
-            inside.store(false, Ordering::SeqCst);
+            held_by_one.store(false, Ordering::SeqCst);
             assert_ne!(held.release()?, Release::Lost);
         }
         Ok(())
     }
 }
 
-/// Writes down the key of each command that got no answer, and why it got none.
+/// Records the key of each command whose reply was lost, and the reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LostReplies(Arc<Mutex<Vec<(String, String)>>>);
 
@@ -146,7 +146,7 @@ impl LostReplies {
         keys
     }
 
-    /// Asserts that all had this reason.
+    /// Asserts that the reason of each contains these words.
     #[track_caller]
     pub(crate) fn assert_all_say(&self, why: &str) {
         let all = self.0.lock().unwrap();
@@ -154,7 +154,7 @@ impl LostReplies {
     }
 }
 
-/// Asserts that nobody's command was sent by two: no value twice, and no DEL of a key without a new value between.
+/// Asserts that no command was sent by two threads: no value twice, and between two DELs of a key a new value.
 #[track_caller]
 pub(crate) fn assert_nothing_sent_by_two(proxy: &Proxy) {
     super::scenario::assert_nothing_sent_twice(proxy);

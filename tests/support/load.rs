@@ -1,4 +1,4 @@
-//! Company: with whom the commands of a test travel to the server.
+//! Load: which commands of other threads are pipelined with the commands of a test.
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Locker, LockerBuilder};
@@ -6,33 +6,33 @@ use setnx_lock::{Error, Locker, LockerBuilder};
 use super::Outcome;
 use super::load_threads::{self, LoadThreads, Tolerance};
 
-/// With whom the commands of a locker travel.
+/// Which commands are pipelined together with those of a test's locker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Load {
-    /// Whoever is there. In most tests nobody is: so few threads have a connection each.
+    /// Those that the test sends at the same time. In most tests there are none: a few threads have a connection each.
     #[default]
     Any,
-    /// Nobody, however many there are.
-    Apart,
-    /// [`Companions`].
+    /// None: pipelining is off.
+    Unpipelined,
+    /// Those of [`LoadThreads`], which use the same connection.
     Contended,
 }
 
-/// Tests that are left out, of which company, and why.
-const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
+/// The tests that do not run under some loads: the loads, the reason, the tests.
+const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
-        &[Load::Apart, Load::Contended],
-        "it waits for five seconds, in which nothing is sent that others do not send",
+        &[Load::Unpipelined, Load::Contended],
+        "it takes five seconds, and sends nothing that other tests do not send",
         &["contract::waiting_for_ever_outlasts_the_default_timeout"],
     ),
     (
-        &[Load::Apart, Load::Contended],
-        "it is about a pool's other work",
+        &[Load::Unpipelined, Load::Contended],
+        "it is about commands that do not come from locks",
         &["faults::a_late_answer_to_other_work_is_nobody_s"],
     ),
     (
         &[Load::Contended],
-        "it has lockers of its own: several, or with a crowd of its own",
+        "it has lockers of its own: several, or one with threads of its own",
         &[
             "contract::separate_pools_lose_no_update",
             "contract::eight_threads_on_a_pool_of_one_lose_no_update",
@@ -40,7 +40,7 @@ const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
     ),
     (
         &[Load::Contended],
-        "it looks at what becomes of single connections",
+        "it is about single connections",
         &[
             "faults::a_connection_that_is_given_up_sends_nothing_more",
             "transaction_faults::a_server_without_room_for_a_client_is_waited_for",
@@ -51,58 +51,57 @@ const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
     ),
     (
         &[Load::Contended],
-        "nothing is answered, so a crowd leaves no connection to be told so on",
+        "the server does not reply, so the load threads keep every connection busy",
         &["faults::a_server_that_accepts_and_never_answers", "faults::a_server_that_freezes_and_thaws"],
     ),
 ];
 
 impl Load {
-    pub(crate) const ALL: [Self; 3] = [Self::Any, Self::Apart, Self::Contended];
+    pub(crate) const ALL: [Self; 3] = [Self::Any, Self::Unpipelined, Self::Contended];
 
-    /// Nothing where it is as it comes.
+    /// The name within a test's name; none for [`Load::Any`].
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Any => None,
-            Self::Apart => Some("apart"),
-            Self::Contended => Some("in_a_crowd"),
+            Self::Unpipelined => Some("unpipelined"),
+            Self::Contended => Some("under_load"),
         }
     }
 
-    /// Whether a test makes sense in it.
+    /// Whether a test runs under this load.
     pub(crate) fn suits(self, part: &str, test: &str) -> bool {
         let is_it = |name: &&str| name.split_once("::") == Some((part, test));
-        let left_out =
-            |companies: &[Self], names: &[&str]| companies.contains(&self) && names.iter().any(is_it);
-        !LEFT_OUT.iter().any(|(companies, _, names)| left_out(companies, names))
+        let excludes = |loads: &[Self], names: &[&str]| loads.contains(&self) && names.iter().any(is_it);
+        !EXCLUDED.iter().any(|(loads, _, names)| excludes(loads, names))
     }
 
-    /// Opens a locker, and returns it with the crowd if there has to be one.
+    /// Opens a locker, and returns it with its load threads, if it needs them.
     pub(crate) fn open(
         self,
-        settings: LockerBuilder,
-        temper: Tolerance,
+        builder: LockerBuilder,
+        tolerance: Tolerance,
     ) -> Result<(Locker, Option<LoadThreads>), Error> {
-        let settings =
-            if self == Self::Contended { settings.pool_size(load_threads::CONNECTIONS) } else { settings };
-        Ok(self.join(settings.build()?, temper))
+        let builder =
+            if self == Self::Contended { builder.pool_size(load_threads::CONNECTIONS) } else { builder };
+        Ok(self.join(builder.build()?, tolerance))
     }
 
-    /// The same for a locker that is open. One that is to be in a crowd must have few connections.
-    pub(crate) fn join(self, locker: Locker, temper: Tolerance) -> (Locker, Option<LoadThreads>) {
+    /// The same for a locker that is open. To be contended, it must have few connections.
+    pub(crate) fn join(self, locker: Locker, tolerance: Tolerance) -> (Locker, Option<LoadThreads>) {
         let locker = self.pipelining(locker);
-        let load_threads = (self == Self::Contended).then(|| LoadThreads::around(&locker, temper));
+        let load_threads = (self == Self::Contended).then(|| LoadThreads::around(&locker, tolerance));
         (locker, load_threads)
     }
 
-    /// The locker, with combining off if that is what is wanted.
+    /// Returns the locker with pipelining on or off.
     pub(crate) fn pipelining(self, locker: Locker) -> Locker {
-        locker.pipelining(self != Self::Apart)
+        locker.pipelining(self != Self::Unpipelined)
     }
 }
 
 pub(crate) type Test = fn(Load) -> Outcome;
 
-/// Names the functions of one part of the suite, in all company that suits them.
+/// Names the functions of one part of the suite, under every load that suits them.
 pub(crate) fn trials<N, T>(part: &str, tests: &[(N, T)]) -> Vec<Trial>
 where
     N: AsRef<str>,
@@ -110,12 +109,24 @@ where
 {
     let mut trials = Vec::new();
     for load in Load::ALL {
-        let part_and_company = load.name().map_or(part.to_owned(), |load| format!("{part}::{load}"));
+        let part_and_load = load.name().map_or(part.to_owned(), |load| format!("{part}::{load}"));
         for (name, test) in tests.iter().filter(|(name, _)| load.suits(part, name.as_ref())) {
             let test = *test;
-            let name = format!("{part_and_company}::{}", name.as_ref());
+            let name = format!("{part_and_load}::{}", name.as_ref());
             trials.push(Trial::test(name, move || test(load)));
         }
     }
     trials
+}
+
+/// Returns the excluded tests that do not exist: they were renamed or removed.
+pub(crate) fn unknown_exclusions(trials: &[Trial]) -> Vec<&'static str> {
+    let exists = |name: &str| {
+        let Some((part, test)) = name.split_once("::") else { return false };
+        let is_it = |trial: &Trial| {
+            trial.name().starts_with(&format!("{part}::")) && trial.name().ends_with(&format!("::{test}"))
+        };
+        trials.iter().any(is_it)
+    };
+    EXCLUDED.iter().flat_map(|(_, _, names)| *names).copied().filter(|name| !exists(name)).collect()
 }

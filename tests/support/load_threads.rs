@@ -1,5 +1,5 @@
-//! A crowd: threads that take locks of their own all the time, through the locker of a test, so that what the test sends goes to the
-//! server together with what they send.
+//! Threads that acquire and release locks of their own all the time, through the locker of a test, so that the test's commands are
+//! pipelined with theirs.
 
 use std::process;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use setnx_lock::{Lock, LockGuard, Locker, Release};
 
 use super::{LONG, expiring};
 
-/// How many connections a locker in a crowd has: any two threads share trips then.
+/// How many connections a locker under load has. With one, the commands of any two threads are pipelined together.
 pub(crate) const CONNECTIONS: u32 = 1;
-/// How the keys begin.
-pub(crate) const KEYS: &str = "setnx-lock-companion:";
-/// With so many, and so little rest between two locks, most commands of a test have company, and it still finds time to send them.
+/// The prefix of their keys.
+pub(crate) const KEYS: &str = "setnx-lock-load:";
+/// With so many threads and pauses so short, most commands of a test share a batch, and the test still makes progress.
 const THREADS: usize = 3;
-const REST: Duration = Duration::from_micros(300);
+const PAUSE: Duration = Duration::from_micros(300);
 
-/// What it puts up with.
+/// What the threads tolerate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tolerance {
-    /// Nothing: each lock is free, and is given back as it should be.
+    /// Nothing: each lock is acquired and released without an error.
     Strict,
-    /// Whatever happens to servers and connections.
+    /// Any failure of servers and connections.
     Patient,
 }
 
-/// Its threads have ended once this is dropped.
+/// The threads. Dropping this ends them and waits for them.
 #[derive(Debug)]
 pub(crate) struct LoadThreads {
     over: Arc<AtomicBool>,
@@ -36,40 +36,40 @@ pub(crate) struct LoadThreads {
 }
 
 impl LoadThreads {
-    /// Gathers around a locker, which has [`CONNECTIONS`].
-    pub(crate) fn around(locker: &Locker, temper: Tolerance) -> Self {
+    /// Starts the threads on a locker that has [`CONNECTIONS`].
+    pub(crate) fn around(locker: &Locker, tolerance: Tolerance) -> Self {
         static LOCKS: AtomicUsize = AtomicUsize::new(0);
         let over = Arc::<AtomicBool>::default();
         let one = || {
             let key = format!("{KEYS}{}:{}", process::id(), LOCKS.fetch_add(1, Ordering::Relaxed));
-            // Who is patient does not wait for a server that is away.
-            let timeout = if temper == Tolerance::Strict { LONG } else { Duration::ZERO };
+            // A patient thread does not wait for an unreachable server.
+            let timeout = if tolerance == Tolerance::Strict { LONG } else { Duration::ZERO };
             let lock = Lock::new(locker, key, expiring().timeout(timeout)).unwrap();
             let over = Arc::clone(&over);
-            thread::spawn(move || lock_and_release(&lock, temper, &over))
+            thread::spawn(move || lock_and_release(&lock, tolerance, &over))
         };
         Self { threads: (0..THREADS).map(|_| one()).collect(), over }
     }
 }
 
-fn lock_and_release(lock: &Lock, temper: Tolerance, over: &AtomicBool) {
+fn lock_and_release(lock: &Lock, tolerance: Tolerance, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
-        match (lock.lock().and_then(LockGuard::release), temper) {
+        match (lock.lock().and_then(LockGuard::release), tolerance) {
             (Ok(Release::Released { .. }), _) => {}
-            (came, Tolerance::Strict) => panic!("a lock that nobody else wants: {came:?}"),
-            // What is left of it would be in the way until its time has passed.
+            (outcome, Tolerance::Strict) => panic!("a lock without contenders: {outcome:?}"),
+            // A key that is left behind would block the next round until it expires.
             (_, Tolerance::Patient) => drop(lock.clear()),
         }
-        thread::sleep(REST);
+        thread::sleep(PAUSE);
     }
-    // Where it cannot be reached, nothing is left to clear
+    // An unreachable server has no key to clear.
     let _ = lock.clear();
 }
 
 impl Drop for LoadThreads {
     fn drop(&mut self) {
         self.over.store(true, Ordering::Relaxed);
-        let went_well = self.threads.drain(..).map(JoinHandle::join).all(|came| came.is_ok());
-        assert!(went_well || thread::panicking(), "something went wrong in the crowd");
+        let succeeded = self.threads.drain(..).map(JoinHandle::join).all(|ended| ended.is_ok());
+        assert!(succeeded || thread::panicking(), "a load thread panicked");
     }
 }

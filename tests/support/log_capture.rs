@@ -1,24 +1,24 @@
-//! What the library writes to the log.
+//! Captures what the library writes to the log.
 
 use std::sync::{Mutex, Once};
 
 use log::{LevelFilter, Log, Metadata, Record};
 
-/// Keeps the warnings of all tests: a program has one log.
+/// The warnings of all tests: a program has one log.
 struct LogCapture(Mutex<Vec<String>>);
 
 static LOG_CAPTURE: LogCapture = LogCapture(Mutex::new(Vec::new()));
 static OPENED: Once = Once::new();
 
-/// Begins to keep warnings.
+/// Installs the logger.
 pub(crate) fn open() {
     OPENED.call_once(|| {
-        log::set_logger(&LOG_CAPTURE).expect("nobody else wants the log");
+        log::set_logger(&LOG_CAPTURE).expect("the program has no other logger");
         log::set_max_level(LevelFilter::Warn);
     });
 }
 
-/// Returns the warnings so far that begin by naming this key.
+/// Returns the warnings so far that begin with this key.
 pub(crate) fn warnings_about(key: &str) -> Vec<String> {
     let named = format!("lock {key}: ");
     LOG_CAPTURE.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()

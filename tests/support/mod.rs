@@ -1,4 +1,4 @@
-//! What the tests stand on: servers, keys of their own, and scenes with a gate.
+//! Support for the tests: servers, keys of a test's own, scenarios with a proxy, load.
 
 pub(crate) mod asleep;
 pub(crate) mod contention;
@@ -12,7 +12,7 @@ pub(crate) mod record;
 #[allow(
     unreachable_pub,
     dead_code,
-    reason = "shared with the benches and the demo, which use other parts of it"
+    reason = "shared with the benches and the examples, which use other parts of it"
 )]
 pub(crate) mod redis_server;
 pub(crate) mod ruby;
@@ -31,24 +31,24 @@ pub(crate) use redis_server::RedisServer;
 pub(crate) use target::{Target, TestKey};
 pub(crate) use variant::Variant;
 
-/// What a test returns: nothing, or why it failed. Assertions panic, as everywhere.
+/// What a test returns: nothing, or why it failed. Failed assertions panic.
 pub(crate) type Outcome = Result<(), Failed>;
 
 pub(crate) type Test = fn() -> Outcome;
 
-/// Much longer than anything here takes: a wait that is not meant to end by itself.
+/// Much longer than anything here takes: for waits that must not end by themselves.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// A lease that no test outlives by accident.
+/// Options with a lease that no test outlives by accident.
 pub(crate) fn expiring() -> LockOptions {
     LockOptions::expiring_after(LONG)
 }
 
-/// Names the functions of one part of the suite. One that is forgotten is dead code, and found by the compiler.
+/// Names the functions of one part of the suite. The compiler reports a forgotten one as dead code.
 pub(crate) fn trials(part: &str, tests: &[(&str, Test)]) -> Vec<Trial> {
     tests.iter().map(|(name, test)| Trial::test(format!("{part}::{name}"), *test)).collect()
 }
@@ -59,7 +59,7 @@ macro_rules! tests {
 }
 pub(crate) use tests;
 
-/// Asserts that an error names the key and says something.
+/// Asserts that an error names the key, and that its text contains these words.
 #[track_caller]
 pub(crate) fn assert_says(error: &Error, key: &TestKey, words: &[&str]) {
     let text = chain(error);

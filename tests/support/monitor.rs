@@ -1,4 +1,4 @@
-//! What a server carries out, as its own MONITOR tells it.
+//! The commands that a server executes, as its MONITOR reports them.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
@@ -8,10 +8,10 @@ use setnx_lock::{Error, Lock};
 
 use super::{LONG, RedisServer};
 
-/// Records what the server carries out, from `MONITOR` on a connection of its own.
+/// Records the commands that a server executes, by `MONITOR` on a connection of its own.
 pub(crate) struct Monitor(BufReader<TcpStream>);
 
-/// What ends a recording.
+/// The argument that ends a recording.
 const END: &str = "end-of-recording";
 
 impl Monitor {
@@ -35,7 +35,7 @@ impl Monitor {
         Ok(self.line()?.split('"').skip(1).step_by(2).map(str::to_owned).collect())
     }
 
-    /// Waits for a command of which this is so.
+    /// Waits for a command for which `it_is_so` returns true.
     #[track_caller]
     pub(crate) fn wait_for(&mut self, what: &str, mut it_is_so: impl FnMut(&[String]) -> bool) {
         let end = Instant::now() + LONG;
@@ -44,14 +44,14 @@ impl Monitor {
         }
     }
 
-    /// Waits until somebody begins to wait for tokens of the key.
+    /// Waits until a client begins to wait for notifications of the key.
     #[track_caller]
     pub(crate) fn wait_for_a_listener(&mut self, key: &str) {
-        let list = format!("{key}:setnx-lock:wake-up");
-        self.wait_for("BLPOP", |words| words[0] == "BLPOP" && words.contains(&list));
+        let channel = format!("{key}:setnx-lock:wake-up");
+        self.wait_for("BLPOP", |words| words[0] == "BLPOP" && words.contains(&channel));
     }
 
-    /// Returns all commands until now, each with its words.
+    /// Returns all commands until now, each as its words.
     pub(crate) fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
         server.say(&["ECHO", END])?;
         let mut commands = Vec::new();
@@ -65,7 +65,7 @@ impl Monitor {
     }
 }
 
-/// Returns the lock with a connection opened, and so with what is said when one is.
+/// Returns the lock after its locker has opened a connection, so that the commands of connecting are sent already.
 pub(crate) fn connected(lock: Lock) -> Result<Lock, Error> {
     lock.state().map(|_| lock)
 }

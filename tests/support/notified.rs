@@ -1,4 +1,4 @@
-//! Waiters that nothing but a token wakes, and those who listen for one.
+//! Waiters that only a notification ends, and clients that listen for notifications.
 
 use std::io::{BufRead as _, BufReader};
 use std::process::{Child, Command};
@@ -11,13 +11,13 @@ use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
 use super::{LONG, RedisServer};
 use crate::processes;
 
-/// A waiter's poll interval, and what else would wake it: so long that whoever gets a lock was woken by a token.
+/// A waiter's poll interval, timeout and lease: so long that a waiter that acquires the lock has received a notification.
 pub(crate) const NEVER: Duration = Duration::from_secs(600);
 
-/// Long enough for any load, and much shorter than that.
+/// Long enough for any load, and much shorter than [`NEVER`].
 pub(crate) const IN_TIME: Duration = Duration::from_secs(40);
 
-/// A lock that is got at once, or by a token.
+/// Options of a lock that is acquired at once, or after a notification.
 pub(crate) const NOTIFIED: LockOptions =
     LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
 
@@ -32,17 +32,17 @@ pub(crate) struct Waiter(mpsc::Receiver<Result<LockGuard, Error>>);
 
 impl Waiter {
     pub(crate) fn of(lock: &Lock) -> Self {
-        let (sender, came) = mpsc::channel();
+        let (sender, outcome) = mpsc::channel();
         let lock = lock.clone();
-        // Nobody waits for it after a test that has failed.
+        // After a failed test the receiver is gone.
         thread::spawn(move || sender.send(lock.lock()).is_ok());
-        Self(came)
+        Self(outcome)
     }
 
-    /// Returns what came of it.
+    /// Waits for the outcome and returns it.
     #[track_caller]
     pub(crate) fn came(&self) -> Result<LockGuard, Error> {
-        self.0.recv_timeout(IN_TIME).expect("nobody woke it")
+        self.0.recv_timeout(IN_TIME).expect("the waiter received no notification")
     }
 
     pub(crate) fn still_waits(&self) -> bool {
@@ -50,7 +50,7 @@ impl Waiter {
     }
 }
 
-/// Waits until it is so.
+/// Waits until `it_is_so` returns true.
 #[track_caller]
 pub(crate) fn until(what: &str, mut it_is_so: impl FnMut() -> bool) {
     let end = Instant::now() + LONG;
@@ -60,38 +60,38 @@ pub(crate) fn until(what: &str, mut it_is_so: impl FnMut() -> bool) {
     }
 }
 
-/// A connection for asking the server.
+/// A connection to the server for the test's own commands.
 pub(crate) fn connection(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// Returns the numbers of the connections that wait for tokens.
+/// Returns the numbers of the connections that wait for notifications.
 pub(crate) fn listeners(connection: &mut redis::Connection) -> Vec<String> {
     let all: String = redis::cmd("CLIENT").arg("LIST").query(connection).unwrap();
     let blocked = all.lines().filter(|line| line.contains(" flags=b ") && line.contains(" cmd=blpop "));
     blocked.filter_map(|line| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())).collect()
 }
 
-/// Waits until so many connections wait for tokens.
+/// Waits until so many connections wait for notifications.
 #[track_caller]
 pub(crate) fn until_listening(server: &RedisServer, count: usize) {
     let mut connection = connection(server);
     until(&format!("{count} listeners"), || listeners(&mut connection).len() == count);
 }
 
-/// Returns the keys that there are.
+/// Returns the keys that match the pattern.
 pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(pattern).query(&mut connection(server)).unwrap()
 }
 
-/// Writes down why there are no wake-ups, each time that is told.
+/// Records the reason of each [`Event::NotificationsUnavailable`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reasons(Arc<Mutex<Vec<String>>>);
 
 impl Observe for Reasons {
     fn event(&self, event: &Event<'_>) {
-        if let Event::NotificationsUnavailable { reason: why, .. } = event {
-            self.0.lock().unwrap().push((*why).to_owned());
+        if let Event::NotificationsUnavailable { reason, .. } = event {
+            self.0.lock().unwrap().push((*reason).to_owned());
         }
     }
 }
@@ -101,26 +101,26 @@ impl Reasons {
         self.0.lock().unwrap().clone()
     }
 
-    /// Returns a lock that is observed.
+    /// Returns a lock that this observes.
     pub(crate) fn of(&self, url: &str, key: &str, options: LockOptions) -> Result<Lock, Error> {
         Lock::new(&Locker::open(url)?.observed_by(self.clone()), key, options)
     }
 }
 
-/// A process of this suite's own program that has to do with wake-ups. Killed when dropped.
+/// A process of this suite's program for the tests of notifications. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Worker(Child);
 
 impl Worker {
-    pub(crate) fn playing(part: &[&str]) -> std::io::Result<Self> {
-        Ok(Self(processes::worker(&[&["notifications"], part].concat())?))
+    pub(crate) fn playing(task: &[&str]) -> std::io::Result<Self> {
+        Ok(Self(processes::worker(&[&["notifications"], task].concat())?))
     }
 
-    /// Returns the next thing that it says.
+    /// Returns its next line of output.
     pub(crate) fn says(&mut self) -> std::io::Result<String> {
-        let mut said = String::new();
-        BufReader::with_capacity(1, self.0.stdout.as_mut().unwrap()).read_line(&mut said)?;
-        Ok(said.trim_end().to_owned())
+        let mut line = String::new();
+        BufReader::with_capacity(1, self.0.stdout.as_mut().unwrap()).read_line(&mut line)?;
+        Ok(line.trim_end().to_owned())
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -137,7 +137,7 @@ impl Worker {
         self.0.try_wait().is_ok_and(|status| status.is_some())
     }
 
-    /// Waits for its end, and returns whether that was a good one.
+    /// Waits for its end, and returns whether it succeeded.
     pub(crate) fn ends_well(&mut self) -> std::io::Result<bool> {
         Ok(self.0.wait()?.success())
     }

@@ -1,4 +1,4 @@
-//! A raw connection to a server or a gate: what a client library would make of an answer is of no interest to those who use it.
+//! A raw connection to a server or a proxy, for tests of the bytes of a reply.
 
 use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::LONG;
 
-/// How long nothing has to come before it counts as nothing.
+/// How long a connection must be silent to count as silent.
 pub(crate) const SILENCE: Duration = Duration::from_millis(150);
 
 pub(crate) struct Wire(BufReader<TcpStream>);
@@ -25,7 +25,7 @@ impl Wire {
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
     }
 
-    /// The next line, without its end; an empty one if the connection is closed.
+    /// Reads the next line, without its end; an empty one if the connection is closed.
     pub(crate) fn line(&mut self) -> String {
         self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
         let mut line = String::new();
@@ -33,7 +33,7 @@ impl Wire {
         line.trim_end().to_owned()
     }
 
-    /// Sends a command and returns the answer: of a bulk the text, of an array everything in one line.
+    /// Sends a command and returns the reply: of a bulk the text, of an array everything in one line.
     pub(crate) fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.answer()
@@ -56,20 +56,20 @@ impl Wire {
         }
     }
 
-    /// Asserts that nothing comes for a while, and that the connection stays open.
+    /// Asserts that no bytes arrive for a while, and that the connection stays open.
     #[track_caller]
     pub(crate) fn is_silent(&mut self) {
         self.0.get_mut().set_read_timeout(Some(SILENCE)).unwrap();
         let read = self.0.fill_buf().map(<[u8]>::to_vec);
-        assert!(read.is_err(), "something came, or the connection was closed: {read:?}");
+        assert!(read.is_err(), "bytes arrived, or the connection was closed: {read:?}");
     }
 
-    /// Everything up to the end of the connection, which may be a reset.
+    /// Reads everything up to the end of the connection, which may be a reset.
     pub(crate) fn rest(&mut self) -> String {
         self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
         let mut rest = String::new();
         let end = self.0.read_to_string(&mut rest).map_err(|error| error.kind());
-        assert_ne!(end, Err(ErrorKind::WouldBlock), "it does not end");
+        assert_ne!(end, Err(ErrorKind::WouldBlock), "the connection stays open");
         rest
     }
 }

@@ -1,4 +1,4 @@
-//! What came of each scenario on each server by each protocol, shown as a table at the end of a run.
+//! The outcome of each scenario on each server by each protocol, printed as a table at the end of a run.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -10,26 +10,26 @@ use setnx_lock::Protocol;
 use super::target::Target;
 use super::{Outcome, Variant};
 
-/// What came of one.
+/// The outcome of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Came {
+enum CellOutcome {
     Passed,
-    /// The server is too old, and that was said as it should be.
+    /// The server is too old, and the error was the right one.
     Refused,
     Failed,
 }
 
-/// Scenario, place of the server among all, protocol, way of waiting.
+/// Scenario, position of the server among all, protocol, variant.
 type Cell = (String, usize, &'static str, Variant);
 
-static RECORD: Mutex<BTreeMap<Cell, Came>> = Mutex::new(BTreeMap::new());
+static RECORD: Mutex<BTreeMap<Cell, CellOutcome>> = Mutex::new(BTreeMap::new());
 static SERVERS: Mutex<BTreeMap<usize, String>> = Mutex::new(BTreeMap::new());
 
-/// The protocols, by the letters that they have in the table.
-const LETTERS: [(Protocol, &str); 3] =
-    [(Protocol::Classic, "C"), (Protocol::Watched, "W"), (Protocol::Ttl, "T")];
+/// The protocols with their letters in the table.
+const LETTERS: [(Protocol, &str); 4] =
+    [(Protocol::Classic, "C"), (Protocol::Watched, "W"), (Protocol::Ttl, "T"), (Protocol::Auto, "A")];
 
-/// Makes a trial whose outcome is recorded: of what is to be, if the server is new enough, and of what is to be said otherwise.
+/// Makes a trial whose outcome is recorded. It runs `test` where the scenario works, and `refused` where the server is too old.
 pub(crate) fn recorded(
     part: &str,
     target: &Target,
@@ -44,18 +44,18 @@ pub(crate) fn recorded(
     Trial::test(name, move || {
         let letter =
             LETTERS.iter().find(|(protocol, _)| *protocol == target.protocol).map_or("?", |(_, l)| l);
-        let cell = (scenario, target.place, letter, target.variant);
-        // Unless it comes to its end.
-        note(&target, &cell, Came::Failed);
+        let cell = (scenario, target.position, letter, target.variant);
+        // Replaced if the test returns.
+        note(&target, &cell, CellOutcome::Failed);
         target.under_load(|target| if works { test(target) } else { refused(target) })?;
-        note(&target, &cell, if works { Came::Passed } else { Came::Refused });
+        note(&target, &cell, if works { CellOutcome::Passed } else { CellOutcome::Refused });
         Ok(())
     })
 }
 
-fn note(target: &Target, cell: &Cell, came: Came) {
-    SERVERS.lock().unwrap_or_else(PoisonError::into_inner).insert(target.place, target.shown());
-    RECORD.lock().unwrap_or_else(PoisonError::into_inner).insert(cell.clone(), came);
+fn note(target: &Target, cell: &Cell, outcome: CellOutcome) {
+    SERVERS.lock().unwrap_or_else(PoisonError::into_inner).insert(target.position, target.shown());
+    RECORD.lock().unwrap_or_else(PoisonError::into_inner).insert(cell.clone(), outcome);
 }
 
 /// Prints the table, if there is anything in it.
@@ -67,20 +67,20 @@ pub(crate) fn print() {
     }
     let mut table = Table::new();
     table.load_preset(presets::ASCII_MARKDOWN);
-    let heads = servers.values().cloned();
-    table.set_header(["scenario".to_owned()].into_iter().chain(heads));
+    let headers = servers.values().cloned();
+    table.set_header(["scenario".to_owned()].into_iter().chain(headers));
     let mut scenarios: Vec<&String> = record.keys().map(|(scenario, ..)| scenario).collect();
     scenarios.dedup();
     for scenario in scenarios {
-        let cells = servers.keys().map(|place| {
+        let cells = servers.keys().map(|position| {
             let of = |letter| {
-                // The worst of all ways.
-                let came = Variant::every()
-                    .filter_map(|variant| record.get(&(scenario.clone(), *place, letter, variant)));
-                match came.max() {
-                    Some(Came::Passed) => letter,
-                    Some(Came::Refused) => "-",
-                    Some(Came::Failed) => "FAILED",
+                let outcomes = Variant::every()
+                    .filter_map(|variant| record.get(&(scenario.clone(), *position, letter, variant)));
+                // The worst of all variants.
+                match outcomes.max() {
+                    Some(CellOutcome::Passed) => letter,
+                    Some(CellOutcome::Refused) => "-",
+                    Some(CellOutcome::Failed) => "FAILED",
                     None => " ",
                 }
             };
@@ -91,12 +91,12 @@ pub(crate) fn print() {
     for column in table.column_iter_mut().skip(1) {
         column.set_cell_alignment(CellAlignment::Center);
     }
-    let count = |came| record.values().filter(|other| **other == came).count();
+    let count = |outcome| record.values().filter(|other| **other == outcome).count();
     println!("{table}");
     println!(
-        "C, W, T: passed by Classic, Watched, Ttl, in all ways ({}); -: refused, as it should be on a server so old ({}); failed: {}\n",
-        count(Came::Passed),
-        count(Came::Refused),
-        count(Came::Failed)
+        "C, W, T, A: passed by Classic, Watched, Ttl, Auto in all variants ({}); -: refused, as it must be on a server so old ({}); failed: {}\n",
+        count(CellOutcome::Passed),
+        count(CellOutcome::Refused),
+        count(CellOutcome::Failed)
     );
 }

@@ -1,5 +1,5 @@
-//! A private `redis-server`: owns its process, its folder and its port, and ends with the value that owns it. Used by the
-//! tests, the benches and the demo.
+//! A private `redis-server` with its process, folder and port, killed when its owner drops it. Used by the tests, the benches and the
+//! examples.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
-/// How long a server may take to answer its first PING on a machine under load.
+/// How long a server may take to reply to its first PING on a machine under load.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
 /// A running server. Killed, with its folder removed, when dropped.
@@ -29,11 +29,11 @@ impl RedisServer {
 
     /// Starts a server with more lines of configuration.
     ///
-    /// Everything goes through a configuration file: servers before 2.6 take nothing else.
+    /// All options go through a configuration file: servers before 2.6 take no others.
     pub fn start_with(config: &str) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("setnx-lock-redis-").tempdir()?;
-        // Another process can take a free port before the server does, so a few are tried.
-        let mut last = io::Error::other("not tried");
+        // Another process can take a free port before the server does, so this tries several.
+        let mut last = io::Error::other("no port was tried");
         for _ in 0..5 {
             let port = free_port()?;
             match launch(folder.path(), port, config) {
@@ -67,7 +67,7 @@ impl RedisServer {
 
     /// Kills the server: clients see their connections closed.
     pub fn stop(&mut self) {
-        // A server that has ended already is what was wanted.
+        // The server may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
@@ -79,12 +79,12 @@ impl RedisServer {
         Ok(())
     }
 
-    /// Stops the process where it is, as a machine that hangs: connections stay open, nothing answers.
+    /// Suspends the process, as a machine that hangs: connections stay open, and no command is answered.
     pub fn freeze(&self) {
         self.signal("STOP");
     }
 
-    /// Lets a frozen process go on.
+    /// Resumes the process.
     pub fn thaw(&self) {
         self.signal("CONT");
     }
@@ -109,7 +109,7 @@ impl Drop for RedisServer {
     }
 }
 
-/// Returns a port that nobody listened on a moment ago.
+/// Returns a port that no process listened on a moment ago.
 pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
 }
@@ -139,12 +139,12 @@ fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {
         })?;
     let end = Instant::now() + START_LIMIT;
     loop {
-        // By the socket in its own folder: on the port another may answer that was faster to take it. Any answer will do: a server
-        // with a password, or one that is loading, is up as well.
-        let up = UnixStream::connect(folder.join("redis.sock"))
+        // Through the socket in its own folder: another process may have taken the port. Any reply will do: a server that asks for a
+        // password, or is loading, has started as well.
+        let has_started = UnixStream::connect(folder.join("redis.sock"))
             .and_then(|stream| say(stream, &["PING"]))
             .is_ok_and(|line| line.starts_with(['+', '-']));
-        if up && process.try_wait()?.is_none() {
+        if has_started && process.try_wait()?.is_none() {
             return Ok(process);
         }
         let ended = process.try_wait()?.is_some();

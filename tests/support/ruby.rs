@@ -1,4 +1,4 @@
-//! A Ruby process that locks as the gem does: `compat/ruby/peer.rb`, told what to do line by line.
+//! A Ruby process that locks as the gem does: `compat/ruby/peer.rb`, which reads commands from its input, one a line.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -9,29 +9,29 @@ use std::{env, fmt, io, thread};
 
 use super::LONG;
 
-/// Which gem a peer locks with.
+/// The version of the gem that a peer locks with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Gem(pub(crate) &'static str);
 
 /// 0.2.2 and before: no takeover.
-pub(crate) const PLAIN: Gem = Gem("0.2.2");
+pub(crate) const NO_TAKEOVER: Gem = Gem("0.2.2");
 /// 0.2.3 to 1.4.1: the expiry time is the value.
 pub(crate) const CLASSIC: Gem = Gem("1.4.1");
-/// 1.4.2, whose release looks at a wrong time.
-pub(crate) const TIME_TO_LIVE_AT_FIRST: Gem = Gem("1.4.2");
-/// 1.4.3 on: an empty value with a time to live.
-pub(crate) const TIME_TO_LIVE: Gem = Gem("1.4.3");
+/// 1.4.2: as 1.4.3, but its release compares with a wrong time.
+pub(crate) const TTL_1_4_2: Gem = Gem("1.4.2");
+/// From 1.4.3 on: an empty value with a time to live.
+pub(crate) const TTL: Gem = Gem("1.4.3");
 
-/// Names the folder of a real gem; the port plays all versions otherwise.
+/// Names the folder of a real gem. Without it the port in `compat/ruby/port` plays every version.
 const LIB: &str = "REDIS_OBJECTS_LIB";
 
 impl Gem {
-    /// Whether the tests can run with this version: the port plays them all, a real gem is only what it is.
-    pub(crate) fn is_there(self) -> bool {
+    /// Whether the tests can run with this version: the port plays every version, a real gem only its own.
+    pub(crate) fn is_available(self) -> bool {
         env::var_os(LIB).is_none() || env::var("REDIS_OBJECTS_VERSION").is_ok_and(|version| version == self.0)
     }
 
-    /// Returns a Ruby command on a script in `compat/ruby`.
+    /// Returns a command that runs a script of `compat/ruby`.
     pub(crate) fn ruby(self, script: &str, url: &str) -> Command {
         let mut ruby = Command::new("ruby");
         ruby.arg(folder().join(script)).env("REDIS_OBJECTS_VERSION", self.0).env("REDIS_URL", url);
@@ -49,9 +49,9 @@ pub(crate) fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/ruby")
 }
 
-/// What came of trying to take a lock.
+/// The outcome of an attempt to acquire a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum Attempt {
     Held,
     Timeout(String),
 }
@@ -82,32 +82,32 @@ impl RubyPeer {
         Ok(peer)
     }
 
-    /// Takes a lock; waits up to `timeout`, as the gem waits.
-    pub(crate) fn take(
+    /// Acquires a lock, or waits for it up to `timeout` as the gem waits.
+    pub(crate) fn acquire(
         &mut self,
         key: &str,
         expiration: Option<Duration>,
         timeout: Duration,
-    ) -> io::Result<Taken> {
-        self.begin_to_take(key, expiration, timeout)?;
-        self.taken(key)
+    ) -> io::Result<Attempt> {
+        self.begin_to_acquire(key, expiration, timeout)?;
+        self.outcome(key)
     }
 
-    /// Tries once to take a lock, under a name of its own: so one process can be the holder of a key and contend for it.
+    /// Tries once to acquire a lock under a name of its own, so that one process can hold a key and contend for it.
     pub(crate) fn try_as(
         &mut self,
         name: &str,
         key: &str,
         expiration: Option<Duration>,
-    ) -> io::Result<Taken> {
-        // The port takes a timeout of zero for one try, and so do gems from 1.0 on; earlier ones for none at all.
+    ) -> io::Result<Attempt> {
+        // With a timeout of zero the port and gems from 1.0 on try once. Earlier gems do not try at all.
         let timeout = if env::var_os(LIB).is_some() { Duration::from_millis(50) } else { Duration::ZERO };
         self.send_take(name, key, expiration, timeout)?;
-        self.taken(name)
+        self.outcome(name)
     }
 
-    /// Lets the peer try, while something else goes on.
-    pub(crate) fn begin_to_take(
+    /// Makes the peer begin to acquire a lock, and does not wait for the outcome.
+    pub(crate) fn begin_to_acquire(
         &mut self,
         key: &str,
         expiration: Option<Duration>,
@@ -124,46 +124,46 @@ impl RubyPeer {
         timeout: Duration,
     ) -> io::Result<()> {
         let expiration = expiration.map_or("-".to_owned(), |expiration| expiration.as_secs_f64().to_string());
-        self.tell(&format!("take {name} {key} {expiration} {}", timeout.as_secs_f64()))
+        self.send(&format!("take {name} {key} {expiration} {}", timeout.as_secs_f64()))
     }
 
-    /// Waits for what came of it.
-    pub(crate) fn taken(&mut self, name: &str) -> io::Result<Taken> {
+    /// Waits for the outcome.
+    pub(crate) fn outcome(&mut self, name: &str) -> io::Result<Attempt> {
         let line = self.line()?;
         match line.split_once(&format!(" {name}")) {
-            Some(("held", _)) => Ok(Taken::Held),
-            Some(("timeout", text)) => Ok(Taken::Timeout(text.trim_start().to_owned())),
-            _ => Err(io::Error::other(format!("the peer said: {line}"))),
+            Some(("held", _)) => Ok(Attempt::Held),
+            Some(("timeout", text)) => Ok(Attempt::Timeout(text.trim_start().to_owned())),
+            _ => Err(io::Error::other(format!("the peer printed: {line}"))),
         }
     }
 
-    /// Gives a lock back, as the gem does at the end of a block: by the key, or the name that it was taken under.
-    pub(crate) fn give(&mut self, name: &str) -> io::Result<()> {
-        self.tell(&format!("give {name}"))?;
+    /// Releases a lock as the gem does at the end of a block: by the key, or by the name of [`try_as`](Self::try_as).
+    pub(crate) fn release(&mut self, name: &str) -> io::Result<()> {
+        self.send(&format!("give {name}"))?;
         assert_eq!(self.line()?, format!("given {name}"));
         Ok(())
     }
 
-    /// Kills it, with whatever it holds.
+    /// Kills the process, without a release of its locks.
     pub(crate) fn kill(mut self) -> io::Result<()> {
         self.process.kill()?;
         self.process.wait().map(drop)
     }
 
-    fn tell(&mut self, line: &str) -> io::Result<()> {
+    fn send(&mut self, line: &str) -> io::Result<()> {
         writeln!(self.input, "{line}")
     }
 
     fn line(&mut self) -> io::Result<String> {
         self.lines
             .recv_timeout(LONG)
-            .map_err(|error| io::Error::other(format!("the peer says nothing: {error}")))
+            .map_err(|error| io::Error::other(format!("the peer prints nothing: {error}")))
     }
 }
 
 impl Drop for RubyPeer {
     fn drop(&mut self) {
-        // It may have been killed already.
+        // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

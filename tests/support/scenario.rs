@@ -1,4 +1,4 @@
-//! A scene for faults: a real server, a gate before it, and lockers that do not wait long.
+//! A scenario for faults: a real server, a proxy before it, and lockers with short time-outs.
 
 use std::cell::RefCell;
 use std::io;
@@ -10,10 +10,10 @@ use super::load_threads::{self, LoadThreads, Tolerance};
 use super::{Load, RedisServer, Target, TestKey, millis};
 use crate::servers::{Played, Proxy};
 
-/// A real server and a gate before it.
+/// A real server and a proxy before it.
 pub(crate) struct Scenario {
     load: Load,
-    /// Around the locker that came last. It leaves before there is no server any more.
+    /// The threads on the locker that was opened last. They end before the server does.
     contention: RefCell<Option<LoadThreads>>,
     pub(crate) target: Target,
     pub(crate) proxy: Proxy,
@@ -24,12 +24,12 @@ impl Scenario {
         Self::of(&Arc::new(RedisServer::start()?), None, Load::Any)
     }
 
-    /// The same in company, of which the gate does not speak.
+    /// The same under this load. The proxy neither records nor disturbs the commands of the load threads.
     pub(crate) fn under_load(load: Load) -> Result<Self, io::Error> {
         Self::of(&Arc::new(RedisServer::start()?), None, load)
     }
 
-    /// The same with a server that is there, and maybe plays an old version.
+    /// The same on a server that is running, which may play an old version.
     pub(crate) fn of(
         server: &Arc<RedisServer>,
         played: Option<Played>,
@@ -43,7 +43,7 @@ impl Scenario {
         Ok(Self { load, contention: RefCell::default(), target: Target::of(server), proxy })
     }
 
-    /// A locker through the gate, with a pool of one and short time-outs.
+    /// Opens a locker through the proxy, with a pool of one and short time-outs.
     pub(crate) fn locker(&self) -> Locker {
         self.open(brief(&self.proxy.url(), 1))
     }
@@ -52,14 +52,14 @@ impl Scenario {
         Lock::new(&self.locker(), &key.key, options).unwrap()
     }
 
-    /// Opens a locker that is in company.
-    pub(crate) fn open(&self, settings: LockerBuilder) -> Locker {
-        let (locker, contention) = self.load.open(settings, Tolerance::Patient).unwrap();
+    /// Opens a locker under the scenario's load.
+    pub(crate) fn open(&self, builder: LockerBuilder) -> Locker {
+        let (locker, contention) = self.load.open(builder, Tolerance::Patient).unwrap();
         self.contention.replace(contention);
         locker
     }
 
-    /// The same with a locker that is open already, and has one connection.
+    /// The same with a locker that is open already and has one connection.
     pub(crate) fn join(&self, locker: Locker) -> Locker {
         let (locker, contention) = self.load.join(locker, Tolerance::Patient);
         self.contention.replace(contention);
@@ -71,13 +71,13 @@ pub(crate) fn impatient(url: &str, pool_size: u32) -> Locker {
     brief(url, pool_size).build().unwrap()
 }
 
-/// What opens a locker with short time-outs.
+/// Returns a builder of a locker with short time-outs.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
-    let settings = Locker::builder(url).unwrap().pool_size(pool_size);
-    settings.connect_timeout(millis(500)).command_timeout(millis(300)).unreachable_timeout(millis(500))
+    let builder = Locker::builder(url).unwrap().pool_size(pool_size);
+    builder.connect_timeout(millis(500)).command_timeout(millis(300)).unreachable_timeout(millis(500))
 }
 
-/// Asserts that none of our values was sent by more than one command.
+/// Asserts that no value was sent by two commands.
 #[track_caller]
 pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
     let mut values: Vec<String> = proxy

@@ -1,4 +1,4 @@
-//! Connections of a user's own, which do with each trip what a test wants.
+//! Connections of a user's own type, which do with each batch what a test wants.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
 use setnx_lock::{LockConnection, Locker};
 
-/// A trip as it comes to the connection: its bytes, and how many answers there are to be.
+/// A batch as the connection receives it: its bytes, and how many replies it expects.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Packed<'a> {
     pub(crate) bytes: &'a [u8],
@@ -16,29 +16,29 @@ pub(crate) struct Packed<'a> {
 
 type Act = dyn Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync;
 
-/// Opens connections that act.
+/// Opens staged connections.
 pub(crate) struct Stage<const PIPELINES: bool> {
     client: redis::Client,
     act: Arc<Act>,
 }
 
-/// One of them.
+/// A connection that calls `act` for each batch.
 pub(crate) struct Staged<const PIPELINES: bool> {
     inner: redis::Connection,
     act: Arc<Act>,
-    retired: bool,
+    invalidated: bool,
 }
 
 impl Packed<'_> {
-    /// What a connection does that does nothing else.
+    /// Sends the batch and receives the replies, as an ordinary connection does.
     pub(crate) fn carry(self, inner: &mut redis::Connection, replies: &mut Vec<Value>) -> RedisResult<()> {
         LockConnection::exchange(inner, self.bytes, self.count, Duration::MAX, replies)
     }
 
-    /// The names of its commands and what they are for: MULTI and EXEC for nothing.
+    /// Returns the name and the first argument of each command; the argument is empty for MULTI and EXEC.
     pub(crate) fn commands(self) -> Vec<[String; 2]> {
         let text = String::from_utf8_lossy(self.bytes);
-        // The number of words, and then for each word its length and itself.
+        // The number of words, and then for each word its length and its text.
         let commands = text.split_inclusive("\r\n").collect::<Vec<_>>();
         let starts = commands.split(|line| line.starts_with('*')).skip(1);
         let word = |lines: &[&str], n: usize| lines.get(n).map_or("", |word| word.trim_end()).to_owned();
@@ -46,7 +46,7 @@ impl Packed<'_> {
     }
 }
 
-/// A locker on a pool of so many connections that act.
+/// Returns a locker on a pool of so many staged connections.
 pub(crate) fn staged<const PIPELINES: bool>(
     url: &str,
     pool_size: u32,
@@ -63,7 +63,7 @@ impl<const PIPELINES: bool> r2d2::ManageConnection for Stage<PIPELINES> {
 
     fn connect(&self) -> Result<Staged<PIPELINES>, RedisError> {
         let inner = self.client.get_connection()?;
-        Ok(Staged { inner, act: Arc::clone(&self.act), retired: false })
+        Ok(Staged { inner, act: Arc::clone(&self.act), invalidated: false })
     }
 
     fn is_valid(&self, _: &mut Staged<PIPELINES>) -> Result<(), RedisError> {
@@ -71,7 +71,7 @@ impl<const PIPELINES: bool> r2d2::ManageConnection for Stage<PIPELINES> {
     }
 
     fn has_broken(&self, connection: &mut Staged<PIPELINES>) -> bool {
-        connection.retired
+        connection.invalidated
     }
 }
 
@@ -79,7 +79,7 @@ impl<const PIPELINES: bool> LockConnection for Staged<PIPELINES> {
     const PIPELINES: bool = PIPELINES;
 
     fn invalidate(&mut self) -> bool {
-        self.retired = true;
+        self.invalidated = true;
         true
     }
 
@@ -90,7 +90,7 @@ impl<const PIPELINES: bool> LockConnection for Staged<PIPELINES> {
         _: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
-        assert!(!self.retired, "used again after it was retired");
+        assert!(!self.invalidated, "used again after it was invalidated");
         (self.act)(&mut self.inner, Packed { bytes, count }, replies)
     }
 }
@@ -113,12 +113,12 @@ impl<const PIPELINES: bool> ConnectionLike for Staged<PIPELINES> {
     }
 
     fn is_open(&self) -> bool {
-        !self.retired && self.inner.is_open()
+        !self.invalidated && self.inner.is_open()
     }
 }
 
 impl<const PIPELINES: bool> fmt::Debug for Staged<PIPELINES> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staged").field("retired", &self.retired).finish_non_exhaustive()
+        f.debug_struct("Staged").field("invalidated", &self.invalidated).finish_non_exhaustive()
     }
 }

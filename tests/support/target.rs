@@ -1,5 +1,5 @@
-//! The grounds that the same tests are run on: a current server, the gate in front of it as each old version, and the servers
-//! that somebody names.
+//! The servers under test: a current server, the same server behind a proxy that plays each old version, and the servers of
+//! `SETNX_LOCK_TEST_URLS`.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,48 +12,52 @@ use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
 use crate::servers::{Played, Proxy};
 use crate::transactions::PAST;
 
-/// Servers to test on, separated by commas.
+/// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
 
+/// The protocols that tests run by in every variant. [`Protocol::Auto`] chooses between the first two, and runs in one variant.
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
 
-/// A server to test on, and the protocol and the way of waiting to do it with.
+/// The first version with WATCH.
+const WATCH_SINCE: Version = Version::new(2, 2, 0);
+
+/// A server under test, and the protocol and the variant to test it with.
 #[derive(Clone, Debug)]
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// Where the tested go.
+    /// The address that the locks under test use.
     pub(crate) url: String,
-    /// Where the tests go to look at keys: the same server, past any gate.
+    /// The address that a test looks at keys through: the same server, without a proxy.
     direct: String,
     pub(crate) version: Version,
-    /// Where it stands among the grounds.
-    pub(crate) place: usize,
+    /// Its position among the servers.
+    pub(crate) position: usize,
     pub(crate) protocol: Protocol,
     pub(crate) variant: Variant,
-    /// Which a crowd is around, if there is one.
-    crowded: Option<Locker>,
-    /// Kept for as long as a test may need them.
+    /// The locker that the load threads use, if there are any.
+    loaded: Option<Locker>,
+    /// Kept running as long as a test may need them.
     _server: Option<Arc<RedisServer>>,
-    _gate: Option<Arc<Proxy>>,
+    _proxy: Option<Arc<Proxy>>,
 }
 
-/// Returns the current server, the gate as each old version, and one ground for each address in `SETNX_LOCK_TEST_URLS`. A server
-/// that is missing or does not answer is an error, never a skip. For listing the tests nothing is started.
+/// Returns the current server, a proxy that plays each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
+/// missing or does not reply is an error, never a skip. For listing the tests no server is started.
 pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::Error>> {
     let urls = env::var(URLS).unwrap_or_default();
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
     if listing {
-        let proxies = Played::ALL.map(|played| (proxy_name(played), version(played.number())));
+        let proxies = Played::ALL.map(|played| (played_name(played), version(played.number())));
         let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
         let all = proxies.into_iter().chain(current.map(|name| (name, version("99"))));
-        let listed = |(place, (name, version))| Target { version, place, ..Target::listed(name) };
+        let listed = |(position, (name, version))| Target { version, position, ..Target::listed(name) };
         return Ok(all.enumerate().map(listed).collect());
     }
     let server = Arc::new(RedisServer::start()?);
     let mut targets = vec![Target::of(&server)];
     for played in Played::ALL {
         targets.push(
-            Target::through(Proxy::playing(played, server.address())?, &server)?.named(proxy_name(played)),
+            Target::through(Proxy::playing(played, server.address())?, &server)?.named(played_name(played)),
         );
     }
     for (n, url) in urls.enumerate() {
@@ -61,16 +65,17 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
         let listed = Target::listed(url_name(n + 1));
         targets.push(Target { url: url.to_owned(), direct: url.to_owned(), version, ..listed });
     }
-    // The oldest first, and those that somebody has named at the end.
+    // The oldest first, and those of the environment variable last.
     targets[..=Played::ALL.len()].sort_by_key(|target| target.version);
-    for (place, target) in targets.iter_mut().enumerate() {
-        target.place = place;
+    for (position, target) in targets.iter_mut().enumerate() {
+        target.position = position;
     }
     Ok(targets)
 }
 
-pub(crate) fn proxy_name(played: Played) -> String {
-    format!("gate_{}", played.name())
+/// The name, within a test's name, of a server that plays this version.
+pub(crate) fn played_name(played: Played) -> String {
+    format!("played_{}", played.name())
 }
 
 fn url_name(n: usize) -> String {
@@ -94,17 +99,17 @@ fn version(number: &str) -> Version {
 }
 
 impl Target {
-    /// A current server.
+    /// Returns a current server as a target.
     pub(crate) fn of(server: &Arc<RedisServer>) -> Self {
         let version = version_of(&server.url()).unwrap();
         let listed = Self::listed("current".into());
         Self { url: server.url(), direct: server.url(), version, _server: Some(Arc::clone(server)), ..listed }
     }
 
-    /// The same behind a gate.
+    /// The same behind a proxy.
     pub(crate) fn through(proxy: Proxy, server: &Arc<RedisServer>) -> Result<Self, redis::RedisError> {
         let (url, version) = (proxy.url(), version_of(&proxy.url())?);
-        Ok(Self { url, version, _gate: Some(Arc::new(proxy)), ..Self::of(server) })
+        Ok(Self { url, version, _proxy: Some(Arc::new(proxy)), ..Self::of(server) })
     }
 
     fn named(self, name: String) -> Self {
@@ -117,16 +122,16 @@ impl Target {
             url: String::new(),
             direct: String::new(),
             version: Version::new(0, 0, 0),
-            place: 0,
+            position: 0,
             protocol: Protocol::Classic,
             variant: Variant::default(),
-            crowded: None,
+            loaded: None,
             _server: None,
-            _gate: None,
+            _proxy: None,
         }
     }
 
-    /// The head of its column in a table.
+    /// The header of its column in a table.
     pub(crate) fn shown(&self) -> String {
         format!("{}\n{}", self.version, self.name)
     }
@@ -136,30 +141,32 @@ impl Target {
         Self { protocol, ..self.clone() }
     }
 
-    /// The same, and apart and in a crowd in one of these ways each: they take turns.
+    /// Every protocol in every variant of waiting. Then every protocol unpipelined and under load, each in one of these variants, which
+    /// differs from server to server. Then [`Protocol::Auto`] in the plain variant.
     pub(crate) fn in_every_variant(&self) -> impl Iterator<Item = Self> + use<'_> {
-        let others = PROTOCOLS.into_iter().zip(self.place..).flat_map(move |(protocol, turn)| {
+        let others = PROTOCOLS.into_iter().zip(self.position..).flat_map(move |(protocol, turn)| {
             let variant = Variant::ALL[turn % Variant::ALL.len()];
-            [Load::Apart, Load::Contended].map(|load| self.with(protocol).in_the(Variant { load, ..variant }))
+            [Load::Unpipelined, Load::Contended]
+                .map(|load| self.with(protocol).in_the(Variant { load, ..variant }))
         });
-        self.in_every_mode_of_waiting().chain(others)
+        self.in_every_mode_of_waiting().chain(others).chain([self.with(Protocol::Auto)])
     }
 
-    /// The same server, with every protocol and every way of waiting.
+    /// The same server with every protocol but [`Protocol::Auto`], in every variant of waiting.
     pub(crate) fn in_every_mode_of_waiting(&self) -> impl Iterator<Item = Self> + use<'_> {
         let in_this = move |variant| PROTOCOLS.map(|protocol| self.with(protocol).in_the(variant));
         Variant::ALL.into_iter().flat_map(in_this)
     }
 
-    /// The same server, in another way.
+    /// The same server in another variant.
     pub(crate) fn in_the(&self, variant: Variant) -> Self {
         Self { variant, ..self.clone() }
     }
 
-    /// Runs a test in the company that belongs to its way.
+    /// Runs a test under the load of its variant.
     pub(crate) fn under_load(&self, test: impl FnOnce(&Self) -> Outcome) -> Outcome {
         let (locker, contention) = self.variant.open(&self.url)?;
-        let outcome = test(&Self { crowded: contention.as_ref().map(|_| locker), ..self.clone() });
+        let outcome = test(&Self { loaded: contention.as_ref().map(|_| locker), ..self.clone() });
         drop(contention);
         outcome
     }
@@ -171,14 +178,14 @@ impl Target {
 
     fn needed(&self) -> Version {
         match self.protocol {
-            Protocol::Classic => Version::new(1, 2, 0),
-            Protocol::Watched => Version::new(2, 2, 0),
+            Protocol::Auto | Protocol::Classic => Version::new(1, 2, 0),
+            Protocol::Watched => WATCH_SINCE,
             _ => Version::new(2, 6, 12),
         }
     }
 
-    /// What is to happen where the server is too old for the protocol: the version that is needed is named and nothing is
-    /// written, whether the locker has asked the server what it is or not.
+    /// The test of a protocol on a server that is too old for it: the error names the version that is needed, and nothing is written,
+    /// with the server check and without it.
     pub(crate) fn refuses_its_protocol(&self, test: &str) -> Outcome {
         let key = self.key(test);
         let error = self.lock(&key, expiring()).lock().expect_err("the server is too old");
@@ -191,8 +198,9 @@ impl Target {
         assert_eq!(key.value(), None);
 
         key.set(PAST);
-        let unasked = self.variant.load.pipelining(Locker::builder(&self.url)?.skip_server_check().build()?);
-        let lock = Lock::new(&unasked, &key.key, expiring().protocol(self.protocol))?;
+        let unchecked =
+            self.variant.load.pipelining(Locker::builder(&self.url)?.skip_server_check().build()?);
+        let lock = Lock::new(&unchecked, &key.key, expiring().protocol(self.protocol))?;
         let error = lock.lock().expect_err("the server is too old");
         assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
         assert_says(
@@ -204,30 +212,39 @@ impl Target {
         Ok(())
     }
 
-    /// What a release says when all went well.
+    /// The protocol that a hold uses: the target's own, and what [`Protocol::Auto`] is on this server.
+    pub(crate) fn decided_protocol(&self) -> Protocol {
+        match self.protocol {
+            Protocol::Auto if self.version >= WATCH_SINCE => Protocol::Watched,
+            Protocol::Auto => Protocol::Classic,
+            protocol => protocol,
+        }
+    }
+
+    /// The outcome of a release without a fault.
     pub(crate) fn released(&self) -> Release {
-        Release::Released { certified: self.protocol != Protocol::Classic }
+        Release::Released { certified: self.decided_protocol() != Protocol::Classic }
     }
 
-    /// A locker of its own, or the one that the crowd is around.
+    /// Returns a new locker, or the one that the load threads use.
     pub(crate) fn locker(&self) -> Locker {
-        self.crowded.clone().unwrap_or_else(|| self.variant.load.pipelining(Locker::open(&self.url).unwrap()))
+        self.loaded.clone().unwrap_or_else(|| self.variant.load.pipelining(Locker::open(&self.url).unwrap()))
     }
 
-    /// A lock on a key of the test's own, through [`locker`](Self::locker). What Ttl refuses, a lock without an expiration, is done
-    /// in Classic.
+    /// Returns a lock on a key of the test's own, through [`locker`](Self::locker). A lock without an expiration, which Ttl refuses, is
+    /// a Classic one.
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {
         self.lock_through(&self.locker(), key, options)
     }
 
-    /// The same through a locker that others use as well.
+    /// The same through a locker that other locks use as well.
     pub(crate) fn lock_through(&self, locker: &Locker, key: &TestKey, options: LockOptions) -> Lock {
         let options = self.variant.set(options);
         Lock::new(locker, &key.key, options.protocol(self.protocol))
             .unwrap_or_else(|_| Lock::new(locker, &key.key, options).unwrap())
     }
 
-    /// A key that no other test uses, removed at the end.
+    /// Returns a key that no other test uses, deleted at the end.
     pub(crate) fn key(&self, test: &str) -> TestKey {
         let process = process::id().to_string();
         let parts =
@@ -246,7 +263,7 @@ impl Target {
     }
 }
 
-/// A key that a test uses, looked at and written by plain commands.
+/// A key of a test, which the test reads and writes by plain commands.
 #[derive(Debug)]
 pub(crate) struct TestKey {
     pub(crate) key: Key,
@@ -258,7 +275,7 @@ impl TestKey {
         self.target.connection().get(self.key.as_bytes()).unwrap()
     }
 
-    /// Milliseconds until the server removes the key; -1 if it does not, -2 without a key.
+    /// Milliseconds until the server removes the key; -1 without a time to live, -2 without a key.
     pub(crate) fn time_to_live(&self) -> i64 {
         self.target.connection().pttl(self.key.as_bytes()).unwrap()
     }
@@ -274,7 +291,7 @@ impl TestKey {
 
 impl Drop for TestKey {
     fn drop(&mut self) {
-        // A test that stops its server needs nothing removed.
+        // A test that stops its server has nothing to delete.
         if let Ok(mut connection) =
             redis::Client::open(self.target.direct.as_str()).and_then(|client| client.get_connection())
         {
