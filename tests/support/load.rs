@@ -28,7 +28,7 @@ const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Apart, Load::Contended],
         "it is about a pool's other work",
-        &["faults::a_late_answer_to_other_work_is_nobody_s"],
+        &["faults::a_late_reply_to_other_work_reaches_no_other_command"],
     ),
     (
         &[Load::Contended],
@@ -52,7 +52,7 @@ const LEFT_OUT: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
         "nothing is answered, so a crowd leaves no connection to be told so on",
-        &["faults::a_server_that_accepts_and_never_answers", "faults::a_server_that_freezes_and_thaws"],
+        &["faults::a_server_that_accepts_and_never_replies", "faults::a_server_that_freezes_and_thaws"],
     ),
 ];
 
