@@ -13,6 +13,7 @@
 //! | `interop` | Ruby and Rust on the same keys, every family of the gem with every protocol |
 //! | `matrix` | who takes whose lock, of the gem's and ours |
 //! | `refusals` | what the server, or the library itself, says no to |
+//! | `connections` | addresses, passwords, sockets, TLS, and when a connection is opened, used again or replaced |
 //! | `pools` | addresses, passwords, sockets, TLS, pools of somebody else's, and too few connections |
 //! | `processes` | no lost update among processes, and takeover after a kill |
 //! | `boundaries` | whatever happens to whichever command, the call ends in time, rightly, and the key is ours or free |
@@ -21,6 +22,7 @@
 //! | `pipelining` | threads that share trips to the server each get what they would get alone |
 //! | `pipelining_faults`, `pipelining_leaders` | what becomes of the commands of a trip that comes to harm, on its way or by the thread that leads it |
 //! | `inspection` | what a locker finds out about its server |
+//! | `server_check` | the check of the server's role and version on each new connection |
 //! | `stress` | two leases are never valid at once in Watched, whatever is killed and delayed; and the checker sees it where they are |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and what happens when that comes to harm |
 //! | `queueing` | the line before a key, among the threads of a process |
@@ -32,6 +34,7 @@
 mod boundaries;
 mod cancellation;
 mod clocks;
+mod connections;
 mod contract;
 mod events;
 mod faults;
@@ -58,6 +61,7 @@ mod proxy_lists;
 mod proxy_versions;
 mod queueing;
 mod refusals;
+mod server_check;
 mod stress;
 mod support;
 mod transaction_faults;
@@ -95,6 +99,7 @@ fn main() -> ExitCode {
         boundaries::trials(),
         cancellation::trials(),
         clocks::trials(),
+        connections::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),
         pipelining_leaders::trials(),
@@ -117,6 +122,7 @@ fn main() -> ExitCode {
         refusals::trials(),
         stress::trials(),
         inspection::trials(),
+        server_check::trials(),
         transaction_faults::trials(),
         transactions::trials(),
         queueing::trials(),
