@@ -1,5 +1,5 @@
-//! What a lock does when the server or the network does not do what it should: the call ends in time, with the right answer
-//! or the right error, nothing is sent twice, and the key is as it was unless it is ours.
+//! Locks on a server or a network that fails: the call ends in time, with the right result or the right error. No value is sent
+//! twice, and the key is unchanged unless this client holds it.
 
 use std::io::Read as _;
 use std::net::TcpListener;
@@ -22,39 +22,40 @@ use crate::support::{
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
         a_server_that_is_down,
-        a_server_that_accepts_and_never_answers,
+        a_server_that_accepts_and_never_replies,
         a_connection_that_is_given_up_sends_nothing_more,
         a_server_that_freezes_and_thaws,
         a_connection_reset_before_the_request_was_read,
-        the_answer_to_setnx_is_lost,
-        the_answer_to_setnx_is_lost_without_an_expiration,
-        the_answer_to_getset_is_lost,
-        the_answer_to_del_is_lost,
-        the_answer_to_peek_or_clear_is_lost,
-        a_late_answer_is_nobody_s,
-        a_late_answer_on_a_plain_pool_is_nobody_s,
-        a_late_answer_to_other_work_is_nobody_s,
+        the_reply_to_setnx_is_lost,
+        the_reply_to_setnx_is_lost_without_an_expiration,
+        the_reply_to_getset_is_lost,
+        the_reply_to_del_is_lost,
+        the_reply_to_state_or_clear_is_lost,
+        a_late_reply_reaches_no_other_command,
+        a_late_reply_on_a_plain_pool_reaches_no_other_command,
+        a_late_reply_to_other_work_reaches_no_other_command,
         garbage_on_the_wire,
-        garbage_on_a_plain_pool_s_wire,
-        an_answer_of_another_kind,
-        a_server_that_takes_longer_over_each_answer_than_there_is_time,
+        garbage_on_a_plain_pool,
+        a_reply_of_another_type,
+        replies_that_are_too_slow_together,
         a_lock_that_is_granted_too_late,
     ];
     load::trials("faults", tests)
 }
 
-/// Long enough for any load, and short enough to tell from waiting for ever.
+/// Long enough for a machine under load, and much shorter than a wait without an end.
 const IN_TIME: Duration = Duration::from_secs(20);
 
 fn a_server_that_is_down(load: Load) -> Outcome {
     let port = redis_server::free_port()?;
-    let (locker, _crowd) = load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Tolerance::Patient)?;
+    let (locker, _threads) =
+        load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Tolerance::Patient)?;
     let began = Instant::now();
     for options in
         [expiring().timeout(millis(300)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
         let lock = Lock::new(&locker, "report", options)?;
-        let error = lock.lock().expect_err("nobody is there");
+        let error = lock.lock().expect_err("no server listens there");
         let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Failed(_)), .. } = &error else {
             panic!("{error:?}")
         };
@@ -69,22 +70,22 @@ fn a_server_that_is_down(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
+fn a_server_that_accepts_and_never_replies(load: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let url = format!("redis://{}/", listener.local_addr()?);
-    // What is asked first is what the server is, so nothing is in doubt.
+    // The first command is INFO, so nothing is uncertain.
     let locker = load.pipelining(impatient(&url, 2));
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
     assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
-    // A locker that does not ask learns it from its first command.
-    let settings = Locker::builder(&url)?.skip_server_check().connect_timeout(millis(500));
-    let settings = settings.command_timeout(millis(300)).unreachable_timeout(millis(500));
-    let locker = load.pipelining(settings.build()?);
+    // Without the server check the first command is SETNX.
+    let builder = Locker::builder(&url)?.skip_server_check().connect_timeout(millis(500));
+    let builder = builder.command_timeout(millis(300)).unreachable_timeout(millis(500));
+    let locker = load.pipelining(builder.build()?);
     for options in
         [expiring().timeout(millis(500)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
         let began = Instant::now();
-        let error = Lock::new(&locker, "report", options)?.lock().expect_err("nobody answers");
+        let error = Lock::new(&locker, "report", options)?.lock().expect_err("no reply comes");
         assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
         let text = crate::support::chain(&error);
         assert!(
@@ -96,7 +97,7 @@ fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
     }
     let error = Lock::new(&locker, "report", LockOptions::held_until_released())?.lock().unwrap_err();
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");
-    // With a password it is the connecting that gets no answer.
+    // With a password, AUTH gets no reply.
     let url = format!("redis://:secret@{}/", listener.local_addr()?);
     let locker = load.pipelining(impatient(&url, 2));
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
@@ -105,7 +106,7 @@ fn a_server_that_accepts_and_never_answers(load: Load) -> Outcome {
     Ok(())
 }
 
-/// A connection that is given up is reset, so that nothing it has not sent yet goes out after all.
+/// An abandoned connection is reset, so that data still in its send buffer is never sent.
 fn a_connection_that_is_given_up_sends_nothing_more(load: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let locker = load.pipelining(impatient(&format!("redis://{}/", listener.local_addr()?), 1));
@@ -137,8 +138,8 @@ fn a_server_that_freezes_and_thaws(load: Load) -> Outcome {
     let frozen = lock.try_lock();
     server.thaw();
     assert!(matches!(frozen, Err(Error::Unknown { .. })), "{frozen:?}");
-    // The server carries out what it finds in its buffers: the key is then ours, with our expiry in it, or free. Either way
-    // others get the lock once that has passed.
+    // The server executes the commands in its buffers: the key then holds this client's expiry, or is free. In both cases the lock
+    // can be acquired once that has passed.
     assert!(matches!(lock.state()?, LockState::Absent | LockState::Until(_)));
     drop(lock.lock()?);
     Ok(())
@@ -154,7 +155,7 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     assert_nothing_sent_twice(&scenario.proxy);
     assert_eq!(held.release()?, Release::Released { certified: false });
 
-    // What was lost and then found out is no longer in doubt, and not what is told when something else goes wrong.
+    // A lost reply whose outcome was found by reading is not reported when a later command fails.
     scenario.proxy.next("SETNX", Fault::CutBefore);
     scenario.proxy.next("SETNX", Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n"));
     let error = scenario.lock(&key, expiring()).lock().expect_err("over its memory");
@@ -162,13 +163,13 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost(load: Load) -> Outcome {
+fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     scenario.proxy.next("SETNX", Fault::CutAfter);
     let held = scenario.lock(&key, expiring()).lock()?;
     let asked = scenario.proxy.asked();
-    assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "recognised by reading, and not sent again");
+    assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "found by reading, and not sent again");
     assert_ne!(asked[0].connection, asked[1].connection);
     assert_eq!(key.value().as_ref(), asked[0].arguments.get(1));
     assert_eq!(held.release()?, Release::Released { certified: false });
@@ -176,11 +177,12 @@ fn the_answer_to_setnx_is_lost(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
+fn the_reply_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     scenario.proxy.next("SETNX", Fault::CutAfter);
-    let error = scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names nobody");
+    let error =
+        scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("1 names no holder");
     assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
     assert_says(&error, &key, &["reply to SETNX was lost", "its value names no holder"]);
     assert_eq!(scenario.proxy.names(), ["SETNX"]);
@@ -188,7 +190,7 @@ fn the_answer_to_setnx_is_lost_without_an_expiration(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
+fn the_reply_to_getset_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     key.set("1532000016.5");
@@ -196,11 +198,11 @@ fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
     let error = scenario
         .lock(&key, expiring().timeout(millis(50)))
         .lock()
-        .expect_err("our bytes do not prove that we won");
+        .expect_err("these bytes prove no takeover");
     assert!(matches!(error, Error::Unknown { command: "GETSET", .. }), "{error:?}");
     assert_nothing_sent_twice(&scenario.proxy);
     assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "GETSET").count(), 1);
-    // Once that value has passed, it is taken over as any other.
+    // Once that value has passed, it is taken over like any other.
     key.delete();
     key.set("1532000016.5");
     scenario.proxy.next("GETSET", Fault::CutAfter);
@@ -209,18 +211,18 @@ fn the_answer_to_getset_is_lost(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_del_is_lost(load: Load) -> Outcome {
+fn the_reply_to_del_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutAfter);
-    assert_eq!(held.release()?, Release::Released { certified: false }, "found out by reading");
+    assert_eq!(held.release()?, Release::Released { certified: false }, "found by reading");
     assert_eq!(scenario.proxy.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutBefore);
-    let error = held.release().expect_err("it may still come");
+    let error = held.release().expect_err("it may still be executed");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
     key.delete();
@@ -232,35 +234,35 @@ fn the_answer_to_del_is_lost(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_peek_or_clear_is_lost(load: Load) -> Outcome {
+fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("lost");
     let lock = scenario.lock(&key, expiring());
     key.set("1");
     scenario.proxy.next("GET", Fault::CutAfter);
-    let error = lock.state().expect_err("no answer");
+    let error = lock.state().expect_err("no reply");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
     scenario.proxy.next("DEL", Fault::CutAfter);
-    let error = lock.clear().expect_err("no answer");
+    let error = lock.clear().expect_err("no reply");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
     assert_eq!(key.value(), None);
     Ok(())
 }
 
-fn a_late_answer_is_nobody_s(load: Load) -> Outcome {
+fn a_late_reply_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
-    late_answer(&scenario, &scenario.locker())
+    late_reply(&scenario, &scenario.locker())
 }
 
-fn a_late_answer_on_a_plain_pool_is_nobody_s(load: Load) -> Outcome {
+fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
-    late_answer(&scenario, &locker)
+    late_reply(&scenario, &locker)
 }
 
-/// The same for somebody who shares the pool and asks the server for other things.
-fn a_late_answer_to_other_work_is_nobody_s(load: Load) -> Outcome {
+/// The same for other commands, sent over connections of a shared pool.
+fn a_late_reply_to_other_work_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
@@ -270,7 +272,7 @@ fn a_late_answer_to_other_work_is_nobody_s(load: Load) -> Outcome {
     let mut shared = pool.get()?;
     assert!(shared.get::<_, String>("one").is_err());
     thread::sleep(millis(1200));
-    assert!(shared.get::<_, String>("two").is_err(), "broken for good, also for whoever keeps it");
+    assert!(shared.get::<_, String>("two").is_err(), "the connection stays broken for its present user");
     drop(shared);
     assert_eq!(pool.get()?.get::<_, String>("two")?, "2");
     let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
@@ -278,7 +280,7 @@ fn a_late_answer_to_other_work_is_nobody_s(load: Load) -> Outcome {
     Ok(())
 }
 
-/// A pool of one of the redis crate's own connections, which a user has given a time-out.
+/// A pool of one connection of the redis crate, with a time-out set by its user.
 fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
     #[derive(Debug)]
     struct TimeOut;
@@ -292,8 +294,8 @@ fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
     builder.connection_customizer(Box::new(TimeOut)).build_unchecked(client)
 }
 
-/// The grant of one lock comes when its caller has given up. The next lock, which another holds, must not get it.
-fn late_answer(scenario: &Scenario, locker: &Locker) -> Outcome {
+/// The grant of one lock arrives after its caller has given up. The next command, for a lock that another client holds, must not get it.
+fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
     taken.set("1895000000.5");
     let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
@@ -301,17 +303,17 @@ fn late_answer(scenario: &Scenario, locker: &Locker) -> Outcome {
     for round in 1..=2 {
         scenario.proxy.next("SETNX", Fault::AnswerLate(millis(1300)));
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
-        thread::sleep(millis(1200)); // by now the answer is in the old connection's buffer
-        assert!(taken_lock.try_lock()?.is_none(), "round {round}: the late answer was taken for this lock's");
+        thread::sleep(millis(1200)); // by now the reply is in the old connection's buffer
+        assert!(taken_lock.try_lock()?.is_none(), "round {round}: the late reply was taken for this lock's");
         late.delete();
     }
     let asked = scenario.proxy.asked();
-    let late_ones = asked.iter().filter(|asked| asked.arguments[0] == late.key.to_string());
-    for late_one in late_ones {
-        let on_it = asked.iter().filter(|asked| asked.connection == late_one.connection);
+    let late_commands = asked.iter().filter(|asked| asked.arguments[0] == late.key.to_string());
+    for late_command in late_commands {
+        let on_same = asked.iter().filter(|asked| asked.connection == late_command.connection);
         assert_eq!(
-            on_it.collect::<Vec<_>>().pop(),
-            Some(late_one),
+            on_same.collect::<Vec<_>>().pop(),
+            Some(late_command),
             "the connection was used again: {asked:?}"
         );
     }
@@ -323,7 +325,7 @@ fn garbage_on_the_wire(load: Load) -> Outcome {
     garbage(&scenario, &scenario.locker())
 }
 
-fn garbage_on_a_plain_pool_s_wire(load: Load) -> Outcome {
+fn garbage_on_a_plain_pool(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
     garbage(&scenario, &locker)
@@ -333,13 +335,13 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     let key = scenario.target.key("garbage");
     key.set("1895000000.5");
     let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
-    // The second line would pass for a grant if anybody went on reading.
+    // The second line would be taken for a grant if the connection were read again.
     scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
-    let error = lock.lock().expect_err("no answer to SETNX");
+    let error = lock.lock().expect_err("no reply to SETNX");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-    assert!(lock.try_lock()?.is_none(), "what was left on the wire was taken for a grant");
+    assert!(lock.try_lock()?.is_none(), "bytes left on the wire were taken for a grant");
     scenario.proxy.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
-    let error = lock.state().expect_err("no answer to GET");
+    let error = lock.state().expect_err("no reply to GET");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
     assert!(!error.to_string().contains('\n'), "{error}");
@@ -347,15 +349,15 @@ fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     Ok(())
 }
 
-fn an_answer_of_another_kind(load: Load) -> Outcome {
+fn a_reply_of_another_type(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("kind");
     let lock = scenario.lock(&key, LockOptions::held_until_released().timeout(Duration::ZERO));
-    for answer in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
-        scenario.proxy.next("SETNX", Fault::Say(answer));
+    for reply in ["+OK\r\n", "$1\r\n1\r\n", "*0\r\n", "$-1\r\n"] {
+        scenario.proxy.next("SETNX", Fault::Say(reply));
         assert!(
             matches!(lock.lock(), Err(Error::Unknown { .. })),
-            "{answer:?} was taken for an answer to SETNX"
+            "{reply:?} was taken for a reply to SETNX"
         );
     }
     assert_eq!(
@@ -366,16 +368,16 @@ fn an_answer_of_another_kind(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_server_that_takes_longer_over_each_answer_than_there_is_time(load: Load) -> Outcome {
+fn replies_that_are_too_slow_together(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("slow");
     key.set("1895000000.5");
     let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
-    // Each answer would come in time, but both together would not: what the first took is missing for the second.
+    // Each reply alone would be in time, both together are not: the second has only the time that the first has left.
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(700)));
     scenario.proxy.next("GET", Fault::AnswerLate(millis(700)));
-    let error = lock.try_lock().expect_err("the second answer was waited for beyond the call's time");
+    let error = lock.try_lock().expect_err("the call has no time left for the second reply");
     assert!(matches!(error, Error::Io { .. } | Error::Unknown { .. }), "{error:?}");
     Ok(())
 }

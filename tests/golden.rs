@@ -1,4 +1,4 @@
-//! The files in `compat/golden` are what Ruby writes today, and keys are built as Ruby builds them.
+//! The files in `compat/golden` are the present output of Ruby, and this library builds the same keys.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use crate::support::{Outcome, tests};
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "golden",
-        tests![the_files_are_what_ruby_makes, declared_keys_are_the_gem_s, joined_keys_are_the_gem_s],
+        tests![the_files_are_the_output_of_ruby, declared_keys_equal_the_gem_s, joined_keys_equal_the_gem_s],
     )
 }
 
@@ -20,7 +20,7 @@ fn folder() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/golden")
 }
 
-fn the_files_are_what_ruby_makes() -> Outcome {
+fn the_files_are_the_output_of_ruby() -> Outcome {
     let made = tempfile::tempdir()?;
     let status = CLASSIC
         .ruby("golden.rb", "redis://127.0.0.1:1/")
@@ -33,7 +33,11 @@ fn the_files_are_what_ruby_makes() -> Outcome {
     assert_eq!(names.len(), fs::read_dir(folder())?.count());
     for name in names {
         let (made, kept) = (fs::read(made.path().join(&name))?, fs::read(folder().join(&name))?);
-        assert!(made == kept, "{} differs; `make golden` remakes it and shows how", name.display());
+        assert!(
+            made == kept,
+            "{} differs; `make golden` writes it anew and shows the difference",
+            name.display()
+        );
     }
     Ok(())
 }
@@ -45,14 +49,14 @@ fn rows(name: &str) -> Result<Vec<Vec<String>>, std::io::Error> {
     Ok(rows.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
 }
 
-fn declared_keys_are_the_gem_s() -> Outcome {
+fn declared_keys_equal_the_gem_s() -> Outcome {
     let options = LockOptions::held_until_released();
     let rows = rows("keys.tsv")?;
     assert!(rows.len() > 150);
     for row in rows {
-        // A declaration is a constant of the program, and lives as long.
+        // A declaration needs `'static` texts.
         let [rule, class, prefix, lock, id, template, key] = &*row.leak() else {
-            panic!("seven columns are expected")
+            panic!("a row has seven columns")
         };
         let declared = match prefix.as_str() {
             "-" => DeclaredLock::in_class(class, lock, options),
@@ -71,7 +75,7 @@ fn declared_keys_are_the_gem_s() -> Outcome {
     Ok(())
 }
 
-fn joined_keys_are_the_gem_s() -> Outcome {
+fn joined_keys_equal_the_gem_s() -> Outcome {
     for row in rows("joined.tsv")? {
         assert_eq!(Key::joined(row[0].split(' ')).to_string(), row[1]);
     }

@@ -1,12 +1,11 @@
-//! What a locker finds out about its server: `Locker::server()` on every version, and the look at each new connection.
+//! `Locker::inspect()` on every version, and what it leaves behind.
 
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    ConnectError, Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Persistence, Protocol,
-    RefusalKind, Release, Role, Version, Warning,
+    Error, InspectionFailure, Lock, Locker, Manager, Persistence, Protocol, Release, Role, Version, Warning,
 };
 
 use crate::servers::{Fault, Played, Proxy};
@@ -17,93 +16,80 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "inspection",
         tests![
-            every_version_tells_what_it_can_do,
-            what_may_do_harm_to_locks_is_warned_of,
-            a_user_with_few_rights_is_told_the_rest,
-            a_survey_leaves_nothing_behind,
-            a_survey_that_is_refused_or_cut_short_removes_what_it_wrote,
-            a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it,
-            a_survey_that_gets_no_answer,
-            a_proxy_that_hangs_up_on_info_is_used_without,
-            a_server_that_is_too_slow_to_tell_its_clock_is_refused,
-            a_survey_on_a_connection_that_was_closed_is_made_again,
-            a_replica_is_refused_before_anything_is_sent,
-            a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then,
-            servers_that_are_too_old_and_do_not_answer_take_one_time_out,
-            any_pool_and_both_protocols_of_the_wire_can_be_asked,
-            a_server_is_asked_once_for_each_connection,
-            a_server_that_is_replaced_by_a_newer_one_is_known_as_that,
+            every_version_reports_what_it_can_do,
+            a_configuration_that_can_lose_locks_is_warned_of,
+            a_user_with_few_rights_gets_the_rest_of_the_report,
+            an_inspection_leaves_no_key_and_no_transaction,
+            an_inspection_that_is_refused_or_cut_off_removes_its_key,
+            an_inspection_leaves_no_transaction_open_without_discard,
+            an_inspection_without_a_reply,
+            a_server_that_reports_its_clock_too_slowly_is_refused,
+            an_inspection_on_a_closed_connection_is_repeated,
+            any_pool_and_both_wire_protocols_can_inspect,
         ],
     )
 }
 
-fn every_version_tells_what_it_can_do() -> Outcome {
+fn every_version_reports_what_it_can_do() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
-        let reported = Locker::open(&proxy.url())?.inspect()?;
+        let report = Locker::open(&proxy.url())?.inspect()?;
         let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
-        assert_eq!(reported.version(), Version::new(numbers[0], numbers[1], numbers[2]));
-        assert_eq!((reported.role(), reported.replicas()), (Some(&Role::Master), Some(0)));
-        assert_eq!(reported.unsupported_reason(Protocol::Classic), None);
+        assert_eq!(report.version(), Version::new(numbers[0], numbers[1], numbers[2]));
+        assert_eq!((report.role(), report.replicas()), (Some(&Role::Master), Some(0)));
+        assert_eq!(report.unsupported_reason(Protocol::Classic), None);
         assert_eq!(
-            reported.unsupported_reason(Protocol::Watched).is_none(),
+            report.unsupported_reason(Protocol::Watched).is_none(),
             played >= Played::V2_2,
-            "{reported}"
+            "{report}"
         );
-        assert_eq!(
-            reported.unsupported_reason(Protocol::Ttl).is_none(),
-            played >= Played::V2_6,
-            "{reported}"
-        );
+        assert_eq!(report.unsupported_reason(Protocol::Ttl).is_none(), played >= Played::V2_6, "{report}");
         let best = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
-        assert_eq!(reported.recommended(), Some(best));
-        // The same machine, so the same clock: the true difference, none, is within what is told.
-        let clock = reported.clock().expect("every version tells its clock, one way or another");
+        assert_eq!(report.recommended(), Some(best));
+        // The machine is the same, and so is the clock: the reported range includes a difference of zero.
+        let clock = report.clock().expect("every version reports its clock, by TIME or by EXPIREAT");
         assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
-        // To less than half a second, unless the machine stands still just then, and again and again.
+        // The range is below half a second, unless the machine pauses in each of ten inspections.
         let precise = (0..10).any(|_| {
-            let reported = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
-            reported.is_ok_and(|reported| reported.clock().is_some_and(|clock| clock.at_most() < millis(500)))
+            let report = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
+            report.is_ok_and(|report| report.clock().is_some_and(|clock| clock.at_most() < millis(500)))
         });
         assert!(precise, "{}", played.number());
-        // What a version says yes to is said of it, and nothing else is sent to it.
+        // CONFIG is sent to the versions that have it, and reported of them.
         let config = proxy.names().contains(&"CONFIG".to_owned());
         assert_eq!(config, played >= Played::V2_0);
-        assert_eq!(reported.idle_timeout().is_some(), config);
-        assert_eq!(reported.persistence(), config.then_some(Persistence::None), "{reported}");
-        let report = reported.to_string();
+        assert_eq!(report.idle_timeout().is_some(), config);
+        assert_eq!(report.persistence(), config.then_some(Persistence::None), "{report}");
+        let report = report.to_string();
         assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
-    let reported = Locker::open(&server.url())?.inspect()?;
+    let report = Locker::open(&server.url())?.inspect()?;
     assert!(
-        reported.version() >= Version::new(2, 8, 0) && reported.unsupported_reason(Protocol::Ttl).is_none(),
-        "{reported}"
+        report.version() >= Version::new(2, 8, 0) && report.unsupported_reason(Protocol::Ttl).is_none(),
+        "{report}"
     );
-    assert_eq!(reported.maxmemory_policy(), Some("noeviction"));
-    let clock = reported.clock().expect("by TIME");
+    assert_eq!(report.maxmemory_policy(), Some("noeviction"));
+    let clock = report.clock().expect("by TIME");
     assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
     Ok(())
 }
 
-fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
+fn a_configuration_that_can_lose_locks_is_warned_of() -> Outcome {
     let config = "maxmemory 100mb\nmaxmemory-policy allkeys-lru\ntimeout 10";
     let server = RedisServer::start_with(config)?;
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
     let locker = Locker::open(&server.url())?;
-    let reported = loop {
-        let reported = locker.inspect()?;
-        if reported.replicas() == Some(1) {
-            break reported;
+    let report = loop {
+        let report = locker.inspect()?;
+        if report.replicas() == Some(1) {
+            break report;
         }
         thread::sleep(millis(20));
     };
-    assert_eq!(
-        (reported.maxmemory(), reported.idle_timeout()),
-        (Some(100 << 20), Some(Duration::from_secs(10)))
-    );
-    let warnings = reported.warnings();
+    assert_eq!((report.maxmemory(), report.idle_timeout()), (Some(100 << 20), Some(Duration::from_secs(10))));
+    let warnings = report.warnings();
     assert!(
         matches!(
             warnings[..],
@@ -120,33 +106,33 @@ fn what_may_do_harm_to_locks_is_warned_of() -> Outcome {
         warnings.iter().zip(["noeviction", "appendonly", "after one wait", "a minute or more"])
     {
         assert!(warning.to_string().contains(words), "{warning}");
-        assert!(reported.to_string().contains(&format!("warning: {warning}")), "{reported}");
+        assert!(report.to_string().contains(&format!("warning: {warning}")), "{report}");
     }
     drop(replica);
     Ok(())
 }
 
-fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
+fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
     let rights = "+info +setnx +get +getset +del +watch +unwatch +exec +discard +set";
     let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
     let url = server.url().replace("redis://", "redis://few:pw@");
-    let reported = Locker::open(&url)?.inspect()?;
-    assert!(reported.version() > Version::new(2, 6, 0));
+    let report = Locker::open(&url)?.inspect()?;
+    assert!(report.version() > Version::new(2, 6, 0));
     assert_eq!(
-        (reported.clock(), reported.idle_timeout(), reported.persistence()),
+        (report.clock(), report.idle_timeout(), report.persistence()),
         (None, None, Some(Persistence::Snapshots))
     );
-    assert_eq!(reported.maxmemory(), Some(0), "INFO tells that as well");
-    let why = reported.unsupported_reason(Protocol::Watched).expect("no MULTI");
+    assert_eq!(report.maxmemory(), Some(0), "INFO reports it as well");
+    let why = report.unsupported_reason(Protocol::Watched).expect("no MULTI");
     assert!(why.starts_with("the server refused MULTI: NOPERM"), "{why}");
-    assert_eq!(reported.recommended(), Some(Protocol::Classic));
-    assert!(matches!(reported.warnings().last(), Some(Warning::NotReported { .. })), "{reported}");
-    let report = reported.to_string();
+    assert_eq!(report.recommended(), Some(Protocol::Classic));
+    assert!(matches!(report.warnings().last(), Some(Warning::NotReported { .. })), "{report}");
+    let report = report.to_string();
     assert!(
         report.contains("refused CONFIG:  NOPERM") && report.contains("refused TIME:    NOPERM"),
         "{report}"
     );
-    // Without INFO nothing is known, and locking works as ever.
+    // Without INFO there is no report, and locks work as before.
     let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
     let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;
     let error = locker.inspect().expect_err("no INFO");
@@ -160,7 +146,7 @@ fn a_user_with_few_rights_is_told_the_rest() -> Outcome {
     Ok(())
 }
 
-fn a_survey_leaves_nothing_behind() -> Outcome {
+fn an_inspection_leaves_no_key_and_no_transaction() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
@@ -168,7 +154,7 @@ fn a_survey_leaves_nothing_behind() -> Outcome {
         let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
         let locker = Locker::with_managed_pool(pool, &manager);
         for _ in 0..2 {
-            let _told = locker.inspect()?;
+            let _report = locker.inspect()?;
         }
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", played.number());
         // Nothing is watched, and no transaction is open.
@@ -180,7 +166,7 @@ fn a_survey_leaves_nothing_behind() -> Outcome {
     Ok(())
 }
 
-fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
+fn an_inspection_that_is_refused_or_cut_off_removes_its_key() -> Outcome {
     const NO: &str = "-ERR unknown command\r\n";
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_4, server.address())?;
@@ -189,15 +175,15 @@ fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
         ("EXPIREAT", 1, Fault::Say(NO), true),
         ("TTL", 2, Fault::Say(NO), true),
         ("GETSET", 1, Fault::Say(NO), true),
-        // Nothing is written by whoever cannot remove it.
+        // A user without DEL writes no key.
         ("DEL", 1, Fault::Say("-NOPERM this user has no permissions to run the 'del' command\r\n"), true),
         ("GETSET", 1, Fault::SwallowAnswer, false),
         ("TTL", 2, Fault::HalfOpen, false),
     ] {
         proxy.forget();
         proxy.nth(command, n, fault.clone());
-        let survey = locker.inspect();
-        assert_eq!(survey.is_ok(), reported, "{command}: {survey:?}");
+        let report = locker.inspect();
+        assert_eq!(report.is_ok(), reported, "{command}: {report:?}");
         assert_eq!(proxy.faults_left(), 0, "{command}");
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{command} {fault:?}");
         assert_eq!(proxy.names().contains(&"SETNX".to_owned()), command != "DEL", "{command}");
@@ -205,15 +191,15 @@ fn a_survey_that_is_refused_or_cut_short_removes_what_it_wrote() -> Outcome {
     Ok(())
 }
 
-fn a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it() -> Outcome {
+fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
     let server = RedisServer::start_with("user half on >pw ~* &* +@all -discard -unwatch")?;
     let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
-    let reported = locker.inspect()?;
+    let report = locker.inspect()?;
     assert!(
-        reported.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")),
-        "{reported}"
+        report.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")),
+        "{report}"
     );
     let held = Lock::new(&locker, "half", expiring())?.lock()?;
     assert_eq!(server.say(&["EXISTS", "half"])?, ":1", "it was not queued");
@@ -221,9 +207,10 @@ fn a_survey_leaves_no_transaction_open_for_a_user_who_may_not_end_it() -> Outcom
     Ok(())
 }
 
-fn a_survey_that_gets_no_answer() -> Outcome {
+fn an_inspection_without_a_reply() -> Outcome {
     let port = redis_server::free_port()?;
-    let error = impatient(&format!("redis://127.0.0.1:{port}/"), 1).inspect().expect_err("nobody is there");
+    let error =
+        impatient(&format!("redis://127.0.0.1:{port}/"), 1).inspect().expect_err("no server listens there");
     let text = crate::support::chain(&error);
     assert!(text.starts_with("cannot inspect the server: no connection to the server within"), "{text}");
     assert_eq!(error.key(), None);
@@ -231,189 +218,55 @@ fn a_survey_that_gets_no_answer() -> Outcome {
     let scenario = Scenario::set()?;
     let locker = scenario.locker();
     scenario.proxy.next("CONFIG", Fault::SwallowAnswer);
-    let error = locker.inspect().expect_err("no answer");
+    let error = locker.inspect().expect_err("no reply");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, InspectionFailure::Lost(_)), "{error:?}");
-    // The late answer is nobody's: the connection is not used again.
-    let _told = locker.inspect()?;
+    // The connection is not used again, since the late reply may still come.
+    let _report = locker.inspect()?;
     let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert!(connections.first() != connections.last(), "{connections:?}");
     Ok(())
 }
 
-fn a_proxy_that_hangs_up_on_info_is_used_without() -> Outcome {
-    let scenario = Scenario::set()?;
-    let key = scenario.target.key("proxy");
-    for _ in 0..4 {
-        scenario.proxy.next("INFO", Fault::CutBefore);
-    }
-    let lock = scenario.lock(&key, expiring());
-    assert!(lock.try_lock()?.is_some());
-    assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"]);
-    // It is asked again on the next connection.
-    let info = || scenario.proxy.everything().iter().filter(|asked| asked.name == "INFO").count();
-    assert_eq!(info(), 2);
-    scenario.proxy.next("SETNX", Fault::CutBefore);
-    assert!(lock.try_lock()?.is_some());
-    assert_eq!(info(), 4);
-    Ok(())
-}
-
-fn a_server_that_is_too_slow_to_tell_its_clock_is_refused() -> Outcome {
+fn a_server_that_reports_its_clock_too_slowly_is_refused() -> Outcome {
     let scenario = Scenario::set()?;
     scenario.proxy.slow_down(|asked| if asked.name == "TIME" { millis(300) } else { Duration::ZERO });
-    let settings = Locker::builder(&scenario.proxy.url())?;
+    let builder = Locker::builder(&scenario.proxy.url())?;
     let error =
-        settings.clone().max_clock_difference(millis(200)).build().expect_err("it may be 300 ms apart");
+        builder.clone().max_clock_difference(millis(200)).build().expect_err("it may be 300 ms apart");
     let Error::Clocks { difference: Some(difference), .. } = &error else { panic!("{error:?}") };
-    assert_eq!(difference.at_least(), Duration::ZERO, "nor is it known to be: {error}");
+    assert_eq!(difference.at_least(), Duration::ZERO, "it may also be zero: {error}");
     assert!(error.to_string().contains("of ours, and 200ms is allowed"), "{error}");
-    assert!(settings.max_clock_difference(LONG).build().is_ok());
+    assert!(builder.max_clock_difference(LONG).build().is_ok());
 
     let server = RedisServer::start_with("user none on >pw ~* &* +@all -time")?;
-    let settings = Locker::builder(&server.url().replace("redis://", "redis://none:pw@"))?;
-    let error = settings.max_clock_difference(LONG).build().expect_err("no TIME");
+    let builder = Locker::builder(&server.url().replace("redis://", "redis://none:pw@"))?;
+    let error = builder.max_clock_difference(LONG).build().expect_err("no TIME");
     assert!(error.to_string().contains("the server does not report its own; permit TIME"), "{error}");
     Ok(())
 }
 
-fn a_survey_on_a_connection_that_was_closed_is_made_again() -> Outcome {
+fn an_inspection_on_a_closed_connection_is_repeated() -> Outcome {
     let mut server = RedisServer::start()?;
     let locker = Locker::open(&server.url())?;
     Lock::new(&locker, "before", expiring())?.try_with(|_| Ok::<_, Error>(()))?;
     server.restart()?;
-    let _told = locker.inspect()?;
+    let _report = locker.inspect()?;
     Ok(())
 }
 
-fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
-    let master = RedisServer::start()?;
-    // Up to 2.4 a replica takes writes, and nothing but INFO tells that it is one.
-    let replica =
-        RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
-    let proxy = Proxy::playing(Played::V2_4, replica.address())?;
-    let locker = Locker::open(&proxy.url())?;
-    let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
-    let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { of, .. }), .. } = &error
-    else {
-        panic!("{error:?}")
-    };
-    assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
-    let text = crate::support::chain(&error);
-    assert!(
-        text.contains("the server cannot be used; lock on its master: it is a replica of 127.0.0.1:")
-            && text.contains("lock on its master"),
-        "{text}"
-    );
-    assert_eq!(proxy.names(), [""; 0], "nothing but INFO was sent");
-    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
-
-    let unasked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
-    let reported = unasked.inspect()?;
-    let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
-    assert_eq!(written, None, "a replica is not written to");
-    assert!(matches!(reported.warnings()[..], [Warning::IsReplica { .. }, ..]), "{reported}");
-    assert!(reported.unsupported_reason(Protocol::Classic).is_some());
-    assert!(
-        Lock::new(&unasked, "report", expiring())?.try_lock()?.is_some(),
-        "the trap, for whoever asks for it"
-    );
-    Ok(())
-}
-
-fn a_master_that_becomes_a_replica_is_left_for_whoever_has_its_address_then() -> Outcome {
-    let (server, other) = (RedisServer::start()?, RedisServer::start()?);
-    let proxy = Proxy::before(server.address())?;
-    // Long enough that what was told before is at hand before what is told now.
-    proxy.slow_down(|asked| if asked.name == "INFO" { millis(100) } else { Duration::ZERO });
-    let locker = Locker::open(&proxy.url())?;
-    let lock = Lock::new(&locker, "failover", expiring().timeout(Duration::ZERO))?;
-    // Two connections, so that one is left when the other is thrown away.
-    thread::scope(|scope| {
-        let peeks: Vec<_> =
-            (0..8).map(|_| scope.spawn(|| (0..50).try_for_each(|_| lock.state().map(drop)))).collect();
-        peeks.into_iter().try_for_each(|peeking| peeking.join().unwrap())
-    })?;
-    server.say(&["REPLICAOF", "127.0.0.1", &other.port().to_string()])?;
-    let error = lock.lock().expect_err("it takes no writes");
-    assert!(
-        matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::ReadOnly),
-        "{error:?}"
-    );
-    // All that were open are left, and the next is asked what it leads to.
-    let error = lock.lock().expect_err("it is a replica");
-    assert!(
-        matches!(
-            error,
-            Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. }
-        ),
-        "{error:?}"
-    );
-    server.say(&["REPLICAOF", "NO", "ONE"])?;
-    assert!(lock.try_lock()?.is_some(), "it is not told what was true before");
-    Ok(())
-}
-
-fn servers_that_are_too_old_and_do_not_answer_take_one_time_out() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
-    let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(millis(300));
-    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
-    for _ in 0..4 {
-        proxy.next("PING", Fault::HalfOpen);
-    }
-    let lock =
-        Lock::new(&Locker::with_managed_pool(pool, &manager), "old", expiring().protocol(Protocol::Watched))?;
-    let error = lock.try_lock().expect_err("it does not answer");
-    assert!(matches!(error, Error::NoConnection { .. }), "nothing was sent: {error:?}");
-    // The first took all the time that there was.
-    assert_eq!(proxy.names(), ["PING"]);
-    Ok(())
-}
-
-fn any_pool_and_both_protocols_of_the_wire_can_be_asked() -> Outcome {
+fn any_pool_and_both_wire_protocols_can_inspect() -> Outcome {
     let server = RedisServer::start()?;
     let client = redis::Client::open(server.url())?;
     let plain = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?;
     let newer = Locker::open(&format!("{}?protocol=resp3", server.url()))?;
     for locker in [Locker::with_pool(plain), newer] {
         for _ in 0..2 {
-            let reported = locker.inspect()?;
-            assert!(reported.clock().is_some() && reported.idle_timeout().is_some(), "{reported}");
-            assert_eq!(reported.refused().count(), 0, "{reported}");
+            let report = locker.inspect()?;
+            assert!(report.clock().is_some() && report.idle_timeout().is_some(), "{report}");
+            assert_eq!(report.refused().count(), 0, "{report}");
         }
         assert!(Lock::new(&locker, "asked", expiring())?.try_lock()?.is_some());
     }
-    Ok(())
-}
-
-fn a_server_is_asked_once_for_each_connection() -> Outcome {
-    let scenario = Scenario::set()?;
-    let key = scenario.target.key("asked");
-    let lock = Lock::new(&Locker::open(&scenario.proxy.url())?, &key.key, expiring())?;
-    for _ in 0..5 {
-        lock.try_with(|_| Ok::<_, Error>(()))?;
-    }
-    let names: Vec<String> = scenario.proxy.everything().into_iter().map(|asked| asked.name).collect();
-    assert_eq!(names[..3], ["INFO", "SETNX", "DEL"]);
-    assert_eq!(names.iter().filter(|name| *name == "INFO").count(), 1);
-    // A connection that is opened later is asked as well.
-    scenario.proxy.next("SETNX", Fault::CutBefore);
-    lock.try_with(|_| Ok::<_, Error>(()))?;
-    let everything = scenario.proxy.everything();
-    assert_eq!(everything.iter().filter(|asked| asked.name == "INFO").count(), 2);
-    let first_on_second = everything.iter().find(|asked| asked.connection != everything[0].connection);
-    assert_eq!(first_on_second.map(|asked| asked.name.as_str()), Some("INFO"));
-    Ok(())
-}
-
-fn a_server_that_is_replaced_by_a_newer_one_is_known_as_that() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
-    let lock = Lock::new(&impatient(&proxy.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
-    let error = lock.lock().expect_err("too old");
-    assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
-    proxy.restart_as(Played::V2_2);
-    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Every link and image in the documents leads somewhere: as GitHub shows them, and as rustdoc does.
+//! The targets of all links and images in the documents exist, in the pages of GitHub and of rustdoc.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// The files below a folder that end so, but for what was built.
+/// The files below a folder with this extension, without build output.
 fn files(folder: &Path, extension: &str) -> Result<Vec<PathBuf>, std::io::Error> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -60,7 +60,7 @@ fn links(text: &str) -> Vec<String> {
     inline.chain(definitions.values().copied()).chain(labels).map(str::to_owned).collect()
 }
 
-/// The anchors of a document's headings, as GitHub makes them.
+/// The anchors that GitHub makes of a document's headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
     let mut code = false;
@@ -83,7 +83,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 fn the_documents_link_to_files_and_headings_that_exist() -> Outcome {
-    let mut dead = Vec::new();
+    let mut broken = Vec::new();
     let mut seen = 0;
     for file in files(root(), "md")? {
         let text = fs::read_to_string(&file)?;
@@ -98,12 +98,12 @@ fn the_documents_link_to_files_and_headings_that_exist() -> Outcome {
             let found = target.exists()
                 && (anchor.is_empty() || anchors(&fs::read_to_string(&target)?).contains(anchor));
             if !found {
-                dead.push(format!("{}: {link}", file.strip_prefix(root())?.display()));
+                broken.push(format!("{}: {link}", file.strip_prefix(root())?.display()));
             }
         }
     }
     assert!(seen > 40, "only {seen} links were found");
-    assert!(dead.is_empty(), "{dead:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
     Ok(())
 }
 
@@ -128,12 +128,12 @@ fn rustdoc_links_to_pages_and_anchors_that_exist() -> Outcome {
     for page in files(&docs, "html")? {
         pages.insert(page.canonicalize()?, fs::read_to_string(&page)?);
     }
-    let mut dead = Vec::new();
+    let mut broken = Vec::new();
     for (file, page) in &pages {
         for link in attributes(page, "href").into_iter().chain(attributes(page, "src")) {
             let outside = link.contains("://") || link.starts_with("data:") || link.contains("static.files");
             let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
-            // The source views and the list of crates are pages of rustdoc's own.
+            // Source views and the help page are rustdoc's own.
             if outside || path.contains("src/setnx_lock") || path.ends_with("help.html") {
                 continue;
             }
@@ -144,11 +144,11 @@ fn rustdoc_links_to_pages_and_anchors_that_exist() -> Outcome {
                 None => true,
             });
             if !found {
-                dead.push(format!("{}: {link}", file.display()));
+                broken.push(format!("{}: {link}", file.display()));
             }
         }
     }
     assert!(pages.len() > 40, "only {} pages were found in {}", pages.len(), docs.display());
-    assert!(dead.is_empty(), "{dead:#?}");
+    assert!(broken.is_empty(), "{broken:#?}");
     Ok(())
 }

@@ -13,7 +13,7 @@
 //! | `boundaries` | a fault at every command: the call ends in time with a correct outcome, and the key is held or free |
 //! | `faults` | servers and networks that fail |
 //! | `refusals` | what the server or the library refuses |
-//! | `pools` | addresses, passwords, sockets, TLS, pools of the user's own, too few connections |
+//! | `connections`, `pools` | addresses, passwords, sockets, TLS, reuse; pools of the user's own, too few connections |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
 //! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
 //! | `queueing`, `queueing_faults` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
@@ -24,6 +24,7 @@
 //! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
+//! | `server_check` | the check of the role and version on each new connection |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy plays old versions correctly |
 //! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
@@ -33,6 +34,7 @@
 mod boundaries;
 mod cancellation;
 mod clocks;
+mod connections;
 mod contract;
 mod events;
 mod faults;
@@ -61,6 +63,7 @@ mod proxy_versions;
 mod queueing;
 mod queueing_faults;
 mod refusals;
+mod server_check;
 mod shared_batches;
 mod stress;
 mod support;
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         boundaries::trials(),
         cancellation::trials(),
         clocks::trials(),
+        connections::trials(),
         events::trials(),
         faults::trials(),
         golden::trials(),
@@ -123,6 +127,7 @@ fn main() -> ExitCode {
         queueing::trials(),
         queueing_faults::trials(),
         refusals::trials(),
+        server_check::trials(),
         shared_batches::trials(),
         stress::trials(),
         transaction_faults::trials(),

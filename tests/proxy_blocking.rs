@@ -1,4 +1,4 @@
-//! Those who wait for a list through the gate come and go, and so do the gate and the server.
+//! Clients that block on a list through the proxy leave, and the proxy or the server ends.
 
 use std::io::Write as _;
 use std::net::TcpStream;
@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::proxy_lists::{every_waiting_version, until, until_blocked};
+use crate::proxy_lists::{every_blocking_version, until, until_blocked};
 use crate::proxy_versions::field;
 use crate::servers::{Fault, Played, Proxy};
 use crate::support::raw::Wire;
@@ -17,20 +17,20 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "proxy_blocking",
         tests![
-            many_wait_for_several_lists,
-            requests_behind_one_that_waits_are_answered_after_it,
-            who_leaves_is_forgotten_at_once,
-            who_leaves_before_waiting_takes_nothing,
-            what_was_sent_before_leaving_is_carried_out,
-            a_gate_ends_while_somebody_waits,
-            a_gate_restarts_while_somebody_waits,
-            a_server_ends_while_somebody_waits,
-            an_item_that_is_lost_on_its_way,
+            many_clients_block_on_several_lists,
+            requests_behind_a_blocking_one_are_answered_after_it,
+            a_blocked_client_that_disconnects_is_forgotten_at_once,
+            a_client_that_disconnects_before_it_blocks_takes_no_item,
+            requests_sent_before_a_disconnect_are_executed,
+            a_proxy_ends_while_a_client_is_blocked,
+            a_proxy_restarts_while_a_client_is_blocked,
+            a_server_ends_while_clients_are_blocked,
+            an_item_whose_delivery_is_lost,
         ],
     )
 }
 
-fn many_wait_for_several_lists() -> Outcome {
+fn many_clients_block_on_several_lists() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_0, server.address())?;
     let mut other = Wire::to(&proxy.url());
@@ -38,18 +38,18 @@ fn many_wait_for_several_lists() -> Outcome {
     for (n, wire) in waiting.iter_mut().enumerate() {
         wire.send(&format!("BLPOP own{n} common 60"));
         until_blocked(&server, n + 1);
-        assert_eq!(other.ask("PING"), "+PONG", "others go on");
+        assert_eq!(other.ask("PING"), "+PONG", "other connections are served");
     }
     assert_eq!(other.ask("RPUSH own7 item"), ":1");
     assert_eq!(waiting[7].answer(), "[own7 item]");
     assert_eq!(other.ask("RPUSH common item"), ":1");
-    assert_eq!(waiting[0].answer(), "[common item]", "who came first");
+    assert_eq!(waiting[0].answer(), "[common item]", "the client that blocked first");
     until_blocked(&server, 18);
     Ok(())
 }
 
-fn requests_behind_one_that_waits_are_answered_after_it() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+fn requests_behind_a_blocking_one_are_answered_after_it() -> Outcome {
+    every_blocking_version(|version, wire, other, server| {
         for command in ["BLPOP list 60", "ECHO next", "BLPOP list 60", "ECHO last"] {
             wire.send(command);
         }
@@ -66,19 +66,19 @@ fn requests_behind_one_that_waits_are_answered_after_it() -> Outcome {
     })
 }
 
-/// A gate for each version that can wait, and one that plays nothing.
+/// A proxy for each version with BLPOP, and one that plays no version.
 fn proxies(server: &RedisServer) -> Result<Vec<Proxy>, std::io::Error> {
     let versions = Played::ALL.into_iter().filter(|version| *version >= Played::V2_0);
     let playing = versions.map(|version| Proxy::playing(version, server.address()));
     playing.chain([Proxy::before(server.address())]).collect()
 }
 
-fn who_leaves_is_forgotten_at_once() -> Outcome {
+fn a_blocked_client_that_disconnects_is_forgotten_at_once() -> Outcome {
     let server = RedisServer::start()?;
     for proxy in proxies(&server)? {
         for behind in [None, Some("SET key 1")] {
             let mut wire = Wire::to(&proxy.url());
-            // For ever: nothing but leaving ends it.
+            // Without a timeout: it ends with the connection.
             wire.send("BLPOP list other 0");
             if let Some(command) = behind {
                 wire.send(command);
@@ -90,20 +90,20 @@ fn who_leaves_is_forgotten_at_once() -> Outcome {
             drop(wire);
             until_blocked(&server, 1);
             let mut pushing = Wire::to(&proxy.url());
-            assert_eq!(pushing.ask("RPUSH list token"), ":1");
-            assert_eq!(next.answer(), "[list token]", "{proxy:?}: it goes to who is still there");
+            assert_eq!(pushing.ask("RPUSH list item"), ":1");
+            assert_eq!(next.answer(), "[list item]", "{proxy:?}: the next client gets it");
             drop(next);
             assert_eq!(
-                (pushing.ask("RPUSH other token"), pushing.ask("LPOP other")),
-                (":1".into(), "token".into())
+                (pushing.ask("RPUSH other item"), pushing.ask("LPOP other")),
+                (":1".into(), "item".into())
             );
-            assert_eq!(pushing.ask("EXISTS key"), ":0", "{proxy:?}: what came behind is not carried out");
+            assert_eq!(pushing.ask("EXISTS key"), ":0", "{proxy:?}: the request behind is not executed");
         }
     }
     Ok(())
 }
 
-fn who_leaves_before_waiting_takes_nothing() -> Outcome {
+fn a_client_that_disconnects_before_it_blocks_takes_no_item() -> Outcome {
     let server = RedisServer::start()?;
     for proxy in proxies(&server)? {
         let hold = proxy.hold("BLPOP", 1);
@@ -112,21 +112,21 @@ fn who_leaves_before_waiting_takes_nothing() -> Outcome {
         hold.reached();
         drop(wire);
         hold.go_on();
-        // Whether it reached the server or not, it is not there any more when nobody is but who asks.
+        // Whether or not it reached the server, it has ended when the asking client is the only one.
         until(&server, "connected_clients", 1);
         let mut wire = Wire::to(&proxy.url());
-        assert_eq!(wire.ask("RPUSH list token"), ":1");
-        assert_eq!(wire.ask("LPOP list"), "token", "{proxy:?}");
+        assert_eq!(wire.ask("RPUSH list item"), ":1");
+        assert_eq!(wire.ask("LPOP list"), "item", "{proxy:?}");
     }
     Ok(())
 }
 
-fn what_was_sent_before_leaving_is_carried_out() -> Outcome {
+fn requests_sent_before_a_disconnect_are_executed() -> Outcome {
     let server = RedisServer::start()?;
     for proxy in proxies(&server)? {
         server.say(&["DEL", "count"])?;
         let address = proxy.url().trim_start_matches("redis://").trim_end_matches('/').to_owned();
-        // In one piece, as the connection is reset with the first answer, and what was not read by then is lost.
+        // In one piece: the first reply resets the connection, and requests that were not read by then are lost.
         TcpStream::connect(address)?.write_all(&b"*2\r\n$4\r\nINCR\r\n$5\r\ncount\r\n".repeat(100))?;
         let ends = Instant::now() + LONG;
         while Wire::to(&server.url()).ask("GET count") != "100" {
@@ -137,7 +137,7 @@ fn what_was_sent_before_leaving_is_carried_out() -> Outcome {
     Ok(())
 }
 
-fn a_gate_ends_while_somebody_waits() -> Outcome {
+fn a_proxy_ends_while_a_client_is_blocked() -> Outcome {
     let server = RedisServer::start()?;
     for proxy in proxies(&server)? {
         let mut wire = Wire::to(&proxy.url());
@@ -150,7 +150,7 @@ fn a_gate_ends_while_somebody_waits() -> Outcome {
     Ok(())
 }
 
-fn a_gate_restarts_while_somebody_waits() -> Outcome {
+fn a_proxy_restarts_while_a_client_is_blocked() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_0, server.address())?;
     for version in [Played::V2_4, Played::V2_6, Played::V2_0, Played::V1_2] {
@@ -162,13 +162,13 @@ fn a_gate_restarts_while_somebody_waits() -> Outcome {
         until_blocked(&server, 0);
         let mut wire = Wire::to(&proxy.url());
         assert_eq!(field(&wire.ask("INFO"), "redis_version"), Some(version.number()));
-        assert_eq!((wire.ask("RPUSH list token"), wire.ask("LPOP list")), (":1".into(), "token".into()));
+        assert_eq!((wire.ask("RPUSH list item"), wire.ask("LPOP list")), (":1".into(), "item".into()));
     }
     assert_eq!(Wire::to(&proxy.url()).ask("BLPOP list 0"), "-ERR unknown command");
     Ok(())
 }
 
-fn a_server_ends_while_somebody_waits() -> Outcome {
+fn a_server_ends_while_clients_are_blocked() -> Outcome {
     let mut server = RedisServer::start()?;
     let proxies = proxies(&server)?;
     let mut wires: Vec<Wire> = proxies.iter().map(|proxy| Wire::to(&proxy.url())).collect();
@@ -183,7 +183,7 @@ fn a_server_ends_while_somebody_waits() -> Outcome {
     Ok(())
 }
 
-fn an_item_that_is_lost_on_its_way() -> Outcome {
+fn an_item_whose_delivery_is_lost() -> Outcome {
     let server = RedisServer::start()?;
     for proxy in proxies(&server)? {
         proxy.next("BLPOP", Fault::CutAfter);
@@ -191,7 +191,7 @@ fn an_item_that_is_lost_on_its_way() -> Outcome {
         wire.send("BLPOP list 0");
         until_blocked(&server, 1);
         let mut other = Wire::to(&proxy.url());
-        assert_eq!(other.ask("RPUSH list token"), ":1");
+        assert_eq!(other.ask("RPUSH list item"), ":1");
         assert_eq!(wire.rest(), "", "{proxy:?}");
         assert_eq!(other.ask("EXISTS list"), ":0", "{proxy:?}");
     }

@@ -1,4 +1,4 @@
-//! The harm that the gate does is the harm that is asked for, and its log is of what was asked.
+//! The proxy injects the faults that a test asks for, and records the commands.
 
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -14,31 +14,31 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "proxy_faults",
         tests![
-            requests_that_come_together_are_answered_in_order,
-            what_is_swallowed_is_not_answered,
-            an_answer_that_comes_late,
+            pipelined_requests_are_answered_in_order,
+            a_swallowed_request_or_reply,
+            a_late_reply,
             connections_that_are_cut,
             a_connection_that_is_half_open,
-            words_put_in_the_server_s_mouth,
-            faults_are_counted_by_name_and_by_place,
-            a_trip_is_what_comes_in_one_piece,
-            a_command_is_held_before_it_is_carried_out,
-            a_slow_network_delays_what_is_asked,
-            the_log_leaves_out_info,
+            a_reply_made_up_by_the_test,
+            faults_are_counted_by_name_and_by_position,
+            a_batch_is_what_arrives_in_one_piece,
+            a_command_is_held_before_it_is_executed,
+            a_slow_network_delays_commands,
+            the_record_leaves_out_info,
             thousands_of_commands_a_second,
         ],
     )
 }
 
-fn gate_and_wire() -> Result<(RedisServer, Proxy, Wire), std::io::Error> {
+fn proxy_and_wire() -> Result<(RedisServer, Proxy, Wire), std::io::Error> {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     let wire = Wire::to(&proxy.url());
     Ok((server, proxy, wire))
 }
 
-fn requests_that_come_together_are_answered_in_order() -> Outcome {
-    let (_server, proxy, mut wire) = gate_and_wire()?;
+fn pipelined_requests_are_answered_in_order() -> Outcome {
+    let (_server, proxy, mut wire) = proxy_and_wire()?;
     proxy.next("ECHO", Fault::AnswerLate(millis(50)));
     (0..100).for_each(|n| wire.send(&format!("ECHO {n}")));
     for n in 0..100 {
@@ -47,61 +47,61 @@ fn requests_that_come_together_are_answered_in_order() -> Outcome {
     Ok(())
 }
 
-fn what_is_swallowed_is_not_answered() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
-    for (fault, carried_out) in [(Fault::SwallowRequest, false), (Fault::SwallowAnswer, true)] {
+fn a_swallowed_request_or_reply() -> Outcome {
+    let (server, proxy, mut wire) = proxy_and_wire()?;
+    for (fault, executed) in [(Fault::SwallowRequest, false), (Fault::SwallowAnswer, true)] {
         server.say(&["DEL", "key"])?;
         proxy.next("SET", fault.clone());
         wire.send("SET key 1");
         wire.is_silent();
-        assert_eq!(server.say(&["EXISTS", "key"])? == ":1", carried_out, "{fault:?}");
+        assert_eq!(server.say(&["EXISTS", "key"])? == ":1", executed, "{fault:?}");
         assert_eq!(wire.ask("ECHO served"), "served", "{fault:?}");
     }
     Ok(())
 }
 
-fn an_answer_that_comes_late() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
+fn a_late_reply() -> Outcome {
+    let (server, proxy, mut wire) = proxy_and_wire()?;
     proxy.next("SET", Fault::AnswerLate(millis(500)));
     wire.send("SET key 1");
     wire.is_silent();
-    assert_eq!(server.say(&["EXISTS", "key"])?, ":1", "it is carried out at once");
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":1", "it is executed at once");
     assert_eq!(wire.answer(), "+OK");
     Ok(())
 }
 
 fn connections_that_are_cut() -> Outcome {
-    let (server, proxy, _) = gate_and_wire()?;
-    for (fault, carried_out, said) in
+    let (server, proxy, _) = proxy_and_wire()?;
+    for (fault, executed, reply) in
         [(Fault::CutBefore, false, ""), (Fault::CutAfter, true, ""), (Fault::CutWithin, true, "$3\r\n")]
     {
         server.say(&["SET", "key", "old"])?;
         proxy.next("GETSET", fault.clone());
         let mut wire = Wire::to(&proxy.url());
         wire.send("GETSET key new");
-        assert_eq!(wire.rest(), said, "{fault:?}");
+        assert_eq!(wire.rest(), reply, "{fault:?}");
         let mut next = Wire::to(&proxy.url());
-        assert_eq!(next.ask("GET key"), if carried_out { "new" } else { "old" }, "{fault:?}");
+        assert_eq!(next.ask("GET key"), if executed { "new" } else { "old" }, "{fault:?}");
     }
     Ok(())
 }
 
 fn a_connection_that_is_half_open() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
+    let (server, proxy, mut wire) = proxy_and_wire()?;
     proxy.next("SET", Fault::HalfOpen);
     wire.send("SET key 1");
     wire.send("SET key 2");
     wire.is_silent();
     assert_eq!(server.say(&["EXISTS", "key"])?, ":0");
-    assert_eq!(proxy.names(), ["SET"], "nothing more is read");
+    assert_eq!(proxy.names(), ["SET"], "later commands are not read");
     assert_eq!(Wire::to(&proxy.url()).ask("PING"), "+PONG", "another connection is served");
     drop(proxy);
     assert_eq!(wire.rest(), "", "it ends with the proxy");
     Ok(())
 }
 
-fn words_put_in_the_server_s_mouth() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
+fn a_reply_made_up_by_the_test() -> Outcome {
+    let (server, proxy, mut wire) = proxy_and_wire()?;
     proxy.next("SET", Fault::Say("-LOADING in a moment\r\n"));
     assert_eq!(wire.ask("SET key 1"), "-LOADING in a moment");
     assert_eq!(server.say(&["EXISTS", "key"])?, ":0");
@@ -109,42 +109,42 @@ fn words_put_in_the_server_s_mouth() -> Outcome {
     Ok(())
 }
 
-fn faults_are_counted_by_name_and_by_place() -> Outcome {
-    let (_server, proxy, mut wire) = gate_and_wire()?;
+fn faults_are_counted_by_name_and_by_position() -> Outcome {
+    let (_server, proxy, mut wire) = proxy_and_wire()?;
     proxy.nth("GET", 2, Fault::Say("+second GET\r\n"));
     proxy.at(5, Fault::Say("+fifth\r\n"));
     proxy.next("PING", Fault::Say("+one\r\n"));
     proxy.next("PING", Fault::Say("+two\r\n"));
     let commands =
         ["GET key", "PING", "INFO", "GET key", "ECHO text", "ECHO more", "PING", "PING", "GET key"];
-    let mut answers = commands.map(|command| wire.ask(command));
-    assert!(std::mem::take(&mut answers[2]).starts_with("# Server"), "INFO does not count");
-    assert_eq!(answers, ["$-1", "+one", "", "+second GET", "text", "+fifth", "+two", "+PONG", "$-1"]);
+    let mut replies = commands.map(|command| wire.ask(command));
+    assert!(std::mem::take(&mut replies[2]).starts_with("# Server"), "INFO does not count");
+    assert_eq!(replies, ["$-1", "+one", "", "+second GET", "text", "+fifth", "+two", "+PONG", "$-1"]);
     proxy.next("INFO", Fault::Say("+of INFO as well\r\n"));
     assert_eq!(wire.ask("INFO"), "+of INFO as well");
     Ok(())
 }
 
-fn a_trip_is_what_comes_in_one_piece() -> Outcome {
-    let (_server, proxy, _) = gate_and_wire()?;
+fn a_batch_is_what_arrives_in_one_piece() -> Outcome {
+    let (_server, proxy, _) = proxy_and_wire()?;
     let mut connection = redis::Client::open(proxy.url())?.get_connection()?;
     proxy.forget();
-    proxy.in_batch(2, 3, Fault::Say("+harm\r\n"));
-    for (length, harmed) in [(1, false), (2, false), (3, true), (3, false)] {
+    proxy.in_batch(2, 3, Fault::Say("+fault\r\n"));
+    for (length, faulty) in [(1, false), (2, false), (3, true), (3, false)] {
         let mut pipe = redis::pipe();
         for n in 0..length {
             pipe.cmd("ECHO").arg(n);
         }
-        let answers: Vec<String> = pipe.query(&mut connection)?;
-        assert_eq!(answers.get(1).is_some_and(|answer| answer == "harm"), harmed);
+        let replies: Vec<String> = pipe.query(&mut connection)?;
+        assert_eq!(replies.get(1).is_some_and(|reply| reply == "fault"), faulty);
     }
     let lengths: Vec<usize> = proxy.batches().iter().map(Vec::len).collect();
     assert_eq!(lengths, [1, 2, 3, 3]);
     Ok(())
 }
 
-fn a_command_is_held_before_it_is_carried_out() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
+fn a_command_is_held_before_it_is_executed() -> Outcome {
+    let (server, proxy, mut wire) = proxy_and_wire()?;
     for by_dropping in [false, true] {
         server.say(&["SET", "count", "0"])?;
         let hold = proxy.hold("INCR", 2);
@@ -152,7 +152,11 @@ fn a_command_is_held_before_it_is_carried_out() -> Outcome {
         wire.send("INCR count");
         hold.reached();
         wire.is_silent();
-        assert_eq!(Wire::to(&proxy.url()).ask("INCR count"), ":2", "others are not held");
+        assert_eq!(
+            Wire::to(&proxy.url()).ask("INCR count"),
+            ":2",
+            "commands on other connections are not held"
+        );
         if by_dropping {
             drop(hold);
         } else {
@@ -160,7 +164,7 @@ fn a_command_is_held_before_it_is_carried_out() -> Outcome {
         }
         assert_eq!(wire.answer(), ":3");
     }
-    // Waiting for a command that comes later.
+    // Waits for a command that comes later.
     let hold: Arc<Hold> = Arc::new(proxy.hold("GET", 1));
     let (sender, reached) = mpsc::channel();
     let waiting = Arc::clone(&hold);
@@ -168,7 +172,7 @@ fn a_command_is_held_before_it_is_carried_out() -> Outcome {
         waiting.reached();
         sender.send(()).unwrap();
     });
-    assert!(reached.recv_timeout(SILENCE).is_err(), "nobody came yet");
+    assert!(reached.recv_timeout(SILENCE).is_err(), "no command has come yet");
     wire.send("GET count");
     reached.recv_timeout(LONG)?;
     hold.go_on();
@@ -176,18 +180,18 @@ fn a_command_is_held_before_it_is_carried_out() -> Outcome {
     Ok(())
 }
 
-fn a_slow_network_delays_what_is_asked() -> Outcome {
-    let (server, proxy, mut wire) = gate_and_wire()?;
+fn a_slow_network_delays_commands() -> Outcome {
+    let (server, proxy, mut wire) = proxy_and_wire()?;
     proxy.slow_down(|asked: &Asked| if asked.name == "SET" { millis(2000) } else { Duration::ZERO });
     wire.send("SET key 1");
     wire.is_silent();
-    assert_eq!(server.say(&["EXISTS", "key"])?, ":0", "it is still on its way");
+    assert_eq!(server.say(&["EXISTS", "key"])?, ":0", "it has not reached the server");
     assert_eq!(wire.answer(), "+OK");
     Ok(())
 }
 
-fn the_log_leaves_out_info() -> Outcome {
-    let (_server, proxy, mut wire) = gate_and_wire()?;
+fn the_record_leaves_out_info() -> Outcome {
+    let (_server, proxy, mut wire) = proxy_and_wire()?;
     let mut other = Wire::to(&proxy.url());
     for command in ["info", "set key 1"] {
         wire.ask(command);
@@ -218,7 +222,7 @@ fn thousands_of_commands_a_second() -> Outcome {
             wire.answer();
             wire.answer();
         }
-        // If small packets waited for each other, each pair would take 40 ms.
+        // With Nagle's algorithm each pair would take 40 ms.
         assert!(began.elapsed() < Duration::from_secs(8), "{:?}", began.elapsed());
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Lists and those who wait for them, as old versions had them and the gate plays them.
+//! Lists, and clients that block on them, in old versions as the proxy plays them.
 
 use std::thread;
 use std::time::Instant;
@@ -14,22 +14,22 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "proxy_lists",
         tests![
-            what_has_a_time_to_live_is_deleted_by_a_push_before_2_2,
-            what_has_a_time_to_live_is_not_popped_before_2_2,
-            what_has_a_time_to_live_is_not_waited_for_before_2_2,
+            a_list_with_a_time_to_live_is_deleted_by_a_push_before_2_2,
+            a_list_with_a_time_to_live_is_not_popped_before_2_2,
+            a_list_with_a_time_to_live_is_deleted_by_blocking_before_2_2,
             a_push_and_its_expire_in_one_transaction,
-            who_waits_is_served_by_a_push,
-            who_waits_is_served_within_the_transaction_before_2_6,
-            a_list_that_is_gone_for_other_reasons,
-            a_transaction_that_is_not_carried_out,
+            a_blocked_client_is_served_by_a_push,
+            a_blocked_client_is_served_within_the_transaction_before_2_6,
+            a_list_that_the_transaction_itself_removes,
+            a_transaction_that_is_not_executed,
             a_timeout_is_in_whole_seconds,
             a_timeout_passes,
         ],
     )
 }
 
-/// One server for every version that can wait, each with a gate of its own, two connections and nothing in the database.
-pub(crate) fn every_waiting_version(test: impl Fn(Played, &mut Wire, &mut Wire, &RedisServer)) -> Outcome {
+/// Runs a test for every version with BLPOP: two connections through a new proxy, on one server with an empty database.
+pub(crate) fn every_blocking_version(test: impl Fn(Played, &mut Wire, &mut Wire, &RedisServer)) -> Outcome {
     let server = RedisServer::start()?;
     for version in Played::ALL.into_iter().filter(|version| *version >= Played::V2_0) {
         let proxy = Proxy::playing(version, server.address())?;
@@ -39,13 +39,13 @@ pub(crate) fn every_waiting_version(test: impl Fn(Played, &mut Wire, &mut Wire, 
     Ok(())
 }
 
-/// Waits until so many clients are blocked in the server.
+/// Waits until this many clients are blocked in the server.
 #[track_caller]
 pub(crate) fn until_blocked(server: &RedisServer, count: usize) {
     until(server, "blocked_clients", count);
 }
 
-/// Waits until INFO of the server has this in its section on clients.
+/// Waits until the section Clients of INFO has this value.
 #[track_caller]
 pub(crate) fn until(server: &RedisServer, name: &str, value: usize) {
     let ends = Instant::now() + LONG;
@@ -60,7 +60,7 @@ pub(crate) fn until(server: &RedisServer, name: &str, value: usize) {
     }
 }
 
-fn what_has_a_time_to_live_is_deleted_by_a_push_before_2_2() -> Outcome {
+fn a_list_with_a_time_to_live_is_deleted_by_a_push_before_2_2() -> Outcome {
     every_version(|version, wire, server| {
         let deletes = version < Played::V2_2;
         for (push, kept) in [("RPUSH list new", "[old new]"), ("LPUSH list new", "[new old]")] {
@@ -84,20 +84,20 @@ fn what_has_a_time_to_live_is_deleted_by_a_push_before_2_2() -> Outcome {
                 let again = wire.ask("EXPIRE list 100");
                 assert_eq!(
                     again, ":1",
-                    "{version:?}: a new list has no time to live, and another version minds none"
+                    "{version:?}: a new list has no time to live, and from 2.2 on a second EXPIRE is accepted"
                 );
             }
         }
     })
 }
 
-fn what_has_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
+fn a_list_with_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
     every_version(|version, wire, _| {
         for pop in ["LPOP list", "RPOP list"] {
             wire.ask("DEL list");
             wire.ask("RPUSH list item");
             wire.ask("EXPIRE list 100");
-            assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}: reading leaves it alone");
+            assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}: reading does not delete it");
             assert_eq!(wire.ask("TYPE list"), "+list", "{version:?}");
             let popped = if version < Played::V2_2 { "$-1" } else { "item" };
             assert_eq!(wire.ask(pop), popped, "{version:?}: {pop}");
@@ -106,8 +106,8 @@ fn what_has_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
     })
 }
 
-fn what_has_a_time_to_live_is_not_waited_for_before_2_2() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+fn a_list_with_a_time_to_live_is_deleted_by_blocking_before_2_2() -> Outcome {
+    every_blocking_version(|version, wire, other, server| {
         let deletes = version < Played::V2_2;
         for command in ["BLPOP a b 30", "BRPOP a b 30"] {
             for words in ["FLUSHALL", "RPUSH a short", "EXPIRE a 100", "RPUSH b lasting"] {
@@ -119,8 +119,8 @@ fn what_has_a_time_to_live_is_not_waited_for_before_2_2() -> Outcome {
                 other.ask(words);
             }
             assert_eq!(wire.ask(command), "[a lasting]", "{version:?}");
-            assert_eq!(other.ask("LLEN b"), ":1", "{version:?}: {command} did not come to it");
-            // Nothing but what has a time to live.
+            assert_eq!(other.ask("LLEN b"), ":1", "{version:?}: {command} leaves it alone");
+            // Only a list with a time to live.
             wire.send(command);
             if deletes {
                 until_blocked(server, 1);
@@ -133,28 +133,28 @@ fn what_has_a_time_to_live_is_not_waited_for_before_2_2() -> Outcome {
 }
 
 fn a_push_and_its_expire_in_one_transaction() -> Outcome {
-    every_waiting_version(|version, wire, _, server| {
+    every_blocking_version(|version, wire, _, server| {
         wire.ask("SET lock 1");
         for (count, deleted) in [(1, ":1"), (2, ":0")] {
-            for command in ["DEL lock", "MULTI", "RPUSH list token", "EXPIRE list 100", "EXEC"] {
+            for command in ["DEL lock", "MULTI", "RPUSH list item", "EXPIRE list 100", "EXEC"] {
                 wire.send(command);
             }
-            let answers: Vec<String> = (0..5).map(|_| wire.answer()).collect();
-            assert_eq!(answers[..4], [deleted, "+OK", "+QUEUED", "+QUEUED"], "{version:?}");
-            // Before 2.2 the second push deletes what the first one left.
+            let replies: Vec<String> = (0..5).map(|_| wire.answer()).collect();
+            assert_eq!(replies[..4], [deleted, "+OK", "+QUEUED", "+QUEUED"], "{version:?}");
+            // Before 2.2 the second push deletes the item of the first.
             let length = if version < Played::V2_2 { 1 } else { count };
-            assert_eq!(answers[4], format!("[:{length} :1]"), "{version:?}");
+            assert_eq!(replies[4], format!("[:{length} :1]"), "{version:?}");
             assert_eq!(wire.ask("LLEN list"), format!(":{length}"), "{version:?}");
             assert_ne!(server.say(&["PTTL", "list"]).unwrap(), ":-1", "{version:?}: it has a time to live");
         }
     })
 }
 
-fn who_waits_is_served_by_a_push() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+fn a_blocked_client_is_served_by_a_push() -> Outcome {
+    every_blocking_version(|version, wire, other, server| {
         for (wait, push, served) in [
-            ("BLPOP one control 60", "RPUSH control token", "[control token]"),
-            ("BRPOP one control 0", "LPUSH one token", "[one token]"),
+            ("BLPOP one control 60", "RPUSH control item", "[control item]"),
+            ("BRPOP one control 0", "LPUSH one item", "[one item]"),
         ] {
             wire.send(wait);
             until_blocked(server, 1);
@@ -166,14 +166,14 @@ fn who_waits_is_served_by_a_push() -> Outcome {
         wire.send("BLPOP list 60");
         until_blocked(server, 1);
         server.say(&["RPUSH", "list", "direct"]).unwrap();
-        assert_eq!(wire.answer(), "[list direct]", "{version:?}: a push that the proxy does not see");
+        assert_eq!(wire.answer(), "[list direct]", "{version:?}: a push past the proxy");
         assert_eq!(wire.ask("PING"), "+PONG");
     })
 }
 
-fn who_waits_is_served_within_the_transaction_before_2_6() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
-        let mut carry_out = |commands: &[&str]| {
+fn a_blocked_client_is_served_within_the_transaction_before_2_6() -> Outcome {
+    every_blocking_version(|version, wire, other, server| {
+        let mut execute = |commands: &[&str]| {
             assert_eq!(other.ask("MULTI"), "+OK");
             for command in commands {
                 assert_eq!(other.ask(command), "+QUEUED");
@@ -183,41 +183,41 @@ fn who_waits_is_served_within_the_transaction_before_2_6() -> Outcome {
         let expired = if version < Played::V2_6 { ":0" } else { ":1" };
         wire.send("BLPOP first list 60");
         until_blocked(server, 1);
-        let done = carry_out(&["SET other 1", "RPUSH list token", "EXPIRE list 100", "GET other"]);
+        let done = execute(&["SET other 1", "RPUSH list item", "EXPIRE list 100", "GET other"]);
         assert_eq!(done, format!("[+OK :1 {expired} 1]"), "{version:?}");
-        assert_eq!(wire.answer(), "[list token]", "{version:?}");
+        assert_eq!(wire.answer(), "[list item]", "{version:?}");
         assert_eq!(wire.ask("EXISTS list"), ":0", "{version:?}");
 
-        // At once again, with nobody waiting: there is a list now.
-        assert_eq!(carry_out(&["RPUSH list token", "EXPIRE list 100"]), "[:1 :1]", "{version:?}");
-        // More items than one who waits: the rest is a list, which can expire.
+        // The same without a blocked client: the list remains.
+        assert_eq!(execute(&["RPUSH list item", "EXPIRE list 100"]), "[:1 :1]", "{version:?}");
+        // More items than blocked clients: the rest remains as a list, which can expire.
         wire.ask("DEL list");
         wire.send("BLPOP first list 60");
         until_blocked(server, 1);
-        let done = carry_out(&["RPUSH list token", "RPUSH list more", "EXPIRE list 100"]);
+        let done = execute(&["RPUSH list item", "RPUSH list more", "EXPIRE list 100"]);
         assert!(done.ends_with(":1]"), "{version:?}: {done}");
         assert!(wire.answer().starts_with("[list "), "{version:?}");
         assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}");
     })
 }
 
-fn a_list_that_is_gone_for_other_reasons() -> Outcome {
-    every_waiting_version(|version, wire, _, _| {
-        for (last, answer) in [("DEL list", ":1"), ("EXPIRE list -1", ":1"), ("RENAME list more", "+OK")] {
+fn a_list_that_the_transaction_itself_removes() -> Outcome {
+    every_blocking_version(|version, wire, _, _| {
+        for (last, reply) in [("DEL list", ":1"), ("EXPIRE list -1", ":1"), ("RENAME list more", "+OK")] {
             wire.ask("MULTI");
-            let queued = ["RPUSH list token", "EXPIRE list 100", last];
+            let queued = ["RPUSH list item", "EXPIRE list 100", last];
             assert_eq!(queued.map(|command| wire.ask(command)), ["+QUEUED"; 3]);
-            assert_eq!(wire.ask("EXEC"), format!("[:1 :1 {answer}]"), "{version:?}: {last}");
+            assert_eq!(wire.ask("EXEC"), format!("[:1 :1 {reply}]"), "{version:?}: {last}");
         }
     })
 }
 
-fn a_transaction_that_is_not_carried_out() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+fn a_transaction_that_is_not_executed() -> Outcome {
+    every_blocking_version(|version, wire, other, server| {
         let begin = |wire: &mut Wire| {
             wire.ask("MULTI");
             assert_eq!(
-                ["RPUSH list token", "EXPIRE list 100"].map(|command| wire.ask(command)),
+                ["RPUSH list item", "EXPIRE list 100"].map(|command| wire.ask(command)),
                 ["+QUEUED"; 2]
             );
         };
@@ -236,7 +236,7 @@ fn a_transaction_that_is_not_carried_out() -> Outcome {
 }
 
 fn a_timeout_is_in_whole_seconds() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+    every_blocking_version(|version, wire, other, server| {
         let words = match version {
             Played::V2_6 => "-ERR timeout is not an integer or out of range",
             _ => "-ERR timeout is not an integer",
@@ -244,7 +244,7 @@ fn a_timeout_is_in_whole_seconds() -> Outcome {
         for timeout in ["0.01", "soon"] {
             wire.send(&format!("BLPOP list {timeout}"));
             if version < Played::V2_2 {
-                // As 0: a fraction would have passed before this.
+                // It counts as 0: a fraction of a second would have passed by now.
                 wire.is_silent();
                 until_blocked(server, 1);
                 other.ask("RPUSH list item");
@@ -262,7 +262,7 @@ fn a_timeout_is_in_whole_seconds() -> Outcome {
 }
 
 fn a_timeout_passes() -> Outcome {
-    every_waiting_version(|version, wire, other, server| {
+    every_blocking_version(|version, wire, other, server| {
         for _ in 0..2 {
             let began = Instant::now();
             assert_eq!(wire.ask("BLPOP one two 1"), "*-1", "{version:?}");

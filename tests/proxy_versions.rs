@@ -1,4 +1,4 @@
-//! Old versions as the gate plays them: that what is known of them is what it does.
+//! Old versions of Redis as the proxy plays them: it does what is known of them.
 
 use std::thread;
 use std::time::Instant;
@@ -23,17 +23,17 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_second_expire_is_refused_before_2_2,
             a_time_to_live_is_in_whole_seconds_before_2_6,
             getset_clears_a_time_to_live,
-            what_could_not_be_queued_spoils_a_transaction_from_2_6,
+            a_refused_command_spoils_a_transaction_from_2_6,
             a_quirk_in_a_transaction_is_queued,
-            exec_over_the_memory_leaves_the_transaction_open,
-            a_limit_that_is_set_through_the_gate_counts,
-            a_real_server_is_what_it_is,
-            a_channel_is_listened_to,
+            exec_over_maxmemory_leaves_the_transaction_open,
+            a_limit_set_through_the_proxy_counts,
+            a_proxy_without_a_version_changes_nothing,
+            published_messages_reach_a_subscriber,
         ],
     )
 }
 
-/// One server for every version, each with a connection through a gate of its own and nothing in the database.
+/// Runs a test for every version: a connection through a new proxy, on one server with an empty database.
 pub(crate) fn every_version(test: impl Fn(Played, &mut Wire, &RedisServer)) -> Outcome {
     let server = RedisServer::start()?;
     for version in Played::ALL {
@@ -85,10 +85,10 @@ fn commands_appear_with_their_versions() -> Outcome {
         ["SCAN 0", "ROLE", "WAIT 0 0", "HELLO 3", "UNLINK key", "CLIENT SETINFO LIB-NAME x", "NONSENSE"];
     every_version(|version, wire, _| {
         for (command, since) in since {
-            let answer = wire.ask(command);
-            // What is carried out may be refused for other reasons, in words of their own.
-            let refused = ["unknown", "wrong number", "yntax"].iter().any(|words| answer.contains(words));
-            assert_eq!(refused, version < since, "{command} in {}: {answer}", version.number());
+            let reply = wire.ask(command);
+            // A known command may be refused for another reason, with another text.
+            let refused = ["unknown", "wrong number", "yntax"].iter().any(|words| reply.contains(words));
+            assert_eq!(refused, version < since, "{command} in {}: {reply}", version.number());
         }
         for command in never {
             assert!(wire.ask(command).starts_with("-ERR "), "{command} in {}", version.number());
@@ -136,7 +136,7 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 
 fn info_is_written_as_the_version_wrote_it() -> Outcome {
     use Played::{V1_2, V2_0, V2_2, V2_4, V2_6};
-    // The field, the first version that has it, and the last.
+    // The field, and the first and the last version that has it.
     let fields = [
         ("role", V1_2, V2_6),
         ("used_memory", V1_2, V2_6),
@@ -199,7 +199,7 @@ fn info_follows_the_role_of_the_real_server() -> Outcome {
         assert_eq!(field(&info, "master_port"), Some(master.port().to_string().as_str()));
         let info = Wire::to(&to_master.url()).ask("INFO");
         assert_eq!((field(&info, "role"), field(&info, "connected_slaves")), (Some("master"), Some("1")));
-        // Not which state: the master learns of the end of a synchronisation later than the replica.
+        // The state is left out: the master learns of the end of a synchronisation later than the replica.
         let listed = field(&info, "slave0").map(|replica| {
             let reported: Vec<&str> = replica.split(',').collect();
             (reported.len(), reported[..2].join(","))
@@ -238,7 +238,7 @@ fn a_second_expire_is_refused_before_2_2() -> Outcome {
             let kept = server.say(&["EXPIRETIME", "key"]).unwrap() == before;
             assert_eq!(kept, version < Played::V2_2, "{version:?}: {again}");
         }
-        assert_eq!(wire.ask("EXPIREAT key 1"), ":1", "{version:?}: a time that has passed deletes");
+        assert_eq!(wire.ask("EXPIREAT key 1"), ":1", "{version:?}: a time in the past deletes the key");
         assert_eq!(wire.ask("EXISTS key"), ":0");
         assert_eq!(wire.ask("EXPIRE key 100"), ":0", "{version:?}: there is no key");
     })
@@ -263,7 +263,7 @@ fn getset_clears_a_time_to_live() -> Outcome {
     })
 }
 
-fn what_could_not_be_queued_spoils_a_transaction_from_2_6() -> Outcome {
+fn a_refused_command_spoils_a_transaction_from_2_6() -> Outcome {
     every_version(|version, wire, _| {
         if version < Played::V2_0 {
             return assert_eq!(wire.ask("MULTI"), "-ERR unknown command");
@@ -298,7 +298,7 @@ fn a_quirk_in_a_transaction_is_queued() -> Outcome {
     Ok(())
 }
 
-fn exec_over_the_memory_leaves_the_transaction_open() -> Outcome {
+fn exec_over_maxmemory_leaves_the_transaction_open() -> Outcome {
     let over = "-ERR command not allowed when used memory > 'maxmemory'";
     for version in Played::ALL {
         let server = RedisServer::start_with("maxmemory 100mb")?;
@@ -317,7 +317,7 @@ fn exec_over_the_memory_leaves_the_transaction_open() -> Outcome {
         if version >= Played::V2_0 {
             assert_eq!(wire.ask("EXEC"), over, "{version:?}");
             assert_eq!(wire.ask("DISCARD"), "+OK", "{version:?}: it was still open");
-            assert_eq!(wire.ask("GET key"), "1", "{version:?}: nothing was carried out");
+            assert_eq!(wire.ask("GET key"), "1", "{version:?}: nothing was executed");
         }
         if version >= Played::V2_2 {
             assert_eq!((wire.ask("WATCH key"), wire.ask("UNWATCH")), ("+OK".into(), "+OK".into()));
@@ -332,7 +332,7 @@ fn exec_over_the_memory_leaves_the_transaction_open() -> Outcome {
     Ok(())
 }
 
-fn a_limit_that_is_set_through_the_gate_counts() -> Outcome {
+fn a_limit_set_through_the_proxy_counts() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_4, server.address())?;
     let mut wire = Wire::to(&proxy.url());
@@ -342,7 +342,7 @@ fn a_limit_that_is_set_through_the_gate_counts() -> Outcome {
     Ok(())
 }
 
-fn a_real_server_is_what_it_is() -> Outcome {
+fn a_proxy_without_a_version_changes_nothing() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
     let mut wire = Wire::to(&proxy.url());
@@ -354,7 +354,7 @@ fn a_real_server_is_what_it_is() -> Outcome {
     Ok(())
 }
 
-fn a_channel_is_listened_to() -> Outcome {
+fn published_messages_reach_a_subscriber() -> Outcome {
     let server = RedisServer::start()?;
     let old = Proxy::playing(Played::V1_2, server.address())?;
     assert_eq!(Wire::to(&old.url()).ask("SUBSCRIBE news"), "-ERR unknown command");

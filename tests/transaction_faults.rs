@@ -1,5 +1,5 @@
-//! What comes to harm in a transaction of Watched and Ttl: refusals, answers that get lost or come late, and connections that are
-//! not to be used again.
+//! Faults in the transactions of Watched and Ttl: refusals, replies that are lost or late, and connections that must not be used
+//! again.
 
 use std::sync::Arc;
 use std::thread;
@@ -16,23 +16,23 @@ use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
-        a_connection_that_cannot_be_brought_in_order_is_not_used_again,
+        a_connection_in_an_unknown_state_is_not_used_again,
         a_server_without_room_for_a_client_is_waited_for,
-        what_a_server_pushes_in_between_is_no_answer,
-        the_trips_of_a_release_share_one_time_out,
+        a_push_message_is_not_taken_for_a_reply,
+        the_round_trips_of_a_release_share_one_time_out,
         a_transaction_that_is_refused_is_discarded,
         a_server_over_its_memory_refuses_transactions_and_not_releases,
-        a_user_without_multi_changes_nothing_unguarded,
+        a_user_without_multi_changes_no_key_without_a_transaction,
         a_server_that_is_too_old_is_named,
-        the_answer_to_exec_is_lost_in_a_takeover,
-        the_answer_to_exec_is_lost_in_a_release,
-        a_look_that_gets_no_answer_is_done_once_more,
+        the_reply_to_exec_is_lost_in_a_takeover,
+        the_reply_to_exec_is_lost_in_a_release,
+        a_watch_without_a_reply_is_repeated_once,
         a_server_that_stops_in_a_transaction_takes_one_time_out,
     ];
     load::trials("transaction_faults", tests)
 }
 
-fn scene_and_key(
+fn scenario_and_key(
     load: Load,
     protocol: Protocol,
 ) -> Result<(Scenario, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
@@ -42,7 +42,7 @@ fn scene_and_key(
     Ok((scenario, key, lock))
 }
 
-fn a_connection_that_cannot_be_brought_in_order_is_not_used_again(load: Load) -> Outcome {
+fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
     let plain = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
         let client = redis::Client::open(url)?;
         Ok(Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?))
@@ -51,8 +51,8 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again(load: Load) ->
         Ok(Locker::builder(url)?.pool_size(1).build()?)
     };
     for pooled in [plain, own] {
-        // The command that is answered wrongly, and how many are sent with it, itself included.
-        for (command, said, trip) in [
+        // The command with the wrong reply, and the size of its batch.
+        for (command, reply, batch) in [
             ("UNWATCH", "-ERR not today\r\n", 1),
             ("EXEC", ":1\r\n", 1),
             ("WATCH", ":1\r\n", 2),
@@ -66,13 +66,13 @@ fn a_connection_that_cannot_be_brought_in_order_is_not_used_again(load: Load) ->
             if command == "UNWATCH" {
                 key.set("1895000000.5");
             }
-            scenario.proxy.next(command, Fault::Say(said));
-            // What becomes of the lock is tested elsewhere; here it is which connection comes next.
+            scenario.proxy.next(command, Fault::Say(reply));
+            // Other tests are about the lock; this one is about the connection of the next command.
             let _released = held.release();
-            let _peeked = lock.state()?;
+            let _state = lock.state()?;
             let asked = scenario.proxy.asked();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
-            let next = spoiled + trip;
+            let next = spoiled + batch;
             assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
         }
     }
@@ -87,7 +87,7 @@ fn a_server_without_room_for_a_client_is_waited_for(load: Load) -> Outcome {
         let pool = builder.build_unchecked(manager.clone());
         let locker = load.pipelining(Locker::with_managed_pool(pool.clone(), &manager));
         let held = Lock::new(&locker, "room", expiring().protocol(protocol))?.lock()?;
-        // The one connection that there is room for is in use for a while.
+        // The only connection that the server accepts is in use for a while.
         let busy = pool.get()?;
         server.say(&["CONFIG", "SET", "maxclients", "1"])?;
         let releasing = thread::spawn(move || held.release());
@@ -99,14 +99,14 @@ fn a_server_without_room_for_a_client_is_waited_for(load: Load) -> Outcome {
     Ok(())
 }
 
-fn what_a_server_pushes_in_between_is_no_answer(load: Load) -> Outcome {
+fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("push");
     let locker = scenario.open(Locker::builder(&format!("{}?protocol=resp3", scenario.proxy.url()))?);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
-    assert_eq!(lock.lock()?.release()?, CERTIFIED, "in the newer form of the protocol as well");
+    assert_eq!(lock.lock()?.release()?, CERTIFIED, "in RESP3 as well");
     let held = lock.lock()?;
-    // The real server gets no WATCH then, which is of no matter here.
+    // The real server gets no WATCH, which does not matter here.
     scenario.proxy.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
     assert_eq!(held.release()?, CERTIFIED);
     assert_eq!(
@@ -117,10 +117,10 @@ fn what_a_server_pushes_in_between_is_no_answer(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
-    // Together longer than the 2 s that a command may take, and each well within them: two trips, and two answers of one.
+fn the_round_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
+    // Together longer than the command timeout of 2 s, each well below it: in two round trips, and in one.
     for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
-        // What was sent is carried out later on, and would take the harm that is meant for the next.
+        // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
         let scenario = Scenario::under_load(load)?;
         let key = scenario.target.key("share");
         let locker = scenario.open(Locker::builder(&scenario.proxy.url())?);
@@ -130,7 +130,7 @@ fn the_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
         for command in late {
             scenario.proxy.next(command, Fault::AnswerLate(millis(1500)));
         }
-        let error = held.release().expect_err("no answer in time");
+        let error = held.release().expect_err("no reply in time");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
     }
     Ok(())
@@ -139,14 +139,14 @@ fn the_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
 fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
     let over = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
     for protocol in BOTH {
-        let (scenario, key, lock) = scene_and_key(load, protocol)?;
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
         let held = lock.lock()?;
         scenario.proxy.next("EXEC", over.clone());
         assert_eq!(held.release()?, UNCERTIFIED, "by a plain DEL");
         assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC DISCARD DEL");
         assert_eq!(key.value(), None);
         let connections = scenario.proxy.asked().iter().map(|asked| asked.connection).max();
-        assert_eq!(connections, Some(0), "the connection is in order again");
+        assert_eq!(connections, Some(0), "the connection is usable again");
 
         key.set(PAST);
         scenario.proxy.next("EXEC", over.clone());
@@ -158,7 +158,7 @@ fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
     Ok(())
 }
 
-/// The same on a real server whose memory is full. Up to 2.4 EXEC itself is refused; current ones queue nothing.
+/// The same on a real server whose memory is full. Up to 2.4 the server refuses EXEC itself; later ones refuse to queue.
 fn a_server_over_its_memory_refuses_transactions_and_not_releases(load: Load) -> Outcome {
     for played in [Some(Played::V2_2), Some(Played::V2_4), None] {
         let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
@@ -181,25 +181,25 @@ fn a_server_over_its_memory_refuses_transactions_and_not_releases(load: Load) ->
             server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
         }
         let connections: Vec<usize> = proxy.asked().iter().map(|asked| asked.connection).collect();
-        let in_order = connections.iter().all(|connection| *connection == 0);
-        assert!(in_order || played.is_none(), "{connections:?}");
+        let same = connections.iter().all(|connection| *connection == 0);
+        assert!(same || played.is_none(), "{connections:?}");
     }
     Ok(())
 }
 
-fn a_user_without_multi_changes_nothing_unguarded(load: Load) -> Outcome {
+fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outcome {
     let server = RedisServer::start_with("user weak on >pw ~* &* +@all -multi")?;
     let target = Target::of(&Arc::new(server));
     let key = target.key("weak");
     let url = target.url.replace("redis://", "redis://weak:pw@");
-    let (locker, _crowd) = load.open(Locker::builder(&url)?, Tolerance::Strict)?;
+    let (locker, _threads) = load.open(Locker::builder(&url)?, Tolerance::Strict)?;
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     for _ in 0..2 {
         key.set(PAST);
         let error = lock.lock().expect_err("MULTI is not permitted");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, UNWATCH, MULTI"]);
-        // A SET that follows a refused MULTI would have been carried out, whatever the key held by then.
+        // After a refused MULTI, SET would be executed whatever the key holds by then.
         assert_eq!(key.value().as_deref(), Some(PAST));
         key.delete();
         assert_eq!(lock.lock()?.release()?, UNCERTIFIED, "by the clocks");
@@ -209,13 +209,13 @@ fn a_user_without_multi_changes_nothing_unguarded(load: Load) -> Outcome {
 }
 
 fn a_server_that_is_too_old_is_named(load: Load) -> Outcome {
-    let (scenario, key, lock) = scene_and_key(load, Protocol::Ttl)?;
+    let (scenario, key, lock) = scenario_and_key(load, Protocol::Ttl)?;
     scenario.proxy.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
     let error = lock.lock().expect_err("no options of SET");
     assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
     assert_says(&error, &key, &["lacks the commands of the protocol Ttl", "2.6.12", "use Protocol::Auto"]);
 
-    let (scenario, key, lock) = scene_and_key(load, Protocol::Watched)?;
+    let (scenario, key, lock) = scenario_and_key(load, Protocol::Watched)?;
     scenario.proxy.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
     key.set(PAST);
     let error = lock.lock().expect_err("no WATCH");
@@ -225,18 +225,18 @@ fn a_server_that_is_too_old_is_named(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_exec_is_lost_in_a_takeover(load: Load) -> Outcome {
+fn the_reply_to_exec_is_lost_in_a_takeover(load: Load) -> Outcome {
     for protocol in BOTH {
         for fault in [Fault::CutAfter, Fault::CutBefore] {
-            let (scenario, key, lock) = scene_and_key(load, protocol)?;
+            let (scenario, key, lock) = scenario_and_key(load, protocol)?;
             key.set(PAST);
             scenario.proxy.next("EXEC", fault.clone());
             let held = lock.lock()?;
             let names = scenario.proxy.names()[1..].join(" ");
             match fault {
-                // Our bytes are there: proof enough.
+                // The key holds this client's value, which proves the takeover.
                 Fault::CutAfter => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET"),
-                // They are not: made anew, with another value.
+                // It does not: a new attempt with a new value.
                 _ => assert_eq!(names, "GET WATCH GET MULTI SET EXEC GET WATCH GET MULTI SET EXEC"),
             }
             assert_nothing_sent_twice(&scenario.proxy);
@@ -246,18 +246,18 @@ fn the_answer_to_exec_is_lost_in_a_takeover(load: Load) -> Outcome {
     Ok(())
 }
 
-fn the_answer_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
+fn the_reply_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
     for protocol in BOTH {
-        let (scenario, key, lock) = scene_and_key(load, protocol)?;
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
         let held = lock.lock()?;
         scenario.proxy.next("EXEC", Fault::CutAfter);
-        assert_eq!(held.release()?, UNCERTIFIED, "found out by reading");
+        assert_eq!(held.release()?, UNCERTIFIED, "found by reading");
         assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
         assert_eq!(key.value(), None);
 
         let held = lock.lock()?;
         scenario.proxy.next("EXEC", Fault::CutBefore);
-        let error = held.release().expect_err("it may still come");
+        let error = held.release().expect_err("it may still be executed");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
         assert_says(&error, &key, &["it frees itself when its lease has passed"]);
         assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 2);
@@ -265,9 +265,9 @@ fn the_answer_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_look_that_gets_no_answer_is_done_once_more(load: Load) -> Outcome {
+fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
     for protocol in BOTH {
-        let (scenario, key, lock) = scene_and_key(load, protocol)?;
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
         let held = lock.lock()?;
         scenario.proxy.next("WATCH", Fault::CutAfter);
         assert_eq!(held.release()?, CERTIFIED);
@@ -275,30 +275,30 @@ fn a_look_that_gets_no_answer_is_done_once_more(load: Load) -> Outcome {
         let held = lock.lock()?;
         scenario.proxy.next("WATCH", Fault::CutBefore);
         scenario.proxy.next("GET", Fault::CutAfter);
-        let error = held.release().expect_err("twice");
-        assert!(matches!(error, Error::Io { .. }), "nothing is in doubt: {error:?}");
+        let error = held.release().expect_err("both replies are lost");
+        assert!(matches!(error, Error::Io { .. }), "the key was only read: {error:?}");
         assert!(key.value().is_some(), "nothing was deleted");
     }
     Ok(())
 }
 
 fn a_server_that_stops_in_a_transaction_takes_one_time_out(load: Load) -> Outcome {
-    // The three answers to a transaction are waited for together, not one time-out of 2 s for each. The first comes after two of
-    // them, and only then is the server asked for the rest. The order of events is asserted, since load can stretch any time.
+    // One time-out of 2 s covers the three replies of a transaction. The first reply comes after twice that, and the proxy sends the
+    // rest of the batch only then. The test asserts the order of events, since load can stretch any time.
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("stops");
     let options = expiring().protocol(Protocol::Watched);
     let lock = Lock::new(&scenario.open(Locker::builder(&scenario.proxy.url())?), &key.key, options)?;
-    assert_eq!(lock.lock()?.release()?, CERTIFIED, "from now on a transaction goes in one trip");
+    assert_eq!(lock.lock()?.release()?, CERTIFIED, "the next transaction goes in one batch");
     let held = lock.lock()?;
     scenario.proxy.next("MULTI", Fault::AnswerLate(millis(4000)));
-    let error = held.release().expect_err("no answer");
+    let error = held.release().expect_err("no reply");
     assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
     let names = scenario.proxy.names();
     assert_eq!(
         names.iter().filter(|name| *name == "EXEC").count(),
         1,
-        "the time-out came before the first answer did: {names:?}"
+        "the time-out passed before the first reply: {names:?}"
     );
     assert!(key.value().is_some());
     Ok(())

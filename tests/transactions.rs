@@ -1,4 +1,4 @@
-//! What Watched and Ttl do that Classic cannot: their transactions on a real server.
+//! The transactions of Watched and Ttl on a real server.
 
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, SystemTime};
@@ -23,16 +23,16 @@ pub(crate) fn trials() -> Vec<Trial> {
         "transactions",
         tests![
             only_ttl_puts_a_time_to_live_on_the_key,
-            the_server_frees_the_lock_of_a_dead_holder,
-            another_s_key_is_never_deleted,
-            a_classic_loser_s_overwrite_is_deleted_without_a_certificate,
-            a_lock_that_overran_with_nobody_waiting_is_released_and_certified,
-            a_takeover_that_others_are_faster_at_overwrites_nothing,
-            a_key_that_is_written_after_the_look_is_not_deleted,
-            a_key_that_changed_before_the_look_is_left_before_anything_else_is_done,
-            a_connection_goes_back_to_its_pool_with_nothing_watched,
+            the_server_frees_the_lock_of_a_crashed_holder,
+            a_key_of_another_holder_is_never_deleted,
+            a_value_that_a_classic_loser_wrote_is_deleted_without_a_certificate,
+            a_lock_that_outlived_its_lease_without_contention_is_released_and_certified,
+            a_lost_takeover_overwrites_nothing,
+            a_key_that_is_written_after_it_was_read_is_not_deleted,
+            a_key_that_changed_before_it_was_watched_is_unwatched_first,
+            a_connection_returns_to_its_pool_with_nothing_watched,
             an_observer_finds_the_connection_in_the_pool,
-            a_lock_found_to_be_ours_is_had_at_once,
+            a_lock_found_to_be_granted_is_held_at_once,
         ],
     )
 }
@@ -61,33 +61,33 @@ fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
     Ok(())
 }
 
-fn the_server_frees_the_lock_of_a_dead_holder() -> Outcome {
+fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server).with(Protocol::Ttl);
-    let key = target.key("dead");
+    let key = target.key("crashed");
     mem::forget(target.lock(&key, LockOptions::expiring_after(millis(100))).lock()?);
     let until: f64 = key.value().expect("held").parse()?;
-    // Nobody asks for the lock: it goes by itself.
+    // No client asks for the lock: the server removes it.
     let end = SystemTime::now() + LONG;
     while key.value().is_some() {
-        assert!(SystemTime::now() < end, "the server does not free it");
+        assert!(SystemTime::now() < end, "the server does not remove it");
         thread::sleep(millis(10));
     }
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
-    assert!(now >= until, "freed at {now}, before {until}");
-    // Without an expiration there would be nothing for the server to go by.
+    assert!(now >= until, "removed at {now}, before {until}");
+    // Without an expiration there is no time to live.
     let error = Lock::new(&target.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
     assert!(matches!(&error, Err(Error::Options { .. })), "{error:?}");
     assert!(error.unwrap_err().to_string().contains("the protocol Ttl needs an expiration"));
     Ok(())
 }
 
-fn another_s_key_is_never_deleted() -> Outcome {
+fn a_key_of_another_holder_is_never_deleted() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     for protocol in BOTH {
         let target = Target::of(&server).with(protocol);
         let key = target.key("another");
-        // A gem's from 1.4.2 on, one without an expiration, a gem's far from ours, one of this library's close to ours.
+        // Of a gem from 1.4.2 on, of a lock without an expiration, of a gem at another time, of this library at about the same time.
         let ours = target.lock(&key, expiring()).lock()?;
         let close = format!("{}1234567", key.value().expect("held").split_at(18).0);
         assert_eq!(ours.release()?, CERTIFIED);
@@ -102,13 +102,13 @@ fn another_s_key_is_never_deleted() -> Outcome {
     Ok(())
 }
 
-fn a_classic_loser_s_overwrite_is_deleted_without_a_certificate() -> Outcome {
+fn a_value_that_a_classic_loser_wrote_is_deleted_without_a_certificate() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     for protocol in BOTH {
         let target = Target::of(&server).with(protocol);
         let key = target.key("loser");
         let held = target.lock(&key, expiring()).lock()?;
-        // As a gem writes it that asked 0.2 s later.
+        // The value of a gem that asks 0.2 s later.
         let until = held.expires_at().expect("it expires").timestamp_micros() + 1_200_000;
         key.set(&format!("{}.{:06}", until / 1_000_000, until % 1_000_000));
         assert_eq!(held.release()?, UNCERTIFIED);
@@ -117,30 +117,30 @@ fn a_classic_loser_s_overwrite_is_deleted_without_a_certificate() -> Outcome {
     Ok(())
 }
 
-fn a_lock_that_overran_with_nobody_waiting_is_released_and_certified() -> Outcome {
+fn a_lock_that_outlived_its_lease_without_contention_is_released_and_certified() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server).with(Protocol::Watched);
-    let key = target.key("overran");
+    let key = target.key("outlived");
     let held = target.lock(&key, LockOptions::expiring_after(millis(20))).lock()?;
     thread::sleep(millis(30));
     assert!(held.ensure_held().is_err(), "the lease has passed");
-    assert_eq!(held.release()?, CERTIFIED, "but nobody took the lock");
+    assert_eq!(held.release()?, CERTIFIED, "no other holder took the lock");
     assert_eq!(key.value(), None);
     Ok(())
 }
 
-/// Lets the answer to the GET after WATCH come late, and writes the key meanwhile.
-fn written_after_the_look(scenario: &Scenario, key: &crate::support::TestKey, value: &str, nth_get: usize) {
-    let seen = || scenario.proxy.names().iter().filter(|name| *name == "GET").count() >= nth_get;
-    while !seen() {
+/// Writes the key after the server has executed this GET, whose reply is delayed.
+fn write_after_get(scenario: &Scenario, key: &crate::support::TestKey, value: &str, nth_get: usize) {
+    let sent = || scenario.proxy.names().iter().filter(|name| *name == "GET").count() >= nth_get;
+    while !sent() {
         thread::sleep(millis(1));
     }
-    // The proxy has the command; the server has it a moment later.
+    // The proxy has read the command, and the server executes it a moment later.
     thread::sleep(millis(50));
     key.set(value);
 }
 
-fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
+fn a_lost_takeover_overwrites_nothing() -> Outcome {
     for protocol in BOTH {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("faster");
@@ -150,8 +150,8 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
         scenario.proxy.next("GET", Fault::AnswerLate(Duration::ZERO));
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
-        written_after_the_look(&scenario, &key, "1895000000.5", 2);
-        let error = contending.join().unwrap().expect_err("another was faster");
+        write_after_get(&scenario, &key, "1895000000.5", 2);
+        let error = contending.join().unwrap().expect_err("another client was faster");
         assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
         assert!(error.to_string().contains("last seen: held until 2030"), "{error}");
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
@@ -166,7 +166,7 @@ fn a_takeover_that_others_are_faster_at_overwrites_nothing() -> Outcome {
     Ok(())
 }
 
-fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
+fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
     for protocol in BOTH {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("written");
@@ -174,16 +174,16 @@ fn a_key_that_is_written_after_the_look_is_not_deleted() -> Outcome {
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let releasing = thread::spawn(move || held.release());
-        written_after_the_look(&scenario, &key, "1895000000.5", 1);
+        write_after_get(&scenario, &key, "1895000000.5", 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
-        // Looked at again after the transaction had failed, and left.
+        // Read again after the failed transaction, and left alone.
         assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
     }
     Ok(())
 }
 
-fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
+fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     let key = target.key("watched");
@@ -197,7 +197,7 @@ fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
     key.set("1895000000.5");
     assert_eq!(held.release()?, Release::Lost);
     assert!(lock.try_lock()?.is_none());
-    // If the key were watched still, this would come to nothing.
+    // A key that is still watched would make this transaction fail.
     key.set("1895000000.6");
     let mut connection = pool.get()?;
     let mut transaction = redis::pipe();
@@ -207,11 +207,11 @@ fn a_connection_goes_back_to_its_pool_with_nothing_watched() -> Outcome {
     drop(connection);
     key.delete();
     assert_eq!(lock.lock()?.release()?, CERTIFIED);
-    assert_eq!(id(), before, "and no connection was thrown away, for this or for a transaction");
+    assert_eq!(id(), before, "no connection was replaced");
     Ok(())
 }
 
-fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> Outcome {
+fn a_key_that_changed_before_it_was_watched_is_unwatched_first() -> Outcome {
     for (found, after) in [(Some("1895000000.5"), "UNWATCH"), (None, "UNWATCH SETNX")] {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("changed");
@@ -219,10 +219,10 @@ fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> 
         let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
         let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
         let lock = Lock::new(&locker, &key.key, options)?;
-        // The first look is answered late, and when it is, what it saw is no longer there.
+        // The reply to the first GET is late: by then the key holds another value.
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let contending = thread::spawn(move || lock.lock());
-        written_after_the_look(&scenario, &key, found.unwrap_or("gone in a moment"), 1);
+        write_after_get(&scenario, &key, found.unwrap_or("removed in a moment"), 1);
         if found.is_none() {
             key.delete();
         }
@@ -234,11 +234,11 @@ fn a_key_that_changed_before_the_look_is_left_before_anything_else_is_done() -> 
     Ok(())
 }
 
-/// Looks at the lock whenever something happens to it, through the same pool of one.
+/// Reads the key at an event, through the same pool of one.
 #[derive(Debug)]
-struct Curious(Locker, setnx_lock::Key, mpsc::Sender<bool>);
+struct ReadsTheKey(Locker, setnx_lock::Key, mpsc::Sender<bool>);
 
-impl Observe for Curious {
+impl Observe for ReadsTheKey {
     fn event(&self, event: &Event<'_>) {
         if let Event::NeverExpires { .. } = event {
             let lock = Lock::new(&self.0, &self.1, expiring()).unwrap();
@@ -252,24 +252,24 @@ fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
     let key = scenario.target.key("observer");
     key.set(PAST);
     let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).build()?;
-    let (sender, looked) = mpsc::channel();
-    let observed = locker.clone().observed_by(Curious(locker, key.key.clone(), sender));
+    let (sender, read) = mpsc::channel();
+    let observed = locker.clone().observed_by(ReadsTheKey(locker, key.key.clone(), sender));
     let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
     let lock = Lock::new(&observed, &key.key, options)?;
     scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
     let contending = thread::spawn(move || lock.try_lock());
-    written_after_the_look(&scenario, &key, "1", 1);
+    write_after_get(&scenario, &key, "1", 1);
     assert!(contending.join().unwrap()?.is_none());
-    assert!(looked.recv()?, "the connection that watched was free again");
+    assert!(read.recv()?, "the connection that watched was free again");
     Ok(())
 }
 
-fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
+fn a_lock_found_to_be_granted_is_held_at_once() -> Outcome {
     let scenario = Scenario::set()?;
     let key = scenario.target.key("late");
     key.set(PAST);
     let lock = scenario.lock(&key, expiring().protocol(Protocol::Watched));
-    // SETNX is lost on its way, and arrives when the key has been read and is about to be watched.
+    // SETNX is delayed: it is executed after the key has been read and before it is watched.
     scenario.proxy.next("SETNX", Fault::CutBefore);
     scenario.proxy.next("GET", Fault::AnswerLate(millis(200)));
     let contending = thread::spawn(move || lock.lock());
@@ -279,7 +279,7 @@ fn a_lock_found_to_be_ours_is_had_at_once() -> Outcome {
     thread::sleep(millis(50));
     key.set(&scenario.proxy.asked()[0].arguments[1]);
     let held = contending.join().unwrap()?;
-    // No time is spent on leaving what was watched: the lease runs.
+    // No UNWATCH: the lease is running.
     assert_eq!(scenario.proxy.names().join(" "), "SETNX GET WATCH GET");
     assert_eq!(held.release()?, CERTIFIED);
     Ok(())

@@ -28,7 +28,7 @@ const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Unpipelined, Load::Contended],
         "it is about commands that do not come from locks",
-        &["faults::a_late_answer_to_other_work_is_nobody_s"],
+        &["faults::a_late_reply_to_other_work_reaches_no_other_command"],
     ),
     (
         &[Load::Contended],
@@ -52,7 +52,7 @@ const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
         "the server does not reply, so the load threads keep every connection busy",
-        &["faults::a_server_that_accepts_and_never_answers", "faults::a_server_that_freezes_and_thaws"],
+        &["faults::a_server_that_accepts_and_never_replies", "faults::a_server_that_freezes_and_thaws"],
     ),
 ];
 

@@ -1,0 +1,205 @@
+//! Connections: addresses, passwords, sockets, TLS, and when a connection is opened, used again or replaced.
+
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
+
+use crate::servers::Fault;
+use crate::support::scenario::Scenario;
+use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    #[cfg(feature = "tls-rustls")]
+    let tls: &[(&str, Test)] = tests![tls_with_a_self_signed_certificate];
+    #[cfg(not(feature = "tls-rustls"))]
+    let tls: &[(&str, Test)] = tests![tls_without_the_feature_is_refused];
+    let mut trials = crate::support::trials("connections", tls);
+    trials.extend(crate::support::trials(
+        "connections",
+        tests![
+            a_password_and_a_database_number,
+            a_user_and_a_password,
+            a_unix_socket,
+            resp3_is_understood,
+            connections_are_opened_on_demand_and_used_again,
+            a_slow_connection_is_opened_once,
+            connections_to_a_restarted_server_are_replaced,
+            a_connection_that_was_idle_for_long_is_not_used,
+        ],
+    ));
+    trials
+}
+
+/// Acquires and releases a lock through `locker`, and looks for its key in `database`.
+pub(crate) fn works(locker: &Locker, server: &RedisServer, password: &str, database: i64) -> Outcome {
+    let lock = Lock::new(locker, "works", expiring())?;
+    let url = format!("redis://{password}{}/{database}", server.address());
+    let mut connection = redis::Client::open(url)?.get_connection()?;
+    let held = lock.lock()?;
+    assert!(connection.exists::<_, bool>("works")?, "not in database {database}");
+    drop(held);
+    assert!(!connection.exists::<_, bool>("works")?);
+    Ok(())
+}
+
+fn a_password_and_a_database_number() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let locker = Locker::open(&format!("redis://:secret@{}/7", server.address()))?;
+    works(&locker, &server, ":secret@", 7)?;
+    let error = Locker::open(&format!("redis://:secret@{}/99", server.address()))
+        .and_then(|locker| Lock::new(&locker, "k", expiring()))?
+        .lock()
+        .unwrap_err();
+    assert!(error.to_string().contains("no database of that number"), "{error}");
+    Ok(())
+}
+
+fn a_user_and_a_password() -> Outcome {
+    let server = RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists")?;
+    works(
+        &Locker::open(&format!("redis://worker:secret@{}/", server.address()))?,
+        &server,
+        "worker:secret@",
+        0,
+    )
+}
+
+fn a_unix_socket() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let address = format!("unix://{}?db=3&pass=secret", server.socket().display());
+    works(&Locker::open(&address)?, &server, ":secret@", 3)
+}
+
+#[cfg(feature = "tls-rustls")]
+fn tls_with_a_self_signed_certificate() -> Outcome {
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(["localhost".to_owned()])?;
+    let folder = tempfile::tempdir()?;
+    let file = |name: &str, text: String| -> std::io::Result<String> {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text)?;
+        Ok(path.display().to_string())
+    };
+    let (certificate, key) = (file("cert.pem", cert.pem())?, file("key.pem", signing_key.serialize_pem())?);
+    let port = crate::support::redis_server::free_port()?;
+    let server = RedisServer::start_with(&format!(
+        "tls-port {port}\ntls-cert-file {certificate}\ntls-key-file {key}\ntls-ca-cert-file {certificate}\ntls-auth-clients no"
+    ))?;
+    let url = format!("rediss://localhost:{port}/");
+    let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
+    let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
+    let brief = expiring().timeout(millis(200));
+
+    works(&Locker::with_client(client).build()?, &server, "", 0)?;
+
+    // Without it in the trusted roots, the certificate is refused.
+    let error = Lock::new(&Locker::open(&url)?, "works", brief)?.lock().unwrap_err();
+    assert!(matches!(error, setnx_lock::Error::NoConnection { .. }), "nothing was sent: {error}");
+    assert!(error.to_string().contains("certificate") && error.to_string().contains("localhost"), "{error}");
+    Ok(())
+}
+
+#[cfg(not(feature = "tls-rustls"))]
+fn tls_without_the_feature_is_refused() -> Outcome {
+    let error = Locker::open("rediss://localhost/").unwrap_err();
+    assert!(error.to_string().contains("TLS"), "{error}");
+    Ok(())
+}
+
+fn resp3_is_understood() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let locker = Locker::open(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
+    works(&locker, &server, ":secret@", 2)?;
+    let lock = Lock::new(&locker, "gone", expiring())?;
+    assert!(!lock.exists()?);
+    Ok(())
+}
+
+fn connections_are_opened_on_demand_and_used_again() -> Outcome {
+    let server = RedisServer::start()?;
+    // Without the connections that ask here: the server may not have noticed yet that an earlier one has closed.
+    let clients = || -> Result<usize, redis::RedisError> {
+        let mut asking = redis::Client::open(server.url())?.get_connection()?;
+        let list: String = redis::cmd("CLIENT").arg("LIST").query(&mut asking)?;
+        Ok(list.lines().filter(|line| !line.contains("cmd=client")).count())
+    };
+    let locker = Locker::builder(&server.url())?.pool_size(3).build()?;
+    assert_eq!(clients()?, 0, "opening connects to nothing");
+    let lock = Lock::new(&locker, "k", expiring().timeout(LONG))?;
+    for _ in 0..20 {
+        drop(lock.lock()?);
+    }
+    assert_eq!(clients()?, 1, "one thread at a time needs one connection");
+    let held = lock.lock()?;
+    let waiters: Vec<_> =
+        vec![lock; 8].into_iter().map(|lock| thread::spawn(move || lock.lock().map(drop))).collect();
+    thread::sleep(millis(30));
+    assert!(clients()? <= 3);
+    drop(held);
+    waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
+    Ok(())
+}
+
+fn a_slow_connection_is_opened_once() -> Outcome {
+    let scenario = Scenario::set()?;
+    let url = scenario.proxy.url().replace("redis://", "redis://:secret@");
+    scenario.target.connection().set_read_timeout(None)?;
+    let () = redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("secret")
+        .query(&mut scenario.target.connection())?;
+    scenario.proxy.next("AUTH", Fault::AnswerLate(millis(400)));
+    drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
+    let connections: std::collections::BTreeSet<usize> =
+        scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
+    assert_eq!(connections.len(), 1, "{:?}", scenario.proxy.asked());
+    Ok(())
+}
+
+fn connections_to_a_restarted_server_are_replaced() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(millis(900));
+    let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.connection_timeout(millis(1000)).build_unchecked(manager.clone());
+    let four: Vec<_> = (0..4).map(|_| pool.get()).collect::<Result<_, _>>()?;
+    drop(four);
+    assert_eq!(pool.state().idle_connections, 4);
+    let locker = Locker::with_managed_pool(pool, &manager);
+    let options = expiring().timeout(Duration::ZERO);
+    server.restart()?;
+    let lock = Lock::new(&locker, "restart:0", options)?;
+    let held = lock.lock()?;
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    // Without an expiration a lost reply is an error: at most once for each restart, not for each closed connection.
+    let unexpiring =
+        Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
+    drop(unexpiring.lock()?);
+    // A server that was down for some time is found again.
+    server.stop();
+    assert!(lock.lock().is_err());
+    thread::sleep(millis(700));
+    assert!(matches!(lock.lock(), Err(Error::NoConnection { .. })));
+    server.restart()?;
+    drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);
+    Ok(())
+}
+
+/// That the server has closed an idle connection shows only when a command is sent on it.
+fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
+    let server = RedisServer::start_with("timeout 5")?;
+    let locker = Locker::open(&server.url())?;
+    let (expiring, unexpiring) = (expiring(), LockOptions::held_until_released());
+    let held = [
+        Lock::new(&locker, "idle", expiring)?.lock()?,
+        Lock::new(&locker, "idle-unexpiring", unexpiring)?.lock()?,
+    ];
+    thread::sleep(millis(11_000));
+    for held in held {
+        assert_eq!(held.release()?, Release::Released { certified: false });
+    }
+    Ok(())
+}

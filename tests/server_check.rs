@@ -1,0 +1,162 @@
+//! The check of the server on each new connection: its role and its version, by INFO.
+
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use setnx_lock::{
+    ConnectError, Error, Lock, Locker, Manager, NoConnection, Protocol, RefusalKind, Release, Warning,
+};
+
+use crate::servers::{Fault, Played, Proxy};
+use crate::support::scenario::{Scenario, impatient};
+use crate::support::{Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "server_check",
+        tests![
+            a_proxy_that_disconnects_on_info_is_used_without_it,
+            a_replica_is_refused_before_anything_is_sent,
+            connections_to_a_master_that_becomes_a_replica_are_closed,
+            servers_that_are_too_old_and_do_not_reply_take_one_time_out,
+            a_server_is_checked_once_for_each_connection,
+            a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
+        ],
+    )
+}
+
+fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("proxy");
+    for _ in 0..4 {
+        scenario.proxy.next("INFO", Fault::CutBefore);
+    }
+    let lock = scenario.lock(&key, expiring());
+    assert!(lock.try_lock()?.is_some());
+    assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"]);
+    // The next connection sends INFO again.
+    let info = || scenario.proxy.everything().iter().filter(|asked| asked.name == "INFO").count();
+    assert_eq!(info(), 2);
+    scenario.proxy.next("SETNX", Fault::CutBefore);
+    assert!(lock.try_lock()?.is_some());
+    assert_eq!(info(), 4);
+    Ok(())
+}
+
+fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
+    let master = RedisServer::start()?;
+    // Up to 2.4 a replica takes writes, and only INFO reports its role.
+    let replica =
+        RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
+    let proxy = Proxy::playing(Played::V2_4, replica.address())?;
+    let locker = Locker::open(&proxy.url())?;
+    let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
+    let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { of, .. }), .. } = &error
+    else {
+        panic!("{error:?}")
+    };
+    assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
+    let text = crate::support::chain(&error);
+    assert!(
+        text.contains("the server cannot be used; lock on its master: it is a replica of 127.0.0.1:")
+            && text.contains("lock on its master"),
+        "{text}"
+    );
+    assert_eq!(proxy.names(), [""; 0], "only INFO was sent");
+    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
+
+    let unchecked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
+    let reported = unchecked.inspect()?;
+    let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
+    assert_eq!(written, None, "a replica is not written to");
+    assert!(matches!(reported.warnings()[..], [Warning::IsReplica { .. }, ..]), "{reported}");
+    assert!(reported.unsupported_reason(Protocol::Classic).is_some());
+    assert!(
+        Lock::new(&unchecked, "report", expiring())?.try_lock()?.is_some(),
+        "without the check a lock on a replica is granted"
+    );
+    Ok(())
+}
+
+fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
+    let (server, other) = (RedisServer::start()?, RedisServer::start()?);
+    let proxy = Proxy::before(server.address())?;
+    // A result of an earlier check would be available before the new one.
+    proxy.slow_down(|asked| if asked.name == "INFO" { millis(100) } else { Duration::ZERO });
+    let locker = Locker::builder(&proxy.url())?.pool_size(2).build()?;
+    let lock = Lock::new(&locker, "failover", expiring().timeout(Duration::ZERO))?;
+    // Opens both connections, so that one is left when the other is closed.
+    thread::scope(|scope| {
+        let readers: Vec<_> =
+            (0..8).map(|_| scope.spawn(|| (0..50).try_for_each(|_| lock.state().map(drop)))).collect();
+        readers.into_iter().try_for_each(|reader| reader.join().unwrap())
+    })?;
+    server.say(&["REPLICAOF", "127.0.0.1", &other.port().to_string()])?;
+    let error = lock.lock().expect_err("it takes no writes");
+    assert!(
+        matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::ReadOnly),
+        "{error:?}"
+    );
+    // All open connections are closed, and the next one is checked.
+    let error = lock.lock().expect_err("it is a replica");
+    assert!(
+        matches!(
+            error,
+            Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. }
+        ),
+        "{error:?}"
+    );
+    server.say(&["REPLICAOF", "NO", "ONE"])?;
+    // A check that was under way may still report the replica. An earlier result would fail all three.
+    assert!((0..3).any(|_| matches!(lock.try_lock(), Ok(Some(_)))), "the next check finds a master");
+    Ok(())
+}
+
+fn servers_that_are_too_old_and_do_not_reply_take_one_time_out() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(millis(300));
+    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
+    for _ in 0..4 {
+        proxy.next("PING", Fault::HalfOpen);
+    }
+    let lock =
+        Lock::new(&Locker::with_managed_pool(pool, &manager), "old", expiring().protocol(Protocol::Watched))?;
+    let error = lock.try_lock().expect_err("it does not reply");
+    assert!(matches!(error, Error::NoConnection { .. }), "nothing was sent: {error:?}");
+    // The first connection took all of the time.
+    assert_eq!(proxy.names(), ["PING"]);
+    Ok(())
+}
+
+fn a_server_is_checked_once_for_each_connection() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("asked");
+    let lock = Lock::new(&Locker::open(&scenario.proxy.url())?, &key.key, expiring())?;
+    for _ in 0..5 {
+        lock.try_with(|_| Ok::<_, Error>(()))?;
+    }
+    let names: Vec<String> = scenario.proxy.everything().into_iter().map(|asked| asked.name).collect();
+    assert_eq!(names[..3], ["INFO", "SETNX", "DEL"]);
+    assert_eq!(names.iter().filter(|name| *name == "INFO").count(), 1);
+    // A connection that is opened later is checked as well.
+    scenario.proxy.next("SETNX", Fault::CutBefore);
+    lock.try_with(|_| Ok::<_, Error>(()))?;
+    let everything = scenario.proxy.everything();
+    assert_eq!(everything.iter().filter(|asked| asked.name == "INFO").count(), 2);
+    let first_on_second = everything.iter().find(|asked| asked.connection != everything[0].connection);
+    assert_eq!(first_on_second.map(|asked| asked.name.as_str()), Some("INFO"));
+    Ok(())
+}
+
+fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let lock = Lock::new(&impatient(&proxy.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
+    let error = lock.lock().expect_err("too old");
+    assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
+    proxy.restart_as(Played::V2_2);
+    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    Ok(())
+}
