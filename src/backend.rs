@@ -47,7 +47,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         false
     }
 
-    /// Leaves a notification in a list, for a process that waits there. Sends nothing to a server that is too old for lists.
+    /// Leaves a notification in a list, for a process that waits there. Sends nothing to a server before 2.0, which has no BLPOP.
     fn send_notification(&self, _list: &[u8], _limits: &Limits<'_>) -> Result<(), Failure> {
         unreachable!("a lock on a backend that cannot listen has no notifications")
     }

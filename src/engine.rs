@@ -120,7 +120,7 @@ impl Engine {
         if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
     }
 
-    fn budget(&self, deadline: Option<Uptime>) -> Budget {
+    pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {
         Budget {
             deadline,
             unreachable_timeout: self.backend.unreachable_timeout(),

@@ -267,7 +267,9 @@ impl Error {
             Error::Refused { refusal, .. } => refused_for_now(refusal),
             Error::Inspection { cause } => match &**cause {
                 InspectionFailure::NoConnection { cause, .. } => may_pass(cause),
-                InspectionFailure::Refused(refusal) => refused_for_now(refusal),
+                InspectionFailure::ConnectionRefused(refusal) | InspectionFailure::InfoRefused(refusal) => {
+                    refused_for_now(refusal)
+                }
                 InspectionFailure::Lost(_) => true,
                 InspectionFailure::Forked => false,
             },
@@ -285,8 +287,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the caller may hold the lock although the call failed: the reply to a command that acquires or releases was lost.
-    /// An expiring lock frees itself then.
+    /// Returns whether the lock may be held although the call failed: the reply to a command that acquires, releases or clears it was
+    /// lost. An expiring lock frees itself then.
     #[must_use]
     pub fn may_hold_lock(&self) -> bool {
         matches!(self, Error::Unknown { .. })

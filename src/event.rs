@@ -58,7 +58,8 @@ pub enum Event<'a> {
         key: &'a Key,
         /// How long the call took.
         waited: Duration,
-        /// How often the server was asked for the lock; 0 if another thread handed it off, or if others were queued ahead all the time.
+        /// How often the server was asked for the lock; 0 if another thread handed it off, if others were queued ahead all the time, or
+        /// if the call ended before it began to wait.
         attempts: u32,
         /// Whether the lock was acquired, or why not. Contention is an error here, also where the call returns `None`:
         /// [`Error::is_contention`].
@@ -240,9 +241,9 @@ impl Observer {
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
-        log_event(event);
+        // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
+        let _ = catch_unwind(AssertUnwindSafe(|| log_event(event)));
         if let Some(observer) = &self.0 {
-            // I10: an observer that panics must not keep a lock from being released.
             let _ = catch_unwind(AssertUnwindSafe(|| observer.event(event)));
         }
     }

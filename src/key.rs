@@ -115,13 +115,24 @@ const LONGEST_SHOWN: usize = 256;
 
 impl fmt::Display for Cut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&CutAt(self.0, LONGEST_SHOWN), f)
+    }
+}
+
+/// The same with another limit.
+pub(crate) struct CutAt<'a>(pub(crate) &'a [u8], pub(crate) usize);
+
+impl fmt::Display for CutAt<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes, longest) = *self;
         // Escaping lengthens the text, never shortens it.
-        let start = Text(&self.0[..self.0.len().min(LONGEST_SHOWN + 1)]).to_string();
-        if start.len() <= LONGEST_SHOWN && self.0.len() <= LONGEST_SHOWN {
+        // With the bytes of a character that begins before the cut.
+        let start = Text(&bytes[..bytes.len().min(longest + 4)]).to_string();
+        if start.len() <= longest && bytes.len() <= longest {
             return f.write_str(&start);
         }
-        let end = (0..=LONGEST_SHOWN).rev().find(|end| start.is_char_boundary(*end)).unwrap_or(0);
-        write!(f, "{}… ({} bytes)", &start[..end], self.0.len())
+        let end = (0..=longest).rev().find(|end| start.is_char_boundary(*end)).unwrap_or(0);
+        write!(f, "{}… ({} bytes)", &start[..end], bytes.len())
     }
 }
 

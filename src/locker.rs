@@ -7,14 +7,14 @@ use std::process;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, Budget, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, ServerReport,
+    Backend, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, ServerReport,
 };
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::{Error, InspectionFailure};
 use crate::event::{Observe, Observer};
 use crate::identity::Identity;
-use crate::key::Key;
+use crate::key::{Cut, Key};
 pub use builder::LockerBuilder;
 
 /// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
@@ -67,7 +67,9 @@ impl Locker {
     /// [`Error::Address`] as [`open`](Self::open).
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
         let client = redis::Client::open(url);
-        client.map(Self::with_client).map_err(|error| Error::Address { problem: error.to_string() })
+        client
+            .map(Self::with_client)
+            .map_err(|error| Error::Address { problem: Cut(error.to_string().as_bytes()).to_string() })
     }
 
     /// Returns a builder of a locker that connects as `client` does: for what a URL cannot express,
@@ -138,25 +140,21 @@ impl Locker {
     /// # Ok::<(), setnx_lock::Error>(())
     /// ```
     pub fn inspect(&self) -> Result<ServerReport, Error> {
-        let Engine { identity, backend, .. } = &*self.engine;
+        let identity = &self.engine.identity;
         if !identity.is_this_process() {
             return Err(Error::Inspection { cause: Box::new(InspectionFailure::Forked) });
         }
         let probe = Key::from(format!("setnx-lock:probe:{}:{}", process::id(), identity.next_nonce()));
-        let budget = Budget {
-            deadline: None,
-            unreachable_timeout: backend.unreachable_timeout(),
-            command_timeout: backend.command_timeout(),
+        let limits = Limits::within(self.engine.budget(None), clock::now());
+        let cause = match self.inspector.inspect(&probe, &limits) {
+            Ok(Ok(report)) => return Ok(report),
+            Ok(Err(refusal)) => InspectionFailure::InfoRefused(refusal),
+            Err(Failure::NoConnection { cause, waited }) => InspectionFailure::NoConnection { cause, waited },
+            Err(Failure::Refused(refusal)) => InspectionFailure::ConnectionRefused(refusal),
+            Err(Failure::Lost(error)) => InspectionFailure::Lost(error),
+            Err(Failure::TooLate | Failure::TooOld(_)) => unreachable!("any time and any server will do"),
         };
-        self.inspector.inspect(&probe, &Limits::within(budget, clock::now())).map_err(|failure| {
-            let cause = Box::new(match failure {
-                Failure::NoConnection { cause, waited } => InspectionFailure::NoConnection { cause, waited },
-                Failure::Refused(refusal) => InspectionFailure::Refused(refusal),
-                Failure::Lost(error) => InspectionFailure::Lost(error),
-                Failure::TooLate | Failure::TooOld(_) => unreachable!("any time and any server will do"),
-            });
-            Error::Inspection { cause }
-        })
+        Err(Error::Inspection { cause: Box::new(cause) })
     }
 
     /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::ShutDown`], as does

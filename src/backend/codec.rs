@@ -57,11 +57,13 @@ fn set(mut cmd: redis::Cmd, entry: &Entry) -> redis::Cmd {
 
 /// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this
 /// command's.
-pub(super) fn read(command: &Command, replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+pub(super) fn read(
+    command: &Command,
+    mut replies: Vec<Value>,
+) -> Result<Result<Reply, Refusal>, TransportError> {
     if let Command::Exec(change) = command {
         return executed(command, change, replies);
     }
-    let mut replies = replies;
     if let Some(refusal) = replies.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
@@ -89,22 +91,25 @@ fn executed(
     change: &Change,
     replies: Vec<Value>,
 ) -> Result<Result<Reply, Refusal>, TransportError> {
-    // The first refusal is the reason; EXEC's own only repeats that there was one. After a refused MULTI nothing was sent.
+    // The first refusal is the reason; EXEC's own only repeats that there was one.
     if let Some(refusal) = replies.iter().take(2).find_map(refusal) {
         return Ok(Err(refusal));
     }
-    let Ok([_multi, _queued, exec]) = <[Value; 3]>::try_from(replies) else {
+    let Ok([_multi, queued, exec]) = <[Value; 3]>::try_from(replies) else {
         return Err(unexpected(command, None));
     };
-    let result = match &exec {
-        Value::Nil => return Ok(Ok(Reply::Executed(None))),
-        Value::Array(results) if results.len() == 1 => &results[0],
-        other => other,
-    };
-    match (change, result) {
-        (_, Value::ServerError(error)) => Ok(Err(error.clone().into())),
-        (Change::Set(_), Value::Okay) if matches!(exec, Value::Array(_)) => Ok(Ok(Reply::Executed(Some(1)))),
-        (Change::Del, Value::Int(n)) if matches!(exec, Value::Array(_)) => Ok(Ok(Reply::Executed(Some(*n)))),
+    if !matches!(&queued, Value::SimpleString(text) if text == "QUEUED") {
+        return Err(unexpected(command, Some(&queued)));
+    }
+    match &exec {
+        Value::Nil => Ok(Ok(Reply::Executed(None))),
+        Value::ServerError(error) => Ok(Err(error.clone().into())),
+        Value::Array(results) => match (change, results.as_slice()) {
+            (Change::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
+            (Change::Del, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+            (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
+            _ => Err(unexpected(command, Some(&exec))),
+        },
         _ => Err(unexpected(command, Some(&exec))),
     }
 }

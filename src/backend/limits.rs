@@ -15,6 +15,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) decided_at: Now,
     /// An unreachable server is waited for until here.
     pub(crate) reachable_by: Uptime,
+    /// A server that refuses connections for now is waited for until here.
+    pub(crate) accepted_by: Uptime,
     /// A connection that is in use, or is being opened, is waited for until here.
     pub(crate) connected_by: Uptime,
     /// The reply is waited for until here, where the connection knows time-outs.
@@ -42,17 +44,21 @@ impl Limits<'static> {
     pub(crate) fn within(budget: Budget, now: Now) -> Self {
         let Budget { deadline, unreachable_timeout, command_timeout } = budget;
         let patient_until = now.uptime.after(unreachable_timeout);
-        let (reachable_by, connected_by, answered_by) = match deadline {
+        let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
             Some(deadline) => {
                 let last = deadline.after(command_timeout);
-                (patient_until.min(deadline), last, last)
+                (patient_until.min(deadline), deadline, last, last)
             }
-            None => (patient_until, now.uptime.after(unreachable_timeout.max(command_timeout)), Uptime::MAX),
+            None => {
+                let last = now.uptime.after(unreachable_timeout.max(command_timeout));
+                (patient_until, last, last, Uptime::MAX)
+            }
         };
         Self {
             needs: Protocol::Classic,
             decided_at: now,
             reachable_by,
+            accepted_by,
             connected_by,
             answered_by,
             stop: StopCheck::NEVER,

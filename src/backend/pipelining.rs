@@ -1,5 +1,5 @@
 //! Pipelining the commands of several threads: who sends for whom, what goes over a connection together, and how a thread spends the
-//! wait. Knows nothing of what the commands mean.
+//! wait.
 
 mod batch;
 mod combiner;

@@ -270,6 +270,7 @@ mod tests {
             needs: Protocol::Classic,
             decided_at: clock::now(),
             reachable_by: answered_by,
+            accepted_by: answered_by,
             connected_by: answered_by,
             answered_by,
             stop: StopCheck::NEVER,

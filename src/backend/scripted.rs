@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Inspect, Limits, ServerReport, WatchedConnection};
+use super::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, WatchedConnection};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::protocol::lease::End;
@@ -54,7 +54,7 @@ impl Backend for ScriptedBackend {
 }
 
 impl Inspect for ScriptedBackend {
-    fn inspect(&self, _: &Key, _: &Limits<'_>) -> Result<ServerReport, Failure> {
+    fn inspect(&self, _: &Key, _: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
         unreachable!("it is not inspected")
     }
 }

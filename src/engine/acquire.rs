@@ -41,8 +41,9 @@ struct Wait<'a> {
     cancel_token: Option<&'a CancelToken>,
     began: Now,
     deadline: Option<Uptime>,
-    /// How often the server was asked for the lock so far.
+    /// How often the server was asked for the lock so far, in all rounds of the wait and in those before the present one.
     attempts: Cell<u32>,
+    earlier_attempts: Cell<u32>,
 }
 
 impl Engine {
@@ -56,7 +57,16 @@ impl Engine {
     ) -> Result<(Acquired, HoldMark), Error> {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let wait = Wait { engine: self, key, options, cancel_token, began, deadline, attempts: Cell::new(0) };
+        let wait = Wait {
+            engine: self,
+            key,
+            options,
+            cancel_token,
+            began,
+            deadline,
+            attempts: Cell::new(0),
+            earlier_attempts: Cell::new(0),
+        };
         let acquired = wait.acquire();
         let waited = clock::uptime().since(began.uptime);
         let (attempts, outcome) = match &acquired {
@@ -92,6 +102,7 @@ impl Wait<'_> {
             // I3: a thread that slept through the lease that was handed off to it is queued again, as the last.
             if acquired.lease.has_passed(acquired.at) {
                 self.engine.report(self.key, &mut vec![Note::LateGrant]);
+                self.earlier_attempts.set(self.attempts.get());
                 continue;
             }
             return Ok(acquired);
@@ -137,11 +148,11 @@ impl Wait<'_> {
                 Some(since) => Acquiring::waiting(self.params(), since, now),
             },
             Turn::Head(Some(observation)) => Acquiring::behind(self.params(), observation, now),
-            Turn::HandedOff(handoff, holder) => return self.accepted(handoff, holder, 0),
+            Turn::HandedOff(handoff, holder) => return self.accepted(handoff, holder),
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
             Turn::Over { seen: None, .. } => Acquiring::start(self.params(), now),
             Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
-                return Err(self.timed_out(0, seen, ahead, now));
+                return Err(self.timed_out(seen, ahead, now));
             }
         };
         self.attempt(attempt, action, now, looked, ticket)
@@ -157,10 +168,10 @@ impl Wait<'_> {
         ticket: &mut Option<Ticket>,
     ) -> Result<Acquired, Error> {
         let stop = || self.is_over();
-        let call = Call::new(self.engine, self.key, attempt.protocol(), self.deadline);
+        let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
         let mut call = call.stopped_by(StopCheck(&stop), self.engine.unreachable_timeout(self.began.uptime));
         loop {
-            self.attempts.set(attempt.attempts);
+            self.attempts.set(self.earlier_attempts.get() + attempt.attempts);
             match action {
                 Action::Send(_) => {}
                 // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
@@ -172,9 +183,9 @@ impl Wait<'_> {
             action = match action {
                 Action::Send(request) => {
                     let reply = call.send(&request, now);
-                    if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+                    let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+                    if replied && attempt.protocol() == Protocol::Auto {
                         attempt.decide_protocol(self.engine.backend.server_version());
-                        call.set_protocol(attempt.protocol());
                     }
                     now = clock::now();
                     looked = now.uptime;
@@ -202,7 +213,7 @@ impl Wait<'_> {
                     match woken {
                         Woken::Hint(Hint::Freed) => attempt.freed(now),
                         Woken::HandedOff(handoff, holder) => {
-                            return self.accepted(handoff, holder, attempt.attempts);
+                            return self.accepted(handoff, holder);
                         }
                         Woken::Hint(Hint::Changed) | Woken::Over => attempt.woken(now),
                     }
@@ -213,12 +224,12 @@ impl Wait<'_> {
                         Some(ticket) => ticket.enter(observation),
                         None => self.engine.queue.hold(self.key, observation),
                     };
-                    let (protocol, attempts) = (attempt.protocol(), attempt.attempts);
+                    let (protocol, attempts) = (attempt.protocol(), self.attempts.get());
                     let waited = now.uptime.since(self.began.uptime);
                     return Ok(Acquired { lease, protocol, holder, handoffs: 0, at: now, attempts, waited });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
-                    return Err(self.timed_out(attempt.attempts, attempt.seen.take(), 0, now));
+                    return Err(self.timed_out(attempt.seen.take(), 0, now));
                 }
                 Action::GiveUp(reason) => {
                     // Unless the outcome is unknown, the end of the wait from outside is the reason.
@@ -256,7 +267,7 @@ impl Wait<'_> {
     }
 
     /// A lock that another thread has handed off. One that comes after the wait was ended is released at once.
-    fn accepted(&self, handoff: Handoff, holder: HolderTicket, attempts: u32) -> Result<Acquired, Error> {
+    fn accepted(&self, handoff: Handoff, holder: HolderTicket) -> Result<Acquired, Error> {
         let at = clock::now();
         let (key, options) = (self.key, self.options);
         let Handoff { lease, protocol, handoffs, .. } = handoff;
@@ -268,7 +279,7 @@ impl Wait<'_> {
             return Err(ended);
         }
         let waited = at.uptime.since(self.began.uptime);
-        Ok(Acquired { lease, protocol, holder, handoffs, at, attempts, waited })
+        Ok(Acquired { lease, protocol, holder, handoffs, at, attempts: self.attempts.get(), waited })
     }
 
     fn params(&self) -> Params {
@@ -316,9 +327,9 @@ impl Wait<'_> {
         Ok(())
     }
 
-    fn timed_out(&self, attempts: u32, seen: Option<LockState>, ahead: usize, now: Now) -> Error {
+    fn timed_out(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Error {
         let details = Contention {
-            attempts,
+            attempts: self.attempts.get(),
             waited: now.uptime.since(self.began.uptime),
             seen,
             expiring: self.options.expiration.is_some(),

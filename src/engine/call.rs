@@ -18,6 +18,7 @@ use crate::version::Version;
 pub(super) struct Call<'a> {
     engine: &'a Engine,
     key: &'a Key,
+    /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
     stop: StopCheck<'a>,
@@ -29,7 +30,7 @@ pub(super) struct Call<'a> {
 }
 
 enum LastFailure {
-    TooOld(Version),
+    TooOld { version: Version, protocol: Protocol },
     Refused { command: &'static str, refusal: Refusal },
     NoConnection { cause: NoConnection, waited: Duration },
     Lost { command: &'static str, error: TransportError },
@@ -51,11 +52,6 @@ impl<'a> Call<'a> {
     pub(super) fn stopped_by(self, stop: StopCheck<'a>, unreachable_timeout: Duration) -> Self {
         let budget = Budget { unreachable_timeout, ..self.budget };
         Self { budget, stop, ..self }
-    }
-
-    /// Sets the protocol that the server must support from now on.
-    pub(super) fn set_protocol(&mut self, protocol: Protocol) {
-        self.protocol = protocol;
     }
 
     /// Runs rules that neither sleep nor wait, until they end.
@@ -84,7 +80,7 @@ impl<'a> Call<'a> {
 
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
         let limits = Limits {
-            needs: self.protocol,
+            needs: self.needs(&request.command),
             stop: self.stop,
             pipelined: self.engine.pipelining,
             ..Limits::within(self.budget, now)
@@ -95,7 +91,9 @@ impl<'a> Call<'a> {
         let (reply, failure) = match self.carry(request, &limits) {
             Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
-            Err(Failure::TooOld(version)) => (Reply::Refused, LastFailure::TooOld(version)),
+            Err(Failure::TooOld(version)) => {
+                (Reply::Refused, LastFailure::TooOld { version, protocol: limits.needs })
+            }
             Err(Failure::Refused(refusal)) => {
                 (Reply::Refused, LastFailure::Refused { command: request.command.name(), refusal })
             }
@@ -113,6 +111,16 @@ impl<'a> Call<'a> {
         };
         self.last_failure = Some(failure);
         reply
+    }
+
+    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
+    /// manages without transactions.
+    fn needs(&self, command: &Command) -> Protocol {
+        match (self.protocol, command) {
+            (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
+            (Protocol::Auto, _) => Protocol::Classic,
+            (protocol, _) => protocol,
+        }
     }
 
     /// A transaction goes to the connection that watches; every other command ends the watch first, so that a call never needs two
@@ -157,8 +165,8 @@ impl<'a> Call<'a> {
             (Some((command, cause)), _) if reason == GiveUp::Unknown => {
                 Error::Unknown { key, command, advice, cause }
             }
-            (_, Some(LastFailure::TooOld(version))) => {
-                Error::Unsupported { key, protocol: self.protocol, version: Some(version), refusal: None }
+            (_, Some(LastFailure::TooOld { version, protocol })) => {
+                Error::Unsupported { key, protocol, version: Some(version), refusal: None }
             }
             (_, Some(LastFailure::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
                 Some(protocol) => {

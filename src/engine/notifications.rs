@@ -103,7 +103,7 @@ impl Notifications {
             wanted.sent = None;
         }
         if let Failure::Refused(refusal) = &failure
-            && !(refusal.is_transient()
+            && !(refusal.passes_by_waiting()
                 || refusal.ends_blocking()
                 || refusal.kind() == RefusalKind::WrongType)
         {
@@ -214,7 +214,7 @@ impl Notifications {
                 observer.notify(&Event::NotificationsUnavailable { reason: &reason });
             }
             match failure {
-                Failure::Refused(refusal) if !(refusal.is_transient() || refusal.ends_blocking()) => {
+                Failure::Refused(refusal) if !(refusal.passes_by_waiting() || refusal.ends_blocking()) => {
                     return self.end(Some(REFUSED));
                 }
                 Failure::TooOld(_) => return self.end(Some(REFUSED)),

@@ -33,13 +33,13 @@ impl Engine {
         let deadline = began.uptime;
         let successor = if handoffs < options.handoff { holder.successor() } else { None };
         let successor = successor.filter(|(_, mode)| mode.accepts(protocol, lease));
-        let Some((successor, mode)) = successor else { return self.free(lock, lease, began, deadline) };
-        let mut call = Call::new(self, key, protocol, Some(deadline));
+        let Some((successor, mode)) = successor else { return self.free(lock, began, deadline) };
+        let mut call = Call::new(self, key, options.protocol, Some(deadline));
         let nonce = self.identity.next_nonce();
         let renewal = call.run(Renewing::start(protocol, lease, mode.expiration(), nonce, began), began);
         match renewal.map_err(|reason| not_released(call, reason, lease))? {
             // The attempt has taken time, and the lease may have passed meanwhile (I5).
-            Renewal::NotRenewed => self.free(lock, lease, clock::now(), deadline),
+            Renewal::NotRenewed => self.free(lock, clock::now(), deadline),
             Renewal::Lost { overwrote } => {
                 self.observer.notify(&Event::ValueOverwritten { key, winner: &overwrote });
                 Ok(Release::Lost)
@@ -54,7 +54,7 @@ impl Engine {
                     Some(holder) => {
                         let lease = &handoff.lease;
                         let lock = HeldLock { key, options, protocol, lease, handoffs, holder };
-                        self.free(lock, lease, clock::now(), deadline)?
+                        self.free(lock, clock::now(), deadline)?
                     }
                 };
                 Ok(found.confirms(outcome))
@@ -63,10 +63,10 @@ impl Engine {
     }
 
     /// Deletes the key by the rules. All replies come within the time of one command after the deadline.
-    fn free(&self, lock: HeldLock<'_>, lease: &Lease, now: Now, deadline: Uptime) -> Result<Release, Error> {
-        let HeldLock { key, options, protocol, holder, .. } = lock;
-        let mut call = Call::new(self, key, protocol, Some(deadline));
-        let outcome = call.run(Releasing::start(protocol, lease, now), now);
+    fn free(&self, lock: HeldLock<'_>, now: Now, deadline: Uptime) -> Result<Release, Error> {
+        let HeldLock { key, options, protocol, lease, holder, .. } = lock;
+        let mut call = Call::new(self, key, options.protocol, Some(deadline));
+        let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         if !matches!(outcome, Ok(Release::Released { .. })) {
             holder.end(Hint::Changed, false);

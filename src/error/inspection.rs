@@ -19,9 +19,12 @@ pub enum InspectionFailure {
         #[source]
         cause: NoConnection,
     },
+    /// The server refused the connection, or the user.
+    #[error("{0}")]
+    ConnectionRefused(Refusal),
     /// The server refused INFO, without which nothing is known of it.
     #[error("it refused INFO: {}", .0.text())]
-    Refused(Refusal),
+    InfoRefused(Refusal),
     /// Talking to the server failed.
     #[error(transparent)]
     Lost(TransportError),
@@ -33,8 +36,8 @@ pub enum InspectionFailure {
 impl InspectionFailure {
     pub(super) fn advice(&self) -> &'static str {
         match self {
-            InspectionFailure::NoConnection { .. } => "",
-            InspectionFailure::Refused(_) => "; permit INFO to this user",
+            InspectionFailure::NoConnection { .. } | InspectionFailure::ConnectionRefused(_) => "",
+            InspectionFailure::InfoRefused(_) => "; permit INFO to this user",
             InspectionFailure::Lost(_) => "; check the server and the network, then try again",
             InspectionFailure::Forked => "; open a new locker in the child",
         }

@@ -62,8 +62,10 @@ impl LockerBuilder {
         Self { manager: self.manager.command_timeout(limit), ..self }
     }
 
-    /// Limits how long a call retries while the server is unreachable: 5 s unless set, and at most the call's own timeout. Zero fails
-    /// at the first failure to connect, as the gem does.
+    /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
+    /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. Calls that do not
+    /// wait, as [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), never retry. A
+    /// server that refuses for now, since it is loading its data or has too many clients, is waited for up to the call's timeout.
     pub fn unreachable_timeout(self, limit: Duration) -> Self {
         Self { unreachable_timeout: limit, ..self }
     }

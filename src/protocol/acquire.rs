@@ -52,6 +52,8 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Acquiring {
     params: Params,
+    /// Whether the options say [`Protocol::Auto`].
+    auto: bool,
     state: State,
     unresolved: Unresolved,
     /// Since when replies have been lost in a row.
@@ -121,6 +123,7 @@ impl Acquiring {
 
     fn new(params: Params, seen: Option<LockState>) -> Self {
         Self {
+            auto: params.protocol() == Protocol::Auto,
             params,
             state: State::Sleeping,
             unresolved: Unresolved::default(),
@@ -196,6 +199,11 @@ impl Acquiring {
                 } else {
                     self.wait(now)
                 }
+            }
+            // Auto chose Watched by the server's version alone, and this server has no WATCH for this user.
+            (State::Confirming, Reply::Refused) if self.auto => {
+                self.params.options.protocol = Protocol::Classic;
+                self.read()
             }
             (_, Reply::Refused) => self.give_up(GiveUp::Refused),
             (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),

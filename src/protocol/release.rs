@@ -49,10 +49,17 @@ pub(crate) enum Releasing {
 }
 
 impl Releasing {
-    pub(crate) fn start(protocol: Protocol, lease: &Lease, now: Now) -> (Self, Step<Release>) {
+    /// Begins to release a lease that was acquired by `protocol`, where the options say `asked`.
+    pub(crate) fn start(
+        protocol: Protocol,
+        asked: Protocol,
+        lease: &Lease,
+        now: Now,
+    ) -> (Self, Step<Release>) {
         match (protocol, lease.end) {
             (Protocol::Watched | Protocol::Ttl, Some(end)) => {
-                let (releasing, step) = WatchedRelease::start(lease.value.clone(), end);
+                let or_classic = asked == Protocol::Auto;
+                let (releasing, step) = WatchedRelease::start(lease.value.clone(), end, or_classic);
                 (Self::Watched(releasing), step)
             }
             (Protocol::Auto | Protocol::Classic, _) | (_, None) => {

@@ -256,7 +256,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let lease = client.lease.take().ok_or("it holds nothing")?;
-        let (releasing, step) = Releasing::start(client.protocol(), &lease, now);
+        let (releasing, step) = Releasing::start(client.protocol(), client.options.protocol, &lease, now);
         client.releasing = Some(releasing);
         Ok(client.shown_release(step))
     }

@@ -8,8 +8,7 @@ use redis::{ConnectionLike, RedisResult, Value};
 
 use super::health::Health;
 use super::lock_connection::{LockConnection, collect, next_reply};
-use crate::backend::errors::Refusal;
-use crate::backend::errors::TransportError;
+use crate::backend::errors::{Refusal, TransportError};
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 

@@ -7,9 +7,7 @@ use redis::{
 };
 
 use super::server_info::{Role, ServerInfo};
-use crate::backend::errors::ConnectError;
-use crate::backend::errors::Refusal;
-use crate::backend::errors::TransportError;
+use crate::backend::errors::{ConnectError, Refusal, TransportError};
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 

@@ -7,7 +7,7 @@ use crate::backend::errors::ConnectError;
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 
-/// Shared by a manager, its connections and the window.
+/// Shared by a manager, its connections and their pool.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     /// r2d2 connects on threads of its own and keeps only the text of what went wrong.

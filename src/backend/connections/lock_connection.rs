@@ -1,16 +1,15 @@
 //! What a pooled connection must be able to do beyond carrying commands, and the one exchange of commands for replies that the
 //! library's commands go through: refusals are replies there, whatever the connection makes of them.
 
+use std::io;
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::Duration;
 
 use redis::{
-    Cmd, ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult,
-    ServerError, Value,
+    Cmd, ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
 };
 
-use crate::backend::errors::Refusal;
-use crate::backend::errors::TransportError;
+use crate::backend::errors::{Refusal, TransportError};
 use crate::version::Version;
 
 /// A connection of a pool that a [`Locker`](crate::Locker) can work with.
@@ -89,7 +88,7 @@ impl Exchange {
     }
 }
 
-/// Sends packed commands and receives their replies: the one place where a connection's errors are told from a server's refusals.
+/// Sends packed commands and receives their replies: the one place where a connection's errors and a server's refusals are kept apart.
 pub(in crate::backend) fn exchange(
     connection: &mut impl LockConnection,
     packed: &[u8],
@@ -97,17 +96,18 @@ pub(in crate::backend) fn exchange(
     limit: Duration,
 ) -> Exchange {
     let mut replies = Vec::with_capacity(count);
-    let ended = match connection.exchange(packed, count, limit, &mut replies) {
-        Ok(()) => None,
-        Err(error) => match ServerError::try_from(error) {
-            Ok(refusal) => {
-                replies.push(Value::ServerError(refusal));
-                None
-            }
-            Err(error) => Some(error.into()),
-        },
+    let Err(error) = connection.exchange(packed, count, limit, &mut replies) else {
+        return Exchange { replies, ended: None };
     };
-    Exchange { replies, ended }
+    // Of several commands it would be unknown which was refused.
+    if let Some(refusal) = Refusal::of(&error)
+        && count == 1
+        && replies.is_empty()
+        && let Ok(reply) = redis::parse_redis_value(format!("-{}\r\n", refusal.text()).as_bytes())
+    {
+        return Exchange { replies: vec![reply], ended: None };
+    }
+    Exchange { replies, ended: Some(error.into()) }
 }
 
 /// Sends one command and returns its reply, or the server's refusal.
@@ -117,10 +117,11 @@ pub(in crate::backend) fn ask(
     limit: Duration,
 ) -> Result<Result<Value, Refusal>, TransportError> {
     let replies = exchange(connection, &command.get_packed_command(), 1, limit).complete()?;
-    Ok(match replies.into_iter().next() {
-        Some(Value::ServerError(error)) => Err(error.into()),
-        reply => Ok(reply.unwrap_or(Value::Nil)),
-    })
+    match replies.into_iter().next() {
+        Some(Value::ServerError(error)) => Ok(Err(error.into())),
+        Some(reply) => Ok(Ok(reply)),
+        None => Err(TransportError::new(io::ErrorKind::InvalidData, "the connection returned no reply")),
+    }
 }
 
 /// Receives `count` replies. A server that refuses the first command and hangs up, because it has no room for a client, has read

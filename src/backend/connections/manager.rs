@@ -14,6 +14,7 @@ use super::health::Health;
 use super::lock_connection::{LockConnection as _, ask};
 use crate::backend::errors::ConnectError;
 use crate::clock;
+use crate::key::Cut;
 
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -115,7 +116,8 @@ impl Manager {
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ")
+    let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
+    Cut(words.as_bytes()).to_string()
 }
 
 impl fmt::Debug for Manager {

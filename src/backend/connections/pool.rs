@@ -8,10 +8,14 @@ use super::manager::{self, Manager};
 use crate::backend::errors::{ConnectError, Failure, NoConnection};
 use crate::backend::limits::Limits;
 use crate::clock::{self, Now, Uptime};
+use crate::key::Cut;
 
 /// How long r2d2 is left to open the first connection before we look whether that has failed, which it does not report, and how often
-/// we look then. r2d2 is not asked again so soon, since it opens one more connection each time it is asked.
+/// we look then, at first and later. r2d2 is not asked again so soon, since it opens one more connection each time it is asked.
 const LOOK: Duration = Duration::from_millis(2);
+const LATER_LOOK: Duration = Duration::from_millis(10);
+/// How long looking often lasts: as long as connecting usually takes.
+const LOOKS_OFTEN: Duration = Duration::from_millis(20);
 /// How long r2d2 is left to itself while there are connections, and how often it is asked to open one while there are none.
 const TURN: Duration = Duration::from_secs(1);
 /// How often we look whether the connections of a full pool are still open. Asking r2d2 is free then.
@@ -54,17 +58,21 @@ where
             };
             let now = clock::uptime();
             let over = now >= limits.connected_by || limits.stop.0();
-            let unreachable = over || now >= limits.reachable_by;
             let waited = now.since(began);
             match self.connect_failure(began, over) {
-                Some(error) if unreachable || !may_pass(&error) => {
+                Some(error) if over || now >= waits_until(&error, limits) => {
                     return Err(Failure::of_connecting(error, waited));
                 }
-                None if over => {
+                None if over || self.is_unreachable() && now >= limits.reachable_by => {
                     return Err(Failure::NoConnection { cause: reported.unwrap_or(missing), waited });
                 }
-                // r2d2 reports a cause once, and forgets it.
-                _ => reported = reported.or(Some(missing).filter(NoConnection::has_cause)),
+                // r2d2 reports a cause once, and forgets it: its own words, and a colon before the cause if there is one.
+                _ => match missing {
+                    NoConnection::Pool(text) if text.contains(": ") => {
+                        reported = reported.or(Some(NoConnection::Pool(text)));
+                    }
+                    _ => {}
+                },
             }
         }
     }
@@ -80,8 +88,10 @@ where
         let turn = if self.manager.is_none() {
             TURN
         } else if open == 0 {
-            if opening_since.is_some_and(|since| now.since(since) < TURN) {
-                thread::sleep(left.min(LOOK));
+            if let Some(opening) = opening_since.map(|since| now.since(since))
+                && opening < TURN
+            {
+                thread::sleep(left.min(if opening < LOOKS_OFTEN { LOOK } else { LATER_LOOK }));
                 return self.pool.try_get().ok_or(NoConnection::Connecting);
             }
             *opening_since = Some(now);
@@ -95,8 +105,13 @@ where
         self.pool.get_timeout(left.min(turn)).map_err(|error| match self.manager {
             Some(_) if open == 0 => NoConnection::Connecting,
             Some(_) => NoConnection::PoolExhausted,
-            None => NoConnection::Pool(error.to_string()),
+            None => NoConnection::Pool(Cut(error.to_string().as_bytes()).to_string()),
         })
+    }
+
+    /// Whether the pool of another manager, which does not report why, has no connection at all.
+    fn is_unreachable(&self) -> bool {
+        self.manager.is_none() && self.pool.state().connections == 0
     }
 
     /// Returns how connecting has failed, if that counts. While there are connections, a failure to open one more says nothing
@@ -114,12 +129,14 @@ where
     }
 }
 
-/// Whether waiting may help against this error.
-fn may_pass(error: &ConnectError) -> bool {
+/// Returns until when a connection is waited for after this error.
+fn waits_until(error: &ConnectError, limits: &Limits<'_>) -> Uptime {
     match error {
-        ConnectError::Refused(refusal) => refusal.is_transient(),
-        ConnectError::Failed(_) => true,
-        ConnectError::Replica { .. } | ConnectError::Panicked(_) => false,
+        ConnectError::Failed(_) => limits.reachable_by,
+        ConnectError::Refused(refusal) if refusal.passes_by_waiting() => limits.accepted_by,
+        ConnectError::Refused(_) | ConnectError::Replica { .. } | ConnectError::Panicked(_) => {
+            Uptime(Duration::ZERO)
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use crate::key::Cut;
 use crate::version::Version;
 
 /// Whether a server is a master or a replica.
@@ -46,9 +47,10 @@ impl ServerInfo {
         match self.get("role")? {
             "master" => Some(Role::Master),
             "slave" | "replica" => Some(Role::Replica {
-                of: self
-                    .get("master_host")
-                    .map(|host| format!("{host}:{}", self.get("master_port").unwrap_or("?"))),
+                of: self.get("master_host").map(|host| {
+                    let address = format!("{host}:{}", self.get("master_port").unwrap_or("?"));
+                    Cut(address.as_bytes()).to_string()
+                }),
             }),
             _ => None,
         }

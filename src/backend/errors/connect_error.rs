@@ -25,6 +25,6 @@ pub enum ConnectError {
     Failed(TransportError),
     /// The library that opens the connection panicked: for TLS, one that the program has not set up. It is called again after
     /// some seconds.
-    #[error("the panic says: {0}")]
+    #[error("connecting panicked: {0}")]
     Panicked(String),
 }

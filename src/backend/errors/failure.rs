@@ -47,15 +47,3 @@ pub enum NoConnection {
     #[error("{0}")]
     Pool(String),
 }
-
-impl NoConnection {
-    /// Whether it says more than that there was none.
-    pub(in crate::backend) fn has_cause(&self) -> bool {
-        match self {
-            NoConnection::PoolExhausted | NoConnection::Connecting => false,
-            NoConnection::Connect(_) => true,
-            // r2d2's own words, and a colon before the cause if there is one.
-            NoConnection::Pool(text) => text.contains(": "),
-        }
-    }
-}

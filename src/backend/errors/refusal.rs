@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use redis::{RedisError, ServerError};
+use redis::{ErrorKind, RedisError, ServerError};
 
 use crate::key::Cut;
 use crate::options::Protocol;
@@ -82,7 +82,16 @@ impl Refusal {
 
     /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
     pub(crate) fn of(error: &RedisError) -> Option<Self> {
-        ServerError::try_from(error.clone()).ok().map(Self::from)
+        match error.kind() {
+            ErrorKind::Server(_) | ErrorKind::Extension => {
+                Some(Self::of_parts(error.code().unwrap_or("ERR"), error.detail()))
+            }
+            _ => None,
+        }
+    }
+
+    fn of_parts(code: &str, details: Option<&str>) -> Self {
+        Self::new(details.map_or_else(|| code.to_owned(), |details| format!("{code} {details}")))
     }
 
     /// Returns what the refusal is about.
@@ -91,14 +100,14 @@ impl Refusal {
         self.kind
     }
 
-    /// Returns the server's own words.
+    /// Returns the server's own words, with control characters escaped; a long text is cut.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// Whether the server may accept the same command a moment later, without any change.
-    pub(crate) fn is_transient(&self) -> bool {
+    /// Whether the server may accept the same command a moment later, so that a call waits for it.
+    pub(crate) fn passes_by_waiting(&self) -> bool {
         matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
     }
 
@@ -128,10 +137,7 @@ impl Refusal {
 
 impl From<ServerError> for Refusal {
     fn from(error: ServerError) -> Self {
-        Self::new(match error.details() {
-            Some(details) => format!("{} {details}", error.code()),
-            None => error.code().to_owned(),
-        })
+        Self::of_parts(error.code(), error.details())
     }
 }
 

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use redis::RedisError;
 
-use crate::key::Cut;
+use crate::key::CutAt;
+
+/// How many bytes of text are kept: an address, and why.
+const LONGEST_TEXT: usize = 512;
 
 /// Talking to the server failed: a timeout, a closed connection, or bytes that are no reply of a Redis server.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -19,7 +22,7 @@ pub struct TransportError {
 
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
-        Self { kind, text: Cut(text.as_bytes()).to_string().into() }
+        Self { kind, text: CutAt(text.as_bytes(), LONGEST_TEXT).to_string().into() }
     }
 
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are

@@ -21,8 +21,8 @@ use crate::version::Version;
 
 /// What inspecting a server needs.
 pub(crate) trait Inspect: Send + Sync + fmt::Debug {
-    /// Asks the server what it is and can do, with the help of a key that nothing else uses.
-    fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<ServerReport, Failure>;
+    /// Asks the server what it is and can do, with the help of a key that nothing else uses. The inner error is the refusal of INFO.
+    fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure>;
 }
 
 impl<M: r2d2::ManageConnection> PooledBackend<M> {
@@ -45,7 +45,7 @@ impl<M: r2d2::ManageConnection> Inspect for PooledBackend<M>
 where
     M::Connection: LockConnection,
 {
-    fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<ServerReport, Failure> {
+    fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
         let mut retried = false;
         loop {
             let (mut connection, _) = self.pool.checkout(limits)?;
@@ -60,7 +60,7 @@ where
                     let _ = self.call(probe, &Request::at_any_time(Command::Del), &self.cleanup_limits());
                     return Err(Failure::Lost(error));
                 }
-                Ok(report) => return report.map_err(Failure::Refused),
+                Ok(report) => return Ok(report),
             }
         }
     }

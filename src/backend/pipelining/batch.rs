@@ -1,5 +1,6 @@
 //! One batch on a connection: the commands that go together, and the outcome of each.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use std::{io, iter, vec};
 
@@ -9,7 +10,7 @@ use crate::backend::codec;
 use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::clock::Now;
-use crate::key::Key;
+use crate::key::{Cut, Key};
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
@@ -97,11 +98,14 @@ pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Out
         }
         _ => return,
     };
-    let (key, name) = (&queued.key, command.name());
-    log::warn!(
-        target: "setnx_lock",
-        "lock {key}: {name} was carried out after its thread had given up waiting for the reply; {effect}"
-    );
+    let (key, name) = (Cut(queued.key.as_bytes()), command.name());
+    // I10: a logger may panic.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        log::warn!(
+            target: "setnx_lock",
+            "lock {key}: {name} was carried out after its thread had given up waiting for the reply; {effect}"
+        );
+    }));
 }
 
 /// The outcomes of the commands of a batch.
@@ -273,9 +277,9 @@ mod tests {
         let bulk = || Value::BulkString(b"x".to_vec());
         let (one, zero) = (Value::Int(1), Value::Int(0));
         let usual = [one.clone(), bulk(), zero.clone(), zero.clone()];
-        let with = |ticket: usize, value: Value| {
+        let with = |position: usize, value: Value| {
             let mut replies = usual.clone();
-            replies[ticket] = value;
+            replies[position] = value;
             replies
         };
         let too_many_clients = || refused("ERR max number of clients reached");

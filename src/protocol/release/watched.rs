@@ -14,6 +14,7 @@ use crate::protocol::{Change, GiveUp, Reply};
 /// | | 0 deleted: the server's time to live was over | done: expired if the lease has passed, else lost |
 /// | | not ours | the same |
 /// | | not looked, for want of a reply | once: look again, which changes nothing; then give up, nothing was deleted |
+/// | | not looked, since WATCH was refused, in Auto | the rules of Classic |
 /// | | not looked, or unsent | give up |
 /// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | the rules of Classic: what was found was ours |
 /// | | checked: absent, lease not passed | done: released, not certified |
@@ -21,6 +22,8 @@ use crate::protocol::{Change, GiveUp, Reply};
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedRelease {
     end: End,
+    /// Whether the rules of Classic will do where WATCH is refused, since Auto chose Watched by the server's version alone.
+    or_classic: bool,
     looked_again: bool,
     state: State,
 }
@@ -32,9 +35,9 @@ enum State {
 }
 
 impl WatchedRelease {
-    pub(super) fn start(value: Vec<u8>, end: End) -> (Self, Step<Release>) {
+    pub(super) fn start(value: Vec<u8>, end: End, or_classic: bool) -> (Self, Step<Release>) {
         let (change, request) = WatchedChange::start(value, end, Change::Del);
-        (Self { end, looked_again: false, state: State::Deleting(change) }, Step::Send(request))
+        (Self { end, or_classic, looked_again: false, state: State::Deleting(change) }, Step::Send(request))
     }
 
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step<Release> {
@@ -52,18 +55,21 @@ impl WatchedRelease {
                 self.looked_again = true;
                 Step::Send(change.look())
             }
+            Progress::NotLooked(GiveUp::Refused) if self.or_classic => self.fall_back(now),
             Progress::NotLooked(reason) => Step::GiveUp(reason),
             Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
-            Progress::Refused => {
-                let (releasing, step) = ClassicRelease::start(Some(self.end), now);
-                self.state = State::Fallback(releasing);
-                step
-            }
+            Progress::Refused => self.fall_back(now),
             Progress::Checked { holds: None, .. } if !self.end.has_passed(now) => {
                 Step::Done(Release::Released { certified: false })
             }
             Progress::Checked { .. } | Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
         }
+    }
+
+    fn fall_back(&mut self, now: Now) -> Step<Release> {
+        let (releasing, step) = ClassicRelease::start(Some(self.end), now);
+        self.state = State::Fallback(releasing);
+        step
     }
 
     fn not_ours(&self, now: Now) -> Release {

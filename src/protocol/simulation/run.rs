@@ -166,7 +166,8 @@ impl Run {
             Doing::Holding(lease) if one_in(3, choice) => self.clients[n].doing = Doing::Holding(lease),
             Doing::Holding(lease) if one_in(2, choice) => self.renew(n, lease, choice, now),
             Doing::Holding(lease) => {
-                let (releasing, step) = Releasing::start(self.clients[n].holds_by, &lease, now);
+                let (releasing, step) =
+                    Releasing::start(self.clients[n].holds_by, self.clients[n].protocol, &lease, now);
                 self.clients[n].releasing = Some(releasing);
                 self.act_on_release(n, step);
             }
