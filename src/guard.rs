@@ -255,4 +255,32 @@ mod tests {
         assert!(seen.iter().any(|event| event.starts_with("AcquireFinished")), "{seen:?}");
         assert!(seen.iter().any(|event| event.starts_with("Released")), "{seen:?}");
     }
+
+    /// The program's logger, in the unit tests: it panics at what this test sends.
+    struct PanickingLog;
+
+    impl log::Log for PanickingLog {
+        fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+            true
+        }
+
+        fn log(&self, record: &log::Record<'_>) {
+            if record.args().to_string().contains("panicking-log") {
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
+        }
+
+        fn flush(&self) {}
+    }
+
+    #[test]
+    fn a_logger_that_panics_keeps_no_lock_from_being_released() {
+        log::set_logger(&PanickingLog).unwrap();
+        log::set_max_level(log::LevelFilter::Trace);
+        let backend = ScriptedBackend::granting();
+        let locker = Locker::over(backend.clone());
+        let lock = Lock::new(&locker, "panicking-log", LockOptions::held_until_released()).unwrap();
+        drop(lock.lock().unwrap());
+        assert_eq!(commands(&backend), 2, "SETNX and DEL");
+    }
 }

@@ -14,6 +14,7 @@ use crate::options::{LockOptions, Protocol};
 pub(crate) use crate::protocol::acquire::Observation;
 use crate::protocol::lease::Lease;
 use crate::sync;
+use crate::version::Version;
 
 /// How a thread waits, for a holder that could hand its lock off.
 #[derive(Clone, Copy, Debug)]
@@ -29,13 +30,9 @@ impl WaitMode {
         self.0.expiration
     }
 
-    /// Whether a thread that waits so can take over a lock of this protocol and kind of lease.
-    pub(crate) fn accepts(&self, protocol: Protocol, lease: &Lease) -> bool {
-        let same_protocol = match self.0.protocol {
-            Protocol::Auto => protocol != Protocol::Ttl,
-            wanted => wanted == protocol,
-        };
-        same_protocol && self.0.expiration.is_some() == lease.end.is_some()
+    /// Whether a lock of this protocol and kind of lease, on a server of this version, can be handed off to a thread that waits so.
+    pub(crate) fn accepts(&self, protocol: Protocol, lease: &Lease, server: Option<Version>) -> bool {
+        self.0.protocol.on(server) == protocol && self.0.expiration.is_some() == lease.end.is_some()
     }
 
     /// Whether one of two threads can look at the lock for both.

@@ -137,7 +137,7 @@ fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
     let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;
     let error = locker.inspect().expect_err("no INFO");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
-    assert!(matches!(**cause, InspectionFailure::Refused(_)), "{error:?}");
+    assert!(matches!(**cause, InspectionFailure::InfoRefused(_)), "{error:?}");
     assert!(
         crate::support::chain(&error)
             .starts_with("cannot inspect the server; permit INFO to this user: it refused INFO: NOPERM")

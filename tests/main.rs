@@ -10,6 +10,7 @@
 //! | `wire` | the commands that a server executes |
 //! | `events` | the events that an observer receives |
 //! | `processes` | several processes lose no update, and a killed holder is taken over |
+//! | `auto` | Auto where the version says more than the server permits |
 //! | `boundaries` | a fault at every command: the call ends in time with a correct outcome, and the key is held or free |
 //! | `faults` | servers and networks that fail |
 //! | `refusals` | what the server or the library refuses |
@@ -25,12 +26,14 @@
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
 //! | `server_check` | the check of the role and version on each new connection |
+//! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy plays old versions correctly |
 //! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
 //! | `links` | the links of the documents lead somewhere |
 //! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
 
+mod auto;
 mod boundaries;
 mod cancellation;
 mod clocks;
@@ -65,6 +68,7 @@ mod queueing_faults;
 mod refusals;
 mod server_check;
 mod shared_batches;
+mod shared_pools;
 mod stress;
 mod support;
 mod transaction_faults;
@@ -97,6 +101,7 @@ fn main() -> ExitCode {
     let mut trials: Vec<Trial> = targets.iter().flat_map(contract::trials).collect();
     trials.extend(targets.iter().flat_map(interop::trials));
     for part in [
+        auto::trials(),
         boundaries::trials(),
         cancellation::trials(),
         clocks::trials(),
@@ -129,6 +134,7 @@ fn main() -> ExitCode {
         refusals::trials(),
         server_check::trials(),
         shared_batches::trials(),
+        shared_pools::trials(),
         stress::trials(),
         transaction_faults::trials(),
         transactions::trials(),

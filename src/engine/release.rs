@@ -32,7 +32,8 @@ impl Engine {
         let HeldLock { key, options, protocol, lease, handoffs, ref holder } = lock;
         let deadline = began.uptime;
         let successor = if handoffs < options.handoff { holder.successor() } else { None };
-        let successor = successor.filter(|(_, mode)| mode.accepts(protocol, lease));
+        let successor =
+            successor.filter(|(_, mode)| mode.accepts(protocol, lease, self.backend.server_version()));
         let Some((successor, mode)) = successor else { return self.free(lock, began, deadline) };
         let mut call = Call::new(self, key, options.protocol, Some(deadline));
         let nonce = self.identity.next_nonce();
