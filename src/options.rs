@@ -55,11 +55,11 @@ pub struct LockOptions {
 pub enum Protocol {
     /// [`Watched`](Self::Watched) where the server reported version 2.2 or later when the connection was opened, else
     /// [`Classic`](Self::Classic): on older servers, and where the version is unknown, as on connections of
-    /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call; a hold never mixes
-    /// two.
+    /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call. Where the server then
+    /// refuses WATCH, since this user may not send it, a takeover or a release goes on by the rules of Classic.
     ///
-    /// Beside gems from 1.4.3 on use [`Ttl`](Self::Ttl): after a crashed Watched or Classic holder, 8 such gems let two of themselves
-    /// in, in 9 of 25 rounds, with Ttl in none.
+    /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crashed Watched or Classic
+    /// holder, eight such programs let two of themselves have the lock at once in 9 of 25 rounds, after a Ttl holder in none of 25.
     Auto,
     /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
     /// what the gem sends.
@@ -70,10 +70,12 @@ pub enum Protocol {
     Classic,
     /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
     /// winner's value, and a release never deletes another's key, and can prove that no other holder had the lock meanwhile. For
-    /// servers from Redis 2.2 on; beside gems from 1.4.3 on use [`Ttl`](Self::Ttl), for the reason given at [`Auto`](Self::Auto).
+    /// servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl), for the
+    /// reason given at [`Auto`](Self::Auto).
     Watched,
     /// As [`Watched`](Self::Watched), and the key has a time to live, one second longer than the expiration, so that the server
-    /// itself frees the lock of a crashed holder. For servers from Redis 2.6.12 on, beside gems from 1.4.2 on. Needs an expiration.
+    /// itself frees the lock of a crashed holder. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from
+    /// 1.4.2 on use as well. Needs an expiration.
     Ttl,
 }
 
