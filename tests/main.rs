@@ -3,8 +3,10 @@
 //! | part | what it proves |
 //! |---|---|
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
+//! | `errors` | the errors of real failures: their causes, their classes, and what their texts never contain |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
+//! | `unreachable` | how long calls retry while the server is unreachable or loses their replies |
 //! | `proxy_versions`, `proxy_lists` | the gate before a server plays old versions as it should |
 //! | `proxy_faults`, `proxy_blocking` | it does harm as it should, and connections that wait for a list may come and go |
 //! | `golden` | the files in `compat/golden` are what Ruby makes, and keys are built as the gem builds them |
@@ -29,6 +31,8 @@
 //! | `notifications`, `notification_ends` | tokens that wake the next process, and what becomes of them if it does not wait |
 //! | `notification_faults` | what happens when wake-ups come to harm |
 //! | `wire` | what goes over the wire, as the server's MONITOR sees it |
+//! | `observers` | one event for each call that asks for a lock, beside the log |
+//! | `public_types` | every public type implements `Debug`, `Send` and `Sync` |
 //! | `package` | what the package promises: its dependencies, and the oldest Rust |
 
 mod boundaries;
@@ -36,6 +40,7 @@ mod cancellation;
 mod clocks;
 mod connections;
 mod contract;
+mod errors;
 mod events;
 mod faults;
 mod golden;
@@ -49,6 +54,7 @@ mod matrix;
 mod notification_ends;
 mod notification_faults;
 mod notifications;
+mod observers;
 mod package;
 mod pipelining;
 mod pipelining_faults;
@@ -59,6 +65,7 @@ mod proxy_blocking;
 mod proxy_faults;
 mod proxy_lists;
 mod proxy_versions;
+mod public_types;
 mod queueing;
 mod refusals;
 mod server_check;
@@ -67,6 +74,7 @@ mod support;
 mod transaction_faults;
 mod transactions;
 mod under_load;
+mod unreachable;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -103,8 +111,10 @@ fn main() -> ExitCode {
         pipelining::trials(),
         pipelining_faults::trials(),
         pipelining_leaders::trials(),
+        errors::trials(),
         events::trials(),
         faults::trials(),
+        unreachable::trials(),
         proxy_faults::trials(),
         proxy_lists::trials(),
         proxy_versions::trials(),
@@ -116,8 +126,10 @@ fn main() -> ExitCode {
         links::trials(),
         under_load::trials(),
         matrix::trials(),
+        observers::trials(),
         package::trials(),
         pools::trials(),
+        public_types::trials(),
         processes::trials(),
         refusals::trials(),
         stress::trials(),
