@@ -1,6 +1,6 @@
 //! A key: the bytes that name a lock on the server. Knows how parts are joined; knows nothing of what the key holds.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::sync::Arc;
 
 /// The name of a lock on the server: any bytes, as Redis allows.
@@ -95,15 +95,36 @@ impl fmt::Debug for Key {
 /// Bytes shown to a person: text as it is, control characters and what is not UTF-8 escaped.
 struct Text<'a>(&'a [u8]);
 
-impl fmt::Display for Text<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl Text<'_> {
+    /// Writes the text piece by piece, a character or an escape at a time, as long as `write` returns `true`.
+    fn pieces(&self, mut write: impl FnMut(fmt::Arguments<'_>) -> bool) {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                if c.is_control() { write!(f, "{}", c.escape_default())? } else { write!(f, "{c}")? }
+                let goes_on = match c.is_control() {
+                    true => write(format_args!("{}", c.escape_default())),
+                    false => write(format_args!("{c}")),
+                };
+                if !goes_on {
+                    return;
+                }
             }
-            write!(f, "{}", chunk.invalid().escape_ascii())?;
+            for byte in chunk.invalid() {
+                if !write(format_args!("\\x{byte:02x}")) {
+                    return;
+                }
+            }
         }
-        Ok(())
+    }
+}
+
+impl fmt::Display for Text<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut outcome = Ok(());
+        self.pieces(|piece| {
+            outcome = f.write_fmt(piece);
+            outcome.is_ok()
+        });
+        outcome
     }
 }
 
@@ -125,14 +146,18 @@ pub(crate) struct CutAt<'a>(pub(crate) &'a [u8], pub(crate) usize);
 impl fmt::Display for CutAt<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(bytes, longest) = *self;
-        // Escaping lengthens the text, never shortens it.
-        // With the bytes of a character that begins before the cut.
-        let start = Text(&bytes[..bytes.len().min(longest + 4)]).to_string();
-        if start.len() <= longest && bytes.len() <= longest {
-            return f.write_str(&start);
-        }
-        let end = (0..=longest).rev().find(|end| start.is_char_boundary(*end)).unwrap_or(0);
-        write!(f, "{}… ({} bytes)", &start[..end], bytes.len())
+        let (mut shown, mut is_cut) = (String::new(), false);
+        Text(bytes).pieces(|piece| {
+            let whole = shown.len();
+            let written = shown.write_fmt(piece).is_ok();
+            is_cut = shown.len() > longest;
+            if is_cut {
+                shown.truncate(whole);
+            }
+            written && !is_cut
+        });
+        f.write_str(&shown)?;
+        if is_cut { write!(f, "… ({} bytes)", bytes.len()) } else { Ok(()) }
     }
 }
 
@@ -162,5 +187,12 @@ mod tests {
         assert_eq!(Cut("é".repeat(200).as_bytes()).to_string(), format!("{}… (400 bytes)", "é".repeat(128)));
         let escaped = Cut(&[0xff; 20_000_000]).to_string();
         assert_eq!(escaped, format!("{}… (20000000 bytes)", "\\xff".repeat(64)));
+        let text = format!("a{}", "\u{1}".repeat(300));
+        assert_eq!(
+            Cut(text.as_bytes()).to_string(),
+            format!("a{}… (301 bytes)", "\\u{1}".repeat(51)),
+            "no half escape"
+        );
+        assert_eq!(CutAt(b"abc", 2).to_string(), "ab… (3 bytes)");
     }
 }

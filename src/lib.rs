@@ -1,9 +1,9 @@
 //! Distributed locks on one Redis server, version 1.2 or later. A client acquires a lock by storing its expiry time with SETNX; another
-//! takes over an expired one with GETSET, or by a transaction where the server supports it. Calls block; all threads of a program share
+//! takes over an expired one with GETSET or, with another [`Protocol`], by a transaction. Calls block; all threads of a program share
 //! a pool of connections. Keys and values are those of the Ruby gem redis-objects.
 //!
 //! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock. All clients of a key
-//! need clocks clearly less than a second apart, and the same expiration. A failover to a replica can lose a lock.
+//! need clocks clearly less than a second apart and, in Classic, the same expiration. A failover to a replica can lose a lock.
 //! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
 //!
 //! ```no_run

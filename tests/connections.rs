@@ -98,7 +98,8 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     // Without it in the trusted roots, the certificate is refused.
     let error = Lock::new(&Locker::open(&url)?, "works", brief)?.lock().unwrap_err();
     assert!(matches!(error, setnx_lock::Error::NoConnection { .. }), "nothing was sent: {error}");
-    assert!(error.to_string().contains("certificate") && error.to_string().contains("localhost"), "{error}");
+    let text = crate::support::chain(&error);
+    assert!(text.contains("certificate") && text.contains("localhost"), "{text}");
     Ok(())
 }
 

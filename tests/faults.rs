@@ -89,7 +89,7 @@ fn a_server_that_accepts_and_never_replies(load: Load) -> Outcome {
         assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
         let text = crate::support::chain(&error);
         assert!(
-            text.contains("gave no answer within")
+            text.contains("gave no reply within")
                 && text.contains("if the lock was acquired, it frees itself"),
             "{text}"
         );

@@ -8,7 +8,10 @@
 //! | `matrix` | which lock takes over which, of the gem's and of this library's |
 //! | `golden` | the files in `compat/golden` are what Ruby writes, and keys are built as the gem builds them |
 //! | `wire` | the commands that a server executes |
-//! | `events` | the events that an observer receives |
+//! | `events`, `observers` | the events that an observer receives, and how observers and the log work together |
+//! | `errors` | what errors say, their sources, how they are classified, and what they never show |
+//! | `public_types` | what every public type implements |
+//! | `unreachable` | how long calls retry while the server is unreachable |
 //! | `processes` | several processes lose no update, and a killed holder is taken over |
 //! | `auto` | Auto where the version says more than the server permits |
 //! | `boundaries` | a fault at every command: the call ends in time with a correct outcome, and the key is held or free |
@@ -39,6 +42,7 @@ mod cancellation;
 mod clocks;
 mod connections;
 mod contract;
+mod errors;
 mod events;
 mod faults;
 mod golden;
@@ -53,6 +57,7 @@ mod notification_ends;
 mod notification_faults;
 mod notification_order;
 mod notifications;
+mod observers;
 mod package;
 mod pipelining;
 mod pipelining_faults;
@@ -63,6 +68,7 @@ mod proxy_blocking;
 mod proxy_faults;
 mod proxy_lists;
 mod proxy_versions;
+mod public_types;
 mod queueing;
 mod queueing_faults;
 mod refusals;
@@ -73,6 +79,7 @@ mod stress;
 mod support;
 mod transaction_faults;
 mod transactions;
+mod unreachable;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -106,6 +113,7 @@ fn main() -> ExitCode {
         cancellation::trials(),
         clocks::trials(),
         connections::trials(),
+        errors::trials(),
         events::trials(),
         faults::trials(),
         golden::trials(),
@@ -119,6 +127,7 @@ fn main() -> ExitCode {
         notification_faults::trials(),
         notification_order::trials(),
         notifications::trials(),
+        observers::trials(),
         package::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),
@@ -129,6 +138,7 @@ fn main() -> ExitCode {
         proxy_faults::trials(),
         proxy_lists::trials(),
         proxy_versions::trials(),
+        public_types::trials(),
         queueing::trials(),
         queueing_faults::trials(),
         refusals::trials(),
@@ -138,6 +148,7 @@ fn main() -> ExitCode {
         stress::trials(),
         transaction_faults::trials(),
         transactions::trials(),
+        unreachable::trials(),
         wire::trials(),
     ] {
         trials.extend(part);

@@ -1,9 +1,11 @@
-//! What the package promises: which crates it brings along, and the oldest Rust it builds with.
+//! What a user of the package gets: its files, its dependencies, and the oldest Rust that builds it.
 
 use std::collections::BTreeSet;
+use std::process::Command;
+use std::{env, fs};
 
 use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
-use libtest_mimic::Trial;
+use libtest_mimic::{Failed, Trial};
 
 use crate::support::{Outcome, tests};
 
@@ -12,14 +14,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         "package",
         tests![
             the_library_depends_on_these_five_crates_and_no_others,
-            nothing_in_the_locked_tree_needs_a_newer_rust_than_we_say,
+            nothing_in_the_locked_tree_needs_a_newer_rust_than_declared,
+            the_package_has_the_library_and_its_documents_only,
+            the_package_is_small,
         ],
     )
 }
 
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+
 fn metadata() -> Result<Metadata, cargo_metadata::Error> {
-    let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
-    MetadataCommand::new().manifest_path(manifest).other_options(vec!["--locked".into()]).exec()
+    MetadataCommand::new().manifest_path(MANIFEST).other_options(vec!["--locked".into()]).exec()
 }
 
 fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
@@ -31,20 +36,21 @@ fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
     Ok(())
 }
 
-fn nothing_in_the_locked_tree_needs_a_newer_rust_than_we_say() -> Outcome {
+fn nothing_in_the_locked_tree_needs_a_newer_rust_than_declared() -> Outcome {
     let metadata = metadata()?;
-    let ours = metadata.root_package().expect("this package").rust_version.clone().expect("it is declared");
+    let declared =
+        metadata.root_package().expect("this package").rust_version.clone().expect("a rust-version");
     let newer: Vec<String> = in_the_library(&metadata)
         .filter_map(|package| {
-            package.rust_version.as_ref().filter(|needed| **needed > ours).map(|needed| (package, needed))
+            package.rust_version.as_ref().filter(|needed| **needed > declared).map(|needed| (package, needed))
         })
         .map(|(package, needed)| format!("{} {} needs Rust {needed}", package.name, package.version))
         .collect();
-    assert!(newer.is_empty(), "with Rust {ours}: {newer:?}");
+    assert!(newer.is_empty(), "with Rust {declared}: {newer:?}");
     Ok(())
 }
 
-/// The packages that a user of the library builds: reached by normal dependencies alone.
+/// The packages that a user of the library builds: those that normal dependencies lead to.
 fn in_the_library(metadata: &Metadata) -> impl Iterator<Item = &Package> {
     let resolve = metadata.resolve.as_ref().expect("resolved");
     let mut found = BTreeSet::new();
@@ -60,4 +66,43 @@ fn in_the_library(metadata: &Metadata) -> impl Iterator<Item = &Package> {
         }
     }
     metadata.packages.iter().filter(move |package| found.contains(&package.id))
+}
+
+/// The output of `cargo package` with these arguments.
+fn cargo_package(arguments: &[&str]) -> Result<String, Failed> {
+    let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["package", "--allow-dirty", "--offline", "--manifest-path", MANIFEST])
+        .args(arguments)
+        .output()?;
+    if !output.status.success() {
+        return Err(Failed::from(String::from_utf8_lossy(&output.stderr).into_owned()));
+    }
+    Ok(String::from_utf8(output.stdout)?)
+}
+
+fn the_package_has_the_library_and_its_documents_only() -> Outcome {
+    let list = cargo_package(&["--list"])?;
+    for file in ["src/lib.rs", "README.md", "docs/limits.md", "LICENSE-MIT", "LICENSE-APACHE"] {
+        assert!(list.lines().any(|line| line == file), "{file} is missing: {list}");
+    }
+    let left_out = ["tests/", "benches/src/", ".ci/", ".github/", "scripts/", "compat/ruby/"];
+    let stray: Vec<&str> =
+        list.lines().filter(|file| left_out.iter().any(|folder| file.starts_with(folder))).collect();
+    assert!(stray.is_empty(), "{stray:?}");
+    Ok(())
+}
+
+fn the_package_is_small() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let target = folder.path().display().to_string();
+    cargo_package(&["--no-verify", "--quiet", "--target-dir", &target])?;
+    let mut packages = Vec::new();
+    for entry in fs::read_dir(folder.path().join("package"))? {
+        let entry = entry?;
+        if entry.path().extension().is_some_and(|extension| extension == "crate") {
+            packages.push(entry.metadata()?.len());
+        }
+    }
+    assert!(matches!(packages[..], [1..250_000]), "{packages:?} bytes, compressed");
+    Ok(())
 }

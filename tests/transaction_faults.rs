@@ -38,7 +38,8 @@ fn scenario_and_key(
 ) -> Result<(Scenario, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("transaction");
-    let lock = scenario.lock(&key, expiring().protocol(protocol));
+    let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.pool_size(1));
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
     Ok((scenario, key, lock))
 }
 

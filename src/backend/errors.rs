@@ -8,5 +8,6 @@ mod transport_error;
 pub use connect_error::ConnectError;
 pub(crate) use failure::Failure;
 pub use failure::NoConnection;
+pub(super) use refusal::without_arguments;
 pub use refusal::{Refusal, RefusalKind};
 pub use transport_error::TransportError;

@@ -5,7 +5,7 @@ use std::{mem, thread};
 
 use super::lock_connection::LockConnection;
 use super::manager::{self, Manager};
-use crate::backend::errors::{ConnectError, Failure, NoConnection};
+use crate::backend::errors::{ConnectError, Failure, NoConnection, without_arguments};
 use crate::backend::limits::Limits;
 use crate::clock::{self, Now, Uptime};
 use crate::key::Cut;
@@ -105,7 +105,10 @@ where
         self.pool.get_timeout(left.min(turn)).map_err(|error| match self.manager {
             Some(_) if open == 0 => NoConnection::Connecting,
             Some(_) => NoConnection::PoolExhausted,
-            None => NoConnection::Pool(Cut(error.to_string().as_bytes()).to_string()),
+            None => {
+                let text = error.to_string();
+                NoConnection::Pool(Cut(without_arguments(&text).as_bytes()).to_string())
+            }
         })
     }
 

@@ -8,7 +8,7 @@ use crate::key::Cut;
 use crate::options::Protocol;
 
 /// A server's refusal: its kind, and its text. The command was not carried out.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     kind: RefusalKind,
     text: String,
@@ -71,7 +71,7 @@ impl Refusal {
     /// Makes a refusal of the server's words as they stood on the wire, without the leading `-`. They may quote a key or a value of
     /// any length.
     pub(crate) fn new(text: impl AsRef<[u8]>) -> Self {
-        let text = Cut(text.as_ref()).to_string();
+        let text = without_arguments(&Cut(text.as_ref()).to_string()).to_owned();
         let lower = text.to_lowercase();
         let kind = WORDS
             .iter()
@@ -100,7 +100,8 @@ impl Refusal {
         self.kind
     }
 
-    /// Returns the server's own words, with control characters escaped; a long text is cut.
+    /// Returns the server's own words, with control characters escaped; a long text is cut, and arguments that the server repeats are
+    /// left out, since a password may be among them.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
@@ -132,6 +133,21 @@ impl Refusal {
     /// Whether the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients
+    }
+}
+
+/// Leaves out the arguments of an unknown command, which servers from version 5 on repeat: of AUTH and HELLO, the password.
+pub(in crate::backend) fn without_arguments(text: &str) -> &str {
+    text.split_once(", with args beginning with").map_or(text, |(before, _)| before)
+}
+
+impl fmt::Debug for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text is escaped already.
+        f.debug_struct("Refusal")
+            .field("kind", &self.kind)
+            .field("text", &format_args!("\"{}\"", self.text))
+            .finish()
     }
 }
 
@@ -241,7 +257,8 @@ mod tests {
         ];
         for (text, kind) in table {
             assert_eq!(Refusal::new(text).kind(), kind, "{text}");
-            assert!(Refusal::new(text).to_string().contains(text.trim_end_matches('.')));
+            let shown = without_arguments(text).trim_end_matches('.');
+            assert!(Refusal::new(text).to_string().contains(shown));
         }
     }
 }

@@ -1,19 +1,20 @@
 //! An I/O error, or bytes that are no reply, as a command's caller gets it. The redis crate's error type ends here.
 
 use std::error::Error;
-use std::io;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{fmt, io};
 
 use redis::RedisError;
 
+use super::refusal::without_arguments;
 use crate::key::CutAt;
 
 /// How many bytes of text are kept: an address, and why.
 const LONGEST_TEXT: usize = 512;
 
 /// Talking to the server failed: a timeout, a closed connection, or bytes that are no reply of a Redis server.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{text}")]
 pub struct TransportError {
     kind: io::ErrorKind,
@@ -22,14 +23,14 @@ pub struct TransportError {
 
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
-        Self { kind, text: CutAt(text.as_bytes(), LONGEST_TEXT).to_string().into() }
+        Self { kind, text: CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into() }
     }
 
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
     /// "Resource temporarily unavailable" when time is up, and name no address.
     pub(in crate::backend) fn on(address: &str, limit: Duration, error: &RedisError) -> Self {
         if error.is_timeout() {
-            Self::new(io::ErrorKind::TimedOut, &format!("{address} gave no answer within {limit:?}"))
+            Self::new(io::ErrorKind::TimedOut, &format!("{address} gave no reply within {limit:?}"))
         } else if error.is_connection_refusal() {
             Self::new(io::ErrorKind::ConnectionRefused, &format!("{address}: {error}"))
         } else if error.is_connection_dropped() {
@@ -59,6 +60,16 @@ impl TransportError {
     /// Whether the server, or something on the way to it, closed the connection.
     pub(crate) fn is_disconnect(&self) -> bool {
         self.kind == io::ErrorKind::ConnectionReset
+    }
+}
+
+impl fmt::Debug for TransportError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The text is escaped already.
+        f.debug_struct("TransportError")
+            .field("kind", &self.kind)
+            .field("text", &format_args!("\"{}\"", self.text))
+            .finish()
     }
 }
 

@@ -1,0 +1,149 @@
+//! How long calls retry while the server is unreachable or loses their replies: `LockerBuilder::unreachable_timeout`.
+
+use std::io;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use setnx_lock::{ConnectError, Error, InspectionFailure, Lock, LockGuard, Locker, NoConnection};
+
+use crate::servers::Fault;
+use crate::support::scenario::Scenario;
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "unreachable",
+        tests![
+            zero_fails_at_the_first_refused_connection,
+            a_call_retries_for_the_unreachable_timeout,
+            the_timeout_of_the_call_comes_first,
+            a_server_that_comes_back_in_time_is_used,
+            a_server_that_loses_every_reply_is_given_up,
+        ],
+    )
+}
+
+const SHORT: Duration = Duration::from_millis(300);
+/// Long enough for a machine under load, and much shorter than [`LONG`].
+const IN_TIME: Duration = Duration::from_secs(20);
+
+/// A locker for a port without a server.
+fn without_a_server(unreachable_timeout: Duration) -> Result<Locker, Box<dyn std::error::Error>> {
+    let port = redis_server::free_port()?;
+    let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?;
+    Ok(builder.unreachable_timeout(unreachable_timeout).build()?)
+}
+
+#[track_caller]
+fn assert_refused(error: &Error) {
+    let Error::NoConnection { cause, .. } = error else { panic!("{error:?}") };
+    assert_connection_refused(cause);
+}
+
+#[track_caller]
+fn assert_connection_refused(cause: &NoConnection) {
+    let NoConnection::Connect(ConnectError::Failed(failed)) = cause else { panic!("{cause:?}") };
+    assert_eq!(failed.kind(), io::ErrorKind::ConnectionRefused, "{failed}");
+    assert!(failed.to_string().contains("Connection refused"), "{failed}");
+}
+
+/// Asserts that a call fails with a refused connection, not before `least`, and well before [`LONG`].
+#[track_caller]
+fn assert_fails_after(least: Duration, call: impl FnOnce() -> Result<LockGuard, Error>) {
+    let began = Instant::now();
+    let error = call().expect_err("no server listens there");
+    let took = began.elapsed();
+    assert_refused(&error);
+    assert!((least..IN_TIME).contains(&took), "after {took:?}: {error}");
+}
+
+fn zero_fails_at_the_first_refused_connection() -> Outcome {
+    let locker = without_a_server(Duration::ZERO)?;
+    for timeout in [Some(Duration::from_secs(5)), Some(LONG), Some(Duration::ZERO), None] {
+        let options = timeout.map_or(expiring().wait_forever(), |timeout| expiring().timeout(timeout));
+        let lock = Lock::new(&locker, "unreachable", options)?;
+        assert_fails_after(Duration::ZERO, || lock.lock());
+        assert_fails_after(Duration::ZERO, || lock.with(|_| ()).map(|()| unreachable!()));
+        assert_refused(&lock.try_lock().expect_err("no server listens there"));
+        assert_refused(&lock.state().expect_err("no server listens there"));
+        assert_refused(&lock.clear().expect_err("no server listens there"));
+    }
+    let error = locker.inspect().expect_err("no server listens there");
+    let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
+    let InspectionFailure::NoConnection { cause, .. } = &**cause else { panic!("{error:?}") };
+    assert_connection_refused(cause);
+    Ok(())
+}
+
+fn a_call_retries_for_the_unreachable_timeout() -> Outcome {
+    let locker = without_a_server(SHORT)?;
+    for options in [expiring().timeout(LONG), expiring().wait_forever()] {
+        let lock = Lock::new(&locker, "unreachable", options)?;
+        // The second call retries for as long as the first.
+        for _ in 0..2 {
+            assert_fails_after(SHORT, || lock.lock());
+        }
+    }
+    Ok(())
+}
+
+fn the_timeout_of_the_call_comes_first() -> Outcome {
+    let locker = without_a_server(LONG)?;
+    let lock = Lock::new(&locker, "unreachable", expiring().timeout(SHORT))?;
+    assert_fails_after(SHORT, || lock.lock());
+    assert_fails_after(SHORT, || lock.try_lock_for(SHORT).map(|_| unreachable!()));
+    assert_fails_after(Duration::ZERO, || lock.try_lock().map(|_| unreachable!()));
+    Ok(())
+}
+
+fn a_server_that_comes_back_in_time_is_used() -> Outcome {
+    let mut server = RedisServer::start()?;
+    let locker = Locker::builder(&server.url())?.unreachable_timeout(LONG).build()?;
+    for options in [expiring().timeout(LONG), expiring().wait_forever()] {
+        let lock = Lock::new(&locker, "unreachable", options)?;
+        server.stop();
+        let locking = thread::spawn(move || lock.lock());
+        thread::sleep(millis(700));
+        assert!(!locking.is_finished(), "{:?}", locking.join());
+        server.restart()?;
+        drop(locking.join().unwrap()?);
+    }
+    Ok(())
+}
+
+fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
+    let (timeout, forever) = (expiring().timeout(LONG), expiring().wait_forever());
+    for (fault, options) in
+        [(Fault::CutAfter, timeout), (Fault::CutAfter, forever), (Fault::SwallowAnswer, timeout)]
+    {
+        for held in [false, true] {
+            let scenario = Scenario::set()?;
+            let key = scenario.target.key("lost");
+            let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1);
+            let locker = builder.command_timeout(millis(1000)).unreachable_timeout(SHORT).build()?;
+            let lock = Lock::new(&locker, &key.key, options)?;
+            if held {
+                key.set("1895000000.5");
+            } else {
+                scenario.proxy.next("SETNX", fault.clone());
+            }
+            // More often than the call can ask.
+            for _ in 0..1000 {
+                scenario.proxy.next("GET", fault.clone());
+            }
+            let began = Instant::now();
+            let error = lock.lock().expect_err("no reply arrives");
+            let took = began.elapsed();
+            assert!((SHORT..IN_TIME).contains(&took), "{fault:?} after {took:?}: {error}");
+            match &error {
+                // The key was only read.
+                Error::Io { command: "GET", .. } => assert!(held, "{error:?}"),
+                Error::Unknown { command: "SETNX", .. } => assert!(!held, "{error:?}"),
+                other => panic!("{fault:?}: {other:?}"),
+            }
+            assert!(scenario.proxy.faults_left() > 0);
+        }
+    }
+    Ok(())
+}
