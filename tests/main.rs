@@ -3,6 +3,7 @@
 //! | part | what it proves |
 //! |---|---|
 //! | `contract` | what a lock does, on every server there is: a private one, and those in `SETNX_LOCK_TEST_URLS` |
+//! | `error_texts` | texts that quote a server at length are cut, and quote no password |
 //! | `errors` | the errors of real failures: their causes, their classes, and what their texts never contain |
 //! | `events` | what an observer gets to know |
 //! | `faults` | what a lock does when the server or the network does not |
@@ -40,6 +41,7 @@ mod cancellation;
 mod clocks;
 mod connections;
 mod contract;
+mod error_texts;
 mod errors;
 mod events;
 mod faults;
@@ -111,6 +113,7 @@ fn main() -> ExitCode {
         pipelining::trials(),
         pipelining_faults::trials(),
         pipelining_leaders::trials(),
+        error_texts::trials(),
         errors::trials(),
         events::trials(),
         faults::trials(),
