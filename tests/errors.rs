@@ -182,7 +182,7 @@ fn errors_convert_into_those_of_anyhow() -> Outcome {
 
 /// Asserts that no text of the error is longer than [`LONGEST`].
 #[track_caller]
-fn assert_short(error: &Error) {
+pub(crate) fn assert_short(error: &Error) {
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = source {
         for text in [error.to_string(), format!("{error:?}")] {
@@ -300,10 +300,10 @@ fn a_long_refusal_is_cut() -> Outcome {
     Ok(())
 }
 
-const PASSWORD: &str = "Tr0ub4dor";
+pub(crate) const PASSWORD: &str = "Tr0ub4dor";
 
 #[track_caller]
-fn assert_no_password(texts: &[String]) {
+pub(crate) fn assert_no_password(texts: &[String]) {
     for text in texts {
         assert!(!text.contains(PASSWORD), "{text}");
     }
@@ -341,7 +341,7 @@ fn a_password_is_in_no_text() -> Outcome {
 }
 
 /// All texts of an error and of its sources.
-fn all_texts(error: &Error) -> Vec<String> {
+pub(crate) fn all_texts(error: &Error) -> Vec<String> {
     let mut texts = vec![format!("{error:#?}"), chain(error)];
     let mut source: Option<&dyn std::error::Error> = Some(error);
     while let Some(error) = source {

@@ -9,7 +9,7 @@
 //! | `golden` | the files in `compat/golden` are what Ruby writes, and keys are built as the gem builds them |
 //! | `wire` | the commands that a server executes |
 //! | `events`, `observers` | the events that an observer receives, and how observers and the log work together |
-//! | `errors` | what errors say, their sources, how they are classified, and what they never show |
+//! | `errors`, `error_texts` | what errors say, their sources, how they are classified, and what they never show |
 //! | `public_types` | what every public type implements |
 //! | `unreachable` | how long calls retry while the server is unreachable |
 //! | `processes` | several processes lose no update, and a killed holder is taken over |
@@ -42,6 +42,7 @@ mod cancellation;
 mod clocks;
 mod connections;
 mod contract;
+mod error_texts;
 mod errors;
 mod events;
 mod faults;
@@ -113,6 +114,7 @@ fn main() -> ExitCode {
         cancellation::trials(),
         clocks::trials(),
         connections::trials(),
+        error_texts::trials(),
         errors::trials(),
         events::trials(),
         faults::trials(),
