@@ -216,7 +216,7 @@ mod tests {
             Lock::new(&Locker::over(backend.clone()), "k", LockOptions::held_until_released()).unwrap();
         for by_dropping in [true, false] {
             let mut held = lock.lock().unwrap();
-            Arc::make_mut(&mut held.engine).identity = Arc::new(Identity::as_forked_child());
+            Arc::make_mut(&mut held.engine).identity = Arc::new(Identity::in_forked_child());
             let before = commands(&backend);
             if by_dropping {
                 drop(held);
@@ -230,7 +230,7 @@ mod tests {
     #[test]
     fn a_forked_child_is_told_to_open_a_locker_of_its_own() {
         let backend = ScriptedBackend::granting();
-        let locker = Locker::over(backend.clone()).as_forked_child();
+        let locker = Locker::over(backend.clone()).in_forked_child();
         let lock = Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap();
         assert!(matches!(lock.lock(), Err(Error::Forked { .. })));
         assert!(matches!(lock.state(), Err(Error::Forked { .. })));

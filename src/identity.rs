@@ -33,7 +33,7 @@ impl Identity {
     }
 
     #[cfg(test)]
-    pub(crate) fn as_forked_child() -> Self {
+    pub(crate) fn in_forked_child() -> Self {
         Self { process: process::id().wrapping_add(1), ..Self::new() }
     }
 }

@@ -100,9 +100,10 @@ impl Text<'_> {
     fn pieces(&self, mut write: impl FnMut(fmt::Arguments<'_>) -> bool) {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                let goes_on = match c.is_control() {
-                    true => write(format_args!("{}", c.escape_default())),
-                    false => write(format_args!("{c}")),
+                let goes_on = if c.is_control() {
+                    write(format_args!("{}", c.escape_default()))
+                } else {
+                    write(format_args!("{c}"))
                 };
                 if !goes_on {
                     return;
@@ -185,7 +186,7 @@ mod tests {
         assert_eq!(Cut(&[b'a'; 256]).to_string(), "a".repeat(256));
         assert_eq!(Cut(&[b'a'; 257]).to_string(), format!("{}… (257 bytes)", "a".repeat(256)));
         assert_eq!(Cut("é".repeat(200).as_bytes()).to_string(), format!("{}… (400 bytes)", "é".repeat(128)));
-        let escaped = Cut(&[0xff; 20_000_000]).to_string();
+        let escaped = Cut(&vec![0xff; 20_000_000]).to_string();
         assert_eq!(escaped, format!("{}… (20000000 bytes)", "\\xff".repeat(64)));
         let text = format!("a{}", "\u{1}".repeat(300));
         assert_eq!(

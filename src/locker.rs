@@ -217,7 +217,7 @@ impl Locker {
     }
 
     #[cfg(test)]
-    pub(crate) fn as_forked_child(self) -> Self {
-        self.with_engine(|engine| engine.identity = Arc::new(Identity::as_forked_child()))
+    pub(crate) fn in_forked_child(self) -> Self {
+        self.with_engine(|engine| engine.identity = Arc::new(Identity::in_forked_child()))
     }
 }

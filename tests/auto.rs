@@ -1,4 +1,4 @@
-//! Protocol::Auto where the version says more than the server permits.
+//! `Protocol::Auto` where the version says more than the server permits.
 
 use libtest_mimic::Trial;
 use redis::Commands as _;

@@ -97,7 +97,7 @@ mod tests {
         for (float, text) in table {
             assert_eq!(float.to_key_part(), text);
         }
-        assert_eq!((7_u64.to_key_part(), (&-7).to_key_part()), ("7".into(), "-7".into()));
+        assert_eq!((7_u64.to_key_part(), (-7).to_key_part()), ("7".into(), "-7".into()));
         assert_eq!(("a:b".to_key_part(), String::new().to_key_part()), ("a:b".into(), "".into()));
     }
 }
