@@ -152,7 +152,8 @@ fn at_every_command(case: Case, fault: &Fault) -> Outcome {
         return disturbed.run().map(|happened| assert!(happened)).map_err(Into::into);
     }
     let commands = undisturbed(case)?;
-    at_these(case, &commands, (0..commands.len()).map(|place| (place, fault.clone())))
+    let everywhere: Vec<_> = (0..commands.len()).map(|place| (place, fault.clone())).collect();
+    at_these(case, &commands, &everywhere)
 }
 
 /// The same for some of the commands, each with another fault: one that can happen within a batch.
@@ -163,7 +164,7 @@ fn at_some_commands(case: Case, turn: usize) -> Outcome {
     let places = (turn % commands.len()..).step_by(STRIDE).take(commands.len().div_ceil(STRIDE));
     let chosen =
         places.zip(turn..).map(|(place, n)| (place % commands.len(), faults[n % faults.len()].clone()));
-    at_these(case, &commands, chosen)
+    at_these(case, &commands, &chosen.collect::<Vec<_>>())
 }
 
 /// Runs the path without a fault, and returns the names of its commands.
@@ -178,13 +179,10 @@ fn undisturbed(case: Case) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     Err("no command was sent".into())
 }
 
-fn at_these(
-    case: Case,
-    commands: &[String],
-    faults: impl Iterator<Item = (usize, Fault)> + Clone,
-) -> Outcome {
+/// Runs the path once for each fault, which happens to the command at this place.
+fn at_these(case: Case, commands: &[String], faults: &[(usize, Fault)]) -> Outcome {
     for _ in 0..ATTEMPTS {
-        if disturb(case, commands, faults.clone())? > 0 {
+        if disturb(case, commands, faults)? > 0 {
             return Ok(());
         }
     }
@@ -195,7 +193,7 @@ fn at_these(
 fn disturb(
     case: Case,
     commands: &[String],
-    faults: impl Iterator<Item = (usize, Fault)>,
+    faults: &[(usize, Fault)],
 ) -> Result<usize, Box<dyn std::error::Error>> {
     let mut happened = 0;
     for (place, fault) in faults {
@@ -203,7 +201,7 @@ fn disturb(
         disturbed.scenario.proxy.at(place + 1, fault.clone());
         let outcome = disturbed.run();
         let outcome = outcome.map_err(|problem| {
-            format!("{} ({} of {commands:?}), {fault:?}: {problem}", commands[place], place + 1)
+            format!("{} ({} of {commands:?}), {fault:?}: {problem}", commands[*place], place + 1)
         })?;
         happened += usize::from(outcome);
     }
