@@ -51,7 +51,8 @@ impl<T: Observe + ?Sized> Observe for Arc<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call that asks for the lock has ended, in whichever way: one event for each.
+    /// A call that asks for the lock has ended, with the lock or without it. Each call
+    /// reports one such event.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.
