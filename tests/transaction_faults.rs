@@ -11,8 +11,8 @@ use crate::servers::{Fault, Played};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
-use crate::support::{Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
-use crate::transactions::{BOTH, CERTIFIED, PAST, UNCERTIFIED};
+use crate::support::{Outcome, PAST, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![

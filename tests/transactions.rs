@@ -10,13 +10,11 @@ use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Prot
 
 use crate::servers::Fault;
 use crate::support::scenario::Scenario;
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, PAST, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 pub(crate) const CERTIFIED: Release = Release::Released { certified: true };
 pub(crate) const UNCERTIFIED: Release = Release::Released { certified: false };
-/// A time that has passed.
-pub(crate) const PAST: &str = "1532000016.5";
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(

@@ -9,8 +9,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protoco
 use super::{COMMAND_TIMEOUT, Case, IN_TIME, LEASE, Path};
 use crate::handoffs::{Successor, successor};
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
-use crate::support::{LONG, RedisServer, TestKey, Variant, expiring, millis};
-use crate::transactions::PAST;
+use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis};
 
 /// Everything that a path starts from.
 pub(super) struct Stage {

@@ -28,7 +28,7 @@ use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
 pub(crate) use redis_server::RedisServer;
-pub(crate) use target::{Target, TestKey};
+pub(crate) use target::{PAST, Target, TestKey};
 pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Failed assertions panic.

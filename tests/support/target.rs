@@ -10,13 +10,15 @@ use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Versi
 
 use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
 use crate::servers::{Played, Proxy};
-use crate::transactions::PAST;
 
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
 
 /// The protocols that tests run by in every variant. [`Protocol::Auto`] chooses between the first two, and runs in one variant.
 pub(crate) const PROTOCOLS: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
+
+/// A time that has passed, as the value of a key.
+pub(crate) const PAST: &str = "1532000016.5";
 
 /// The first version with WATCH.
 const WATCH_SINCE: Version = Version::new(2, 2, 0);
