@@ -36,8 +36,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// because it has no room for the connection.
     fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure>;
 
-    /// Sends WATCH and GET and returns GET's reply, with the connection that watches.
+    /// Sends WATCH, GET and MULTI and returns GET's reply, with the connection that watches.
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
+
+    /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
+    fn wake_waiting(&self) {}
 
     /// Returns the version that the server reported on the connection opened last.
     fn server_version(&self) -> Option<Version>;
@@ -64,9 +67,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn unreachable_timeout(&self) -> Duration;
 }
 
-/// A connection that watches a key: for one transaction, or to be unwatched. A dropped one is not used again.
+/// A connection that watches a key, with a transaction open: for one change, or to be unwatched. A dropped one is not used again.
 pub(crate) trait WatchedConnection: fmt::Debug {
-    /// Sends the transaction and returns its outcome.
+    /// Sends the change, ends the transaction, and returns its outcome.
     fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits<'_>) -> Result<Reply, Failure>;
 
     /// Stops watching, and returns the connection to its pool.

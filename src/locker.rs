@@ -111,8 +111,7 @@ impl Locker {
     /// ```
     #[must_use]
     pub fn with_managed_pool(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
-        let unreachable_timeout = pool.connection_timeout();
-        Self::over(Arc::new(PooledBackend::managed(pool, manager, unreachable_timeout)))
+        Self::over(Arc::new(PooledBackend::managed(pool, manager)))
     }
 
     /// Asks the server what it is and can do: its version, its role, which protocols work there and why not, its clock, and the
@@ -166,6 +165,7 @@ impl Locker {
         // I10: a forked child has no threads that wait, and may find the queue in the middle of a change.
         if self.engine.identity.is_this_process() {
             self.engine.queue.close();
+            self.engine.backend.wake_waiting();
         }
     }
 

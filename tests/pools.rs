@@ -171,6 +171,7 @@ fn a_waiter_gets_a_connection_in_place_of_one_that_broke() -> Outcome {
     let (locker, pool) = pool_of_one(&server, millis(900))?; // shorter than the second for which r2d2 is left alone
     let lock = Lock::new(&locker, "waits", expiring())?;
     let mut taken = pool.get()?;
+    let _: String = redis::cmd("PING").query(&mut *taken)?;
     let waiting = thread::spawn(move || lock.try_lock());
     thread::sleep(millis(100));
     server.say(&["CLIENT", "KILL", "TYPE", "normal"])?;

@@ -8,9 +8,6 @@ use super::errors::{Refusal, TransportError};
 use crate::key::Key;
 use crate::protocol::{Change, Command, Entry, Reply};
 
-/// MULTI as it goes over the wire: how a packed transaction begins.
-pub(super) const MULTI: &[u8] = b"*1\r\n$5\r\nMULTI\r\n";
-
 /// Packs a command and returns how many replies there will be.
 pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
     let key = key.as_bytes();
@@ -25,13 +22,14 @@ pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
         Command::Get => &[cmd("GET")],
         Command::GetSet(value) => &[with(cmd("GETSET"), value)],
         Command::Del => &[cmd("DEL")],
-        Command::WatchGet => &[cmd("WATCH"), cmd("GET")],
+        // A server that refuses MULTI does so before anything that changes the key is on its way.
+        Command::WatchGet => &[cmd("WATCH"), cmd("GET"), redis::cmd("MULTI")],
         Command::Exec(change) => {
             let change = match change {
                 Change::Set(entry) => set(cmd("SET"), entry),
                 Change::Del => cmd("DEL"),
             };
-            &[redis::cmd("MULTI"), change, redis::cmd("EXEC")]
+            &[change, redis::cmd("EXEC")]
         }
     };
     let mut packed = Vec::new();
@@ -67,6 +65,9 @@ pub(super) fn read(
     if let Some(refusal) = replies.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
+    if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
+        return Err(unexpected(command, None));
+    }
     let last = replies.pop();
     if *command == Command::WatchGet && replies != [Value::Okay] {
         return Err(unexpected(command, replies.first()));
@@ -83,7 +84,7 @@ pub(super) fn read(
     }))
 }
 
-/// MULTI is answered by OK, the change by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
+/// The change is answered by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
 /// many replies as there were changes. Servers before 2.6.5 carry out the rest when a change could not be queued, and
 /// answer with a shorter list.
 fn executed(
@@ -92,10 +93,10 @@ fn executed(
     replies: Vec<Value>,
 ) -> Result<Result<Reply, Refusal>, TransportError> {
     // The first refusal is the reason; EXEC's own only repeats that there was one.
-    if let Some(refusal) = replies.iter().take(2).find_map(refusal) {
+    if let Some(refusal) = replies.first().and_then(refusal) {
         return Ok(Err(refusal));
     }
-    let Ok([_multi, queued, exec]) = <[Value; 3]>::try_from(replies) else {
+    let Ok([queued, exec]) = <[Value; 2]>::try_from(replies) else {
         return Err(unexpected(command, None));
     };
     if !matches!(&queued, Value::SimpleString(text) if text == "QUEUED") {
@@ -167,16 +168,14 @@ mod tests {
             (Command::Get, "GET k ", 1),
             (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
             (Command::Del, "DEL k ", 1),
-            (Command::WatchGet, "WATCH k GET k ", 2),
-            (Command::Exec(Change::Set(entry(None))), "MULTI SET k 2 EXEC ", 3),
-            (Command::Exec(Change::Set(entry(ttl))), "MULTI SET k 2 PX 2001 EXEC ", 3),
-            (Command::Exec(Change::Del), "MULTI DEL k EXEC ", 3),
+            (Command::WatchGet, "WATCH k GET k MULTI ", 3),
+            (Command::Exec(Change::Set(entry(None))), "SET k 2 EXEC ", 2),
+            (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 EXEC ", 2),
+            (Command::Exec(Change::Del), "DEL k EXEC ", 2),
         ];
         for (command, text, replies) in table {
             assert_eq!(words(&command), (text.to_owned(), replies));
         }
-        let (packed, _) = super::packed(&Key::from("k"), &Command::Exec(Change::Del));
-        assert!(packed.starts_with(MULTI));
     }
 
     #[test]
@@ -189,7 +188,9 @@ mod tests {
         assert!(read(&Command::Del, vec![Value::Okay]).is_err());
         assert!(read(&Command::Get, vec![]).is_err());
         assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
-        assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil, Value::Nil]).is_err());
+        assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil, Value::Okay]).is_err());
     }
 
     #[test]
@@ -201,7 +202,7 @@ mod tests {
             (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
             (
                 Command::WatchGet,
-                vec![Value::Okay, Value::BulkString(b"x".to_vec())],
+                vec![Value::Okay, Value::BulkString(b"x".to_vec()), Value::Okay],
                 Reply::Bulk(Some(b"x".to_vec())),
             ),
         ];
@@ -213,8 +214,7 @@ mod tests {
     #[test]
     fn exec_is_judged_by_the_length_of_its_reply() {
         let queued = || Value::SimpleString("QUEUED".into());
-        let exec =
-            |change: Change, reply: Value| read(&Command::Exec(change), vec![Value::Okay, queued(), reply]);
+        let exec = |change: Change, reply: Value| read(&Command::Exec(change), vec![queued(), reply]);
         let done = |count| Ok(Ok(Reply::Executed(count)));
         let set = || Change::Set(entry(None));
         assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
@@ -224,16 +224,15 @@ mod tests {
             assert!(exec(set(), other.clone()).is_err(), "{other:?}");
             assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
         }
-        let short = read(&Command::Exec(set()), vec![Value::Okay, queued()]);
+        let short = read(&Command::Exec(set()), vec![queued()]);
         assert!(short.is_err());
         // The first refusal is the reason; that EXEC is refused as well is a consequence.
         let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
         let aborted = no("EXECABORT Transaction discarded because of previous errors.");
         for replies in [
-            vec![no("NOPERM first"), queued(), aborted.clone()],
-            vec![Value::Okay, no("NOPERM first"), aborted.clone()],
-            vec![Value::Okay, queued(), no("NOPERM first")],
-            vec![Value::Okay, queued(), Value::Array(vec![no("NOPERM first")])],
+            vec![no("NOPERM first"), aborted.clone()],
+            vec![queued(), no("NOPERM first")],
+            vec![queued(), Value::Array(vec![no("NOPERM first")])],
             vec![no("NOPERM first")],
         ] {
             let outcome = read(&Command::Exec(set()), replies.clone());

@@ -2,21 +2,27 @@
 //! locks nor which commands go together.
 
 mod connection;
+mod dialing;
 #[cfg(test)]
 pub(super) mod fake;
 mod handshake;
 mod health;
 mod lock_connection;
 mod manager;
+mod opener;
+mod permits;
 mod pool;
 mod server_info;
+mod store;
+
+use crate::sync;
 
 pub use connection::Connection;
 pub(super) use connection::TRUSTED_WHILE_IDLE;
 pub use lock_connection::LockConnection;
 pub(super) use lock_connection::{Exchange, ask, exchange};
-pub(super) use manager::DEFAULT_COMMAND_TIMEOUT;
 pub use manager::Manager;
-pub(super) use pool::{Pool, invalidate};
+pub(super) use opener::DEFAULT_COMMAND_TIMEOUT;
+pub(super) use pool::{Checkout, Pool};
 pub use server_info::Role;
 pub(super) use server_info::ServerInfo;

@@ -1,14 +1,12 @@
 //! The backend on a pool: waits for a connection or for another thread's batch, sends, and returns the connection.
 
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use std::{fmt, thread};
 
-use redis::{Value, cmd};
+use redis::cmd;
 
 use super::codec;
-use super::connections::{DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask, invalidate};
+use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask};
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::notification::{self, BlpopListener};
@@ -16,7 +14,7 @@ use super::pipelining::{
     Batch, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned,
     send,
 };
-use super::watch::{self, PooledWatch};
+use super::watch::PooledWatch;
 use super::{Backend, Listener, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
@@ -37,19 +35,20 @@ pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     spin_policy: SpinPolicy,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
-    /// Whether the server has accepted a MULTI.
-    multi_is_known: Arc<AtomicBool>,
 }
 
 impl PooledBackend<Manager> {
-    /// A backend on a pool of this manager.
-    pub(crate) fn managed(
-        pool: r2d2::Pool<Manager>,
-        manager: &Manager,
-        unreachable_timeout: Duration,
-    ) -> Self {
+    /// A backend with connections of its own.
+    pub(crate) fn own(manager: Manager, pool_size: u32, unreachable_timeout: Duration) -> Self {
         let [_, command_timeout] = manager.timeouts();
-        Self::over(Pool { pool, manager: Some(manager.clone()) }, command_timeout, unreachable_timeout)
+        Self::over(Pool::own(manager, pool_size), command_timeout, unreachable_timeout)
+    }
+
+    /// A backend on an r2d2 pool of this manager.
+    pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
+        let [_, command_timeout] = manager.timeouts();
+        let unreachable_timeout = pool.connection_timeout();
+        Self::over(Pool::managed(pool, manager.clone()), command_timeout, unreachable_timeout)
     }
 }
 
@@ -57,24 +56,22 @@ impl<M: r2d2::ManageConnection> PooledBackend<M>
 where
     M::Connection: LockConnection,
 {
-    /// A backend on a pool of another manager.
+    /// A backend on an r2d2 pool of another manager.
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
         let unreachable_timeout = pool.connection_timeout();
-        Self::over(Pool { pool, manager: None }, DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
+        Self::over(Pool::shared(pool), DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
     }
 
     fn over(pool: Pool<M>, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
         // How long replies may take on connections of another manager is not known.
         let replies_within = if pool.manager.is_some() { command_timeout } else { Duration::MAX };
-        let spin_policy = SpinPolicy::new(pool.pool.max_size(), replies_within);
-        let combiner = Combiner::new(MAX_BATCH);
+        let connections = usize::try_from(pool.max_size()).unwrap_or(usize::MAX);
         Self {
             pool,
-            combiner,
-            spin_policy,
+            combiner: Combiner::new(MAX_BATCH, connections),
+            spin_policy: SpinPolicy::new(connections, replies_within),
             command_timeout,
             unreachable_timeout,
-            multi_is_known: Arc::default(),
         }
     }
 
@@ -87,7 +84,7 @@ where
         request: &Request,
         limits: &Limits<'_>,
         mut batch: Option<Batch<'_, QueuedCommand, Outcome>>,
-    ) -> Result<(Reply, Option<r2d2::PooledConnection<M>>), Failure> {
+    ) -> Result<(Reply, Option<Checkout<M>>), Failure> {
         let Request { command, before } = request;
         let (packed, replies) = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
@@ -102,7 +99,7 @@ where
                 let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
                     return Err(Failure::TooOld(version));
                 };
-                invalidate(connection);
+                connection.invalidate();
                 limits.decided_at = clock::now();
                 if limits.decided_at.uptime < limits.answered_by {
                     continue;
@@ -131,7 +128,7 @@ where
             let mut connection = if outcomes.leave_in_order(own) {
                 Some(connection)
             } else {
-                invalidate(connection);
+                connection.invalidate();
                 None
             };
             if let Some(batch) = &mut batch {
@@ -147,8 +144,8 @@ where
             };
             // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
             // on another connection does not break I6.
-            let others = self.pool.manager.is_some() && self.pool.pool.state().connections > 0;
-            if !others || clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= limits.connected_by {
+            let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
+            if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
                 return Err(Failure::Refused(refusal));
             }
             thread::sleep(TOO_MANY_CLIENTS_PAUSE);
@@ -190,7 +187,12 @@ where
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
         let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits, None)?;
         let Some(connection) = connection else { unreachable!("it went alone, and has its reply") };
-        Ok((reply, Box::new(PooledWatch::on(connection, Arc::clone(&self.multi_is_known)))))
+        Ok((reply, Box::new(PooledWatch::on(connection))))
+    }
+
+    fn wake_waiting(&self) {
+        self.pool.wake_waiting();
+        self.combiner.wake_queued();
     }
 
     fn server_version(&self) -> Option<Version> {
@@ -206,20 +208,13 @@ where
         if connection.server_version().is_some_and(|version| version < notification::NEEDS) {
             return Ok(());
         }
-        let (packed, replies) = notification::packed(list);
-        match watch::transact(&mut *connection, &self.multi_is_known, &packed, replies, limits) {
-            Ok(replies) => {
-                // Unless EXEC was carried out, a transaction may be open on it.
-                if !matches!(replies.last(), Some(Value::Array(_))) {
-                    invalidate(connection);
-                }
-                notification::refusal(replies).map_or(Ok(()), |refusal| Err(Failure::Refused(refusal)))
-            }
-            Err(error) => {
-                invalidate(connection);
-                Err(Failure::Lost(error))
-            }
-        }
+        let failure = match notification::send(&mut *connection, list, limits) {
+            Ok(Ok(())) => return Ok(()),
+            Ok(Err(refusal)) => Failure::Refused(refusal),
+            Err(error) => Failure::Lost(error),
+        };
+        connection.invalidate();
+        Err(failure)
     }
 
     fn listen(&self) -> Result<Box<dyn Listener>, Failure> {
@@ -227,10 +222,10 @@ where
             unreachable!("a pool of another manager does not listen")
         };
         let [_, command_timeout] = manager.timeouts();
-        let manager = manager.clone().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
+        let manager = manager.beside_the_pool().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
         let began = clock::uptime();
-        let connection = r2d2::ManageConnection::connect(&manager)
-            .map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
+        let mut connection = manager.unconnected();
+        connection.connect().map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
         Ok(Box::new(BlpopListener::on(connection)?))
     }
 
@@ -246,8 +241,7 @@ where
 impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledBackend")
-            .field("pool", &self.pool.pool.state())
-            .field("max_size", &self.pool.pool.max_size())
+            .field("pool", &self.pool)
             .field("combiner", &self.combiner)
             .field("command_timeout", &self.command_timeout)
             .field("unreachable_timeout", &self.unreachable_timeout)
@@ -257,6 +251,10 @@ impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use redis::Value;
+
     use super::*;
     use crate::backend::connections::fake::FakeConnection;
     use crate::backend::limits::StopCheck;
@@ -308,7 +306,7 @@ mod tests {
                     Joined::Completed(outcome) => {
                         assert_eq!(outcome.result().unwrap().unwrap(), Reply::Integer(1));
                         // I9: no other thread could have taken it since.
-                        let is_back = pooled.pool.pool.state().idle_connections == 1;
+                        let is_back = format!("{:?}", pooled.pool).contains("idle_connections: 1");
                         assert!(is_back || others >= MAX_BATCH);
                     }
                     Joined::Abandoned => panic!("all have results"),

@@ -12,12 +12,8 @@ use crate::error::Error;
 const DEFAULT_POOL_SIZE: u32 = 10;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long after a server is reachable again that may go unnoticed: r2d2 waits longer and longer between two attempts to
-/// connect, up to half of what it calls its connection timeout.
-const RECONNECT_WITHIN: Duration = Duration::from_millis(500);
-/// Connections are not used after some idle seconds; the server need not keep them for ever.
-const IDLE_TIMEOUT: Duration = Duration::from_secs(120);
-
+/// How many connections one client address can have to a port.
+const MOST_CONNECTIONS: u32 = 65_535;
 /// What a [`Locker`] is built with.
 ///
 /// ```no_run
@@ -100,16 +96,7 @@ impl LockerBuilder {
         if let Some(problem) = self.problem() {
             return Err(Error::Builder { problem });
         }
-        let pool = r2d2::Pool::builder()
-            .max_size(self.pool_size)
-            .min_idle(Some(0))
-            .test_on_check_out(false)
-            .idle_timeout(Some(IDLE_TIMEOUT))
-            .connection_timeout(RECONNECT_WITHIN * 2)
-            // A failure is reported to the call that waits for a connection, with its cause.
-            .error_handler(Box::new(r2d2::NopErrorHandler))
-            .build_unchecked(self.manager.clone());
-        let backend = PooledBackend::managed(pool, &self.manager, self.unreachable_timeout);
+        let backend = PooledBackend::own(self.manager, self.pool_size, self.unreachable_timeout);
         let locker = Locker::over(Arc::new(backend));
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.inspect()?.clock();
@@ -124,6 +111,11 @@ impl LockerBuilder {
         if self.max_clock_difference == Some(Duration::ZERO) {
             return Some(
                 "no two clocks show the very same time; allow a difference of some hundred milliseconds",
+            );
+        }
+        if self.pool_size > MOST_CONNECTIONS {
+            return Some(
+                "a client can have 65,535 connections to a server at most; ten serve thousands of threads",
             );
         }
         if self.pool_size == 0 {

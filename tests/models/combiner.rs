@@ -11,7 +11,7 @@ mod worker;
 use libtest_mimic::Trial;
 
 use crate::sync;
-use scenario::GivesUp::{Anywhere, InFlight, Queued};
+use scenario::GivesUp::{Anywhere, First, InFlight, Queued};
 use scenario::Lead::{
     Alone, FillsTwice, LosesTheLastResult, PanicsAfterExecution, PanicsBeforeExecution,
     PanicsOnAnAbandonedResult, TooManyClients,
@@ -44,6 +44,18 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("one_gives_up_in_the_queue", move || {
             Scenario::of([one(), one().gives_up(Queued), one(), one()]).with_max_batch(2)
+        }),
+        trial("the_first_leads_beside_the_batch_in_progress", move || {
+            Scenario::of([one().gives_up(First); 4]).with_max_batch(2)
+        }),
+        trial("the_first_is_overdue_and_leads_when_a_batch_ends", move || {
+            Scenario::of([one().gives_up(First).leads(Alone); 4]).with_max_in_progress(1).in_order()
+        }),
+        trial("two_batches_may_be_in_progress", move || {
+            Scenario::of([one().gives_up(First).times(2); 4]).with_max_batch(2).with_max_in_progress(2)
+        }),
+        trial("an_overdue_request_reaches_its_time_limit", move || {
+            Scenario::of([one(), one().gives_up(Queued), one().gives_up(First)]).with_max_in_progress(1)
         }),
         trial("all_give_up_in_the_queue", move || Scenario::of([one().gives_up(Queued).times(2); 3])),
         trial("one_gives_up_in_flight", move || Scenario::of([one(), one().gives_up(InFlight), one()])),

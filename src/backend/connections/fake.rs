@@ -34,6 +34,11 @@ pub(in crate::backend) fn closed() -> RedisError {
     io::Error::new(io::ErrorKind::ConnectionReset, "closed").into()
 }
 
+/// A reply that did not come in time.
+pub(in crate::backend) fn late() -> RedisError {
+    io::Error::new(io::ErrorKind::TimedOut, "late").into()
+}
+
 /// A refusal.
 pub(in crate::backend) fn refused(words: &str) -> Value {
     redis::parse_redis_value(format!("-{words}\r\n").as_bytes()).unwrap()

@@ -1,17 +1,14 @@
-//! What is known of a server beyond a single connection: how connecting failed, its version, and that it closed connections.
+//! What is known of a server beyond a single connection: its version, how many connections are open, and that it closed some.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::backend::errors::ConnectError;
-use crate::clock::{self, Uptime};
 use crate::version::Version;
 
 /// Shared by a manager, its connections and their pool.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// r2d2 connects on threads of its own and keeps only the text of what went wrong.
-    last_failure: Mutex<Option<(Uptime, ConnectError)>>,
+    open: AtomicUsize,
     /// Counts the connections that were found closed, or to lead to a replica. A connection opened before the last of them is
     /// suspect.
     closures: AtomicU64,
@@ -20,20 +17,19 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    pub(crate) fn connect_failed(&self, error: ConnectError) {
-        let mut last = self.last_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        *last = Some((clock::uptime(), error));
+    /// Counts an open connection, until the returned value is dropped.
+    pub(super) fn count_open(self: &Arc<Self>) -> CountedOpen {
+        self.open.fetch_add(1, Ordering::Relaxed);
+        CountedOpen(Arc::clone(self))
     }
 
-    /// Notes a new connection, and the version that the server reported on it.
-    pub(crate) fn connected(&self, version: Option<Version>) {
+    /// Returns how many connections are open.
+    pub(crate) fn open(&self) -> usize {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn note_version(&self, version: Option<Version>) {
         *self.version.lock().unwrap_or_else(PoisonError::into_inner) = version;
-        *self.last_failure.lock().unwrap_or_else(PoisonError::into_inner) = None;
-    }
-
-    /// Returns how connecting failed and when, unless a later attempt succeeded.
-    pub(crate) fn last_connect_failure(&self) -> Option<(Uptime, ConnectError)> {
-        self.last_failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Returns the version that the server reported on the connection opened last.
@@ -47,5 +43,15 @@ impl Health {
 
     pub(crate) fn closures(&self) -> u64 {
         self.closures.load(Ordering::Relaxed)
+    }
+}
+
+/// One of the open connections.
+#[derive(Debug)]
+pub(super) struct CountedOpen(Arc<Health>);
+
+impl Drop for CountedOpen {
+    fn drop(&mut self) {
+        self.0.open.fetch_sub(1, Ordering::Relaxed);
     }
 }

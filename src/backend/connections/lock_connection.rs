@@ -9,7 +9,7 @@ use redis::{
     Cmd, ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
 };
 
-use crate::backend::errors::{Refusal, TransportError};
+use crate::backend::errors::{ConnectError, Refusal, TransportError};
 use crate::version::Version;
 
 /// A connection of a pool that a [`Locker`](crate::Locker) can work with.
@@ -29,6 +29,21 @@ pub trait LockConnection: redis::ConnectionLike + Send + 'static {
     /// keeps those before it. The default one calls `req_packed_commands` of the redis crate, which may wait for each reply and keeps
     /// none.
     const PIPELINES: bool = false;
+
+    /// Whether the connection is open as far as is known, so that a command can be sent without [`connect`](Self::connect).
+    fn is_connected(&self) -> bool {
+        true
+    }
+
+    /// Opens the connection, if it opens itself when it is first used. May block for as long as connecting may take; called on a thread
+    /// that does nothing else.
+    ///
+    /// # Errors
+    ///
+    /// Why it could not be opened. The connection is returned to its pool then.
+    fn connect(&mut self) -> Result<(), ConnectError> {
+        Ok(())
+    }
 
     /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that succeeded; if
     /// not, the library never returns the connection to its pool, which has one less from then on.

@@ -1,135 +1,261 @@
-//! The pool: waits for a connection that can be used, and takes those out of use that cannot.
+//! The pool: whose turn it is to use a connection, opening connections while threads wait for one, and taking those out of use that
+//! cannot be used again.
 
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::Duration;
-use std::{mem, thread};
 
+use super::dialing::Dialing;
 use super::lock_connection::LockConnection;
-use super::manager::{self, Manager};
-use crate::backend::errors::{ConnectError, Failure, NoConnection, without_arguments};
+use super::manager::Manager;
+use super::permits::{Permit, Permits};
+use super::store::{Store, Taken};
+use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
 use crate::backend::limits::Limits;
 use crate::clock::{self, Now, Uptime};
 use crate::key::Cut;
 
-/// How long r2d2 is left to open the first connection before we look whether that has failed, which it does not report, and how often
-/// we look then, at first and later. r2d2 is not asked again so soon, since it opens one more connection each time it is asked.
-const LOOK: Duration = Duration::from_millis(2);
-const LATER_LOOK: Duration = Duration::from_millis(10);
-/// How long looking often lasts: as long as connecting usually takes.
-const LOOKS_OFTEN: Duration = Duration::from_millis(20);
-/// How long r2d2 is left to itself while there are connections, and how often it is asked to open one while there are none.
-const TURN: Duration = Duration::from_secs(1);
-/// How often we look whether the connections of a full pool are still open. Asking r2d2 is free then.
-const FULL_LOOK: Duration = Duration::from_millis(50);
-/// How long a failure to connect counts as the server's state. r2d2 tries again sooner.
-const FRESH: Duration = Duration::from_secs(1);
+/// How long r2d2 is waited for at a time, where other users of the pool have its connections.
+const TURN: Duration = Duration::from_millis(50);
+/// The same where another manager opens connections: each time that r2d2 is asked while there are none, it opens one more. It wakes no
+/// waiter when one turns out to be closed.
+const FOREIGN_TURN: Duration = Duration::from_secs(1);
 
 /// A pool of connections to one server.
 pub(in crate::backend) struct Pool<M: r2d2::ManageConnection> {
-    pub(in crate::backend) pool: r2d2::Pool<M>,
+    store: Store<M>,
+    max_size: u32,
+    permits: Arc<Permits>,
+    dialing: Arc<Dialing>,
     /// The library's own manager, where the pool has one: for the server's health, and for a connection beside the pool.
     pub(in crate::backend) manager: Option<Manager>,
+}
+
+impl Pool<Manager> {
+    /// A pool of the library's own.
+    pub(in crate::backend) fn own(manager: Manager, max_size: u32) -> Self {
+        Self::over(Store::own(manager.clone()), max_size, Some(manager))
+    }
+
+    /// An r2d2 pool of this manager, which other users may share.
+    pub(in crate::backend) fn managed(pool: r2d2::Pool<Manager>, manager: Manager) -> Self {
+        let max_size = pool.max_size();
+        Self::over(Store::Shared(pool), max_size, Some(manager))
+    }
+}
+
+impl<M: r2d2::ManageConnection> Pool<M> {
+    /// An r2d2 pool of any manager.
+    pub(in crate::backend) fn shared(pool: r2d2::Pool<M>) -> Self {
+        let max_size = pool.max_size();
+        Self::over(Store::Shared(pool), max_size, None)
+    }
+
+    fn over(store: Store<M>, max_size: u32, manager: Option<Manager>) -> Self {
+        let permits = Permits::new(usize::try_from(max_size).unwrap_or(usize::MAX));
+        Self { store, max_size, permits, dialing: Arc::default(), manager }
+    }
+
+    pub(in crate::backend) fn max_size(&self) -> u32 {
+        self.max_size
+    }
+
+    /// Whether the server has connections of this pool open.
+    pub(in crate::backend) fn is_connected(&self) -> bool {
+        match (&self.manager, &self.store) {
+            (Some(manager), _) => manager.health().open() > 0,
+            (None, Store::Shared(pool)) => pool.state().connections > 0,
+            (None, Store::Own(_)) => unreachable!("the library's own pool has its own manager"),
+        }
+    }
+
+    /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
+    pub(in crate::backend) fn wake_waiting(&self) {
+        self.permits.wake_all();
+    }
 }
 
 impl<M: r2d2::ManageConnection> Pool<M>
 where
     M::Connection: LockConnection,
 {
-    /// Returns a connection, and the time when it was there.
-    pub(in crate::backend) fn checkout(
-        &self,
-        limits: &Limits<'_>,
-    ) -> Result<(r2d2::PooledConnection<M>, Now), Failure> {
-        if let Some(connection) = self.pool.try_get().and_then(usable) {
+    /// Returns a connection, first come, first served, and the time when it was there.
+    pub(in crate::backend) fn checkout(&self, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
+        let Some(held) = self.permits.try_acquire() else { return self.wait(None, limits) };
+        if let Some(taken) = self.store.take().filter(|taken| taken.is_connected()) {
             // No time has passed since the command was decided on, unless r2d2 has tested the connection.
-            let now = if self.pool.test_on_check_out() { clock::now() } else { limits.decided_at };
-            return Ok((connection, now));
+            let now = if self.tests_connections() { clock::now() } else { limits.decided_at };
+            return Ok((Checkout { taken, _permit: held }, now));
         }
+        self.wait(Some(held), limits)
+    }
+
+    fn tests_connections(&self) -> bool {
+        matches!(&self.store, Store::Shared(pool) if pool.test_on_check_out())
+    }
+
+    /// Waits for a connection, and has one opened where that is possible. A thread that has done so waits ahead of others, for that
+    /// connection or for one that is returned.
+    fn wait(&self, mut permit: Option<Permit>, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
         let began = clock::uptime();
-        let mut opening_since = None;
-        let mut reported = None;
+        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None, reported: None };
+        // How many permits were returned when this thread looked for a connection in vain.
+        let mut looked = None;
         loop {
-            let left = limits.connected_by.since(clock::uptime());
-            let missing = match self.wait_for_one(left, &mut opening_since) {
-                Ok(connection) => match usable(connection) {
-                    Some(connection) => return Ok((connection, clock::now())),
-                    None => continue,
-                },
-                Err(missing) => missing,
+            let granted = match (permit.take(), looked) {
+                (Some(permit), _) => Some(permit),
+                (None, None) => self.permits.acquire(|| wait.park()),
+                (None, Some(returned)) => self.permits.next_returned(returned, || wait.park()),
             };
-            let now = clock::uptime();
-            let over = now >= limits.connected_by || limits.stop.0();
-            let waited = now.since(began);
-            match self.connect_failure(began, over) {
-                Some(error) if over || now >= waits_until(&error, limits) => {
-                    return Err(Failure::of_connecting(error, waited));
-                }
-                None if over || self.is_unreachable() && now >= limits.reachable_by => {
-                    return Err(Failure::NoConnection { cause: reported.unwrap_or(missing), waited });
-                }
-                // r2d2 reports a cause once, and forgets it: its own words, and a colon before the cause if there is one.
-                _ => match missing {
-                    NoConnection::Pool(text) if text.contains(": ") => {
-                        reported = reported.or(Some(NoConnection::Pool(text)));
-                    }
-                    _ => {}
+            let held = match granted {
+                Some(permit) => permit,
+                None => match (wait.failure(), wait.spare.take()) {
+                    (Some(failure), _) => return Err(failure),
+                    (None, Some(spare)) => spare,
+                    (None, None) => continue,
                 },
+            };
+            looked = Some(self.permits.returned());
+            let may_connect = !wait.is_connecting();
+            let Some(taken) = self.store.take().map_or_else(|| wait.for_r2d2(), |taken| Ok(Some(taken)))?
+            else {
+                permit = Some(held);
+                continue;
+            };
+            if taken.is_connected() {
+                return Ok((Checkout { taken, _permit: held }, clock::now()));
+            }
+            if let Some(failure) = wait.failure() {
+                return Err(failure);
+            }
+            if may_connect && self.dialing.begin(clock::uptime()) {
+                wait.attempt = Some(self.connect(Checkout { taken, _permit: held }));
+            } else {
+                wait.spare = Some(held);
             }
         }
     }
 
-    /// Waits for a connection for some time, at most `left`.
-    fn wait_for_one(
-        &self,
-        left: Duration,
-        opening_since: &mut Option<Uptime>,
-    ) -> Result<r2d2::PooledConnection<M>, NoConnection> {
+    /// Opens a connection on a thread of its own: the one that waits may have less time, and be called off. The permit goes to the first
+    /// waiter then.
+    fn connect(&self, mut connection: Checkout<M>) -> Attempt {
+        let (dialing, permits) = (Arc::clone(&self.dialing), Arc::clone(&self.permits));
+        let attempt = Attempt::default();
+        let end = Arc::clone(&attempt);
+        let connect = move || {
+            let connected = connection.connect();
+            let failed = connected.is_err();
+            match connected {
+                Ok(()) => dialing.succeeded(),
+                Err(error) => dialing.failed(clock::uptime(), error),
+            }
+            // A thread that finds the attempt ended finds the connection, unless another has taken it.
+            drop(connection);
+            end.store(true, Ordering::Release);
+            if failed {
+                permits.wake_all();
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("setnx-lock-connect".into()).spawn(connect) {
+            let text = format!("no thread could be started to connect: {error}");
+            let error = ConnectError::Failed(TransportError::new(error.kind(), &text));
+            self.dialing.failed(clock::uptime(), error);
+            attempt.store(true, Ordering::Release);
+            self.permits.wake_all();
+        }
+        attempt
+    }
+}
+
+/// An attempt to connect: whether it has ended.
+type Attempt = Arc<AtomicBool>;
+
+/// The wait of one thread for a connection.
+struct Wait<'a, M: r2d2::ManageConnection> {
+    pool: &'a Pool<M>,
+    limits: &'a Limits<'a>,
+    began: Uptime,
+    /// The last attempt to connect that this thread has begun.
+    attempt: Option<Attempt>,
+    /// A permit without a connection, as long as none may be opened.
+    spare: Option<Permit>,
+    /// Why r2d2 could not open a connection, which it reports once.
+    reported: Option<NoConnection>,
+}
+
+impl<M: r2d2::ManageConnection> Wait<'_, M>
+where
+    M::Connection: LockConnection,
+{
+    /// Spends some time, and returns whether to go on waiting: not where the thread may begin the next attempt to connect.
+    fn park(&self) -> bool {
+        let may_connect = self.spare.is_some() && !self.is_connecting();
+        let until = if may_connect { self.pool.dialing.next_attempt() } else { Uptime::MAX };
+        let left = until.min(self.limits.connected_by).since(clock::uptime());
+        if left.is_zero() || self.failure().is_some() {
+            return false;
+        }
+        thread::park_timeout(left);
+        true
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.attempt.as_ref().is_some_and(|ended| !ended.load(Ordering::Acquire))
+    }
+
+    /// Returns why the wait is over, if it is.
+    fn failure(&self) -> Option<Failure> {
         let now = clock::uptime();
-        let open = self.pool.state().connections;
-        let turn = if self.manager.is_none() {
-            TURN
-        } else if open == 0 {
-            if let Some(opening) = opening_since.map(|since| now.since(since))
-                && opening < TURN
-            {
-                thread::sleep(left.min(if opening < LOOKS_OFTEN { LOOK } else { LATER_LOOK }));
-                return self.pool.try_get().ok_or(NoConnection::Connecting);
+        let over = now >= self.limits.connected_by || self.limits.stop.0();
+        let waited = now.since(self.began);
+        // While there are connections, a failure to open one more says nothing about the server.
+        let connected = self.pool.is_connected();
+        match self.pool.dialing.failure_since(self.began).filter(|_| !connected) {
+            Some(error) if over || now >= waits_until(&error, self.limits) => {
+                Some(Failure::of_connecting(error, waited))
             }
-            *opening_since = Some(now);
-            LOOK
-        } else if open == self.pool.max_size() {
-            // r2d2 wakes no waiter when the last connection turns out to be closed.
-            FULL_LOOK
-        } else {
-            TURN
-        };
-        self.pool.get_timeout(left.min(turn)).map_err(|error| match self.manager {
-            Some(_) if open == 0 => NoConnection::Connecting,
-            Some(_) => NoConnection::PoolExhausted,
-            None => {
-                let text = error.to_string();
-                NoConnection::Pool(Cut(without_arguments(&text).as_bytes()).to_string())
+            None if over => {
+                let connecting = !connected && self.pool.dialing.is_in_progress();
+                let cause = if connecting { NoConnection::Connecting } else { NoConnection::PoolExhausted };
+                Some(Failure::NoConnection { cause, waited })
             }
-        })
+            _ => None,
+        }
     }
 
-    /// Whether the pool of another manager, which does not report why, has no connection at all.
-    fn is_unreachable(&self) -> bool {
-        self.manager.is_none() && self.pool.state().connections == 0
+    /// Lets r2d2 make a connection, or waits some time until another user of the pool returns one.
+    fn for_r2d2(&mut self) -> Result<Option<Taken<M>>, Failure> {
+        let Store::Shared(pool) = &self.pool.store else { return Ok(None) };
+        let foreign = self.pool.manager.is_none();
+        let left = self.limits.connected_by.since(clock::uptime());
+        let turn = if foreign { FOREIGN_TURN } else { TURN };
+        let error = match pool.get_timeout(left.min(turn)) {
+            Ok(connection) => return Ok(Taken::Shared(connection).unless_suspect()),
+            Err(error) => error.to_string(),
+        };
+        let Some(failure) = self.failure() else {
+            // Its own words, and a colon before the cause if there is one.
+            if foreign && error.contains(": ") {
+                self.reported.get_or_insert_with(|| in_words_of_r2d2(&error));
+            }
+            let unreachable =
+                foreign && !self.pool.is_connected() && clock::uptime() >= self.limits.reachable_by;
+            return if unreachable { Err(self.no_connection(&error)) } else { Ok(None) };
+        };
+        Err(if foreign { self.no_connection(&error) } else { failure })
     }
 
-    /// Returns how connecting has failed, if that counts. While there are connections, a failure to open one more says nothing
-    /// about the server. An old failure counts only when there is no time to wait for another.
-    fn connect_failure(&self, began: Uptime, over: bool) -> Option<ConnectError> {
-        let (when, error) = self.manager.as_ref()?.health().last_connect_failure()?;
-        let fresh = match error {
-            ConnectError::Panicked(_) => manager::PANIC_PAUSE,
-            // It may have become a master since.
-            ConnectError::Replica { .. } => Duration::ZERO,
-            _ => FRESH,
-        };
-        let counts = (over || when.after(fresh) >= began) && self.pool.state().connections == 0;
-        counts.then_some(error)
+    fn no_connection(&mut self, error: &str) -> Failure {
+        let cause = self.reported.take().unwrap_or_else(|| in_words_of_r2d2(error));
+        Failure::NoConnection { cause, waited: clock::uptime().since(self.began) }
     }
+}
+
+fn in_words_of_r2d2(error: &str) -> NoConnection {
+    NoConnection::Pool(Cut(without_arguments(error).as_bytes()).to_string())
 }
 
 /// Returns until when a connection is waited for after this error.
@@ -138,32 +264,56 @@ fn waits_until(error: &ConnectError, limits: &Limits<'_>) -> Uptime {
         ConnectError::Failed(_) => limits.reachable_by,
         ConnectError::Refused(refusal) if refusal.passes_by_waiting() => limits.accepted_by,
         ConnectError::Refused(_) | ConnectError::Replica { .. } | ConnectError::Panicked(_) => {
-            Uptime(Duration::ZERO)
+            Uptime::default()
         }
     }
 }
 
-/// Leaves out a suspect connection: one that has been idle for long, or was opened before the server was seen to close others. A
-/// command on a closed connection would have an unknown outcome.
-fn usable<M: r2d2::ManageConnection>(
-    connection: r2d2::PooledConnection<M>,
-) -> Option<r2d2::PooledConnection<M>>
+/// A connection and the permit to use it. Dropped, both return, the connection first.
+pub(in crate::backend) struct Checkout<M: r2d2::ManageConnection>
 where
     M::Connection: LockConnection,
 {
-    if connection.is_suspect() {
-        invalidate(connection);
-        return None;
-    }
-    Some(connection)
+    taken: Taken<M>,
+    _permit: Permit,
 }
 
-/// Returns a connection that its pool will not use again (I8).
-pub(in crate::backend) fn invalidate<M: r2d2::ManageConnection>(mut connection: r2d2::PooledConnection<M>)
+impl<M: r2d2::ManageConnection> Checkout<M>
 where
     M::Connection: LockConnection,
 {
-    if !connection.invalidate() {
-        mem::forget(connection);
+    /// Takes the connection out of use (I8).
+    pub(in crate::backend) fn invalidate(self) {
+        self.taken.invalidate();
+    }
+}
+
+impl<M: r2d2::ManageConnection> Deref for Checkout<M>
+where
+    M::Connection: LockConnection,
+{
+    type Target = M::Connection;
+
+    fn deref(&self) -> &M::Connection {
+        &self.taken
+    }
+}
+
+impl<M: r2d2::ManageConnection> DerefMut for Checkout<M>
+where
+    M::Connection: LockConnection,
+{
+    fn deref_mut(&mut self) -> &mut M::Connection {
+        &mut self.taken
+    }
+}
+
+impl<M: r2d2::ManageConnection> fmt::Debug for Pool<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("max_size", &self.max_size)
+            .field("store", &self.store)
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
     }
 }

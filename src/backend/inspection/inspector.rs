@@ -10,7 +10,7 @@ use redis::{Cmd, Value, cmd, from_redis_value};
 use super::clock_difference::ClockDifference;
 use super::report::{Answers, ServerReport};
 use crate::backend::Backend as _;
-use crate::backend::connections::{LockConnection, Role, ServerInfo, ask, invalidate};
+use crate::backend::connections::{LockConnection, Role, ServerInfo, ask};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Budget, Limits};
 use crate::backend::pooled::PooledBackend;
@@ -51,7 +51,7 @@ where
             let (mut connection, _) = self.pool.checkout(limits)?;
             let report = Inspector::on(&mut *connection, self.command_timeout, probe).inspect();
             // Whatever was refused or lost: its next user must not find a transaction open, or a key watched.
-            invalidate(connection);
+            connection.invalidate();
             match report {
                 // A connection that was closed while it was idle. Asking again changes nothing.
                 Err(error) if error.is_disconnect() && !retried => retried = true,

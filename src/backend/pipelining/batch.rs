@@ -175,8 +175,8 @@ struct Replies {
     values: vec::IntoIter<Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
-    /// Whether there is only one.
-    single: bool,
+    /// Whether there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
+    only: bool,
     /// Whether that one refused the client for lack of room: the server has read nothing else.
     no_room: bool,
     /// Set once a reply was missing or unreadable: which command a later one belongs to is unknown.
@@ -186,8 +186,8 @@ struct Replies {
 impl Replies {
     fn to(packed: &[u8], count: usize, limit: Duration, connection: &mut impl LockConnection) -> Self {
         let Exchange { replies, ended } = exchange(connection, packed, count, limit);
-        let single = replies.len() == 1;
-        Self { values: replies.into_iter(), ended, single, no_room: false, broken: None }
+        let only = replies.len() == 1 && ended.is_none();
+        Self { values: replies.into_iter(), ended, only, no_room: false, broken: None }
     }
 
     fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
@@ -209,7 +209,7 @@ impl Replies {
         match read {
             Ok(Ok(reply)) => Outcome::Reply(reply),
             Ok(Err(refusal)) => {
-                self.no_room = self.single && refusal.closes_connection();
+                self.no_room = self.only && refusal.closes_connection();
                 Outcome::Refused(refusal)
             }
             Err(error) => {
@@ -230,7 +230,7 @@ fn hung_up() -> TransportError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::connections::fake::{FakeConnection, closed, refused};
+    use crate::backend::connections::fake::{FakeConnection, closed, late, refused};
     use crate::clock;
     use crate::protocol::Entry;
     use crate::protocol::lease::End;
@@ -300,6 +300,8 @@ mod tests {
             (&[refused("NOPERM first")], None, "refused: NotPermitted, lost, lost, lost", false),
             // Disconnected: nothing was read.
             (&[too_many_clients()], None, "refused: TooManyClients, unread, unread, unread", false),
+            // Or by a proxy that refuses one command and does not answer the others in time: they may have been read.
+            (&[too_many_clients()], Some(late()), "refused: TooManyClients, lost, lost, lost", false),
             // Or by one of several servers behind a proxy: what has a reply was read.
             (&with(0, too_many_clients()), None, "refused: TooManyClients, x, 0, 0", false),
             (&with(1, too_many_clients())[..2], None, "1, refused: TooManyClients, lost, lost", false),
@@ -334,9 +336,10 @@ mod tests {
     #[test]
     fn a_watch_that_is_refused_may_be_watching() {
         let own = queued("own", Command::WatchGet, None, Protocol::Watched);
-        for (replies, in_order) in
-            [(vec![Value::Okay, Value::Nil], true), (vec![Value::Okay, refused("WRONGTYPE list")], false)]
-        {
+        for (replies, in_order) in [
+            (vec![Value::Okay, Value::Nil, Value::Okay], true),
+            (vec![Value::Okay, refused("WRONGTYPE list"), Value::Okay], false),
+        ] {
             let mut fake = FakeConnection::answering(move |_| (replies.clone(), None));
             let outcomes = send(&mut fake, own.encoded(), [].iter(), clock::now, Duration::from_secs(1));
             assert_eq!(outcomes.leave_in_order(own.encoded()), in_order);

@@ -5,6 +5,8 @@
 //! threads are active to be worth combining, it leads a [`Batch`] at once: it never waits for other requests, and takes those that are
 //! queued when it has a connection. Otherwise its request is queued, first in, first out. No thread is a permanent combiner: a batch
 //! that ends makes the first queued request the leader of the next, if it was the last in progress, and then hands out the results.
+//! The first of the queue alone watches the time: overdue, it leads a batch beside those in progress, unless there are as many as may
+//! be; then it leads as soon as one of them ends.
 //!
 //! Why no thread waits for ever. `all` holds the queue and the number of batches in progress. Each request has its phase under a mutex
 //! of its own, which is locked alone or inside `all`; nothing is locked inside it.
@@ -13,11 +15,11 @@
 //!    it the leader or sends it, or its own thread at its time limit) changes the phase before it releases `all`.
 //! 2. While the queue is not empty, a batch is in progress: joining queues a request only if one is, and the end of a batch, the only
 //!    thing that lowers their number, makes the first of the queue the leader of a new one under the same lock of `all` if none
-//!    would be left. So the end of a batch takes a queued request out at the latest; first in, first out.
+//!    would be left, or if it is overdue. So the end of a batch takes a queued request out at the latest; first in, first out.
 //! 3. A batch ends when it is dropped, by a panic too. Its requests are `InFlight` until then and are completed by it, without a
 //!    result if there is none. The result of a request whose thread has given up is reported to the leader.
 //! 4. Each change of a request's phase by another thread is followed by an unpark of its thread, except that from `Queued` to
-//!    `InFlight`, after which its thread has nothing to do. A thread looks at its phase each time before it parks, and an unpark before a
+//!    `InFlight`, after which its thread has nothing to do. What takes out the first of the queue makes the next the first so. A thread looks at its phase each time before it parks, and an unpark before a
 //!    park is kept.
 //!
 //! No thread depends on another beyond its time limit: a queued request then leads a batch of its own beside those in progress; an
@@ -37,6 +39,8 @@ use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 pub(crate) struct Combiner<J, R> {
     /// How many jobs a batch sends at most, its leader's included.
     max_batch: usize,
+    /// Beside so many batches no request that is overdue leads one.
+    max_in_progress: usize,
     /// How many threads lead, wait, or have not yet seen their result.
     active: AtomicUsize,
     /// How many requests were taken out of the queue by batches.
@@ -56,7 +60,7 @@ struct Request<J, R> {
 }
 
 enum Phase<R> {
-    Queued,
+    Queued(Rank),
     /// Its thread is to lead a batch, which is counted already.
     Leader,
     /// In a batch: the job may have been carried out, or be about to be.
@@ -66,11 +70,20 @@ enum Phase<R> {
     Gone,
 }
 
+/// The place of a request in the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rank {
+    Behind,
+    First,
+    /// The first, which has waited as long as it would, and waits for a batch to end.
+    Overdue,
+}
+
 /// What a thread waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitStage {
     /// To be sent.
-    Queued,
+    Queued(Rank),
     /// For the result.
     InFlight,
 }
@@ -88,9 +101,10 @@ pub(crate) enum Joined<'a, J, R> {
 }
 
 impl<J, R> Combiner<J, R> {
-    pub(crate) fn new(max_batch: usize) -> Self {
+    pub(crate) fn new(max_batch: usize, max_in_progress: usize) -> Self {
         Self {
             max_batch,
+            max_in_progress,
             active: AtomicUsize::new(0),
             dequeued: AtomicUsize::new(0),
             all: Mutex::new(All { in_progress: 0, queue: VecDeque::new() }),
@@ -98,8 +112,8 @@ impl<J, R> Combiner<J, R> {
     }
 
     /// Leads a batch if none is in progress, or if combining is not worth while for so many active threads; else waits. `job` is
-    /// made only for waiting. `park` spends some time, ended by an unpark, and returns whether to go on waiting for that stage.
-    /// Neither may panic.
+    /// made only for waiting. `park` spends some time, ended by an unpark, and returns whether to go on waiting in that stage. The first of
+    /// the queue that does not is overdue; any other request that does not leads a batch of its own. Neither function may panic.
     pub(crate) fn join(
         &self,
         job: impl FnOnce() -> J,
@@ -111,10 +125,14 @@ impl<J, R> Combiner<J, R> {
         if let Some(batch) = self.lead(&mut self.lock(), is_contended) {
             return Joined::Leader { batch, waited: false };
         }
-        let request = Arc::new(Request { job: job(), thread: current(), phase: Mutex::new(Phase::Queued) });
+        let phase = Mutex::new(Phase::Queued(Rank::Behind));
+        let request = Arc::new(Request { job: job(), thread: current(), phase });
         let mut all = self.lock();
         if let Some(batch) = self.lead(&mut all, is_contended) {
             return Joined::Leader { batch, waited: false };
+        }
+        if all.queue.is_empty() {
+            *request.lock() = Phase::Queued(Rank::First);
         }
         all.queue.push_back(Arc::clone(&request));
         drop(all);
@@ -133,6 +151,11 @@ impl<J, R> Combiner<J, R> {
         Some(self.batch())
     }
 
+    /// Wakes the threads whose requests are queued, so that each looks whether it still has to wait.
+    pub(crate) fn wake_queued(&self) {
+        self.lock().queue.iter().for_each(|request| request.thread.unpark());
+    }
+
     /// Returns how many requests batches have taken out of the queue so far.
     pub(crate) fn dequeued(&self) -> usize {
         self.dequeued.load(Ordering::Relaxed)
@@ -144,7 +167,7 @@ impl<J, R> Combiner<J, R> {
 
     fn wait(&self, request: &Arc<Request<J, R>>, park: impl FnMut(WaitStage) -> bool) -> Joined<'_, J, R> {
         let look = |given_up| {
-            let mut all = (given_up == Some(WaitStage::Queued)).then(|| self.lock());
+            let mut all = matches!(given_up, Some(WaitStage::Queued(_))).then(|| self.lock());
             let mut phase = request.lock();
             ControlFlow::Break(match mem::replace(&mut *phase, Phase::Gone) {
                 Phase::Leader => Joined::Leader { batch: self.batch(), waited: true },
@@ -155,15 +178,24 @@ impl<J, R> Combiner<J, R> {
                     *phase = Phase::InFlight;
                     return ControlFlow::Continue(WaitStage::InFlight);
                 }
-                Phase::Queued => {
-                    let Some(all) = &mut all else {
-                        *phase = Phase::Queued;
-                        return ControlFlow::Continue(WaitStage::Queued);
-                    };
-                    all.queue.retain(|other| !Arc::ptr_eq(other, request));
-                    all.in_progress += 1;
-                    Joined::Leader { batch: self.batch(), waited: true }
-                }
+                Phase::Queued(rank) => match &mut all {
+                    Some(all) if given_up == Some(WaitStage::Queued(rank)) => {
+                        if rank == Rank::First && all.in_progress >= self.max_in_progress {
+                            *phase = Phase::Queued(Rank::Overdue);
+                            return ControlFlow::Continue(WaitStage::Queued(Rank::Overdue));
+                        }
+                        drop(phase);
+                        all.queue.retain(|other| !Arc::ptr_eq(other, request));
+                        all.note_first();
+                        all.in_progress += 1;
+                        Joined::Leader { batch: self.batch(), waited: true }
+                    }
+                    // It has a better rank than it gave up in.
+                    _ => {
+                        *phase = Phase::Queued(rank);
+                        return ControlFlow::Continue(WaitStage::Queued(rank));
+                    }
+                },
                 Phase::Gone => unreachable!("a thread waits only until it has its result"),
             })
         };
@@ -172,6 +204,19 @@ impl<J, R> Combiner<J, R> {
 
     fn lock(&self) -> MutexGuard<'_, All<J, R>> {
         self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<J, R> All<J, R> {
+    /// Tells the first of the queue that it is.
+    fn note_first(&self) {
+        let Some(first) = self.queue.front() else { return };
+        let mut phase = first.lock();
+        if matches!(*phase, Phase::Queued(Rank::Behind)) {
+            *phase = Phase::Queued(Rank::First);
+            drop(phase);
+            first.thread.unpark();
+        }
     }
 }
 
@@ -201,6 +246,7 @@ impl<J, R> Batch<'_, J, R> {
             *request.lock() = Phase::InFlight;
             self.in_flight.push(request);
         }
+        all.note_first();
         self.combiner.dequeued.fetch_add(room, Ordering::Relaxed);
     }
 
@@ -209,19 +255,21 @@ impl<J, R> Batch<'_, J, R> {
         self.in_flight.iter().map(|request| &request.job)
     }
 
-    /// Makes the first queued request the leader of the next batch, if this was the last in progress.
+    /// Makes the first queued request the leader of the next batch, if this was the last in progress or that request is overdue.
     fn pass_on(&mut self) {
         if mem::replace(&mut self.ended, true) {
             return;
         }
         let mut all = self.combiner.lock();
         all.in_progress -= 1;
-        if all.in_progress > 0 {
+        let overdue = |first: &Arc<Request<J, R>>| matches!(*first.lock(), Phase::Queued(Rank::Overdue));
+        if all.in_progress > 0 && !all.queue.front().is_some_and(overdue) {
             return;
         }
         let Some(next) = all.queue.pop_front() else { return };
         all.in_progress += 1;
         *next.lock() = Phase::Leader;
+        all.note_first();
         self.combiner.dequeued.fetch_add(1, Ordering::Relaxed);
         drop(all);
         next.thread.unpark();

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use super::combiner::WaitStage;
+use super::combiner::{Rank, WaitStage};
 use crate::backend::limits::Limits;
 use crate::clock::{self, Uptime};
 
@@ -28,9 +28,9 @@ const LOSS: Duration = Duration::from_millis(10);
 /// How long it pauses then; twice as long as before if that is soon so again, up to the longest.
 const PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// When no request has left the queue for this long, a thread leads a batch of its own. A round trip on one machine takes less; over a
+/// When the first of the queue has been that for so long, it leads a batch of its own. A round trip on one machine takes less; over a
 /// longer way, this is what a thread may lose by pipelining.
-const MAX_QUEUED: Duration = Duration::from_micros(150);
+const MAX_FIRST: Duration = Duration::from_micros(150);
 /// How much longer than the reply may take the thread that sends is waited for.
 const GRACE: Duration = Duration::from_millis(50);
 
@@ -60,9 +60,9 @@ struct Mark {
 }
 
 impl SpinPolicy {
-    pub(in crate::backend) fn new(connections: u32, command_timeout: Duration) -> Self {
+    pub(in crate::backend) fn new(connections: usize, command_timeout: Duration) -> Self {
         Self {
-            connections: usize::try_from(connections).unwrap_or(usize::MAX),
+            connections,
             command_timeout,
             paused_until: AtomicU64::new(0),
             pause: AtomicU64::new(0),
@@ -80,23 +80,24 @@ impl SpinPolicy {
 
     /// Returns how a thread waits: a function that spends some time and returns whether to go on. `dequeued` counts the requests that
     /// have left the queue.
-    pub(in crate::backend) fn waiting(
-        &self,
-        limits: &Limits<'_>,
-        dequeued: impl Fn() -> usize,
-    ) -> impl FnMut(WaitStage) -> bool {
-        let (connected_by, answered_by) = (limits.connected_by, limits.answered_by);
+    pub(in crate::backend) fn waiting<'a>(
+        &'a self,
+        limits: &Limits<'a>,
+        dequeued: impl Fn() -> usize + 'a,
+    ) -> impl FnMut(WaitStage) -> bool + 'a {
+        let Limits { connected_by, answered_by, stop, .. } = *limits;
         let mark = move || Mark { at: clock::uptime(), dequeued: dequeued() };
         let mut yields = Some(YIELDS);
-        let mut queued: Option<(usize, Uptime)> = None;
+        let mut first = None;
         let mut in_flight = None;
         move |stage| {
             let before = mark();
             let until = match stage {
-                WaitStage::Queued => match queued {
-                    Some((dequeued, until)) if dequeued == before.dequeued => until,
-                    _ => queued.insert((before.dequeued, before.at.after(MAX_QUEUED).min(connected_by))).1,
-                },
+                WaitStage::Queued(_) if stop.0() => return false,
+                WaitStage::Queued(Rank::First) => {
+                    *first.get_or_insert_with(|| before.at.after(MAX_FIRST).min(connected_by))
+                }
+                WaitStage::Queued(Rank::Behind | Rank::Overdue) => connected_by,
                 // The leader notices its time-out no sooner, and then hands out the replies it has.
                 WaitStage::InFlight => *in_flight.get_or_insert_with(|| {
                     before.at.after(self.command_timeout).min(answered_by).after(GRACE)
@@ -167,7 +168,7 @@ fn micros(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn policy(connections: u32) -> SpinPolicy {
+    fn policy(connections: usize) -> SpinPolicy {
         SpinPolicy::new(connections, Duration::from_secs(2))
     }
 

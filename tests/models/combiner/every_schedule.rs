@@ -11,23 +11,31 @@ use loom::thread;
 
 use super::results::{Job, JobResult, Outcome, Results};
 use crate::weak_sync as sync;
-use subject::{Batch, Combiner, Joined, WaitStage};
+use GivesUp::{InFlight, Queued};
+use subject::{Batch, Combiner, Joined, Rank, WaitStage};
 use sync::Thread;
 
 pub(super) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 7] = [
-        ("two_share", || run([None; 2], 2)),
-        ("three_share", || run([None; 3], 3)),
-        ("three_share_in_batches_of_two", || run([None; 3], 2)),
-        ("one_gives_up_in_the_queue", || run([None, Some(WaitStage::Queued)], 2)),
-        ("one_gives_up_in_flight", || run([None, Some(WaitStage::InFlight)], 2)),
-        ("two_give_up_in_different_stages", || {
-            run([None, Some(WaitStage::Queued), Some(WaitStage::InFlight)], 3);
-        }),
-        ("one_of_three_gives_up_in_flight", || run([None, None, Some(WaitStage::InFlight)], 3)),
+    let scenarios: [(&'static str, fn()); 9] = [
+        ("two_share", || run([None; 2], 2, 9)),
+        ("three_share", || run([None; 3], 3, 9)),
+        ("three_share_in_batches_of_two", || run([None; 3], 2, 9)),
+        ("one_gives_up_as_the_first", || run([None, Some(Queued)], 2, 9)),
+        ("one_is_overdue", || run([None, Some(Queued)], 2, 1)),
+        ("two_are_overdue_one_after_the_other", || run([None, Some(Queued), Some(Queued)], 1, 1)),
+        ("one_gives_up_in_flight", || run([None, Some(InFlight)], 2, 9)),
+        ("two_give_up_in_different_stages", || run([None, Some(Queued), Some(InFlight)], 3, 9)),
+        ("one_of_three_gives_up_in_flight", || run([None, None, Some(InFlight)], 3, 9)),
     ];
     let trial = |(name, scenario)| crate::exhausted(format!("combiner::every_schedule::{name}"), scenario);
     scenarios.into_iter().map(trial).collect()
+}
+
+/// When a thread gives up: as the first of the queue, which is overdue then where no other batch may be in progress; or in flight.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum GivesUp {
+    Queued,
+    InFlight,
 }
 
 struct Harness {
@@ -42,8 +50,9 @@ struct QueuedJob {
 }
 
 /// Each thread wants one job executed, and may give up at once in one stage.
-fn run<const N: usize>(workers: [Option<WaitStage>; N], max_batch: usize) {
-    let harness = Arc::new(Harness { combiner: Combiner::new(max_batch), results: Results::default() });
+fn run<const N: usize>(workers: [Option<GivesUp>; N], max_batch: usize, max_in_progress: usize) {
+    let combiner = Combiner::new(max_batch, max_in_progress);
+    let harness = Arc::new(Harness { combiner, results: Results::default() });
     let mut threads = Vec::new();
     for (worker, gives_up) in workers.into_iter().enumerate().skip(1) {
         let harness = Arc::clone(&harness);
@@ -59,12 +68,14 @@ fn run<const N: usize>(workers: [Option<WaitStage>; N], max_batch: usize) {
 }
 
 impl Harness {
-    fn execute(&self, job: Job, gives_up: Option<WaitStage>) {
-        let gives_up_in_flight = gives_up == Some(WaitStage::InFlight);
+    fn execute(&self, job: Job, gives_up: Option<GivesUp>) {
+        let gives_up_in_flight = gives_up == Some(InFlight);
         let queued = || QueuedJob { job, gives_up_in_flight: gives_up_in_flight.then(sync::current) };
         let park = |stage| {
-            if gives_up == Some(stage) {
-                self.results.gave_up(job, stage == WaitStage::InFlight);
+            let in_flight = stage == WaitStage::InFlight;
+            let as_first = stage == WaitStage::Queued(Rank::First);
+            if gives_up == Some(InFlight) && in_flight || gives_up == Some(Queued) && as_first {
+                self.results.gave_up(job, in_flight);
                 return false;
             }
             sync::park();

@@ -24,6 +24,8 @@ pub(super) struct Behavior {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum GivesUp {
     Never,
+    /// As the first of the queue, which is overdue then.
+    First,
     Queued,
     InFlight,
     Anywhere,
@@ -65,7 +67,8 @@ impl Behavior {
     }
 
     fn any() -> Self {
-        let gives_up = [GivesUp::Never, GivesUp::Queued, GivesUp::InFlight, GivesUp::Anywhere];
+        let gives_up =
+            [GivesUp::Never, GivesUp::First, GivesUp::Queued, GivesUp::InFlight, GivesUp::Anywhere];
         let lead = [
             Lead::Combines,
             Lead::FillsTwice,
@@ -87,25 +90,38 @@ impl Behavior {
 pub(super) struct Scenario {
     workers: Vec<Behavior>,
     max_batch: usize,
+    max_in_progress: usize,
     contended_above: usize,
     in_order: bool,
 }
 
 impl Scenario {
     pub(super) fn of<const N: usize>(workers: [Behavior; N]) -> Self {
-        Self { workers: workers.to_vec(), max_batch: 128, contended_above: 0, in_order: false }
+        Self {
+            workers: workers.to_vec(),
+            max_batch: 128,
+            max_in_progress: usize::MAX,
+            contended_above: 0,
+            in_order: false,
+        }
     }
 
     /// Any scenario: another in each run.
     pub(super) fn any() -> Self {
         let workers = (0..thread_rng().gen_range(2..6)).map(|_| Behavior::any()).collect();
         let (max_batch, contended_above) = (thread_rng().gen_range(1..5), thread_rng().gen_range(0..4));
-        Self { workers, max_batch, contended_above, in_order: false }
+        let max_in_progress = thread_rng().gen_range(1..4);
+        Self { workers, max_batch, max_in_progress, contended_above, in_order: false }
     }
 
     /// A batch has room for so many jobs, its leader's included.
     pub(super) fn with_max_batch(self, max_batch: usize) -> Self {
         Self { max_batch, ..self }
+    }
+
+    /// No request that is overdue leads a batch beside so many.
+    pub(super) fn with_max_in_progress(self, max_in_progress: usize) -> Self {
+        Self { max_in_progress, ..self }
     }
 
     /// More active threads than these count as contention.
@@ -164,7 +180,7 @@ pub(super) struct Harness {
 impl Harness {
     fn new(scenario: Scenario) -> Self {
         Self {
-            combiner: Combiner::new(scenario.max_batch),
+            combiner: Combiner::new(scenario.max_batch, scenario.max_in_progress),
             results: Results::default(),
             threads: scenario.workers.iter().map(|_| Thread::default()).collect(),
             timed_out: scenario.workers.iter().map(|_| AtomicBool::new(false)).collect(),
@@ -253,7 +269,11 @@ impl Harness {
 
     /// Whether there is never more than one batch in progress.
     fn all_wait(&self) -> bool {
-        let gives_up = |worker: &Behavior| matches!(worker.gives_up, GivesUp::Queued | GivesUp::Anywhere);
+        let gives_up = |worker: &Behavior| match worker.gives_up {
+            GivesUp::First => self.scenario.max_in_progress > 1,
+            GivesUp::Queued | GivesUp::Anywhere => true,
+            GivesUp::Never | GivesUp::InFlight => false,
+        };
         self.scenario.contended_above == 0 && !self.scenario.workers.iter().any(gives_up)
     }
 

@@ -9,7 +9,7 @@ use shuttle::thread;
 
 use super::results::{Job, JobResult, Outcome};
 use super::scenario::{Behavior, GivesUp, Harness, Lead};
-use super::subject::{Batch, Joined, WaitStage};
+use super::subject::{Batch, Joined, Rank, WaitStage};
 use super::sync;
 
 /// The payload of a panic that belongs to the scenario.
@@ -160,7 +160,10 @@ impl<'a> Worker<'a> {
         self.harness.has_joined(self.number);
         self.check_dequeued();
         let gives_up = match stage {
-            WaitStage::Queued => matches!(self.behavior.gives_up, GivesUp::Queued | GivesUp::Anywhere),
+            WaitStage::Queued(Rank::First) => {
+                matches!(self.behavior.gives_up, GivesUp::First | GivesUp::Queued | GivesUp::Anywhere)
+            }
+            WaitStage::Queued(_) => matches!(self.behavior.gives_up, GivesUp::Queued | GivesUp::Anywhere),
             WaitStage::InFlight => matches!(self.behavior.gives_up, GivesUp::InFlight | GivesUp::Anywhere),
         };
         if gives_up && self.harness.timed_out[self.number].load(SeqCst) {

@@ -1,0 +1,125 @@
+//! Attempts to open connections to one server: how the last one failed, and when the next may begin.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::backend::errors::ConnectError;
+use crate::clock::Uptime;
+
+/// How long after the beginning of an attempt the next begins, once one has failed.
+const PAUSE: Duration = Duration::from_millis(50);
+/// The same after a panic. TLS libraries panic where the program has not set them up, each time.
+const PANIC_PAUSE: Duration = Duration::from_secs(5);
+
+/// Shared by the threads that use a pool.
+#[derive(Debug, Default)]
+pub(super) struct Dialing(Mutex<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// When the last attempt failed and how, unless a later one succeeded.
+    failure: Option<(Uptime, ConnectError)>,
+    /// No attempt begins before.
+    next_attempt: Uptime,
+    in_progress: usize,
+}
+
+impl Dialing {
+    /// Returns whether an attempt may begin now, which the caller then makes. Any number may before one has failed.
+    pub(super) fn begin(&self, now: Uptime) -> bool {
+        let mut state = self.lock();
+        if state.failure.is_some() {
+            if now < state.next_attempt {
+                return false;
+            }
+            state.next_attempt = now.after(PAUSE);
+        }
+        state.in_progress += 1;
+        true
+    }
+
+    pub(super) fn is_in_progress(&self) -> bool {
+        self.lock().in_progress > 0
+    }
+
+    /// Returns when the next attempt may begin.
+    pub(super) fn next_attempt(&self) -> Uptime {
+        self.lock().next_attempt
+    }
+
+    pub(super) fn succeeded(&self) {
+        let mut state = self.lock();
+        *state = State { in_progress: state.in_progress - 1, ..State::default() };
+    }
+
+    pub(super) fn failed(&self, now: Uptime, error: ConnectError) {
+        let mut state = self.lock();
+        state.in_progress -= 1;
+        state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
+        state.failure = Some((now, error));
+    }
+
+    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since.
+    pub(super) fn failure_since(&self, began: Uptime) -> Option<ConnectError> {
+        let state = self.lock();
+        let (when, error) = state.failure.as_ref()?;
+        let valid = match error {
+            // It may have become a master since.
+            ConnectError::Replica { .. } => Duration::ZERO,
+            error => pause(error),
+        };
+        (when.after(valid) >= began).then(|| error.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn pause(error: &ConnectError) -> Duration {
+    if matches!(error, ConnectError::Panicked(_)) { PANIC_PAUSE } else { PAUSE }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Uptime {
+        Uptime(Duration::from_millis(millis))
+    }
+
+    fn replica() -> ConnectError {
+        ConnectError::Replica { of: None }
+    }
+
+    #[test]
+    fn attempts_are_free_until_one_fails_and_paced_until_one_succeeds() {
+        let dialing = Dialing::default();
+        assert!(dialing.begin(at(0)) && dialing.begin(at(0)));
+        dialing.failed(at(10), ConnectError::Panicked("no provider".into()));
+        assert!(!dialing.begin(at(5009)) && dialing.begin(at(5010)));
+        assert!(!dialing.begin(at(5011)), "one at a time");
+        assert!(dialing.begin(at(5060)));
+        dialing.failed(at(5060), replica());
+        assert!(dialing.is_in_progress());
+        assert!(!dialing.begin(at(5109)) && dialing.begin(at(5110)));
+        (0..3).for_each(|_| dialing.succeeded());
+        assert!(!dialing.is_in_progress());
+        assert!(dialing.begin(at(5111)) && dialing.begin(at(5111)));
+    }
+
+    #[test]
+    fn a_failure_counts_for_later_calls_until_the_next_attempt_may_begin() {
+        let dialing = Dialing::default();
+        assert_eq!(dialing.failure_since(at(0)), None);
+        assert!(dialing.begin(at(50)));
+        dialing.failed(at(100), ConnectError::Panicked("no provider".into()));
+        assert!(dialing.failure_since(at(0)).is_some());
+        assert!(dialing.failure_since(at(5100)).is_some());
+        assert_eq!(dialing.failure_since(at(5101)), None);
+        assert!(dialing.begin(at(5990)));
+        dialing.failed(at(6000), replica());
+        assert!(dialing.failure_since(at(6000)).is_some());
+        assert_eq!(dialing.failure_since(at(6001)), None);
+    }
+}

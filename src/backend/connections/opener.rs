@@ -1,0 +1,88 @@
+//! How connections to one server are opened: where it is, the time-outs, and whether the server is checked.
+
+use std::any::Any;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::handshake::{self, Opened};
+use super::health::Health;
+use crate::backend::errors::ConnectError;
+use crate::key::Cut;
+
+/// How long connecting may take unless set.
+const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long one command may take unless set.
+pub(in crate::backend) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+
+#[derive(Clone)]
+pub(super) struct Opener {
+    client: redis::Client,
+    pub(super) connect_timeout: Duration,
+    pub(super) command_timeout: Duration,
+    pub(super) checks_server: bool,
+    pub(super) health: Arc<Health>,
+}
+
+impl Opener {
+    pub(super) fn new(client: redis::Client) -> Self {
+        Self {
+            client,
+            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            command_timeout: DEFAULT_COMMAND_TIMEOUT,
+            checks_server: true,
+            health: Arc::default(),
+        }
+    }
+
+    /// Opens a connection within the time for connecting, whose replies may take the time for a command. A panic is an error.
+    pub(super) fn open(&self) -> Result<Opened, ConnectError> {
+        let opened = catch_unwind(AssertUnwindSafe(|| self.open_or_panic()))
+            .unwrap_or_else(|panic| Err(ConnectError::Panicked(panic_text(panic.as_ref()))))?;
+        self.health.note_version(opened.version);
+        Ok(opened)
+    }
+
+    /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
+    /// without INFO.
+    fn open_or_panic(&self) -> Result<Opened, ConnectError> {
+        let open = |checks_server| {
+            handshake::open(&self.client, self.connect_timeout, self.command_timeout, checks_server)
+        };
+        for _ in 0..if self.checks_server { 2 } else { 0 } {
+            match open(true) {
+                Err(ConnectError::Failed(error)) if error.is_disconnect() => {}
+                outcome => return outcome,
+            }
+        }
+        open(false)
+    }
+
+    pub(super) fn address(&self) -> String {
+        self.client.get_connection_info().addr().to_string()
+    }
+
+    /// Returns the number of the database that connections use.
+    pub(super) fn database(&self) -> i64 {
+        self.client.get_connection_info().redis_settings().db()
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
+    Cut(words.as_bytes()).to_string()
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The address only: the rest of a client includes the password.
+        f.debug_struct("Opener")
+            .field("address", &self.address())
+            .field("connect_timeout", &self.connect_timeout)
+            .field("command_timeout", &self.command_timeout)
+            .field("checks_server", &self.checks_server)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,152 @@
+//! Permits to use a connection: a counting semaphore, first come, first served.
+//!
+//! A thread that has found no connection with its permit, and has to wait for one, does not want a free permit, which is no better than
+//! its own. It waits for the next that is returned, ahead of the threads that have none.
+//!
+//! Why no thread waits for ever, and none is overtaken. `all` holds the free permits and the queue.
+//!
+//! 1. While a permit is free, only threads wait that want one that is returned: a permit that is returned goes to the first of the queue,
+//!    and is free only if there is none.
+//! 2. A waiter is granted its permit under the lock of `all`, which takes it out of the queue, and is unparked then. It looks before each
+//!    park, and an unpark before a park is kept.
+//! 3. A waiter that gives up leaves the queue under the same lock, unless it was granted a permit meanwhile, which it takes then.
+//! 4. A thread that wants a permit that is returned says how many were when it looked for a connection. If there were more since, it does
+//!    not wait.
+//!
+//! `tests/models` runs this file on a model checker's mutexes and threads.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::sync::atomic::{AtomicBool, Ordering};
+use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
+
+pub(crate) struct Permits {
+    all: Mutex<All>,
+}
+
+struct All {
+    free: usize,
+    /// Those that wait ahead of the others, and then the others, each first in, first out.
+    queue: VecDeque<Arc<Waiter>>,
+    ahead: usize,
+    /// How many permits were returned.
+    returned: usize,
+}
+
+struct Waiter {
+    thread: Thread,
+    ahead: bool,
+    granted: AtomicBool,
+}
+
+impl Permits {
+    pub(crate) fn new(free: usize) -> Arc<Self> {
+        Arc::new(Self { all: Mutex::new(All { free, queue: VecDeque::new(), ahead: 0, returned: 0 }) })
+    }
+
+    /// Returns a permit, if one is free. It overtakes no waiter.
+    pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
+        let mut all = self.lock();
+        all.free = all.free.checked_sub(1)?;
+        Some(Permit(Arc::clone(self)))
+    }
+
+    /// Returns how many permits were returned so far.
+    pub(crate) fn returned(&self) -> usize {
+        self.lock().returned
+    }
+
+    /// Waits for a permit. `park` spends some time, ended by an unpark, and returns whether to go on; it must not panic.
+    pub(crate) fn acquire(self: &Arc<Self>, park: impl FnMut() -> bool) -> Option<Permit> {
+        let mut all = self.lock();
+        if all.free > 0 {
+            all.free -= 1;
+            return Some(Permit(Arc::clone(self)));
+        }
+        let waiter = Arc::new(Waiter { thread: current(), ahead: false, granted: AtomicBool::new(false) });
+        all.queue.push_back(Arc::clone(&waiter));
+        drop(all);
+        self.wait(&waiter, park)
+    }
+
+    /// Waits for the next permit that is returned, after so many were.
+    pub(crate) fn next_returned(
+        self: &Arc<Self>,
+        returned: usize,
+        park: impl FnMut() -> bool,
+    ) -> Option<Permit> {
+        let mut all = self.lock();
+        if all.free > 0 && all.returned != returned {
+            all.free -= 1;
+            return Some(Permit(Arc::clone(self)));
+        }
+        let waiter = Arc::new(Waiter { thread: current(), ahead: true, granted: AtomicBool::new(false) });
+        let position = all.ahead;
+        all.queue.insert(position, Arc::clone(&waiter));
+        all.ahead += 1;
+        drop(all);
+        self.wait(&waiter, park)
+    }
+
+    fn wait(self: &Arc<Self>, waiter: &Arc<Waiter>, mut park: impl FnMut() -> bool) -> Option<Permit> {
+        let granted = || waiter.granted.load(Ordering::Acquire);
+        let look = |given_up: Option<()>| {
+            if granted() {
+                return ControlFlow::Break(true);
+            }
+            if given_up.is_none() {
+                return ControlFlow::Continue(());
+            }
+            let mut all = self.lock();
+            if !granted() {
+                all.queue.retain(|other| !Arc::ptr_eq(other, waiter));
+                all.ahead -= usize::from(waiter.ahead);
+            }
+            ControlFlow::Break(granted())
+        };
+        park_until(look, |()| park()).then(|| Permit(Arc::clone(self)))
+    }
+
+    /// Wakes all waiters, so that each looks whether it still has to wait.
+    pub(crate) fn wake_all(&self) {
+        let all = self.lock();
+        all.queue.iter().for_each(|waiter| waiter.thread.unpark());
+    }
+
+    fn release(&self) {
+        let mut all = self.lock();
+        all.returned = all.returned.wrapping_add(1);
+        let Some(first) = all.queue.pop_front() else {
+            all.free += 1;
+            return;
+        };
+        all.ahead -= usize::from(first.ahead);
+        first.granted.store(true, Ordering::Release);
+        drop(all);
+        first.thread.unpark();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, All> {
+        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all = self.lock();
+        f.debug_struct("Permits").field("free", &all.free).field("queued", &all.queue.len()).finish()
+    }
+}
+
+/// A permit. Returned when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit(Arc<Permits>);
+
+impl Drop for Permit {
+    fn drop(&mut self) {
+        self.0.release();
+    }
+}

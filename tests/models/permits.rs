@@ -1,0 +1,145 @@
+//! Threads that use connections by permit, as the pool's do: they wait in turn or ahead of others, give up, and wake each other in vain.
+
+mod every_schedule;
+#[path = "../../src/backend/connections/permits.rs"]
+mod subject;
+
+use std::sync::Arc;
+
+use libtest_mimic::Trial;
+use shuttle::rand::{Rng, thread_rng};
+use shuttle::sync::Mutex;
+use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use shuttle::thread;
+
+use crate::sync::{self, Thread, lock};
+use subject::Permits;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let scenarios: [(&'static str, fn()); 7] = [
+        ("one_for_all", || run(1, [Worker::default(); 4])),
+        ("two_for_all", || run(2, [Worker::default(); 5])),
+        ("one_gives_up", || run(1, [Worker::default(), Worker { gives_up: true, ..Worker::default() }])),
+        ("all_give_up", || run(1, [Worker { gives_up: true, ..Worker::default() }; 4])),
+        ("some_want_another_first", || {
+            let growing = Worker { wants_another: true, ..Worker::default() };
+            run(2, [growing, Worker::default(), Worker::default(), growing]);
+        }),
+        ("first_come_first_served", in_order),
+        ("a_permit_that_is_returned_meanwhile_ends_the_wait", returned_meanwhile),
+    ];
+    let searched = |(name, run): (&str, fn())| crate::searched(format!("permits::{name}"), run);
+    let every_schedule = every_schedule::SCENARIOS
+        .map(|(name, run)| crate::exhausted(format!("permits::every_schedule::{name}"), run));
+    scenarios.into_iter().map(searched).chain(every_schedule).collect()
+}
+
+#[derive(Clone, Copy, Default)]
+struct Worker {
+    gives_up: bool,
+    /// With a permit, it waits ahead of others for another for a while, as a thread does that may not open a connection.
+    wants_another: bool,
+}
+
+/// Each thread uses permits twice. Never are more in use than there are, and in the end all are free.
+fn run<const N: usize>(free: usize, workers: [Worker; N]) {
+    let (permits, used) = (Permits::new(free), Arc::new(AtomicUsize::new(0)));
+    let mut threads = Vec::new();
+    for worker in workers {
+        let (over, handle) = (Arc::new(AtomicBool::new(false)), Thread::default());
+        {
+            let (permits, used) = (Arc::clone(&permits), Arc::clone(&used));
+            let (over, handle) = (Arc::clone(&over), handle.clone());
+            threads.push(thread::spawn(move || {
+                handle.enter();
+                (0..2).for_each(|_| work(worker, &permits, &used, &over));
+            }));
+        }
+        if worker.gives_up || worker.wants_another {
+            let permits = Arc::clone(&permits);
+            threads.push(thread::spawn(move || {
+                over.store(true, SeqCst);
+                if thread_rng().gen_bool(0.5) {
+                    permits.wake_all()
+                } else {
+                    handle.unpark()
+                }
+                handle.unpark();
+            }));
+        }
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(format!("{permits:?}"), format!("Permits {{ free: {free}, queued: 0 }}"));
+}
+
+fn work(worker: Worker, permits: &Arc<Permits>, used: &AtomicUsize, over: &AtomicBool) {
+    let may_give_up = |may: bool| {
+        move || {
+            if may && over.load(SeqCst) {
+                return false;
+            }
+            // Sometimes it returns spuriously.
+            if !thread_rng().gen_bool(0.1) {
+                sync::park();
+            }
+            true
+        }
+    };
+    let first = permits.try_acquire();
+    let permit = first.or_else(|| permits.acquire(may_give_up(worker.gives_up)));
+    assert!(permit.is_some() || worker.gives_up, "a thread without a time limit gets no permit");
+    if permit.is_some() {
+        used.fetch_add(1, SeqCst);
+        thread::yield_now();
+        used.fetch_sub(1, SeqCst);
+    }
+    if worker.wants_another && permit.is_some() {
+        let returned = permits.returned();
+        thread::yield_now();
+        let another = permits.next_returned(returned, may_give_up(true));
+        drop(permit);
+        drop(another);
+    }
+}
+
+/// The threads queue one after the other, while the first has the only permit.
+fn in_order() {
+    let (permits, served) = (Permits::new(1), Arc::new(Mutex::new(Vec::new())));
+    let held = permits.try_acquire();
+    assert!(permits.try_acquire().is_none());
+    let mut threads = Vec::new();
+    for number in 0..3 {
+        let (permits, served) = (Arc::clone(&permits), Arc::clone(&served));
+        let queued = Arc::new(AtomicBool::new(false));
+        let noted = Arc::clone(&queued);
+        threads.push(thread::spawn(move || {
+            let park = || {
+                noted.store(true, SeqCst);
+                sync::park();
+                true
+            };
+            let _permit = permits.acquire(park);
+            lock(&served).push(number);
+        }));
+        while !queued.load(SeqCst) {
+            thread::yield_now();
+        }
+    }
+    drop(held);
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    assert_eq!(*lock(&served), [0, 1, 2]);
+}
+
+/// One thread has a permit and waits for another to be returned, which happens at any time after it has looked.
+fn returned_meanwhile() {
+    let permits = Permits::new(3);
+    let (own, other) = (permits.try_acquire(), permits.try_acquire());
+    let returned = permits.returned();
+    let returning = thread::spawn(move || drop(other));
+    let another = permits.next_returned(returned, || {
+        sync::park();
+        true
+    });
+    assert!(own.is_some() && another.is_some());
+    returning.join().unwrap();
+}
