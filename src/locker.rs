@@ -120,7 +120,7 @@ impl Locker {
     ///
     /// Retries while the server is unreachable as a call on a lock does
     /// ([`unreachable_timeout`](LockerBuilder::unreachable_timeout)), and waits at most a command time-out for each
-    /// reply. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, UNWATCH, MULTI, EXEC, DISCARD and
+    /// reply. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and
     /// TIME, on a key of its own named `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an
     /// expiry time and watched for up to a second. One connection of the pool is in use meanwhile, and closed then.
     ///

@@ -113,7 +113,7 @@ fn a_configuration_that_can_lose_locks_is_warned_of() -> Outcome {
 }
 
 fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
-    let rights = "+info +setnx +get +getset +del +watch +unwatch +exec +discard +set";
+    let rights = "+info +setnx +get +getset +del +watch +exec +discard +set";
     let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
     let url = server.url().replace("redis://", "redis://few:pw@");
     let report = Locker::open(&url)?.inspect()?;
@@ -192,13 +192,13 @@ fn an_inspection_that_is_refused_or_cut_off_removes_its_key() -> Outcome {
 }
 
 fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
-    let server = RedisServer::start_with("user half on >pw ~* &* +@all -discard -unwatch")?;
+    let server = RedisServer::start_with("user half on >pw ~* &* +@all -discard")?;
     let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
     let report = locker.inspect()?;
     assert!(
-        report.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("UNWATCH")),
+        report.unsupported_reason(Protocol::Watched).is_some_and(|why| why.contains("DISCARD")),
         "{report}"
     );
     let held = Lock::new(&locker, "half", expiring())?.lock()?;

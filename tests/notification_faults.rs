@@ -220,10 +220,14 @@ fn a_user_without_the_right_to_notify_acquires_a_free_lock_at_once() -> Outcome 
 
 fn a_user_without_transactions_leaves_no_list_without_a_ttl() -> Outcome {
     let server = RedisServer::start()?;
-    let url = url_without(&server, "-multi")?;
-    assert_eq!(server.say(&["ACL", "SETUSER", "limited", "-expire"])?, "+OK");
+    let url = url_without(&server, "+multi")?;
     let reasons = Reasons::default();
     let lock = reasons.of(&url, "k", POLLED)?;
+    // The server accepts one transaction before it refuses them.
+    drop(lock.lock()?);
+    assert_eq!(keys(&server, "*"), ["k:setnx-lock:wake-up"]);
+    server.say(&["FLUSHALL"])?;
+    assert_eq!(server.say(&["ACL", "SETUSER", "limited", "-multi", "-expire"])?, "+OK");
     for _ in 0..3 {
         drop(lock.lock()?);
     }

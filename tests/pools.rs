@@ -93,7 +93,8 @@ fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     // A pool that opens its connections in advance.
     let pool = r2d2::Pool::builder().max_size(2).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
-    let busy = pool.get()?;
+    let mut busy = pool.get()?;
+    let _: String = redis::cmd("PING").query(&mut *busy)?;
     let held = Lock::new(&locker, "room", LockOptions::expiring_after(millis(500)))?.lock()?;
     // The other connection is killed, and the server refuses the one that the pool opens in its place.
     let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(2).query(&mut admin)?;

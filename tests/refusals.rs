@@ -152,7 +152,6 @@ fn refusals_in_the_words_of_old_servers() -> Outcome {
         ("-ERR Operation against a key holding the wrong kind of value\r\n", RefusalKind::WrongType),
         ("-ERR unknown command 'SETNX'\r\n", RefusalKind::UnknownCommand),
         ("-MISCONF Redis is configured to save RDB snapshots\r\n", RefusalKind::CannotSave),
-        ("-ERR max number of clients reached\r\n", RefusalKind::TooManyClients),
     ] {
         scenario.proxy.next("SETNX", Fault::Say(words));
         let error = lock.lock().unwrap_err();
@@ -160,11 +159,24 @@ fn refusals_in_the_words_of_old_servers() -> Outcome {
         assert_says(&error, &key, &[words.trim_start_matches('-').trim_end()]);
         assert_eq!(key.value(), None);
     }
-    // A server with too many clients closes the connection; after the other refusals it stays usable.
+    // After these the connection stays usable.
     let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
-    assert_eq!(connections, [0; 7]);
+    assert_eq!(connections, [0; 6]);
+    // A server with too many clients has read nothing, and is waited for. A call that does not wait gets the refusal.
+    for (waits, sent) in [(true, 2), (false, 1)] {
+        scenario.proxy.forget();
+        scenario.proxy.next("SETNX", Fault::Say("-ERR max number of clients reached\r\n"));
+        if waits {
+            assert_eq!(lock.lock()?.release()?, Release::Released { certified: false });
+        } else {
+            let error = lock.try_lock().unwrap_err();
+            assert_eq!(refused(&error), RefusalKind::TooManyClients, "{error}");
+            assert_eq!(key.value(), None);
+        }
+        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "SETNX").count(), sent);
+    }
     drop(lock.lock()?);
-    assert_eq!(scenario.proxy.asked().last().map(|asked| asked.connection), Some(1));
+    assert_eq!(scenario.proxy.asked().last().map(|asked| asked.connection), Some(2));
     Ok(())
 }
 

@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Locker, Manager, Protocol, RefusalKind, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, RefusalKind, Release};
 
 use crate::servers::{Fault, Played};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
-use crate::support::{Outcome, PAST, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::support::{LONG, Outcome, PAST, RedisServer, Target, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_transaction_that_is_refused_is_discarded,
         a_server_over_its_memory_refuses_transactions_and_not_releases,
         a_user_without_multi_changes_no_key_without_a_transaction,
+        multi_that_is_taken_away_leaves_no_change_unguarded,
         a_server_that_is_too_old_is_named,
         the_reply_to_exec_is_lost_in_a_takeover,
         the_reply_to_exec_is_lost_in_a_release,
@@ -54,17 +56,18 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
     for pooled in [plain, own] {
         // The command with the wrong reply, and the size of its batch.
         for (command, reply, batch) in [
-            ("UNWATCH", "-ERR not today\r\n", 1),
+            ("DISCARD", "-ERR not today\r\n", 1),
             ("EXEC", ":1\r\n", 1),
-            ("WATCH", ":1\r\n", 2),
-            ("GET", "-WRONGTYPE it watches a list\r\n", 1),
+            ("WATCH", ":1\r\n", 3),
+            ("GET", "-WRONGTYPE it watches a list\r\n", 2),
+            ("MULTI", "-ERR not today\r\n", 1),
         ] {
             let scenario = Scenario::under_load(load)?;
             let key = scenario.target.key("order");
             let locker = scenario.join(pooled(&scenario.proxy.url())?);
             let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
             let held = lock.lock()?;
-            if command == "UNWATCH" {
+            if command == "DISCARD" {
                 key.set("1895000000.5");
             }
             scenario.proxy.next(command, Fault::Say(reply));
@@ -120,7 +123,7 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
 
 fn the_round_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
     // Together longer than the command timeout of 2 s, each well below it: in two round trips, and in one.
-    for late in [["WATCH", "MULTI"], ["MULTI", "EXEC"]] {
+    for late in [["WATCH", "DEL"], ["DEL", "EXEC"]] {
         // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
         let scenario = Scenario::under_load(load)?;
         let key = scenario.target.key("share");
@@ -199,12 +202,45 @@ fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outc
         key.set(PAST);
         let error = lock.lock().expect_err("MULTI is not permitted");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-        assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, UNWATCH, MULTI"]);
-        // After a refused MULTI, SET would be executed whatever the key holds by then.
+        assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, MULTI"]);
         assert_eq!(key.value().as_deref(), Some(PAST));
         key.delete();
-        assert_eq!(lock.lock()?.release()?, UNCERTIFIED, "by the clocks");
+        let error = lock.lock()?.release().expect_err("a free lock is acquired without MULTI");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert!(key.value().is_some(), "until it expires");
+        key.delete();
+        let auto = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?;
+        assert_eq!(auto.lock()?.release()?, UNCERTIFIED, "by the clocks");
         assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+fn multi_that_is_taken_away_leaves_no_change_unguarded(load: Load) -> Outcome {
+    for protocol in BOTH {
+        let server = Arc::new(RedisServer::start_with("user weak on >pw ~* &* +@all")?);
+        let target = Target::of(&server);
+        let key = target.key("taken-away");
+        let url = target.url.replace("redis://", "redis://weak:pw@");
+        let (locker, _threads) = load.open(Locker::builder(&url)?, Tolerance::Strict)?;
+        let lock = |expiration| {
+            Lock::new(&locker, &key.key, LockOptions::expiring_after(expiration).protocol(protocol))
+        };
+        let short = millis(200);
+        assert_eq!(lock(LONG)?.lock()?.release()?, CERTIFIED, "the server has accepted MULTI");
+        let (held, began) = (lock(short)?.lock()?, Instant::now());
+        server.say(&["ACL", "SETUSER", "weak", "-multi"])?;
+
+        key.set("1895000000.5"); // the key was cleared, and another client has acquired the lock
+        thread::sleep(short.saturating_sub(began.elapsed()));
+        let released = held.release();
+        assert!(!matches!(released, Ok(Release::Released { .. })), "{released:?}");
+        assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+
+        key.set(PAST);
+        let error = lock(LONG)?.lock().expect_err("MULTI is not permitted");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(key.value().as_deref(), Some(PAST), "a transaction alone may change it");
     }
     Ok(())
 }
@@ -284,21 +320,20 @@ fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
 }
 
 fn a_server_that_stops_in_a_transaction_takes_one_time_out(load: Load) -> Outcome {
-    // One time-out of 2 s covers the three replies of a transaction. The first reply comes after twice that, and the proxy sends the
+    // One time-out of 2 s covers the replies of a transaction. The first reply comes after twice that, and the proxy sends the
     // rest of the batch only then. The test asserts the order of events, since load can stretch any time.
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("stops");
     let options = expiring().protocol(Protocol::Watched);
     let lock = Lock::new(&scenario.open(Locker::builder(&scenario.proxy.url())?), &key.key, options)?;
-    assert_eq!(lock.lock()?.release()?, CERTIFIED, "the next transaction goes in one batch");
     let held = lock.lock()?;
-    scenario.proxy.next("MULTI", Fault::AnswerLate(millis(4000)));
+    scenario.proxy.next("DEL", Fault::AnswerLate(millis(4000)));
     let error = held.release().expect_err("no reply");
     assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
     let names = scenario.proxy.names();
     assert_eq!(
         names.iter().filter(|name| *name == "EXEC").count(),
-        1,
+        0,
         "the time-out passed before the first reply: {names:?}"
     );
     assert!(key.value().is_some());

@@ -6,7 +6,7 @@ use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Manager, Observe, Protocol, Release};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
 use crate::servers::Fault;
 use crate::support::scenario::Scenario;
@@ -24,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_server_frees_the_lock_of_a_crashed_holder,
             a_key_of_another_holder_is_never_deleted,
             a_value_that_a_classic_loser_wrote_is_deleted_without_a_certificate,
+            a_lock_that_a_gem_acquired_after_the_server_lost_its_data_is_not_deleted,
             a_lock_that_outlived_its_lease_without_contention_is_released_and_certified,
             a_lost_takeover_overwrites_nothing,
             a_key_that_is_written_after_it_was_read_is_not_deleted,
@@ -106,11 +107,32 @@ fn a_value_that_a_classic_loser_wrote_is_deleted_without_a_certificate() -> Outc
         let target = Target::of(&server).with(protocol);
         let key = target.key("loser");
         let held = target.lock(&key, expiring()).lock()?;
-        // The value of a gem that asks 0.2 s later.
-        let until = held.expires_at().expect("it expires").timestamp_micros() + 1_200_000;
-        key.set(&format!("{}.{:06}", until / 1_000_000, until % 1_000_000));
+        key.set(&classic_value(&held, 1050));
         assert_eq!(held.release()?, UNCERTIFIED);
         assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+/// What a gem writes whose time is so much later than the end of the lease.
+fn classic_value(held: &LockGuard, millis: i64) -> String {
+    let until = held.expires_at().expect("it expires").timestamp_micros() + millis * 1000;
+    format!("{}.{:06}", until / 1_000_000, until % 1_000_000)
+}
+
+/// No loser of a takeover writes a time so much later.
+fn a_lock_that_a_gem_acquired_after_the_server_lost_its_data_is_not_deleted() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    for protocol in BOTH {
+        let target = Target::of(&server).with(protocol);
+        let key = target.key("lost");
+        let held = target.lock(&key, expiring()).lock()?;
+        server.say(&["FLUSHALL"])?;
+        // 0.2 s after our grant.
+        let gems = classic_value(&held, 1200);
+        key.set(&gems);
+        assert_eq!(held.release()?, Release::Lost);
+        assert_eq!(key.value(), Some(gems));
     }
     Ok(())
 }
@@ -176,7 +198,7 @@ fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some("1895000000.5"));
         // Read again after the failed transaction, and left alone.
-        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET UNWATCH");
+        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC WATCH GET MULTI DISCARD");
     }
     Ok(())
 }
@@ -210,7 +232,7 @@ fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
 }
 
 fn a_key_that_changed_before_it_was_watched_is_unwatched_first() -> Outcome {
-    for (found, after) in [(Some("1895000000.5"), "UNWATCH"), (None, "UNWATCH SETNX")] {
+    for (found, after) in [(Some("1895000000.5"), "DISCARD"), (None, "DISCARD SETNX")] {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("changed");
         key.set(PAST);
@@ -226,7 +248,7 @@ fn a_key_that_changed_before_it_was_watched_is_unwatched_first() -> Outcome {
         }
         let held = contending.join().unwrap();
         assert_eq!(held.is_ok(), found.is_none(), "{held:?}");
-        assert_eq!(scenario.proxy.names().join(" "), format!("SETNX GET WATCH GET {after}"));
+        assert_eq!(scenario.proxy.names().join(" "), format!("SETNX GET WATCH GET MULTI {after}"));
         mem::forget(held);
     }
     Ok(())
@@ -277,8 +299,8 @@ fn a_lock_found_to_be_granted_is_held_at_once() -> Outcome {
     thread::sleep(millis(50));
     key.set(&scenario.proxy.asked()[0].arguments[1]);
     let held = contending.join().unwrap()?;
-    // No UNWATCH: the lease is running.
-    assert_eq!(scenario.proxy.names().join(" "), "SETNX GET WATCH GET");
+    // No DISCARD: the lease is running.
+    assert_eq!(scenario.proxy.names().join(" "), "SETNX GET WATCH GET MULTI");
     assert_eq!(held.release()?, CERTIFIED);
     Ok(())
 }

@@ -222,7 +222,8 @@ where
             unreachable!("a pool of another manager does not listen")
         };
         let [_, command_timeout] = manager.timeouts();
-        let manager = manager.beside_the_pool().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
+        let manager =
+            manager.beside_the_pool().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
         let began = clock::uptime();
         let mut connection = manager.unconnected();
         connection.connect().map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;

@@ -9,9 +9,12 @@ use crate::value::{self, Nonce};
 /// the guard against clocks that differ and against a DEL in flight.
 pub(crate) const GUARD: Duration = Duration::from_secs(1);
 
-/// How far at most the time that a loser of the classic takeover writes over our value is from our time: its expiration is equal to ours,
-/// and its GETSET follows its GET at once.
-const LOSERS_DISTANCE: Duration = Duration::from_millis(400);
+/// How far at most the time that a loser of the classic takeover writes over our value is from our time. Its expiration is equal to ours,
+/// and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time is earlier
+/// than ours by as long as its GETSET was on its way, and later by no more than a reply takes. A later one is of a client that found no
+/// key, since the server lost ours.
+const LOSER_EARLIER: Duration = Duration::from_millis(400);
+const LOSER_LATER: Duration = Duration::from_millis(100);
 
 /// The bytes in the key, and until when the holder can rely on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,7 +62,7 @@ impl End {
     /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
     pub(crate) fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
-        until.since(ours).max(ours.since(until)) <= LOSERS_DISTANCE
+        until.since(ours) <= LOSER_LATER && ours.since(until) <= LOSER_EARLIER
     }
 
     /// How long it can still be relied on: by the clock that allows less.
@@ -92,6 +95,21 @@ mod tests {
         assert_eq!(end.remaining(at(4, 1)), Duration::from_secs(6));
         assert_eq!(end.remaining(at(1, 4)), Duration::from_secs(6));
         assert_eq!(end.remaining(at(99, 1)), Duration::ZERO);
+    }
+
+    #[test]
+    fn the_time_of_a_loser_is_earlier_by_more_than_it_is_later() {
+        let end = End::of(at(2_000_000_000, 50), Duration::from_secs(10));
+        for (millis, may_be) in [
+            (11_000, true),
+            (10_600, true),
+            (10_599, false),
+            (11_100, true),
+            (11_101, false),
+            (11_200, false),
+        ] {
+            assert_eq!(end.may_be_a_losers(Wall((2_000_000_000_000 + millis) * 1000)), may_be, "{millis}");
+        }
     }
 
     #[test]

@@ -168,7 +168,7 @@ impl RefusalKind {
             }
             Self::WrongPassword => "the server did not accept the password or the user; check the address",
             Self::NotPermitted => {
-                "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, UNWATCH, MULTI, \
+                "the user needs SETNX, GET, GETSET and DEL on the lock's key; with Watched or Ttl also SET, WATCH, MULTI, \
                  EXEC and DISCARD"
             }
             Self::OverMemory => {

@@ -145,7 +145,7 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
         if version >= Version::new(2, 2, 0) {
             self.probe("WATCH", cmd("WATCH").arg(key))?;
             // There is nothing to discard, unless EXEC was refused.
-            for name in ["UNWATCH", "MULTI", "EXEC", "DISCARD"] {
+            for name in ["MULTI", "EXEC", "DISCARD"] {
                 self.probe(name, &cmd(name))?;
             }
         }

@@ -152,10 +152,8 @@ impl ServerReport {
         }
         let commands: &[&str] = match protocol.on(Some(self.version)) {
             Protocol::Auto | Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
-            Protocol::Watched => {
-                &["SETNX", "SET", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"]
-            }
-            Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "UNWATCH", "MULTI", "EXEC", "DISCARD"],
+            Protocol::Watched => &["SETNX", "SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
+            Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
         };
         let (command, refusal) = commands.iter().find_map(|command| self.refused.get_key_value(command))?;
         Some(format!("the server refused {command}: {}", refusal.text()))

@@ -14,7 +14,7 @@ use crate::protocol::{Change, GiveUp, Reply};
 /// | | 0 deleted: the server's time to live was over | done: expired if the lease has passed, else lost |
 /// | | not ours | the same |
 /// | | not looked, for want of a reply | once: look again, which changes nothing; then give up, nothing was deleted |
-/// | | not looked, since WATCH was refused, in Auto | the rules of Classic |
+/// | | not looked, since WATCH or MULTI was refused, in Auto | the rules of Classic |
 /// | | not looked, or unsent | give up |
 /// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | the rules of Classic: what was found was ours |
 /// | | checked: absent, lease not passed | done: released, not certified |
@@ -22,7 +22,7 @@ use crate::protocol::{Change, GiveUp, Reply};
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedRelease {
     end: End,
-    /// Whether the rules of Classic will do where WATCH is refused, since Auto chose Watched by the server's version alone.
+    /// Whether the rules of Classic will do where WATCH or MULTI is refused, since Auto chose Watched by the server's version alone.
     or_classic: bool,
     looked_again: bool,
     state: State,
