@@ -162,9 +162,10 @@ fn a_proxy_restarts_while_a_client_is_blocked() -> Outcome {
         until_blocked(&server, 0);
         let mut wire = Wire::to(&proxy.url());
         assert_eq!(field(&wire.ask("INFO"), "redis_version"), Some(version.number()));
-        assert_eq!((wire.ask("RPUSH list item"), wire.ask("LPOP list")), (":1".into(), "item".into()));
+        let pushed = if version < Played::V2_0 { "+OK" } else { ":1" };
+        assert_eq!((wire.ask("RPUSH list item"), wire.ask("LPOP list")), (pushed.into(), "item".into()));
     }
-    assert_eq!(Wire::to(&proxy.url()).ask("BLPOP list 0"), "-ERR unknown command");
+    assert_eq!(Wire::to(&proxy.url()).ask("BLPOP list 0"), "-ERR unknown command 'BLPOP'");
     Ok(())
 }
 

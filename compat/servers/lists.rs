@@ -19,6 +19,11 @@ pub(super) fn is_blocking(name: &str) -> bool {
     ["BLPOP", "BRPOP"].contains(&name)
 }
 
+/// Whether the command may wait outside of a transaction.
+pub(super) fn may_wait(name: &str) -> bool {
+    is_blocking(name) || name == "BRPOPLPUSH"
+}
+
 /// The script that runs before a blocking command of versions before 2.2: they looked up each list as one to be written.
 pub(super) fn deleting_before(request: &Request) -> Request {
     let [_, keys @ .., _timeout] = request.words.as_slice() else { unreachable!("it takes two arguments") };
@@ -28,31 +33,13 @@ pub(super) fn deleting_before(request: &Request) -> Request {
     Request::of(&words)
 }
 
-/// The same command with its timeout as versions before 2.2 read it: its leading whole number, and without one 0, which is for
-/// ever. A negative one ended at once.
-pub(super) fn with_whole_timeout(request: &Request) -> Request {
-    let mut words: Vec<&[u8]> = request.words.iter().map(Vec::as_slice).collect();
-    let given = text(words.pop().unwrap_or_default());
-    let (sign, number) = match given.trim_start() {
-        number if number.starts_with(['+', '-']) => number.split_at(1),
-        number => ("", number),
-    };
-    let digits = number.split(|c: char| !c.is_ascii_digit()).next().unwrap_or_default();
-    let seconds = match (sign, digits.parse().unwrap_or(0)) {
-        ("-", 1u64..) => "0.001".to_owned(),
-        (_, seconds) => seconds.to_string(),
-    };
-    words.push(seconds.as_bytes());
-    Request::of(&words)
-}
-
 /// The commands that wait for EXEC.
 #[derive(Debug, Default)]
 pub(super) struct Queued(Vec<Request>);
 
 impl Queued {
     pub(super) fn add(&mut self, request: &Request) {
-        self.0.push(Request { raw: request.raw.clone(), words: request.words.clone() });
+        self.0.push(request.copy());
     }
 
     pub(super) fn clear(&mut self) {
@@ -67,6 +54,7 @@ impl Queued {
         for (place, request) in self.0.iter().enumerate() {
             match (request.name().as_str(), &request.words[1..]) {
                 ("LPUSH" | "RPUSH", [list, ..]) => pushed.push(list),
+                ("LTRIM", [_, start, stop]) if keeps_the_first(start, stop) => {}
                 ("EXPIRE", [list, seconds])
                     if text(seconds).parse().is_ok_and(|seconds: i64| seconds > 0) =>
                 {
@@ -83,6 +71,11 @@ impl Queued {
         }
         expiring
     }
+}
+
+/// Whether LTRIM leaves the first item, and so the list.
+fn keeps_the_first(start: &[u8], stop: &[u8]) -> bool {
+    start == b"0" && (stop == b"-1" || text(stop).parse::<u64>().is_ok())
 }
 
 /// The reply to EXEC with 0 for each of these EXPIREs whose list is missing, as its item went to a blocked client.

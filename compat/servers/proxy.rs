@@ -5,7 +5,7 @@ use std::io::{BufReader, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, RwLock};
 use std::time::Duration;
 use std::{fmt, io, mem, thread};
 
@@ -35,6 +35,8 @@ struct Shared {
     played: Mutex<Option<Played>>,
     /// Whether the real server has a `maxmemory`: only then is it asked each time.
     limited: AtomicBool,
+    /// Taken for writing while that limit is lifted.
+    limit: Arc<RwLock<()>>,
     faults: Mutex<Faults>,
     /// The prefix of keys whose commands are neither recorded nor given faults.
     overlooked: Mutex<Option<&'static str>>,
@@ -65,6 +67,7 @@ impl Proxy {
             real,
             played: Mutex::new(played),
             limited: AtomicBool::new(limited),
+            limit: Arc::default(),
             faults: Mutex::default(),
             overlooked: Mutex::default(),
             delay: Mutex::default(),
@@ -231,7 +234,8 @@ impl Shared {
         mut real: Real,
         presence: &Presence,
     ) -> io::Result<()> {
-        let mut played = self.played.lock().unwrap().map(|version| PlayedServer::new(version, self.real));
+        let version = *self.played.lock().unwrap();
+        let mut played = version.map(|version| PlayedServer::new(version, self.real, &self.limit));
         while let Ok((request, position)) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
             let asked = Asked { connection, name: request.name(), arguments, position };

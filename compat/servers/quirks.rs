@@ -5,12 +5,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::{Arc, RwLock};
 
 use super::info::Info;
 use super::lists::{self, Queued};
 use super::real::Real;
 use super::resp::{self, Request, text};
-use super::versions::{OVER_MEMORY, Played};
+use super::versions::{NO_PASSWORD_SET, NOT_PERMITTED, OVER_MEMORY, Played, WRONG_PASSWORD};
 
 /// The commands that, before 2.2, first delete a key with a time to live. Measured for SETNX; for the rest read in the source of
 /// 1.0, where all of them look their key up in the same way, and in the reference of EXPIRE.
@@ -38,12 +39,35 @@ const DELETE_FIRST: &str = "
     if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end
     return redis.pcall(unpack(ARGV))";
 
-/// An existing time to live stays, and the reply is 0. A time that has passed deletes the key all the same.
-const EXPIRE_ONCE: &str = "
+/// An existing time to live stays, and the reply is 0. A time that has passed deletes the key all the same; `passed` is the
+/// condition on the seconds that are left.
+macro_rules! expire_once {
+    ($passed:literal) => {
+        concat!(
+            "
     local left = tonumber(ARGV[3])
     if left and string.upper(ARGV[1]) == 'EXPIREAT' then left = left - redis.call('TIME')[1] end
-    if left and left > 0 and redis.call('PTTL', KEYS[1]) >= 0 then return 0 end
-    return redis.pcall(unpack(ARGV))";
+    if left and not (left ",
+            $passed,
+            ") and redis.call('PTTL', KEYS[1]) >= 0 then return 0 end
+    return redis.pcall(unpack(ARGV))"
+        )
+    };
+}
+
+/// Measured on 1.1.94: with a second EXPIRE of 0 the key stays as well.
+const EXPIRE_ONCE_1_2: &str = expire_once!("< 0");
+const EXPIRE_ONCE_2_0: &str = expire_once!("<= 0");
+
+/// A value of another type is refused and overwritten all the same. Measured on 1.1.94.
+const GETSET_OF_ANY_TYPE: &str = "
+    local kind = redis.call('TYPE', KEYS[1]).ok
+    if kind == 'string' or kind == 'none' then return redis.pcall(unpack(ARGV)) end
+    redis.call('SET', KEYS[1], ARGV[3])
+    return redis.error_reply('WRONGTYPE Operation against a key holding the wrong kind of value')";
+
+/// A MULTI that is queued: its reply, and nothing else.
+const NESTED_MULTI: &str = "return redis.status_reply('OK')";
 
 /// The time to live in whole seconds, rounded up: those servers' clocks had whole seconds as well.
 const TTL_ROUNDED_UP: &str = "
@@ -62,14 +86,28 @@ pub(super) struct PlayedServer {
     in_multi: bool,
     /// A command was refused since MULTI.
     spoiled: bool,
+    /// A wrong password has taken away what a right one had permitted.
+    forgotten: bool,
     queued: Queued,
+    /// Taken for writing while the real server's memory limit is lifted.
+    limit: Arc<RwLock<()>>,
     /// Asks for the memory while the connection itself may be in a transaction.
     aside: Option<Real>,
 }
 
 impl PlayedServer {
-    pub(super) fn new(version: Played, address: SocketAddr) -> Self {
-        Self { version, address, in_multi: false, spoiled: false, queued: Queued::default(), aside: None }
+    /// `limit` is the same for all connections to the server.
+    pub(super) fn new(version: Played, address: SocketAddr, limit: &Arc<RwLock<()>>) -> Self {
+        Self {
+            version,
+            address,
+            in_multi: false,
+            spoiled: false,
+            forgotten: false,
+            queued: Queued::default(),
+            limit: Arc::clone(limit),
+            aside: None,
+        }
     }
 
     /// Executes a command as this version did, or refuses it. `limited`: the server has a `maxmemory`.
@@ -80,7 +118,34 @@ impl PlayedServer {
         limited: bool,
     ) -> io::Result<Vec<u8>> {
         let name = request.name();
-        if let Some(words) = self.refusal(&name, request, limited)? {
+        if !limited {
+            return self.execute(&name, request, real, limited);
+        }
+        let limit = Arc::clone(&self.limit);
+        if !(self.in_multi && self.version.proceeds_over_memory(&name)) {
+            // While a client waits for a list, the limit may be lifted: it waits with whatever limit.
+            let _not_lifted = (self.in_multi || !lists::may_wait(&name)).then(|| limit.read().unwrap());
+            return self.execute(&name, request, real, limited);
+        }
+        let _alone = limit.write().unwrap();
+        let memory = self.memory()?;
+        if !memory.is_over() {
+            return self.execute(&name, request, real, limited);
+        }
+        self.set_limit(0)?;
+        let reply = self.execute(&name, request, real, limited);
+        self.set_limit(memory.limit)?;
+        reply
+    }
+
+    fn execute(
+        &mut self,
+        name: &str,
+        request: &Request,
+        real: &mut Real,
+        limited: bool,
+    ) -> io::Result<Vec<u8>> {
+        if let Some(words) = self.refusal(name, request, limited)? {
             self.spoiled |= self.in_multi;
             return Ok(resp::error(&words));
         }
@@ -94,7 +159,7 @@ impl PlayedServer {
         if name == "EXEC" && version < Played::V2_6 {
             return self.exec(request, real);
         }
-        let script = script(version, &name).map(|script| {
+        let script = script(version, name).map(|script| {
             let words = request.words.iter().map(Vec::as_slice);
             Request::of(
                 &[b"EVAL", script.as_bytes(), b"1", &request.words[1]]
@@ -103,7 +168,9 @@ impl PlayedServer {
                     .collect::<Vec<_>>(),
             )
         });
-        let reply = if version < Played::V2_2 && lists::is_blocking(&name) {
+        let nested = name == "MULTI" && self.in_multi && version < Played::V2_2;
+        let script = script.or(nested.then(|| Request::of(&[b"EVAL", NESTED_MULTI.as_bytes(), b"0"])));
+        let reply = if version < Played::V2_2 && !self.in_multi && lists::is_blocking(name) {
             self.block(request, real)?
         } else {
             real.ask_reworded(script.as_ref().unwrap_or(request), &|refusal| version.reworded(refusal))?
@@ -113,13 +180,33 @@ impl PlayedServer {
             let info = Info::parse(&real.ask(&Request::of(&[b"INFO", b"everything"]))?);
             return Ok(info.written_by(version, &section));
         }
-        match name.as_str() {
+        let queued = self.in_multi && reply == b"+QUEUED\r\n";
+        match name {
+            _ if queued => self.queued.add(request),
             "MULTI" if reply.starts_with(b"+") => self.in_multi = true,
             "EXEC" | "DISCARD" => self.transaction_ends(),
-            _ if self.in_multi && reply == b"+QUEUED\r\n" => self.queued.add(request),
             _ => {}
         }
-        Ok(reply)
+        Ok(if queued { reply } else { self.old_form(name, reply) })
+    }
+
+    /// The reply to a command that was executed, as this version wrote it.
+    fn old_form(&mut self, name: &str, reply: Vec<u8>) -> Vec<u8> {
+        match name {
+            "AUTH" if reply == resp::error(NO_PASSWORD_SET) && self.version.accepts_any_password() => {
+                b"+OK\r\n".to_vec()
+            }
+            "AUTH" => {
+                self.forgotten = reply == resp::error(WRONG_PASSWORD);
+                reply
+            }
+            // Measured on 1.1.94, these two.
+            "LPUSH" | "RPUSH" if self.version < Played::V2_0 && reply.starts_with(b":") => {
+                b"+OK\r\n".to_vec()
+            }
+            "RANDOMKEY" if self.version < Played::V2_0 => resp::bulk_as_status(reply),
+            _ => reply,
+        }
     }
 
     /// EXEC before 2.6: a pushed item went to a blocked client at the push, and not after the transaction.
@@ -137,10 +224,7 @@ impl PlayedServer {
 
     /// BLPOP and BRPOP before 2.2.
     fn block(&self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
-        let mut requests = vec![lists::with_whole_timeout(request)];
-        if !self.in_multi {
-            requests.insert(0, lists::deleting_before(request));
-        }
+        let requests = [lists::deleting_before(request), request.copy()];
         let mut replies = real.ask_together(&requests, &|refusal| self.version.reworded(refusal))?;
         Ok(replies.pop().unwrap_or_default())
     }
@@ -159,19 +243,31 @@ impl PlayedServer {
         if let Some(words) = self.version.refuses(&request.words) {
             return Ok(Some(words));
         }
+        if self.forgotten && !["AUTH", "QUIT"].contains(&name) {
+            return Ok(Some(NOT_PERMITTED.into()));
+        }
         // Before it is queued, and for EXEC as well: the transaction then stays open.
-        if limited && self.version.is_refused_over_memory(name) && self.is_over_memory()? {
+        if limited && self.version.is_refused_over_memory(name) && self.memory()?.is_over() {
             return Ok(Some(OVER_MEMORY.into()));
         }
         Ok(if self.in_multi { None } else { self.version.refuses_within(&request.words) })
     }
 
-    fn is_over_memory(&mut self) -> io::Result<bool> {
-        let aside = match &mut self.aside {
+    fn memory(&mut self) -> io::Result<Memory> {
+        Memory::of(self.aside()?)
+    }
+
+    /// Sets the real server's `maxmemory`. If it refuses, it refuses as well what a higher limit would permit.
+    fn set_limit(&mut self, bytes: u64) -> io::Result<()> {
+        let bytes = bytes.to_string();
+        self.aside()?.ask(&Request::of(&[b"CONFIG", b"SET", b"maxmemory", bytes.as_bytes()])).map(drop)
+    }
+
+    fn aside(&mut self) -> io::Result<&mut Real> {
+        Ok(match &mut self.aside {
             Some(aside) => aside,
             none => none.insert(Real::connect(self.address)?),
-        };
-        Ok(Memory::of(aside)?.is_over())
+        })
     }
 }
 
@@ -179,7 +275,9 @@ fn script(version: Played, name: &str) -> Option<&'static str> {
     match name {
         "TTL" if version < Played::V2_6 => Some(TTL_ROUNDED_UP),
         "TTL" | "PTTL" => Some(LEFT_OR_MINUS_ONE),
-        "EXPIRE" | "EXPIREAT" if version < Played::V2_2 => Some(EXPIRE_ONCE),
+        "EXPIRE" | "EXPIREAT" if version < Played::V2_0 => Some(EXPIRE_ONCE_1_2),
+        "EXPIRE" | "EXPIREAT" if version < Played::V2_2 => Some(EXPIRE_ONCE_2_0),
+        "GETSET" if version < Played::V2_0 => Some(GETSET_OF_ANY_TYPE),
         _ if version < Played::V2_2 && DELETING_FIRST.contains(&name) => Some(DELETE_FIRST),
         _ => None,
     }

@@ -19,6 +19,10 @@ impl Request {
         Self { raw, words: words.iter().map(|word| word.to_vec()).collect() }
     }
 
+    pub(super) fn copy(&self) -> Self {
+        Self { raw: self.raw.clone(), words: self.words.clone() }
+    }
+
     /// The command, in upper case.
     pub(super) fn name(&self) -> String {
         text(&self.words[0]).to_uppercase()
@@ -32,6 +36,14 @@ pub(super) fn text(word: &[u8]) -> String {
 pub(super) fn bulk(word: &[u8]) -> Vec<u8> {
     let length = format!("${}\r\n", word.len()).into_bytes();
     [&length, word, b"\r\n"].concat()
+}
+
+/// Returns a bulk as a status line; another reply as it is.
+pub(super) fn bulk_as_status(reply: Vec<u8>) -> Vec<u8> {
+    match reply.iter().position(|byte| *byte == b'\n') {
+        Some(end) if reply.starts_with(b"$") && end + 1 < reply.len() => [b"+", &reply[end + 1..]].concat(),
+        _ => reply,
+    }
 }
 
 /// Reads a request, an array of bulks; `None` at the end of the stream.

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 use super::resp::text;
 
-use Played::{V1_2, V2_0, V2_4, V2_6};
+use Played::{V1_2, V2_0, V2_2, V2_4, V2_6};
 
 /// A version that the proxy can play, by its last release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,19 +150,22 @@ const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
 #[rustfmt::skip]
 const ADDING: &[&str] = &[
     "SET", "SETNX", "GETSET", "SETEX", "INCR", "DECR", "INCRBY", "DECRBY", "MSET", "MSETNX", "APPEND",
-    "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "BRPOPLPUSH", "SADD", "HSET", "SORT",
+    "PSETEX", "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "BRPOPLPUSH", "SADD", "HSET", "SORT",
     "EXEC",
 ];
 
 pub(super) const OVER_MEMORY: &str = "ERR command not allowed when used memory > 'maxmemory'";
+pub(super) const NOT_PERMITTED: &str = "ERR operation not permitted";
+pub(super) const WRONG_PASSWORD: &str = "ERR invalid password";
+pub(super) const NO_PASSWORD_SET: &str = "ERR Client sent AUTH, but no password is set";
 
 /// How a current server's refusal begins, the last version with another one, and that other one.
 const WORDED_BEFORE: &[(&str, Played, &str)] = &[
-    ("WRONGTYPE ", V2_4, "ERR Operation against a key holding the wrong kind of value"),
+    ("WRONGTYPE ", V2_6, "ERR Operation against a key holding the wrong kind of value"), // measured
     ("OOM command not allowed", V2_4, OVER_MEMORY),
-    ("NOAUTH ", V2_6, "ERR operation not permitted"),
-    ("WRONGPASS ", V2_6, "ERR invalid password"),
-    ("ERR AUTH <password> called without", V2_6, "ERR Client sent AUTH, but no password is set"),
+    ("NOAUTH ", V2_6, NOT_PERMITTED),
+    ("WRONGPASS ", V2_6, WRONG_PASSWORD),
+    ("ERR AUTH <password> called without", V2_6, NO_PASSWORD_SET),
     ("ERR DB index is out of range", V2_6, "ERR invalid DB index"),
 ];
 
@@ -195,10 +198,10 @@ impl Played {
     pub(super) fn refuses(self, words: &[Vec<u8>]) -> Option<String> {
         let name = text(&words[0]).to_uppercase();
         let listed = COMMANDS.iter().find(|(command, since, _)| *command == name && self.has(since));
-        let Some((_, _, now)) = listed else { return Some(self.unknown(&text(&words[0]))) };
+        let Some((_, _, now)) = listed else { return Some(unknown(&text(&words[0]))) };
         let before = ARGUMENTS_BEFORE.iter().find(|(command, since, _)| *command == name && !self.has(since));
         let takes = before.map_or(now, |(_, _, before)| before);
-        (!takes.contains(&(words.len() - 1))).then(|| self.wrong_number(&name))
+        (!takes.contains(&(words.len() - 1))).then(|| wrong_number(&name))
     }
 
     /// Returns the refusal of options and subcommands that this version does not know. It comes when the command is executed, and so
@@ -225,27 +228,13 @@ impl Played {
         }
     }
 
-    /// Read: whole seconds until 6.0; before 2.2 the leading number of any text.
+    /// Whole seconds until 6.0. Measured on 2.0.5, 2.2.15 and 2.4.18.
     fn refuses_timeout(self, timeout: &str) -> Option<&'static str> {
         match timeout.parse() {
-            _ if self <= V2_0 => None,
             Ok(0i64..) => None,
             Ok(_) => Some("ERR timeout is negative"),
-            Err(_) if self <= V2_4 => Some("ERR timeout is not an integer"),
+            Err(_) if self <= V2_0 => Some("ERR timeout is not an integer"),
             Err(_) => Some("ERR timeout is not an integer or out of range"),
-        }
-    }
-
-    /// Read: 1.0 names no command; 1.3.4 and all later ones name it as it was typed.
-    fn unknown(self, typed: &str) -> String {
-        if self < V2_0 { "ERR unknown command".into() } else { format!("ERR unknown command '{typed}'") }
-    }
-
-    /// Read: as above, in lower case.
-    fn wrong_number(self, name: &str) -> String {
-        match self {
-            Self::V1_2 => "ERR wrong number of arguments".into(),
-            _ => format!("ERR wrong number of arguments for '{}' command", name.to_lowercase()),
         }
     }
 
@@ -259,6 +248,26 @@ impl Played {
     pub(super) fn is_refused_over_memory(self, name: &str) -> bool {
         self <= V2_4 && ADDING.contains(&name)
     }
+
+    /// Whether this version queues or executes the command of a transaction over its `maxmemory`, where a current server refuses it:
+    /// that one queues nothing then. Measured for DEL, LTRIM and EXPIRE on 2.0.5 to 2.6.17; EXEC itself is refused up to 2.4.
+    pub(super) fn proceeds_over_memory(self, name: &str) -> bool {
+        if name == "EXEC" { self >= V2_6 } else { !ADDING.contains(&name) }
+    }
+
+    /// Whether this version accepts any password where none is set. Measured on 2.2.15 and 2.4.18.
+    pub(super) fn accepts_any_password(self) -> bool {
+        self <= V2_2
+    }
+}
+
+/// Measured on 1.1.94; 1.3.4 and all later ones name it as it was typed as well.
+fn unknown(typed: &str) -> String {
+    format!("ERR unknown command '{typed}'")
+}
+
+fn wrong_number(name: &str) -> String {
+    format!("ERR wrong number of arguments for '{}' command", name.to_lowercase())
 }
 
 fn are_options_of_2_6(options: &[&str]) -> bool {
