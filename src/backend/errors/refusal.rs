@@ -48,7 +48,7 @@ pub enum RefusalKind {
 /// words contain does not count, since they quote keys and arguments.
 const WORDS: &[(&str, RefusalKind)] = &[
     ("wrongtype", RefusalKind::WrongType),
-    ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.4
+    ("err operation against a key holding the wrong kind of value", RefusalKind::WrongType), // up to 2.6
     ("noauth", RefusalKind::NoPassword),
     ("err operation not permitted", RefusalKind::NoPassword), // up to 2.6
     ("wrongpass", RefusalKind::WrongPassword),

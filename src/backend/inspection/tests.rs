@@ -106,7 +106,17 @@ fn what_may_harm_locks_is_warned_of_and_nothing_else() {
     assert_eq!(with("timeout", "11"), []);
     assert_eq!(with("timeout", "0"), []);
     assert!(matches!(with("maxmemory-policy", "allkeys-lru")[..], [Warning::MayEvict { any_key: true, .. }]));
-    assert!(with("maxmemory-policy", "volatile-lru")[0].to_string().contains("locks of the protocol Ttl"));
+    let volatile = |version: &str| {
+        let mut config = safe.to_vec();
+        config.push(("maxmemory-policy", "volatile-lru"));
+        warned(&OLD.replace("2.0.5", version), &config)
+    };
+    for without_ttl in ["2.2.15", "2.4.18", "2.6.11"] {
+        assert_eq!(volatile(without_ttl), [], "{without_ttl} has no locks with a time to live");
+    }
+    let warning = &volatile("2.6.12")[0];
+    assert!(matches!(warning, Warning::MayEvict { any_key: false, .. }), "{warning}");
+    assert!(warning.to_string().contains("locks of the protocol Ttl"), "{warning}");
     assert_eq!(with("maxmemory-policy", "noeviction"), []);
     let unlimited = [("maxmemory-policy", "allkeys-lru"), ("maxmemory", "0"), ("appendonly", "yes")];
     assert_eq!(warned(OLD, &unlimited), []);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::clock_difference::ClockDifference;
 use super::report::{Persistence, ServerReport};
 use crate::backend::connections::{Role, TRUSTED_WHILE_IDLE};
+use crate::options::Protocol;
 
 /// The clocks of all clients of a key must be within a second of each other; two that are both within half a second of the
 /// server's are.
@@ -111,10 +112,11 @@ impl ServerReport {
         if let Some(policy) = self.maxmemory_policy()
             && self.maxmemory() != Some(0)
         {
-            // `volatile-…` removes only what has a time to live, `noeviction` nothing.
+            // `volatile-…` removes only what has a time to live, `noeviction` nothing. No lock has one below the version that Ttl needs,
+            // which gems from 1.4.2 on need as well.
             let any_key = match policy.split('-').next() {
                 Some("allkeys") => Some(true),
-                Some("volatile") => Some(false),
+                Some("volatile") if self.version() >= Protocol::Ttl.needs() => Some(false),
                 _ => None,
             };
             warnings.extend(any_key.map(|any_key| Warning::MayEvict { policy: policy.to_owned(), any_key }));
