@@ -1,5 +1,6 @@
 //! The check of the server on each new connection: its role and its version, by INFO.
 
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -10,7 +11,7 @@ use setnx_lock::{
 
 use crate::servers::{Fault, Played, Proxy};
 use crate::support::scenario::{Scenario, impatient};
-use crate::support::{Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -22,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             servers_that_are_too_old_and_do_not_reply_take_one_time_out,
             a_server_is_checked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
+            the_tests_count_on_the_versions_that_the_library_accepts,
         ],
     )
 }
@@ -158,5 +160,31 @@ fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
     proxy.restart_as(Played::V2_2);
     assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    Ok(())
+}
+
+/// Which versions the tests of a protocol run on must not differ from those that the library accepts: `make test-servers` would
+/// fail on a server in between.
+fn the_tests_count_on_the_versions_that_the_library_accepts() -> Outcome {
+    const INFO_1_1_93: Fault = Fault::Say("$35\r\nredis_version:1.1.93\r\nrole:master\r\n\r\n");
+    const INFO_1_1_94: Fault = Fault::Say("$35\r\nredis_version:1.1.94\r\nrole:master\r\n\r\n");
+    let server = Arc::new(RedisServer::start()?);
+    for (info, accepted) in [(INFO_1_1_93, false), (INFO_1_1_94, true)] {
+        let proxy = Proxy::playing(Played::V1_2, server.address())?;
+        // That of the target, and that of its lock's connection.
+        for _ in 0..2 {
+            proxy.next("INFO", info.clone());
+        }
+        let target = Target::through(proxy, &server)?;
+        let key = target.key("oldest");
+        let lock = Lock::new(&impatient(&target.url, 1), &key.key, expiring())?;
+        let acquired = lock.try_lock();
+        match &acquired {
+            Ok(held) => assert!(accepted && held.is_some(), "{}: {held:?}", target.version),
+            Err(Error::Unsupported { .. }) => assert!(!accepted, "{}", target.version),
+            Err(error) => panic!("{}: {error:?}", target.version),
+        }
+        assert_eq!(target.supports_its_protocol(), accepted, "{}", target.version);
+    }
     Ok(())
 }

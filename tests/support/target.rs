@@ -180,7 +180,8 @@ impl Target {
 
     fn needed(&self) -> Version {
         match self.protocol {
-            Protocol::Auto | Protocol::Classic => Version::new(1, 2, 0),
+            // A version before 1.2, on which the tests have run.
+            Protocol::Auto | Protocol::Classic => Version::new(1, 1, 94),
             Protocol::Watched => WATCH_SINCE,
             _ => Version::new(2, 6, 12),
         }
