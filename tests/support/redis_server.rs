@@ -29,7 +29,7 @@ impl RedisServer {
 
     /// Starts a server with more lines of configuration.
     ///
-    /// All options go through a configuration file: servers before 2.6 take no others.
+    /// All options go through a configuration file, which needs 2.6: up to 2.4 a server refuses `save ""`, up to 2.0 `unixsocket`.
     pub fn start_with(config: &str) -> io::Result<Self> {
         let folder = tempfile::Builder::new().prefix("setnx-lock-redis-").tempdir()?;
         // Another process can take a free port before the server does, so this tries several.
