@@ -11,7 +11,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
 
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, notifications};
+use crate::{cancellation, clocks, notifications, proxy_versions};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -43,6 +43,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
+        ["proxy"] => proxy_versions::process::as_worker(),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such task: {task}").into()),
     };

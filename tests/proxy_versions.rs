@@ -2,6 +2,7 @@
 
 mod measured;
 mod over_memory;
+pub(crate) mod process;
 
 use std::thread;
 use std::time::Instant;
@@ -32,7 +33,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             published_messages_reach_a_subscriber,
         ],
     );
-    trials.into_iter().chain(measured::trials()).chain(over_memory::trials()).collect()
+    trials
+        .into_iter()
+        .chain(measured::trials())
+        .chain(over_memory::trials())
+        .chain(process::trials())
+        .collect()
 }
 
 /// Runs a test for every version: a connection through a new proxy, on one server with an empty database.

@@ -11,19 +11,18 @@ mod servers;
 #[path = "../shared/version.rs"]
 mod version;
 
+mod serve;
+
 use std::error::Error;
-use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::thread;
-use std::time::Duration;
 
 use clap::Parser;
 
 use redis_server::RedisServer;
-use servers::{Played, Proxy};
+use servers::Played;
 
-/// Makes a current Redis server behave like an old one, on a port of its own on this machine, until the standard input ends.
-/// compat/servers/README.md says what is played, and what is not.
+/// Makes a current Redis server behave like an old one, on a port of its own on this machine, until the standard input ends, or a
+/// signal comes (TERM, INT, HUP). compat/servers/README.md says what is played, and what is not.
 #[derive(Debug, Parser)]
 #[command(name = "proxy")]
 struct Options {
@@ -35,17 +34,7 @@ struct Options {
     server: Option<SocketAddr>,
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let options = Options::parse();
-    let private = if options.server.is_none() { Some(RedisServer::start()?) } else { None };
-    let real = options.server.or(private.as_ref().map(RedisServer::address)).expect("given or started");
-    let proxy = Proxy::playing(options.version, real)?;
-    println!("Redis {} is played at {} until Ctrl-D", options.version.number(), proxy.url());
-    let ended = thread::spawn(|| io::stdin().lock().read_to_end(&mut Vec::new()));
-    while !ended.is_finished() {
-        // The record is for tests; here it would only grow.
-        proxy.forget();
-        thread::sleep(Duration::from_millis(200));
-    }
-    Ok(())
+    serve::serve(options.version, options.server)
 }
