@@ -11,6 +11,7 @@ use libtest_mimic::Trial;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use redis::Commands as _;
 use setnx_lock::Protocol;
 
 pub(crate) use harness::as_worker;
@@ -20,7 +21,7 @@ use crate::support::{Outcome, RedisServer, tests};
 use harness::hold::{End, Hold, Outcome as Reported};
 use harness::moment::Moment;
 use harness::random::Random;
-use harness::{Contender, Failure, Harness, Run, check, network};
+use harness::{Contender, Failure, Harness, PREFIX, Remote, Run, check, network};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -35,6 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             pipelined_commands_have_no_overlaps,
             unpipelined_commands_have_no_overlaps,
             the_gem_s_protocol_has_overlaps,
+            a_server_that_is_running_is_used_through_the_proxy,
         ],
     )
 }
@@ -58,7 +60,7 @@ fn run(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<(
     let random = Random::new();
     proxy.slow_down(move |asked| network::delay(&random, &asked.name));
     let mut pipelined = 0;
-    let run = HARNESS.run(contender, &proxy.url(), |holds| {
+    let run = HARNESS.run(contender, &proxy.url(), PREFIX, |holds| {
         // SETNX is in no transaction, so only pipelining puts it into a batch.
         let is_pipelined = |name: &str, of| name == "SETNX" && of > 1;
         pipelined +=
@@ -113,6 +115,42 @@ fn the_gem_s_protocol_has_overlaps() -> Outcome {
         run(Contender::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
     let findings = check(&run.holds);
     assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
+    Ok(())
+}
+
+fn a_server_that_is_running_is_used_through_the_proxy() -> Outcome {
+    const ENOUGH: usize = 100;
+    let server = RedisServer::start_with("requirepass pass,word")?;
+    let url = server.url().replace("redis://", "redis://:pass,word@") + "3";
+    let remote = Remote::at(&url)?;
+    assert!(remote.version()? >= Protocol::Ttl.needs());
+    let mut connection = redis::Client::open(url.as_str())?.get_connection()?;
+    let () = connection.set("others", "1")?;
+    let harness = Harness { workers: 1, threads: 8, keys: 20, ..HARNESS };
+
+    let keys = remote.keys(harness.keys);
+    let proxy = Proxy::before(remote.address())?;
+    let prefix = keys.prefix.clone();
+    let run = harness.run(
+        Contender::Library(Protocol::Watched),
+        &remote.url_through(&proxy.url()),
+        &prefix,
+        |holds| Ok(holds.len() < ENOUGH),
+    )?;
+    assert!(run.problems.is_empty() && run.holds.len() >= ENOUGH, "{:?}", run.problems);
+    let asked = proxy.asked();
+    let locked: Vec<&str> =
+        asked.iter().filter(|asked| asked.name == "SETNX").map(|asked| asked.arguments[0].as_str()).collect();
+    assert!(locked.len() >= ENOUGH && locked.iter().all(|key| key.starts_with(&prefix)), "{locked:?}");
+    // As that of a worker that was killed.
+    let () = connection.set(harness::key(&prefix, harness.keys - 1), "1")?;
+    drop((proxy, keys));
+    let left: Vec<String> = connection.keys("*")?;
+    assert_eq!(left, ["others"], "its own keys are removed, and no others");
+
+    for unusable in ["redis+unix:///tmp/socket", "rediss://127.0.0.1:1/", "nonsense"] {
+        assert!(Remote::at(unusable).is_err(), "{unusable}");
+    }
     Ok(())
 }
 

@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use harness::random::Random;
-use harness::{Contender, Failure, Harness, check, network};
+use harness::{Contender, Failure, Harness, PREFIX, Remote, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use redis_server::RedisServer;
@@ -57,38 +57,54 @@ fn main() -> ExitCode {
 fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
     let harness = options.harness();
-    let contenders = options.games()?;
+    let remote = options.url.as_deref().map(Remote::at).transpose()?;
+    let version = match (options.playing, &remote) {
+        (Some(played), _) => Some(played.number().parse()?),
+        (None, Some(remote)) => Some(remote.version()?),
+        (None, None) => None,
+    };
+    let contenders = options.games(version)?;
+    if let Some(remote) = &remote {
+        println!("on the server at {}", remote.address());
+    }
     println!(
         "{} processes of {} threads, {} keys, leases of 20 to 200 ms, delays of up to 2 s",
         harness.workers, harness.threads, harness.keys
     );
     let summaries: Vec<Summary> = contenders
         .into_iter()
-        .map(|(contender, wanted)| run_one(&harness, contender, wanted, options, &parent))
+        .map(|(contender, wanted)| run_one(&harness, contender, wanted, options, remote.as_ref(), &parent))
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&summaries), report::verdict(&summaries));
     let passed = summaries.iter().all(|summary| summary.problems().is_empty());
     Ok(if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Runs one contender on a server of its own until there are enough acquisitions.
+/// Runs one contender until there are enough acquisitions, on a server of its own, or with keys of its own on `remote`.
 fn run_one(
     harness: &Harness,
     contender: Contender,
     wanted: usize,
     options: &Options,
+    remote: Option<&Remote>,
     parent: &Parent,
 ) -> Result<Summary, Failure> {
-    let server = RedisServer::start()?;
+    let private = if remote.is_none() { Some(RedisServer::start()?) } else { None };
+    // Removed after the proxy has ended, so that no late command makes one anew.
+    let keys = remote.map(|remote| remote.keys(harness.keys));
+    let server =
+        private.as_ref().map(RedisServer::address).or(remote.map(Remote::address)).expect("one of the two");
     let proxy = match options.playing {
-        Some(version) => Proxy::playing(version, server.address())?,
-        None => Proxy::before(server.address())?,
+        Some(version) => Proxy::playing(version, server)?,
+        None => Proxy::before(server)?,
     };
+    let url = remote.map_or_else(|| proxy.url(), |remote| remote.url_through(&proxy.url()));
+    let prefix = keys.as_ref().map_or(PREFIX, |keys| &keys.prefix);
     let random = Random::new();
     proxy.slow_down(move |asked| network::delay(&random, &asked.name));
     let mut progress = Progress::start(contender, wanted)?;
     let began = Instant::now();
-    let run = harness.run(contender, &proxy.url(), |holds| {
+    let run = harness.run(contender, &url, prefix, |holds| {
         // The record of all commands would be gigabytes.
         proxy.forget();
         progress.advance(holds.len());

@@ -8,7 +8,7 @@ mod time_option;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
-use setnx_lock::Protocol;
+use setnx_lock::{Protocol, Version};
 
 use crate::harness::{Contender, Harness};
 use crate::servers::Played;
@@ -24,7 +24,7 @@ pub(crate) enum Part {
 }
 
 /// Processes take locks for short and different times, outlive their leases, are killed and stopped, behind a network with
-/// delays; a checker looks for two leases that are valid at once. Runs on a private redis-server.
+/// delays; a checker looks for two leases that are valid at once. Runs on a private redis-server, unless given another.
 #[derive(Debug, Args)]
 pub(crate) struct Options {
     /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
@@ -51,6 +51,9 @@ pub(crate) struct Options {
     /// Make the server look like an old one, such as 2.4
     #[arg(long, value_name = "VERSION", value_parser = version::played)]
     pub(crate) playing: Option<Played>,
+    /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
     /// Keep the workers' logs also if all goes well, and say where
     #[arg(long)]
     pub(crate) keep_logs: bool,
@@ -62,8 +65,9 @@ impl Options {
         Harness { workers, threads, keys, kill_every, stop_every }
     }
 
-    /// Returns the contenders, each with the acquisitions it has to make. Without names, those that the server is new enough for.
-    pub(crate) fn games(&self) -> Result<Vec<(Contender, usize)>, String> {
+    /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this version, where it
+    /// is not a current one, is new enough for.
+    pub(crate) fn games(&self, version: Option<Version>) -> Result<Vec<(Contender, usize)>, String> {
         let all = self.acquisitions;
         let games = Contender::ALL.into_iter().map(|(name, contender)| {
             let count = match name {
@@ -74,12 +78,11 @@ impl Options {
             };
             (contender, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
         });
-        let is_there =
-            |contender: &Contender| self.playing.is_none_or(|version| version >= oldest(*contender));
+        let is_there = |contender: &Contender| version.is_none_or(|version| version >= oldest(*contender));
         if let Some((contender, version)) =
-            self.only.iter().find(|contender| !is_there(contender)).zip(self.playing)
+            self.only.iter().find(|contender| !is_there(contender)).zip(version)
         {
-            return Err(format!("{contender} needs a newer server than {}", version.name()));
+            return Err(format!("{contender} needs a newer server than {version}"));
         }
         let asked = |contender: &Contender| self.only.is_empty() || self.only.contains(contender);
         Ok(games.filter(|(contender, _)| asked(contender) && is_there(contender)).collect())
@@ -87,14 +90,11 @@ impl Options {
 }
 
 /// The oldest server that the contender can use.
-fn oldest(contender: Contender) -> Played {
+fn oldest(contender: Contender) -> Version {
     match contender {
-        Contender::Library(Protocol::Ttl) => Played::V2_6,
-        Contender::Library(Protocol::Watched)
-        | Contender::Handoff
-        | Contender::Pipelined
-        | Contender::Unpipelined => Played::V2_2,
-        Contender::Library(_) | Contender::Gem => Played::V1_2,
+        Contender::Library(protocol) => protocol.needs(),
+        Contender::Handoff | Contender::Pipelined | Contender::Unpipelined => Protocol::Watched.needs(),
+        Contender::Gem => Protocol::Classic.needs(),
     }
 }
 

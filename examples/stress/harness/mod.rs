@@ -14,6 +14,7 @@ pub(crate) mod moment;
 pub(crate) mod network;
 pub(crate) mod random;
 mod record;
+pub(crate) mod remote;
 mod results;
 pub(crate) mod run;
 #[path = "../../shared/tail.rs"]
@@ -25,8 +26,17 @@ use std::error::Error;
 
 pub(crate) use check::{Findings, check};
 pub(crate) use contender::Contender;
+pub(crate) use remote::Remote;
 pub(crate) use run::{Harness, Run};
 pub(crate) use worker::as_worker;
+
+/// The prefix of the keys on a private server.
+pub(crate) const PREFIX: &str = "stress";
+
+/// The key of a lock.
+pub(crate) fn key(prefix: &str, number: u64) -> String {
+    format!("{prefix}:{number}")
+}
 
 /// Why the run failed, for its last line of output.
 pub(crate) type Failure = Box<dyn Error + Send + Sync>;

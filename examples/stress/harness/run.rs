@@ -45,18 +45,20 @@ pub(crate) struct Run {
 }
 
 impl Harness {
-    /// Lets a contender contend on the server at `url` until `go_on`, which is asked many times a second, says no.
+    /// Lets a contender contend on the server at `url`, for keys that begin with `prefix`, until `go_on`, which is asked many times a
+    /// second, says no.
     pub(crate) fn run(
         &self,
         contender: Contender,
         url: &str,
+        prefix: &str,
         mut go_on: impl FnMut(&[Hold]) -> Result<bool, Failure>,
     ) -> Result<Run, Failure> {
         let logs = tempfile::Builder::new().prefix("setnx-lock-stress-").tempdir()?;
         let began = Instant::now();
         let log = logs.path().to_owned();
-        let task =
-            Task { contender, url: url.to_owned(), threads: self.threads, keys: self.keys, log: log.clone() };
+        let (url, prefix) = (url.to_owned(), prefix.to_owned());
+        let task = Task { contender, url, threads: self.threads, keys: self.keys, prefix, log: log.clone() };
         let mut results = Results::default();
         let mut workers = Workers::start(self.workers, task, log)?;
         let mut disruptions = Disruptions::new(self);

@@ -25,25 +25,28 @@ pub(crate) struct Task {
     pub(crate) url: String,
     pub(crate) threads: u32,
     pub(crate) keys: u64,
+    /// How the names of the keys begin.
+    pub(crate) prefix: String,
     pub(crate) log: PathBuf,
 }
 
 impl Task {
     pub(crate) fn to_text(&self) -> String {
-        let Self { contender, url, threads, keys, log } = self;
+        let Self { contender, url, threads, keys, prefix, log } = self;
         // The path comes last, since it may contain anything.
-        format!("{contender},{url},{threads},{keys},{}", log.display())
+        format!("{contender},{url},{threads},{keys},{prefix},{}", log.display())
     }
 
     fn from_text(text: &str) -> Result<Self, Failure> {
-        let [contender, url, threads, keys, log] = text.splitn(5, ',').collect::<Vec<_>>()[..] else {
-            return Err(format!("not a worker's task: {text}").into());
+        let [contender, url, threads, keys, prefix, log] = text.splitn(6, ',').collect::<Vec<_>>()[..] else {
+            return Err("not a worker's task".into());
         };
         Ok(Self {
             contender: contender.parse()?,
             url: url.to_owned(),
             threads: threads.parse()?,
             keys: keys.parse()?,
+            prefix: prefix.to_owned(),
             log: log.into(),
         })
     }
@@ -67,6 +70,7 @@ fn run(task: &Task) -> Result<(), Failure> {
     let worker = Worker {
         client: task.contender.client(&task.url, task.threads)?,
         keys: task.keys,
+        prefix: task.prefix.clone(),
         log: Log::open(&task.log)?,
         random: Random::new(),
         holds: AtomicU64::new(0),
@@ -94,6 +98,7 @@ fn over_at_end_of_input() -> Arc<AtomicBool> {
 struct Worker {
     client: ProcessClient,
     keys: u64,
+    prefix: String,
     log: Log,
     random: Random,
     holds: AtomicU64,
@@ -119,7 +124,7 @@ impl Worker {
         let expiration = self.random.millis(&(20..200));
         let timeout = self.random.millis(&(200..2500));
         let (number, remark) = {
-            let Some(held) = client.acquire(&format!("stress:{key}"), expiration, timeout)? else {
+            let Some(held) = client.acquire(&super::key(&self.prefix, key), expiration, timeout)? else {
                 self.explain(None, client);
                 return Ok(());
             };
