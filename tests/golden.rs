@@ -6,13 +6,18 @@ use std::path::Path;
 use libtest_mimic::Trial;
 use setnx_lock::{DeclaredLock, Key, LockOptions};
 
-use crate::support::ruby::{CLASSIC, explained};
+use crate::support::ruby::{CLASSIC, RealGem, explained};
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "golden",
-        tests![the_files_are_the_output_of_ruby, declared_keys_equal_the_gem_s, joined_keys_equal_the_gem_s],
+        tests![
+            the_files_are_the_output_of_ruby,
+            a_gem_builds_the_keys_of_the_files,
+            declared_keys_equal_the_gem_s,
+            joined_keys_equal_the_gem_s
+        ],
     )
 }
 
@@ -22,12 +27,7 @@ fn folder() -> std::path::PathBuf {
 
 fn the_files_are_the_output_of_ruby() -> Outcome {
     let made = tempfile::tempdir()?;
-    let status = CLASSIC
-        .ruby("golden.rb", "redis://127.0.0.1:1/")
-        .env_remove("REDIS_OBJECTS_LIB")
-        .arg(made.path())
-        .status()
-        .map_err(explained)?;
+    let status = CLASSIC.port("golden.rb").arg(made.path()).status().map_err(explained)?;
     assert!(status.success(), "{status}");
     let names: Vec<_> = fs::read_dir(made.path())?.map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(names.len(), fs::read_dir(folder())?.count());
@@ -42,9 +42,39 @@ fn the_files_are_the_output_of_ruby() -> Outcome {
     Ok(())
 }
 
+/// Without a real gem in the environment this is the port's output again, as that of its own rules.
+fn a_gem_builds_the_keys_of_the_files() -> Outcome {
+    /// The keys that the earliest gems can build, nearly.
+    const LEAST: usize = 60;
+    let real = RealGem::of_the_environment()?;
+    let gem = real.as_ref().map_or(CLASSIC, |real| real.family);
+    let made = tempfile::tempdir()?;
+    let status =
+        gem.ruby("golden.rb", "redis://127.0.0.1:1/").arg(made.path()).status().map_err(explained)?;
+    assert!(status.success(), "{status}");
+    for name in ["floats.tsv", "to_f.tsv"] {
+        assert!(fs::read(made.path().join(name))? == fs::read(folder().join(name))?, "{name} differs");
+    }
+    let kept = rows_of(&folder().join("keys.tsv"))?;
+    let keys = rows_of(&made.path().join("keys.tsv"))?;
+    let version = real.map_or("the port".into(), |real| real.version);
+    assert!(keys.len() > LEAST, "{version} has built {} keys", keys.len());
+    for key in keys {
+        assert!(kept.contains(&key), "{version} builds another key than the file has: {key:?}");
+    }
+    for joined in rows_of(&made.path().join("joined.tsv"))? {
+        assert!(rows("joined.tsv")?.contains(&joined), "{version} joins another key: {joined:?}");
+    }
+    Ok(())
+}
+
 /// The rows of a golden file, each with its columns.
 fn rows(name: &str) -> Result<Vec<Vec<String>>, std::io::Error> {
-    let text = fs::read_to_string(folder().join(name))?;
+    rows_of(&folder().join(name))
+}
+
+fn rows_of(file: &Path) -> Result<Vec<Vec<String>>, std::io::Error> {
+    let text = fs::read_to_string(file)?;
     let rows = text.lines().filter(|line| !line.starts_with('#'));
     Ok(rows.map(|line| line.split('\t').map(str::to_owned).collect()).collect())
 }

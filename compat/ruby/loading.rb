@@ -11,8 +11,26 @@ rescue LoadError
 end
 begin
   require 'redis/objects'
+  require 'redis/lock' # up to 0.6.1 the gem does not load it by itself
 rescue LoadError
   abort "REDIS_OBJECTS_LIB is not the lib folder of redis-objects: #{ENV.fetch('REDIS_OBJECTS_LIB')}"
+end
+begin
+  require 'redis/objects/version'
+rescue LoadError
+  # Early gems do not contain their version, nor does the port.
+end
+
+if defined?(Redis::Objects::VERSION) && ENV.fetch('REDIS_OBJECTS_VERSION', Redis::Objects::VERSION) != Redis::Objects::VERSION
+  abort "REDIS_OBJECTS_LIB has redis-objects #{Redis::Objects::VERSION}: set REDIS_OBJECTS_VERSION to that, " \
+        "not to #{ENV.fetch('REDIS_OBJECTS_VERSION')}"
+end
+
+# From 2.0 on locks are declared by `redis_lock`. Here `lock` declares them in every version.
+if defined?(Redis::Objects::Locks)
+  Redis::Objects::Locks::ClassMethods.module_eval do
+    alias_method :lock, :redis_lock if method_defined?(:redis_lock) && !method_defined?(:lock)
+  end
 end
 
 # The gem that is loaded, in words.

@@ -17,7 +17,8 @@ require_relative 'loading'
 $stdout.sync = true
 
 def lock(key, expiration, timeout)
-  options = { timeout: timeout }
+  # Without `init: false` the first gems write the key when they make the lock.
+  options = { timeout: timeout, init: false }
   options[:expiration] = Float(expiration) unless expiration == '-'
   Redis::Lock.new(key, connection, options)
 end

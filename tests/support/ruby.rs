@@ -7,6 +7,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
 use std::{env, fmt, io, thread};
 
+use setnx_lock::Version;
+
 use super::LONG;
 
 /// The version of the gem that a peer locks with.
@@ -24,17 +26,71 @@ pub(crate) const TTL: Gem = Gem("1.4.3");
 
 /// Names the folder of a real gem. Without it the port in `compat/ruby/port` plays every version.
 const LIB: &str = "REDIS_OBJECTS_LIB";
+/// Names the version of that gem.
+const VERSION: &str = "REDIS_OBJECTS_VERSION";
 
-impl Gem {
-    /// Whether the tests can run with this version: the port plays every version, a real gem only its own.
-    pub(crate) fn is_available(self) -> bool {
-        env::var_os(LIB).is_none() || env::var("REDIS_OBJECTS_VERSION").is_ok_and(|version| version == self.0)
+/// A real gem, which `REDIS_OBJECTS_LIB` and `REDIS_OBJECTS_VERSION` name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RealGem {
+    pub(crate) version: String,
+    /// The version whose tests it has to pass.
+    pub(crate) family: Gem,
+    /// With a timeout of 0 it tries once; gems before 1.2 do not try at all.
+    tries_without_a_timeout: bool,
+}
+
+impl RealGem {
+    /// Returns the gem of the environment, if that names one. A gem that the tests do not know is an error: with it they would test
+    /// nothing.
+    pub(crate) fn of_the_environment() -> Result<Option<Self>, String> {
+        if env::var_os(LIB).is_none() {
+            return Ok(None);
+        }
+        Self::of_version(&env::var(VERSION).unwrap_or_default()).map(Some)
     }
 
-    /// Returns a command that runs a script of `compat/ruby`.
+    pub(crate) fn of_version(version: &str) -> Result<Self, String> {
+        let number = version.parse::<Version>().ok().filter(|number| *number < Version::new(2, 1, 0));
+        let number = number.ok_or_else(|| {
+            format!(
+                "{VERSION} is {version:?}: set it to the version of the gem in {LIB}; the tests know 0.2.2 and older, 0.2.3 to 1.4.1, \
+                 1.4.2, and 1.4.3 to 2.0"
+            )
+        })?;
+        let family = match number {
+            number if number < Version::new(0, 2, 3) => NO_TAKEOVER,
+            number if number < Version::new(1, 4, 2) => CLASSIC,
+            number if number < Version::new(1, 4, 3) => TTL_1_4_2,
+            _ => TTL,
+        };
+        let tries_without_a_timeout = number >= Version::new(1, 2, 0);
+        Ok(Self { version: version.to_owned(), family, tries_without_a_timeout })
+    }
+}
+
+impl Gem {
+    /// Returns the versions that the tests can run with: the port plays every version, a real gem only its own.
+    pub(crate) fn available() -> Result<Vec<Self>, String> {
+        Ok(match RealGem::of_the_environment()? {
+            Some(real) => vec![real.family],
+            None => vec![NO_TAKEOVER, CLASSIC, TTL_1_4_2, TTL],
+        })
+    }
+
+    /// Returns a command that runs a script of `compat/ruby`. A real gem keeps the version that the environment names.
     pub(crate) fn ruby(self, script: &str, url: &str) -> Command {
         let mut ruby = Command::new("ruby");
-        ruby.arg(folder().join(script)).env("REDIS_OBJECTS_VERSION", self.0).env("REDIS_URL", url);
+        ruby.arg(folder().join(script)).env("REDIS_URL", url);
+        if env::var_os(LIB).is_none() {
+            ruby.env(VERSION, self.0);
+        }
+        ruby
+    }
+
+    /// Returns a command that runs a script of `compat/ruby` with the port, also where the environment names a real gem.
+    pub(crate) fn port(self, script: &str) -> Command {
+        let mut ruby = Command::new("ruby");
+        ruby.arg(folder().join(script)).env(VERSION, self.0).env_remove(LIB);
         ruby
     }
 }
@@ -93,15 +149,27 @@ impl RubyPeer {
         self.outcome(key)
     }
 
-    /// Tries once to acquire a lock under a name of its own, so that one process can hold a key and contend for it.
+    /// Acquires a lock that is free, under a name of its own, so that one process can hold a key and contend for it.
+    pub(crate) fn acquire_as(
+        &mut self,
+        name: &str,
+        key: &str,
+        expiration: Option<Duration>,
+    ) -> io::Result<Attempt> {
+        self.send_take(name, key, expiration, LONG)?;
+        self.outcome(name)
+    }
+
+    /// Tries to acquire a lock under a name of its own: once, or with a gem that cannot, a few times.
     pub(crate) fn try_as(
         &mut self,
         name: &str,
         key: &str,
         expiration: Option<Duration>,
     ) -> io::Result<Attempt> {
-        // With a timeout of zero the port and gems from 1.0 on try once. Earlier gems do not try at all.
-        let timeout = if env::var_os(LIB).is_some() { Duration::from_millis(50) } else { Duration::ZERO };
+        let real = RealGem::of_the_environment().map_err(io::Error::other)?;
+        let once = real.is_none_or(|real| real.tries_without_a_timeout);
+        let timeout = if once { Duration::ZERO } else { Duration::from_millis(250) };
         self.send_take(name, key, expiration, timeout)?;
         self.outcome(name)
     }

@@ -108,6 +108,11 @@ impl Target {
         Self { url: server.url(), direct: server.url(), version, _server: Some(Arc::clone(server)), ..listed }
     }
 
+    /// Whether a proxy plays an old version.
+    pub(crate) fn is_played(&self) -> bool {
+        Played::ALL.iter().any(|played| self.name == played_name(*played))
+    }
+
     /// The same behind a proxy.
     pub(crate) fn through(proxy: Proxy, server: &Arc<RedisServer>) -> Result<Self, redis::RedisError> {
         let (url, version) = (proxy.url(), version_of(&proxy.url())?);
