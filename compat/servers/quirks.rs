@@ -123,7 +123,7 @@ impl PlayedServer {
         }
         let limit = Arc::clone(&self.limit);
         if !(self.in_multi && self.version.proceeds_over_memory(&name)) {
-            // While a client waits for a list, the limit may be lifted: it waits with whatever limit.
+            // A client that waits for a list would keep the limit from being lifted for as long.
             let _not_lifted = (self.in_multi || !lists::may_wait(&name)).then(|| limit.read().unwrap());
             return self.execute(&name, request, real, limited);
         }
