@@ -14,12 +14,12 @@ setup: ## install what is missing for demos and tests: redis-server, ruby with i
 
 demo: ## several processes contend for one lock, and one is killed: prints a table, draws a timeline
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
-	@$(CARGO) run --release --example demo -- $(ARGS)
+	@$(CARGO) run --package setnx-lock-demo -- $(ARGS)
 
 demo-ruby: ## a Ruby class and the same class in Rust contend for one lock (ARGS="--for 10s --threads 1")
 	@scripts/setup ruby ruby-redis
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
-	@$(CARGO) run --release --example ruby -- $(ARGS)
+	@$(CARGO) run --package setnx-lock-ruby -- $(ARGS)
 
 test-servers: ## run the tests of locks, and of Ruby beside them, on your servers: make test-servers URLS="redis://old:6379 redis://older:6379"
 	@[ -n "$(URLS)" ] || { echo 'name the servers: make test-servers URLS="redis://127.0.0.1:6379"' >&2; exit 1; }
@@ -28,28 +28,28 @@ test-servers: ## run the tests of locks, and of Ruby beside them, on your server
 
 stress: ## search for two valid leases at once, with killed processes and a slow network (ARGS="--only gem --acquisitions 5000")
 	@scripts/setup redis-server
-	@$(CARGO) run --release --example stress -- $(ARGS)
+	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
 test: setup fmt clippy docs ## check formatting, clippy and docs, and run all tests
 	$(CARGO) test --features tls-rustls
 
 fmt: ## check the formatting
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
 clippy: ## run clippy
-	$(CARGO) clippy --all-targets --features tls-rustls -- -D warnings
-	$(CARGO) clippy --lib -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features tls-rustls -- -D warnings
+	$(CARGO) clippy --package setnx-lock --lib -- -D warnings
 
 docs: ## build the crate's documentation, without warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --features tls-rustls
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --no-deps --features tls-rustls
 
 proxy: ## start a server that behaves like an old version, for your programs to try: make proxy VERSION=2.4
 	@scripts/setup redis-server
-	@$(CARGO) run --quiet --release --example proxy -- $(VERSION) $(ARGS)
+	@$(CARGO) run --quiet --package setnx-lock-proxy -- $(VERSION) $(ARGS)
 
 inspect: ## print what a server supports of locks, and what may go wrong there: make inspect URL=redis://127.0.0.1/
-	@$(CARGO) run --quiet --example inspect -- $(if $(URL),"$(URL)")
+	@$(CARGO) run --quiet --package setnx-lock-inspect -- $(if $(URL),"$(URL)")
 
 golden: ## rewrite the files in compat/golden by Ruby, and show the changes
 	@scripts/setup ruby ruby-redis
@@ -70,7 +70,7 @@ deny: ## check licences, duplicates and advisories of the dependencies (needs ca
 	cargo deny check
 
 msrv: ## build the library with the oldest Rust it supports (needs rustup and that toolchain)
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --lib
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --lib
 
 clean: ## remove the build
 	$(CARGO) clean

@@ -22,7 +22,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn folder() -> std::path::PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/golden")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat/golden")
 }
 
 fn the_files_are_the_output_of_ruby() -> Outcome {

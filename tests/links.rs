@@ -20,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the folder above the tests")
 }
 
 /// The files below a folder with this extension, without build output.
@@ -115,7 +115,8 @@ fn attributes<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
 
 fn rustdoc_links_to_pages_and_anchors_that_exist() -> Outcome {
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["doc", "--no-deps", "--quiet", "--features", "tls-rustls", "--manifest-path"])
+        .args(["doc", "--package", "setnx-lock", "--no-deps", "--quiet"])
+        .args(["--features", "tls-rustls", "--manifest-path"])
         .arg(root().join("Cargo.toml"))
         .env("RUSTDOCFLAGS", "-D warnings")
         .output()?;

@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
 
 fn metadata() -> Result<Metadata, cargo_metadata::Error> {
     MetadataCommand::new().manifest_path(MANIFEST).other_options(vec!["--locked".into()]).exec()
@@ -71,7 +71,8 @@ fn in_the_library(metadata: &Metadata) -> impl Iterator<Item = &Package> {
 /// The output of `cargo package` with these arguments.
 fn cargo_package(arguments: &[&str]) -> Result<String, Failed> {
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
-        .args(["package", "--allow-dirty", "--offline", "--manifest-path", MANIFEST])
+        .args(["package", "--package", "setnx-lock", "--allow-dirty", "--offline"])
+        .args(["--manifest-path", MANIFEST])
         .args(arguments)
         .output()?;
     if !output.status.success() {

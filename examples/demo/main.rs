@@ -2,7 +2,7 @@
 //! one lock around a counter in a file, and one is killed while it holds the lock. Ends with a table and a picture. Fails
 //! if two threads ever had the lock at once, if a count got lost, or if no process took over the expired lock.
 //!
-//! `make demo`, or `cargo run --release --example demo -- --help`.
+//! `make demo`, or `cargo run -p setnx-lock-demo -- --help`.
 //!
 //! The program plays three parts, each a process of its own: the one that was started only waits (`shield.rs`), another
 //! conducts the run (`conduct.rs`), and the workers contend (`worker.rs`). Their logs (`record.rs`) are read into one
@@ -78,7 +78,8 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
 
 /// Beside what Cargo builds; without Cargo, below the current folder.
 fn picture_path() -> PathBuf {
-    let root = env::var_os("CARGO_MANIFEST_DIR").map_or_else(PathBuf::new, PathBuf::from);
+    let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
+    let root = package.as_deref().and_then(|package| package.ancestors().nth(2)).unwrap_or(Path::new(""));
     root.join("target").join("demo").join("timeline.svg")
 }
 

@@ -1,6 +1,6 @@
 //! Prints what a Redis server supports of what locks need, and warns of what may go wrong there.
 //!
-//! `make inspect URL=redis://127.0.0.1/`, or `cargo run --example inspect -- URL`.
+//! `make inspect URL=redis://127.0.0.1/`, or `cargo run -p setnx-lock-inspect -- URL`.
 
 use std::error::Error;
 use std::process::ExitCode;

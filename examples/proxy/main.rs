@@ -1,6 +1,6 @@
 //! An old Redis to try a program on: a current server behind a proxy that makes it behave like an old version.
 //!
-//! `make proxy VERSION=2.4`, or `cargo run --example proxy -- --help`.
+//! `make proxy VERSION=2.4`, or `cargo run -p setnx-lock-proxy -- --help`.
 
 #[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
 #[path = "../../tests/support/redis_server.rs"]

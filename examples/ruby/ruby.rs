@@ -71,7 +71,7 @@ impl Drop for Ruby {
 }
 
 fn command(url: &str) -> Command {
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/ruby/team.rb");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compat/ruby/team.rb");
     let mut ruby = Command::new("ruby");
     ruby.arg(script).env("REDIS_URL", url);
     ruby

@@ -2,7 +2,7 @@
 //! their leases, are killed and stopped, behind a network with delays. Fails if Watched or Ttl has such an overlap. Fails as well
 //! if the gem's protocol has none: then the checker would find nothing.
 //!
-//! `make stress`, or `cargo run --release --example stress -- --help`.
+//! `make stress`, or `cargo run --release -p setnx-lock-stress -- --help`.
 //!
 //! The stress itself and the checker are in `harness/`, which the tests use as well.
 

@@ -102,7 +102,7 @@ impl fmt::Display for Gem {
 }
 
 pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("compat/ruby")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat/ruby")
 }
 
 /// The outcome of an attempt to acquire a lock.
