@@ -24,7 +24,7 @@ use crate::version::Version;
 /// How long a server that takes no more clients is left alone.
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
-const MAX_BATCH: usize = 128;
+const MAX_BATCH: usize = 512;
 /// How much less than the command time-out a leader may be willing to wait for the replies.
 const TIMEOUT_SLACK: Duration = Duration::from_millis(10);
 

@@ -73,7 +73,9 @@ enum Phase<R> {
 /// The place of a request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    Behind,
+    /// More than one batch from its turn.
+    Far,
+    Near,
     First,
     /// The first, which has waited as long as it would, and waits for a batch to end.
     Overdue,
@@ -125,15 +127,18 @@ impl<J, R> Combiner<J, R> {
         if let Some(batch) = self.lead(&mut self.lock(), is_contended) {
             return Joined::Leader { batch, waited: false };
         }
-        let phase = Mutex::new(Phase::Queued(Rank::Behind));
+        let phase = Mutex::new(Phase::Queued(Rank::Far));
         let request = Arc::new(Request { job: job(), thread: current(), phase });
         let mut all = self.lock();
         if let Some(batch) = self.lead(&mut all, is_contended) {
             return Joined::Leader { batch, waited: false };
         }
-        if all.queue.is_empty() {
-            *request.lock() = Phase::Queued(Rank::First);
-        }
+        let rank = match all.queue.len() {
+            0 => Rank::First,
+            ahead if ahead < self.max_batch => Rank::Near,
+            _ => Rank::Far,
+        };
+        *request.lock() = Phase::Queued(rank);
         all.queue.push_back(Arc::clone(&request));
         drop(all);
         let joined = self.wait(&request, park);
@@ -212,11 +217,15 @@ impl<J, R> All<J, R> {
     fn note_first(&self) {
         let Some(first) = self.queue.front() else { return };
         let mut phase = first.lock();
-        if matches!(*phase, Phase::Queued(Rank::Behind)) {
+        if matches!(*phase, Phase::Queued(Rank::Far | Rank::Near)) {
             *phase = Phase::Queued(Rank::First);
             drop(phase);
             first.thread.unpark();
         }
+    }
+
+    fn first_is_overdue(&self) -> bool {
+        self.queue.front().is_some_and(|first| matches!(*first.lock(), Phase::Queued(Rank::Overdue)))
     }
 }
 
@@ -262,8 +271,7 @@ impl<J, R> Batch<'_, J, R> {
         }
         let mut all = self.combiner.lock();
         all.in_progress -= 1;
-        let overdue = |first: &Arc<Request<J, R>>| matches!(*first.lock(), Phase::Queued(Rank::Overdue));
-        if all.in_progress > 0 && !all.queue.front().is_some_and(overdue) {
+        if all.in_progress > 0 && !all.first_is_overdue() {
             return;
         }
         let Some(next) = all.queue.pop_front() else { return };
