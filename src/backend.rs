@@ -27,7 +27,7 @@ pub(crate) use errors::Failure;
 pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
 pub(crate) use inspection::Inspect;
 pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
-pub(crate) use limits::{Budget, Limits, StopCheck};
+pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
 
 /// What the engine needs of a server.

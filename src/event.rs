@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::TransportError;
+use crate::backend::{Incident, TransportError};
 use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::protocol::release::Release;
@@ -110,6 +110,20 @@ pub enum Event<'a> {
         /// Why.
         error: &'a TransportError,
     },
+    /// A command was carried out after its thread had given up waiting for the reply, which it had reported as unknown or had resolved by
+    /// reading the key. After SETNX or GETSET the lock may have no holder until it expires, or is cleared if it does not expire. After
+    /// DEL, another holder's lock was deleted if the lease of the one that gave up had passed before.
+    #[non_exhaustive]
+    CarriedOutLate {
+        /// The lock's key.
+        key: &'a Key,
+        /// The command.
+        command: &'static str,
+    },
+    /// A broken connection of the redis crate's own type could not be closed, for want of a file descriptor perhaps. It is never used
+    /// again, and its pool has one less for as long as the program runs.
+    #[non_exhaustive]
+    ConnectionStuck {},
     /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. Reported once until they work
     /// again. The server may be too old, or refuse the commands, or be unreachable.
     #[non_exhaustive]
@@ -138,6 +152,15 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
+}
+
+impl<'a> Event<'a> {
+    pub(crate) fn of(incident: &Incident<'a>) -> Self {
+        match *incident {
+            Incident::CarriedOutLate { key, command } => Event::CarriedOutLate { key, command },
+            Incident::ConnectionStuck => Event::ConnectionStuck {},
+        }
+    }
 }
 
 const TARGET: &str = "setnx_lock";
@@ -179,6 +202,22 @@ fn log_event(event: &Event<'_>) {
         }
         Event::ReplyLost { key, command, error } => {
             log_at!(warn, key, "the reply to {command} was lost: {error}");
+        }
+        Event::CarriedOutLate { key, command } => {
+            let effect = match *command {
+                "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
+                _ => {
+                    "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
+                }
+            };
+            log_at!(
+                warn,
+                key,
+                "{command} was carried out after its thread had given up waiting for the reply; {effect}"
+            );
+        }
+        Event::ConnectionStuck {} => {
+            log::warn!(target: TARGET, "a broken connection could not be closed, and its pool has one less from now on");
         }
         Event::NotificationsUnavailable { reason } => {
             log::warn!(target: TARGET, "no release notifications: {reason}");

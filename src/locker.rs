@@ -20,8 +20,9 @@ pub use builder::LockerBuilder;
 /// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
 /// share it.
 ///
-/// Opening one connects to nothing yet: connections are opened when they are needed. One that has been idle for ten seconds is not
-/// used again, since the server may have closed it, and closed after two to three minutes.
+/// Opening one connects to nothing yet, and starts no thread: connections are opened when they are needed, each by a thread that ends
+/// then. One that has been idle for ten seconds is not used again, since the server may have closed it; one that has been idle for two
+/// minutes is closed when another is returned.
 ///
 /// After a fork, make a new one in the child: connections cannot be shared between processes.
 ///
@@ -97,7 +98,7 @@ impl Locker {
     /// Returns a locker that takes its connections from a pool of `manager`, which was built with a clone of it: for a pool
     /// that you configure, or share with other work. Unlike [`with_pool`](Self::with_pool) it keeps to the
     /// manager's time-outs, and reports at once and in full why a connection could not be opened. A call retries while the server is
-    /// unreachable for the pool's `connection_timeout`, half of which is also what r2d2 waits at most between two attempts to connect.
+    /// unreachable for the pool's `connection_timeout`.
     ///
     /// ```no_run
     /// use setnx_lock::{Locker, Manager};

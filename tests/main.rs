@@ -14,6 +14,8 @@
 //! | `unreachable` | how long calls retry while the server is unreachable |
 //! | `processes` | several processes lose no update, and a killed holder is taken over |
 //! | `auto` | Auto where the version says more than the server permits |
+//! | `extremes` | options and settings at their extremes, in any combination |
+//! | `many_threads` | thousands of threads on few connections; connecting, and the library's own threads |
 //! | `boundaries` | a fault at every command: the call ends in time with a correct outcome, and the key is held or free |
 //! | `faults` | servers and networks that fail |
 //! | `refusals` | what the server or the library refuses |
@@ -45,6 +47,7 @@ mod contract;
 mod error_texts;
 mod errors;
 mod events;
+mod extremes;
 mod faults;
 mod golden;
 mod handoff_contention;
@@ -53,6 +56,7 @@ mod handoffs;
 mod inspection;
 mod interop;
 mod links;
+mod many_threads;
 mod matrix;
 mod notification_ends;
 mod notification_faults;
@@ -94,7 +98,8 @@ use libtest_mimic::{Arguments, Trial};
 const TEST_THREADS: usize = 6;
 
 fn main() -> ExitCode {
-    if let Some(outcome) = processes::as_worker().or_else(stress::as_worker) {
+    if let Some(outcome) = processes::as_worker().or_else(stress::as_worker).or_else(many_threads::as_worker)
+    {
         return outcome;
     }
     let mut arguments = Arguments::from_args();
@@ -117,6 +122,7 @@ fn main() -> ExitCode {
         error_texts::trials(),
         errors::trials(),
         events::trials(),
+        extremes::trials(),
         faults::trials(),
         golden::trials(),
         handoff_contention::trials(),
@@ -124,6 +130,7 @@ fn main() -> ExitCode {
         handoffs::trials(),
         inspection::trials(),
         links::trials(),
+        many_threads::trials(),
         matrix::trials(),
         notification_ends::trials(),
         notification_faults::trials(),

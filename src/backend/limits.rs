@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::clock::{Now, Uptime};
+use crate::key::Key;
 use crate::options::Protocol;
 
 /// What a command is sent under.
@@ -25,6 +26,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) stop: StopCheck<'a>,
     /// Whether the command may be pipelined with commands of other threads.
     pub(crate) pipelined: bool,
+    /// Receives what happens meanwhile.
+    pub(crate) report: Report<'a>,
 }
 
 /// How long a call may take, from which the limits of its commands follow.
@@ -63,7 +66,41 @@ impl Limits<'static> {
             answered_by,
             stop: StopCheck::NEVER,
             pipelined: false,
+            report: Report::NONE,
         }
+    }
+}
+
+/// Something that happens beside the outcome of a command.
+#[derive(Debug)]
+pub(crate) enum Incident<'a> {
+    /// A command of another thread was carried out after that had given up.
+    CarriedOutLate { key: &'a Key, command: &'static str },
+    /// A broken connection cannot be closed, so its pool has one less.
+    ConnectionStuck,
+}
+
+/// Receives incidents.
+#[derive(Clone, Copy)]
+pub(crate) struct Report<'a>(pub(crate) Option<&'a dyn Fn(Incident<'_>)>);
+
+impl Report<'_> {
+    pub(crate) const NONE: Report<'static> = Report(None);
+
+    pub(in crate::backend) fn is_wanted(self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(in crate::backend) fn incident(self, incident: Incident<'_>) {
+        if let Some(report) = self.0 {
+            report(incident);
+        }
+    }
+}
+
+impl fmt::Debug for Report<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Report").field(&self.is_wanted()).finish()
     }
 }
 

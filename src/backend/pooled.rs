@@ -133,7 +133,8 @@ where
             };
             if let Some(batch) = &mut batch {
                 connection = None;
-                batch.end(outcomes.others, report_abandoned);
+                batch
+                    .end(outcomes.others, |queued, outcome| report_abandoned(queued, outcome, limits.report));
             }
             let refusal = match outcomes.own {
                 Outcome::Reply(reply) => return Ok((reply, connection)),
@@ -258,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::backend::connections::fake::FakeConnection;
-    use crate::backend::limits::StopCheck;
+    use crate::backend::limits::{Report, StopCheck};
     use crate::clock::Uptime;
     use crate::options::Protocol;
 
@@ -274,6 +275,7 @@ mod tests {
             answered_by,
             stop: StopCheck::NEVER,
             pipelined: true,
+            report: Report::NONE,
         }
     }
 

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use super::Engine;
 use crate::backend::{
-    Budget, Failure, Limits, NoConnection, Refusal, StopCheck, TransportError, WatchedConnection,
+    Budget, Failure, Incident, Limits, NoConnection, Refusal, Report, StopCheck, TransportError,
+    WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
@@ -79,7 +80,9 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
+        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
         let limits = Limits {
+            report: Report(Some(&report)),
             needs: self.needs(&request.command),
             stop: self.stop,
             pipelined: self.engine.pipelining,
@@ -136,7 +139,8 @@ impl<'a> Call<'a> {
             Command::WatchGet => {
                 self.unwatch();
                 let (reply, watched) = backend.watch(self.key, limits)?;
-                self.watched = Some((watched, Limits { stop: StopCheck::NEVER, ..*limits }));
+                self.watched =
+                    Some((watched, Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*limits }));
                 Ok(reply)
             }
             _ => {

@@ -16,7 +16,7 @@ use crate::sync::{self, Thread, lock};
 use subject::Permits;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 7] = [
+    let scenarios: [(&'static str, fn()); 8] = [
         ("one_for_all", || run(1, [Worker::default(); 4])),
         ("two_for_all", || run(2, [Worker::default(); 5])),
         ("one_gives_up", || run(1, [Worker::default(), Worker { gives_up: true, ..Worker::default() }])),
@@ -24,6 +24,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("some_want_another_first", || {
             let growing = Worker { wants_another: true, ..Worker::default() };
             run(2, [growing, Worker::default(), Worker::default(), growing]);
+        }),
+        ("one_is_retired", || {
+            run(2, [Worker { retires: true, ..Worker::default() }, Worker::default(), Worker::default()]);
         }),
         ("first_come_first_served", in_order),
         ("a_permit_that_is_returned_meanwhile_ends_the_wait", returned_meanwhile),
@@ -37,6 +40,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[derive(Clone, Copy, Default)]
 struct Worker {
     gives_up: bool,
+    /// It retires its second permit.
+    retires: bool,
     /// With a permit, it waits ahead of others for another for a while, as a thread does that may not open a connection.
     wants_another: bool,
 }
@@ -52,7 +57,7 @@ fn run<const N: usize>(free: usize, workers: [Worker; N]) {
             let (over, handle) = (Arc::clone(&over), handle.clone());
             threads.push(thread::spawn(move || {
                 handle.enter();
-                (0..2).for_each(|_| work(worker, &permits, &used, &over));
+                (0..2).for_each(|round| work(worker, round, &permits, &used, &over));
             }));
         }
         if worker.gives_up || worker.wants_another {
@@ -69,10 +74,12 @@ fn run<const N: usize>(free: usize, workers: [Worker; N]) {
         }
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
-    assert_eq!(format!("{permits:?}"), format!("Permits {{ free: {free}, queued: 0 }}"));
+    let retired = workers.iter().filter(|worker| worker.retires).count();
+    assert_eq!([permits.newly_retired(), permits.newly_retired()], [retired, 0]);
+    assert_eq!(format!("{permits:?}"), format!("Permits {{ free: {}, queued: 0 }}", free - retired));
 }
 
-fn work(worker: Worker, permits: &Arc<Permits>, used: &AtomicUsize, over: &AtomicBool) {
+fn work(worker: Worker, round: u32, permits: &Arc<Permits>, used: &AtomicUsize, over: &AtomicBool) {
     let may_give_up = |may: bool| {
         move || {
             if may && over.load(SeqCst) {
@@ -92,6 +99,10 @@ fn work(worker: Worker, permits: &Arc<Permits>, used: &AtomicUsize, over: &Atomi
         used.fetch_add(1, SeqCst);
         thread::yield_now();
         used.fetch_sub(1, SeqCst);
+    }
+    if worker.retires && round == 1 {
+        permit.expect("it does not give up").retire();
+        return;
     }
     if worker.wants_another && permit.is_some() {
         let returned = permits.returned();

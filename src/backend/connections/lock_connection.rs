@@ -183,10 +183,7 @@ impl LockConnection for redis::Connection {
                 *self = closed;
                 true
             }
-            Err(error) => {
-                log::error!(target: "setnx_lock", "cannot take a broken connection out of use, so its pool has one less: {error}");
-                false
-            }
+            Err(_) => false,
         }
     }
 

@@ -20,11 +20,13 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use super::sync::atomic::{AtomicBool, Ordering};
+use super::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 
 pub(crate) struct Permits {
     all: Mutex<All>,
+    /// How many permits were retired since that was last asked.
+    newly_retired: AtomicUsize,
 }
 
 struct All {
@@ -44,14 +46,24 @@ struct Waiter {
 
 impl Permits {
     pub(crate) fn new(free: usize) -> Arc<Self> {
-        Arc::new(Self { all: Mutex::new(All { free, queue: VecDeque::new(), ahead: 0, returned: 0 }) })
+        let all = All { free, queue: VecDeque::new(), ahead: 0, returned: 0 };
+        Arc::new(Self { all: Mutex::new(all), newly_retired: AtomicUsize::new(0) })
     }
 
     /// Returns a permit, if one is free. It overtakes no waiter.
     pub(crate) fn try_acquire(self: &Arc<Self>) -> Option<Permit> {
         let mut all = self.lock();
         all.free = all.free.checked_sub(1)?;
-        Some(Permit(Arc::clone(self)))
+        Some(Permit(Some(Arc::clone(self))))
+    }
+
+    /// Returns how many permits were retired since this was last called.
+    pub(crate) fn newly_retired(&self) -> usize {
+        // Nearly always there are none, and this is called for each command.
+        if self.newly_retired.load(Ordering::Relaxed) == 0 {
+            return 0;
+        }
+        self.newly_retired.swap(0, Ordering::Relaxed)
     }
 
     /// Returns how many permits were returned so far.
@@ -64,7 +76,7 @@ impl Permits {
         let mut all = self.lock();
         if all.free > 0 {
             all.free -= 1;
-            return Some(Permit(Arc::clone(self)));
+            return Some(Permit(Some(Arc::clone(self))));
         }
         let waiter = Arc::new(Waiter { thread: current(), ahead: false, granted: AtomicBool::new(false) });
         all.queue.push_back(Arc::clone(&waiter));
@@ -81,7 +93,7 @@ impl Permits {
         let mut all = self.lock();
         if all.free > 0 && all.returned != returned {
             all.free -= 1;
-            return Some(Permit(Arc::clone(self)));
+            return Some(Permit(Some(Arc::clone(self))));
         }
         let waiter = Arc::new(Waiter { thread: current(), ahead: true, granted: AtomicBool::new(false) });
         let position = all.ahead;
@@ -107,7 +119,7 @@ impl Permits {
             }
             ControlFlow::Break(granted())
         };
-        park_until(look, |()| park()).then(|| Permit(Arc::clone(self)))
+        park_until(look, |()| park()).then(|| Permit(Some(Arc::clone(self))))
     }
 
     /// Wakes all waiters, so that each looks whether it still has to wait.
@@ -143,10 +155,21 @@ impl fmt::Debug for Permits {
 
 /// A permit. Returned when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Permit(Arc<Permits>);
+pub(crate) struct Permit(Option<Arc<Permits>>);
+
+impl Permit {
+    /// Takes the permit out of use: there is one less.
+    pub(crate) fn retire(mut self) {
+        if let Some(permits) = self.0.take() {
+            permits.newly_retired.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
 
 impl Drop for Permit {
     fn drop(&mut self) {
-        self.0.release();
+        if let Some(permits) = self.0.take() {
+            permits.release();
+        }
     }
 }

@@ -14,7 +14,7 @@ use super::manager::Manager;
 use super::permits::{Permit, Permits};
 use super::store::{Store, Taken};
 use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
-use crate::backend::limits::Limits;
+use crate::backend::limits::{Incident, Limits};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Cut;
 
@@ -84,11 +84,14 @@ where
 {
     /// Returns a connection, first come, first served, and the time when it was there.
     pub(in crate::backend) fn checkout(&self, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
+        if limits.report.is_wanted() {
+            (0..self.permits.newly_retired()).for_each(|_| limits.report.incident(Incident::ConnectionStuck));
+        }
         let Some(held) = self.permits.try_acquire() else { return self.wait(None, limits) };
         if let Some(taken) = self.store.take().filter(|taken| taken.is_connected()) {
             // No time has passed since the command was decided on, unless r2d2 has tested the connection.
             let now = if self.tests_connections() { clock::now() } else { limits.decided_at };
-            return Ok((Checkout { taken, _permit: held }, now));
+            return Ok((Checkout { taken, permit: held }, now));
         }
         self.wait(Some(held), limits)
     }
@@ -126,13 +129,13 @@ where
                 continue;
             };
             if taken.is_connected() {
-                return Ok((Checkout { taken, _permit: held }, clock::now()));
+                return Ok((Checkout { taken, permit: held }, clock::now()));
             }
             if let Some(failure) = wait.failure() {
                 return Err(failure);
             }
             if may_connect && self.dialing.begin(clock::uptime()) {
-                wait.attempt = Some(self.connect(Checkout { taken, _permit: held }));
+                wait.attempt = Some(self.connect(Checkout { taken, permit: held }));
             } else {
                 wait.spare = Some(held);
             }
@@ -275,7 +278,7 @@ where
     M::Connection: LockConnection,
 {
     taken: Taken<M>,
-    _permit: Permit,
+    permit: Permit,
 }
 
 impl<M: r2d2::ManageConnection> Checkout<M>
@@ -284,7 +287,9 @@ where
 {
     /// Takes the connection out of use (I8).
     pub(in crate::backend) fn invalidate(self) {
-        self.taken.invalidate();
+        if !self.taken.invalidate() {
+            self.permit.retire();
+        }
     }
 }
 

@@ -129,11 +129,13 @@ where
         Some(self)
     }
 
-    /// Takes it out of use (I8).
-    pub(super) fn invalidate(mut self) {
-        if !LockConnection::invalidate(&mut *self) {
+    /// Takes it out of use (I8). Returns whether its place in the store is free.
+    pub(super) fn invalidate(mut self) -> bool {
+        let closed = LockConnection::invalidate(&mut *self);
+        if !closed {
             mem::forget(self);
         }
+        closed
     }
 }
 

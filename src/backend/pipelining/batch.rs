@@ -1,6 +1,5 @@
 //! One batch on a connection: the commands that go together, and the outcome of each.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use std::{io, iter, vec};
 
@@ -9,8 +8,9 @@ use redis::Value;
 use crate::backend::codec;
 use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
+use crate::backend::limits::{Incident, Report};
 use crate::clock::Now;
-use crate::key::{Cut, Key};
+use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
@@ -82,30 +82,18 @@ pub(in crate::backend) fn lost_in_batch() -> TransportError {
     )
 }
 
-/// Logs the result of a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or
-/// found it out by reading the key (I6).
-pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Outcome) {
+/// Reports a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or found it out
+/// by reading the key (I6).
+pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Outcome, report: Report<'_>) {
     let command = &queued.request.command;
-    let effect = match (command, outcome) {
-        (Command::SetNx(_), Outcome::Reply(Reply::Integer(1))) => {
-            "unless it has found that out by reading, the lock has no holder until it expires, or is cleared if it does not expire"
-        }
-        (Command::GetSet(_), Outcome::Reply(_)) => {
-            "unless it has found that out by reading, the lock has no holder until it expires, or has the one that took it over"
-        }
-        (Command::Del, Outcome::Reply(Reply::Integer(1))) => {
-            "if the thread's lease had passed before, another holder's lock was deleted"
-        }
-        _ => return,
+    let changed = match (command, outcome) {
+        (Command::SetNx(_) | Command::Del, Outcome::Reply(reply)) => *reply == Reply::Integer(1),
+        (Command::GetSet(_), Outcome::Reply(_)) => true,
+        _ => false,
     };
-    let (key, name) = (Cut(queued.key.as_bytes()), command.name());
-    // I10: a logger may panic.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        log::warn!(
-            target: "setnx_lock",
-            "lock {key}: {name} was carried out after its thread had given up waiting for the reply; {effect}"
-        );
-    }));
+    if changed {
+        report.incident(Incident::CarriedOutLate { key: &queued.key, command: command.name() });
+    }
 }
 
 /// The outcomes of the commands of a batch.

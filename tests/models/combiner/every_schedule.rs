@@ -1,6 +1,10 @@
 //! A few small scenarios in every schedule with few preemptions, with every value that a weakly ordered load may see.
 
-#[allow(clippy::duplicate_mod, reason = "compiled with the primitives of another checker")]
+#[allow(
+    clippy::duplicate_mod,
+    dead_code,
+    reason = "compiled with the primitives of another checker, which tries a part of it"
+)]
 #[path = "../../../src/backend/pipelining/combiner.rs"]
 mod subject;
 

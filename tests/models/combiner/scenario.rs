@@ -148,6 +148,8 @@ impl Scenario {
                 threads.push(spawn(&harness, move |harness| {
                     harness.timed_out[number].store(true, SeqCst);
                     harness.threads[number].unpark();
+                    // Wakes the others in vain.
+                    harness.combiner.wake_queued();
                 }));
             }
         }

@@ -1,0 +1,162 @@
+//! Options and settings at their extremes, in any combination: a call ends with a lock or an error, and never panics.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol};
+
+use crate::support::{LONG, Outcome, RedisServer, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials("extremes", tests![any_options_and_settings, a_pool_larger_than_any_can_be])
+}
+
+const NANO: Duration = Duration::from_nanos(1);
+const MILLI: Duration = Duration::from_millis(1);
+const SECOND: Duration = Duration::from_secs(1);
+/// How long calls may go on that would go on for ever.
+const BEFORE_CANCELLING: Duration = Duration::from_millis(20);
+/// The last that a wall clock in microseconds can be ahead, about.
+const AGES: Duration = Duration::from_micros(u64::MAX);
+
+fn durations() -> impl Strategy<Value = Duration> {
+    prop::sample::select(vec![Duration::ZERO, NANO, MILLI, SECOND, AGES, Duration::MAX])
+}
+
+fn polling() -> impl Strategy<Value = Polling> {
+    (durations(), prop::option::of(durations()), any::<u8>()).prop_map(|(interval, longest, jitter)| {
+        let polling = Polling::every(interval).jittered_by(jitter);
+        longest.map_or(polling, |longest| polling.backing_off_to(longest))
+    })
+}
+
+fn options() -> impl Strategy<Value = LockOptions> {
+    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto];
+    (
+        prop::option::of(durations()),
+        prop::option::of(durations()),
+        durations(),
+        polling(),
+        prop::sample::select(protocols.to_vec()),
+        prop::sample::select(vec![0, 1, u32::MAX]),
+        any::<[bool; 2]>(),
+    )
+        .prop_map(|(expiration, timeout, margin, polling, protocol, handoff, [notifies, steals])| {
+            let options = expiration.map_or(LockOptions::held_until_released(), LockOptions::expiring_after);
+            let options = timeout.map_or(options.wait_forever(), |timeout| options.timeout(timeout));
+            let options =
+                options.takeover_margin(margin).polling(polling).protocol(protocol).handoff(handoff);
+            let options = if notifies { options.notify_waiters() } else { options };
+            if steals { options.stealing_as_the_gem_does() } else { options }
+        })
+}
+
+type Settings = ([Duration; 3], u32, Option<Duration>);
+
+fn settings() -> impl Strategy<Value = Settings> {
+    let pool_sizes = prop::sample::select(vec![1, 10, 65_535]);
+    // Zero is refused.
+    let limit = || durations().prop_map(|limit| limit.max(NANO));
+    ([limit().boxed(), limit().boxed(), durations().boxed()], pool_sizes, prop::option::of(durations()))
+}
+
+/// What a key holds before a call.
+fn values() -> impl Strategy<Value = &'static str> {
+    prop::sample::select(vec![
+        "",
+        "1",
+        "0",
+        "1532000016.5",
+        "1895000000.5",
+        "1e400",
+        "-1e400",
+        "99999999999999999999",
+    ])
+}
+
+fn locker(
+    url: &str,
+    ([connect, command, unreachable], pool_size, clocks): Settings,
+) -> Result<Locker, Error> {
+    let builder = Locker::builder(url)?
+        .connect_timeout(connect)
+        .command_timeout(command)
+        .unreachable_timeout(unreachable)
+        .pool_size(pool_size);
+    // Building inspects the server then, which nothing cancels.
+    let checked =
+        |limit| builder.clone().unreachable_timeout(unreachable.min(MILLI)).max_clock_difference(limit);
+    clocks.map_or_else(|| builder.clone(), checked).build()
+}
+
+/// Acquires a free lock, waits for a held one, and releases, until all waits are cancelled. Whatever comes of it is right, if it comes.
+fn exercise(
+    url: &str,
+    settings: Settings,
+    options: LockOptions,
+    found: &str,
+    wait: Duration,
+) -> Result<(), Box<dyn std::error::Error>> {
+    let mut direct = redis::Client::open(url)?.get_connection()?;
+    redis::cmd("FLUSHALL").exec(&mut direct)?;
+    redis::cmd("SET").arg("extremes:found").arg(found).exec(&mut direct)?;
+    let locker = locker(url, settings)?;
+    let token = CancelToken::new();
+    let lock = |key: &str| Ok::<_, Error>(Lock::new(&locker, key, options)?.cancelled_by(&token));
+    let (free, key) = (lock("extremes:free")?, lock("extremes:found")?);
+    let _ = format!("{options:?} {locker:?} {free:?}");
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(BEFORE_CANCELLING);
+            token.cancel();
+        });
+        let held = free.lock();
+        if let Ok(held) = &held {
+            let _ = (held.remaining(), held.expires_at(), held.ensure_held(), format!("{held:?}"));
+            let _contended = free.try_lock_for(wait);
+        }
+        drop(held);
+        let _ = key.try_lock_for(wait).map(|held| held.map(LockGuard::release));
+        let _ = free.with(|held| held.remaining());
+    });
+    let _ = (key.state(), key.clear(), free.clear());
+    Ok(())
+}
+
+fn any_options_and_settings() -> Outcome {
+    let server = RedisServer::start()?;
+    let url = server.url();
+    let all = (settings(), options(), values(), durations());
+    TestRunner::new(Config { cases: 120, failure_persistence: None, ..Config::default() }).run(
+        &all,
+        |(settings, options, found, wait)| {
+            let (sender, ended) = mpsc::channel();
+            let url = url.clone();
+            let call = thread::spawn(move || {
+                let outcome =
+                    exercise(&url, settings, options, found, wait).map_err(|error| error.to_string());
+                // The receiver has gone only if this took too long.
+                let _ = sender.send(());
+                outcome
+            });
+            prop_assert!(
+                ended.recv_timeout(LONG) != Err(mpsc::RecvTimeoutError::Timeout),
+                "a call that was cancelled does not end"
+            );
+            prop_assert!(call.join().is_ok(), "it panicked");
+            Ok(())
+        },
+    )?;
+    Ok(())
+}
+
+fn a_pool_larger_than_any_can_be() -> Outcome {
+    let builder = Locker::builder("redis://127.0.0.1/")?.pool_size(u32::MAX);
+    let error = builder.build().expect_err("a client has so many ports only");
+    assert!(error.to_string().contains("65,535 connections"), "{error}");
+    Ok(())
+}
