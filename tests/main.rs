@@ -164,7 +164,16 @@ fn main() -> ExitCode {
     }
     let unknown = support::load::unknown_exclusions(&trials);
     trials.push(shared_batches::exclusions_name_tests(unknown));
-    let conclusion = libtest_mimic::run(&arguments, trials);
+    let mut trials = support::sample::mark(trials);
+    trials.extend(support::sample::trials(&trials, &["contract", "interop", "boundaries"]));
+    let selected = match support::sample::selected(&arguments, trials) {
+        Ok(selected) => selected,
+        Err(problem) => {
+            eprintln!("cannot test: {problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let conclusion = libtest_mimic::run(&arguments, selected);
     support::record::print();
     conclusion.exit_code()
 }

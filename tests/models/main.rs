@@ -16,6 +16,8 @@ mod cancel_token;
 mod combiner;
 #[path = "../../src/sync/park.rs"]
 mod park;
+#[path = "../support/part.rs"]
+mod part;
 mod permits;
 mod sync;
 mod wait_queue;
@@ -35,7 +37,13 @@ fn main() -> ExitCode {
     trials.extend(wait_queue::trials());
     trials.extend(combiner::trials());
     trials.extend(permits::trials());
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    match part::of(trials) {
+        Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
+        Err(problem) => {
+            eprintln!("cannot test: {problem}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// Runs a scenario in many random schedules, half of them with few preemptions.

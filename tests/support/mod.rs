@@ -7,6 +7,7 @@ pub(crate) mod load_threads;
 pub(crate) mod log_capture;
 pub(crate) mod monitor;
 pub(crate) mod notified;
+pub(crate) mod part;
 pub(crate) mod raw;
 pub(crate) mod record;
 #[allow(
@@ -16,6 +17,7 @@ pub(crate) mod record;
 )]
 pub(crate) mod redis_server;
 pub(crate) mod ruby;
+pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod staged;
 pub(crate) mod target;
