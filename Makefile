@@ -4,7 +4,9 @@ CARGO ?= cargo
 # The benches are a package of their own, built into the same folder.
 BENCH = --manifest-path benches/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
 
-.PHONY: help demo demo-ruby stress test test-servers proxy inspect golden bench bench-check setup fmt clippy docs deny msrv clean
+PART ?= 1/1
+
+.PHONY: help demo demo-ruby stress test test-all test-servers proxy inspect golden bench bench-check setup fmt clippy docs deny msrv clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,14 +26,18 @@ demo-ruby: ## a Ruby class and the same class in Rust contend for one lock (ARGS
 test-servers: ## run the tests of locks, and of Ruby beside them, on your servers: make test-servers URLS="redis://old:6379 redis://older:6379"
 	@[ -n "$(URLS)" ] || { echo 'name the servers: make test-servers URLS="redis://127.0.0.1:6379"' >&2; exit 1; }
 	@scripts/setup redis-server ruby ruby-redis
-	@SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url
+	@SETNX_LOCK_TEST_URLS="$(URLS)" $(CARGO) test --test suite ::url -- --include-ignored
 
 stress: ## search for two valid leases at once, with killed processes and a slow network (ARGS="--only gem --acquisitions 5000")
 	@scripts/setup redis-server
 	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
-test: setup fmt clippy docs ## check formatting, clippy and docs, and run all tests
+test: setup fmt clippy docs ## check formatting, clippy and docs, and run each test, with a sample of the variants
 	$(CARGO) test --features tls-rustls
+
+test-all: setup ## run each test of the suite in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
+	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 $(CARGO) test --test models
+	SETNX_LOCK_TEST_PART=$(PART) $(CARGO) test --features tls-rustls --test suite -- --include-ignored
 
 fmt: ## check the formatting
 	$(CARGO) fmt --all --check

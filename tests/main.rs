@@ -1,5 +1,7 @@
 //! The tests that talk to real servers. `cargo test` runs them; `cargo test --test suite contract` runs those whose name contains
-//! `contract`.
+//! `contract`. Of tests that differ in the variant only (the mode of waiting, the load), both run one, chosen pairwise
+//! (`support/sample.rs`). All of them: `cargo test --test suite -- --include-ignored`; the second of four parts of them: the same with
+//! `SETNX_LOCK_TEST_PART=2/4`.
 //!
 //! | part | what it tests |
 //! |---|---|
@@ -95,7 +97,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// How many tests run at a time unless the command line says otherwise. Most of them wait for a time to pass.
-const TEST_THREADS: usize = 6;
+const TEST_THREADS: usize = 12;
 
 fn main() -> ExitCode {
     if let Some(outcome) = processes::as_worker().or_else(stress::as_worker).or_else(many_threads::as_worker)

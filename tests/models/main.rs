@@ -49,7 +49,7 @@ fn main() -> ExitCode {
 /// Runs a scenario in many random schedules, half of them with few preemptions.
 fn searched(name: String, run: impl Fn() + Clone + Send + Sync + 'static) -> Trial {
     Trial::test(name, move || {
-        let schedules = setting("SETNX_LOCK_MODEL_ITERATIONS", 500).div_ceil(2);
+        let schedules = setting("SETNX_LOCK_MODEL_ITERATIONS", 100).div_ceil(2);
         let mut config = Config::new();
         // It warns that it does not model weak memory orders; loom does.
         config.silence_warnings = true;

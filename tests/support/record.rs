@@ -94,7 +94,7 @@ pub(crate) fn print() {
     let count = |outcome| record.values().filter(|other| **other == outcome).count();
     println!("{table}");
     println!(
-        "C, W, T, A: passed by Classic, Watched, Ttl, Auto in all variants ({}); -: refused, as it must be on a server so old ({}); failed: {}\n",
+        "C, W, T, A: passed by Classic, Watched, Ttl, Auto in all variants that ran ({}); -: refused, as it must be on a server so old ({}); failed: {}\n",
         count(CellOutcome::Passed),
         count(CellOutcome::Refused),
         count(CellOutcome::Failed)
