@@ -9,6 +9,7 @@ use setnx_lock::{Error, Lock, Locker, Protocol};
 
 use crate::events::EventLog;
 use crate::handoffs::{Scenario, for_each_protocol};
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -55,7 +56,8 @@ fn two_processes_both_acquire_the_lock(protocol: Protocol) -> Outcome {
         };
         thread::scope(|scope| {
             for (events, acquired) in logs.iter().zip(&acquired) {
-                let locker = Locker::open(&scenario.server.url()).unwrap().observed_by(events.clone());
+                let locker =
+                    patient(&scenario.server.url()).unwrap().build().unwrap().observed_by(events.clone());
                 let lock = Lock::new(&locker, &scenario.key.key, options).unwrap();
                 for _ in 0..3 {
                     let (lock, counter, go_on) = (lock.clone(), &counter, &go_on);

@@ -73,7 +73,7 @@ type GiveUp = fn(&RedisServer) -> Result<(), Error>;
 fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome {
     let variants: [GiveUp; 3] = [
         |server| {
-            let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED.timeout(millis(200)))?);
+            let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED.timeout(millis(1500)))?);
             until_listening(server, 1);
             assert!(matches!(waiter.came(), Err(Error::Timeout { .. })));
             Ok(())
@@ -126,7 +126,7 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
     // Its second attempt, at the deadline, is held.
     let last_attempt = proxy.hold("GET", 2);
     let locker = sending_through(&proxy, &server).unwrap();
-    let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(300)))?);
+    let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(1500)))?);
     until_listening(&server, 1);
     let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_listening(&server, 2);
@@ -149,7 +149,7 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
 fn a_locker_that_is_dropped_stops_listening() -> Outcome {
     let server = RedisServer::start()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let lock = elsewhere(&server, "k", NOTIFIED.timeout(millis(200)))?;
+    let lock = elsewhere(&server, "k", NOTIFIED.timeout(millis(1500)))?;
     let waiter = Waiter::of(&lock);
     until_listening(&server, 1);
     assert!(waiter.came().is_err());

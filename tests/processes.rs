@@ -8,8 +8,9 @@ use std::time::Duration;
 use std::{env, fs, io, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
 use crate::{cancellation, clocks, notifications, proxy_versions};
 
@@ -70,7 +71,7 @@ pub(crate) type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Increments the number in a file under the lock: reads it, pauses, and writes it back.
 fn count(url: &str, key: &str, file: &Path) -> Played {
-    let lock = Lock::new(&Locker::open(url)?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
+    let lock = Lock::new(&patient(url)?.build()?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
@@ -177,7 +178,7 @@ fn a_killed_holder_is_taken_over_once_its_lease_has_passed() -> Outcome {
     BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut line)?;
     assert_eq!(line, "holding\n");
     let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::ZERO);
-    let lock = Lock::new(&Locker::open(&server.url())?, "killed_lock", options)?;
+    let lock = Lock::new(&patient(&server.url())?.build()?, "killed_lock", options)?;
     let setnx_lock::LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
     holder.kill()?;
     holder.wait()?;

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol,
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
+use crate::support::scenario::patient;
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
 
@@ -50,7 +51,7 @@ impl Scenario {
     pub(crate) fn new(test: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let server = Arc::new(RedisServer::start()?);
         let key = Target::of(&server).key(test);
-        let locker = Locker::open(&server.url())?;
+        let locker = patient(&server.url())?.build()?;
         Ok(Self { server, key, locker })
     }
 
@@ -121,22 +122,29 @@ fn a_release_notifies_the_next_thread_at_once() -> Outcome {
 }
 
 fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
+    const WAITERS: usize = 16;
     let scenario = Scenario::new("head")?;
     scenario.key.set(FOREIGN);
-    let lock = scenario.lock(expiring().poll_interval(millis(20)).timeout(millis(400)))?;
+    let timeout = millis(2000);
+    let lock = scenario.lock(expiring().poll_interval(millis(20)).timeout(timeout))?;
     let lock = connected(lock)?;
     let monitor = Monitor::on(&scenario.server)?;
-    let waiters: Vec<_> = (0..16)
+    // They start at the same time, so that none comes when the others have given up and the queue is empty.
+    let start = Arc::new(Barrier::new(WAITERS));
+    let waiters: Vec<_> = (0..WAITERS)
         .map(|_| {
-            let lock = lock.clone();
-            asleep(move || lock.lock().map(|held| held.attempts()))
+            let (lock, start) = (lock.clone(), Arc::clone(&start));
+            thread::spawn(move || {
+                start.wait();
+                lock.lock().map(|held| held.attempts())
+            })
         })
         .collect();
     let mut attempts = 0;
     for waiter in waiters {
         let Err(Error::Timeout { details, .. }) = waiter.join().unwrap() else { panic!("the lock is held") };
         attempts += details.attempts;
-        assert!(details.waited >= millis(400), "{details:?}");
+        assert!(details.waited >= timeout, "{details:?}");
     }
     let commands = monitor.recorded(&scenario.server)?;
     // The first head sends SETNX and GET. From then on each attempt of a head is one GET.

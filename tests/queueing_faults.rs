@@ -48,7 +48,7 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
     let scenario = Scenario::new("head_gives_up")?;
     // Held by another process, which sends no notification.
     scenario.key.set(FOREIGN);
-    let head = waiter(scenario.lock(NEVER_POLLS.timeout(millis(50)))?);
+    let head = waiter(scenario.lock(NEVER_POLLS.timeout(millis(1500)))?);
     let next = waiter(scenario.lock(NEVER_POLLS.poll_interval(millis(20)))?);
     let Err(Error::Timeout { details, .. }) = head.join().unwrap() else { panic!("the lock is held") };
     assert!(details.attempts >= 2, "one at once, and one at the deadline: {details:?}");

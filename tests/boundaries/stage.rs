@@ -22,19 +22,19 @@ pub(super) struct Stage {
     successor: Option<Successor>,
 }
 
-/// Opens a connection. On a busy machine one attempt may take longer than the time-outs allow.
-fn connect(lock: &Lock) -> Result<(), Error> {
-    let end = Instant::now() + LONG;
-    loop {
-        match lock.state() {
-            Err(_) if Instant::now() < end => {}
-            outcome => return outcome.map(drop),
+impl Stage {
+    /// Sets the stage. On a busy machine one attempt may take longer than the time-outs allow.
+    pub(super) fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
+        let end = Instant::now() + LONG;
+        loop {
+            match Self::set_once(case) {
+                Err(_) if Instant::now() < end => {}
+                set => return set,
+            }
         }
     }
-}
 
-impl Stage {
-    pub(super) fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
+    fn set_once(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
         let Case { protocol, path, played, load } = case;
         let scenario = Scenario::of(&Arc::new(RedisServer::start()?), played, load)?;
         let key = scenario.target.key("boundary");
@@ -51,7 +51,7 @@ impl Stage {
         let lock = Lock::new(&locker, &key.key, options)?;
         if !matches!(path, Path::Connecting) {
             // Most calls find an open connection.
-            connect(&lock)?;
+            lock.state()?;
         }
         // On a busy machine a grant may come after its lease, which is then waited for.
         let patient = Lock::new(&locker, &key.key, options.timeout(LONG))?;

@@ -11,6 +11,7 @@ use crate::events::EventLog;
 use crate::servers::{Played, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
+use crate::support::scenario::patient;
 use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
 
 /// Options of a waiter that never polls: it acquires the lock by a handoff or by a hint of its process.
@@ -55,7 +56,7 @@ impl Scenario {
         let key = Target::of(&server).key("handoff");
         let events = EventLog::default();
         // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
-        let builder = Locker::builder(&proxy.url())?.command_timeout(LONG).unreachable_timeout(LONG);
+        let builder = patient(&proxy.url())?;
         let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
         let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
         proxy.overlook(load_threads::KEYS);
@@ -70,7 +71,7 @@ impl Scenario {
 
     /// The same lock through another locker, as another process has it.
     pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
-        Lock::new(&Locker::open(&self.server.url())?, &self.key.key, expiring().protocol(self.protocol))
+        Lock::new(&patient(&self.server.url())?.build()?, &self.key.key, expiring().protocol(self.protocol))
     }
 
     /// Asserts that the key holds the value of this lease.

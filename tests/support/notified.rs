@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Observe};
 
+use super::scenario::patient;
 use super::{LONG, RedisServer};
 use crate::processes;
 
@@ -23,7 +24,7 @@ pub(crate) const NOTIFIED: LockOptions =
 
 /// A lock through a locker of its own, as another process has it.
 pub(crate) fn elsewhere(server: &RedisServer, key: &str, options: LockOptions) -> Result<Lock, Error> {
-    Lock::new(&Locker::open(&server.url())?, key, options)
+    Lock::new(&patient(&server.url())?.build()?, key, options)
 }
 
 /// A thread that waits for a lock.
@@ -103,7 +104,7 @@ impl Reasons {
 
     /// Returns a lock that this observes.
     pub(crate) fn of(&self, url: &str, key: &str, options: LockOptions) -> Result<Lock, Error> {
-        Lock::new(&Locker::open(url)?.observed_by(self.clone()), key, options)
+        Lock::new(&patient(url)?.build()?.observed_by(self.clone()), key, options)
     }
 }
 

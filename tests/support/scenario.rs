@@ -3,11 +3,12 @@
 use std::cell::RefCell;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
-use setnx_lock::{Lock, LockOptions, Locker, LockerBuilder};
+use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
-use super::{Load, RedisServer, Target, TestKey, millis};
+use super::{LONG, Load, RedisServer, Target, TestKey};
 use crate::servers::{Played, Proxy};
 
 /// A real server and a proxy before it.
@@ -71,10 +72,19 @@ pub(crate) fn impatient(url: &str, pool_size: u32) -> Locker {
     brief(url, pool_size).build().unwrap()
 }
 
+/// Returns a builder of a locker with time-outs that no pause of a busy machine exceeds, for tests without faults.
+pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
+    Ok(Locker::builder(url)?.connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG))
+}
+
+/// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
+/// than a reply takes on a busy machine.
+pub(crate) const BRIEF: Duration = Duration::from_secs(1);
+
 /// Returns a builder of a locker with short time-outs.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
     let builder = Locker::builder(url).unwrap().pool_size(pool_size);
-    builder.connect_timeout(millis(500)).command_timeout(millis(300)).unreachable_timeout(millis(500))
+    builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(2 * BRIEF)
 }
 
 /// Asserts that no value was sent by two commands.

@@ -8,6 +8,7 @@ use std::{env, process};
 use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
 
+use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
 use crate::servers::{Played, Proxy};
 
@@ -236,7 +237,8 @@ impl Target {
 
     /// Returns a new locker, or the one that the load threads use.
     pub(crate) fn locker(&self) -> Locker {
-        self.loaded.clone().unwrap_or_else(|| self.variant.load.pipelining(Locker::open(&self.url).unwrap()))
+        let new = || self.variant.load.pipelining(patient(&self.url).unwrap().build().unwrap());
+        self.loaded.clone().unwrap_or_else(new)
     }
 
     /// Returns a lock on a key of the test's own, through [`locker`](Self::locker). A lock without an expiration, which Ttl refuses, is

@@ -5,6 +5,7 @@ use setnx_lock::{Error, LockOptions, Locker};
 
 use super::Load;
 use super::load_threads::{LoadThreads, Tolerance};
+use super::scenario::patient;
 
 /// How many handoffs in a row the tests allow.
 pub(crate) const HANDOFFS: u32 = 3;
@@ -57,6 +58,6 @@ impl Variant {
 
     /// Opens a locker under the variant's load, on a server without faults.
     pub(crate) fn open(self, url: &str) -> Result<(Locker, Option<LoadThreads>), Error> {
-        self.load.open(Locker::builder(url)?, Tolerance::Strict)
+        self.load.open(patient(url)?, Tolerance::Strict)
     }
 }
