@@ -121,7 +121,7 @@ fn exercise(
         }
         drop(held);
         let _ = key.try_lock_for(wait).map(|held| held.map(LockGuard::release));
-        let _ = free.with(|held| held.remaining());
+        let _ = free.with(LockGuard::remaining);
     });
     let _ = (key.state(), key.clear(), free.clear());
     Ok(())

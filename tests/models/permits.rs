@@ -65,15 +65,17 @@ fn run<const N: usize>(free: usize, workers: [Worker; N]) {
             threads.push(thread::spawn(move || {
                 over.store(true, SeqCst);
                 if thread_rng().gen_bool(0.5) {
-                    permits.wake_all()
+                    permits.wake_all();
                 } else {
-                    handle.unpark()
+                    handle.unpark();
                 }
                 handle.unpark();
             }));
         }
     }
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     let retired = workers.iter().filter(|worker| worker.retires).count();
     assert_eq!([permits.newly_retired(), permits.newly_retired()], [retired, 0]);
     assert_eq!(format!("{permits:?}"), format!("Permits {{ free: {}, queued: 0 }}", free - retired));
@@ -137,7 +139,9 @@ fn in_order() {
         }
     }
     drop(held);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(*lock(&served), [0, 1, 2]);
 }
 

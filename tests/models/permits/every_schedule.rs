@@ -46,6 +46,8 @@ fn run<const N: usize>(free: usize, patient: [bool; N]) {
         threads.push(thread::spawn(move || work(&permits, &used, patient)));
     }
     work(&permits, &used, patient[0]);
-    threads.into_iter().for_each(|thread| thread.join().unwrap());
+    for thread in threads {
+        thread.join().unwrap();
+    }
     assert_eq!(format!("{permits:?}"), format!("Permits {{ free: {free}, queued: 0 }}"));
 }
