@@ -64,6 +64,7 @@ fn conduct(options: &Options) -> Result<(), Failure> {
     fs::create_dir_all(&folder)?;
     let candidates = selection::choose(options)?;
     let mut report = Report::begin(options, &candidates)?;
+    let mut failures = Vec::new();
     for workload in options.workloads() {
         let section = workloads::run(workload, &run, &candidates)?;
         let picture = format!("{}.svg", workload.name());
@@ -71,9 +72,10 @@ fn conduct(options: &Options) -> Result<(), Failure> {
         report.add(&section, &picture);
         // Written after each workload, should a later one fail.
         fs::write(folder.join("report.md"), report.text())?;
+        failures.extend(section.failures);
     }
     println!("{} and the plots beside it", folder.join("report.md").display());
-    Ok(())
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ").into()) }
 }
 
 /// The repository.

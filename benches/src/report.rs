@@ -18,6 +18,8 @@ pub(crate) struct Section {
     pub(crate) notes: Vec<String>,
     pub(crate) tables: Vec<Table>,
     pub(crate) panels: Vec<Panel>,
+    /// What fails the whole run, once all is measured.
+    pub(crate) failures: Vec<String>,
 }
 
 #[derive(Debug)]

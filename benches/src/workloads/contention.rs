@@ -84,6 +84,7 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
         notes,
         tables: shapes.iter().map(|(shape, results)| table(results, shape)).collect(),
         panels: panels(&shapes, candidates),
+        failures: Vec::new(),
     })
 }
 

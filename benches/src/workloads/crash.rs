@@ -92,5 +92,6 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
             series: Vec::new(),
             rows: results.names().map(|name| (name, vec![results.spread(name, median)])).collect(),
         }],
+        failures: Vec::new(),
     })
 }

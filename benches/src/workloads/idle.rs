@@ -84,5 +84,6 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
         notes: vec![format!("{} of {time:?} for each.", rounds(run.plan.idle_rounds))],
         tables: vec![table],
         panels,
+        failures: Vec::new(),
     })
 }

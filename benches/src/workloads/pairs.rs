@@ -50,6 +50,7 @@ pub(crate) fn alone(run: &Run, candidates: &[&Candidate]) -> Result<Section, Fai
                 .map(|name| (name, vec![results.spread(name, |s| Some(s.rate))]))
                 .collect(),
         }],
+        failures: Vec::new(),
     })
 }
 
@@ -93,6 +94,7 @@ pub(crate) fn together(run: &Run, candidates: &[&Candidate]) -> Result<Section, 
             ),
             panel("The same: 99 of 100 releases", "at most, ms", |s| s.release),
         ],
+        failures: Vec::new(),
     })
 }
 
