@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::locks::{VARIANTS, Variant};
-use crate::options::Workload::{self, W1, W2, W3, W4, W5};
+use crate::options::Workload::{self, W1, W2, W2Many, W3, W4, W5};
 use crate::{Failure, root};
 
 /// The candidates that others are compared with.
 pub(crate) const OURS: &str = "ours";
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ECHO: &str = "echo";
+pub(crate) const RSLOCK: &str = "rslock";
 
 #[derive(Clone, Debug)]
 pub(crate) struct Candidate {
@@ -56,9 +57,9 @@ impl Candidate {
                 "sleep 0.1 s (default); one client with its pool; releases by a script",
             ),
             new(
-                "rslock",
+                RSLOCK,
                 Language::Rust,
-                ALL,
+                &[W1, W2, W2Many, W3, W4, W5],
                 "retry delay up to 0.2 s (default), `acquire`; one connection for all, a runtime of several threads; releases by a script, also after each failed try",
             ),
             new(

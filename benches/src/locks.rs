@@ -4,14 +4,16 @@ mod ours;
 mod peers;
 mod raw;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
+use crate::steady::{Log, Window};
 
-pub(crate) use ours::{VARIANTS, Variant};
+pub(crate) use ours::{ONE_CONNECTION, VARIANTS, Variant};
 
 /// How long an acquisition waits at most. No workload should come near it.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A library, set up for one process.
 pub(crate) trait Locks: Send + Sync {
@@ -24,6 +26,12 @@ pub(crate) trait Locks: Send + Sync {
     /// Acquires and releases until `end`, on `tasks` keys at once, in another way than by threads. Returns how long each release took;
     /// `None` where threads are the way.
     fn pairs(&self, _tasks: usize, _keys: &str, _end: Instant) -> Option<Result<Vec<Duration>, Failure>> {
+        None
+    }
+
+    /// Acquires and releases as long as `window` says, in another way than by threads. Returns what each task did; `None` where threads
+    /// are the way.
+    fn steady(&self, _keys: &str, _window: &Arc<Window>) -> Option<Vec<Result<Log, Failure>>> {
         None
     }
 }

@@ -4,7 +4,7 @@
 //! The process that was started only waits (`shield.rs`). Another conducts the run: it reads what was asked (`options.rs`),
 //! selects the candidates that work here (`candidates.rs`, `selection.rs`), measures each in every round (`rounds.rs`) of each
 //! workload (`workloads/`), sums the figures up (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks
-//! is in worker processes (`worker.rs`), which it starts and sends instructions to (`peer.rs`).
+//! is in worker processes (`worker.rs`, and `steady.rs` for many threads), which it starts and sends instructions to (`peer.rs`).
 
 mod candidates;
 mod format;
@@ -18,6 +18,7 @@ mod rounds;
 mod selection;
 mod server_under_test;
 mod stats;
+mod steady;
 mod worker;
 mod workloads;
 

@@ -36,6 +36,9 @@ pub(crate) enum Workload {
     W1,
     /// The same with up to 256 threads, each on a key of its own
     W2,
+    /// The same with up to 10,000 threads; a part of W2
+    #[value(name = "W2-many")]
+    W2Many,
     /// Contention for one key
     W3,
     /// 64 waiters that wait
@@ -50,6 +53,7 @@ impl Workload {
         match self {
             Workload::W1 => "w1-pairs",
             Workload::W2 => "w2-threads",
+            Workload::W2Many => "w2-many-threads",
             Workload::W3 => "w3-contention",
             Workload::W4 => "w4-waiting",
             Workload::W5 => "w5-crash",
@@ -63,6 +67,12 @@ pub(crate) struct Plan {
     /// Of W1 and W2, which are short.
     pub(crate) pair_rounds: u32,
     pub(crate) pair_time: Duration,
+    /// Of W2 with many threads.
+    pub(crate) many_rounds: u32,
+    pub(crate) many_time: Duration,
+    /// Of the most threads.
+    pub(crate) most_rounds: u32,
+    pub(crate) most_time: Duration,
     pub(crate) contention_rounds: u32,
     pub(crate) contention_time: Duration,
     pub(crate) idle_rounds: u32,
@@ -73,7 +83,11 @@ pub(crate) struct Plan {
 impl Options {
     pub(crate) fn workloads(&self) -> Vec<Workload> {
         let all = Workload::value_variants().iter().copied();
-        all.filter(|workload| self.only.is_empty() || self.only.contains(workload)).collect()
+        let part_of = |workload| if workload == Workload::W2Many { Workload::W2 } else { workload };
+        let asked = |workload: &Workload| {
+            self.only.is_empty() || [*workload, part_of(*workload)].iter().any(|one| self.only.contains(one))
+        };
+        all.filter(asked).collect()
     }
 
     pub(crate) fn plan(&self) -> Plan {
@@ -81,6 +95,10 @@ impl Options {
             Plan {
                 pair_rounds: 10,
                 pair_time: Duration::from_millis(50),
+                many_rounds: 2,
+                many_time: Duration::from_millis(500),
+                most_rounds: 1,
+                most_time: Duration::from_secs(2),
                 contention_rounds: 1,
                 contention_time: Duration::from_millis(500),
                 idle_rounds: 1,
@@ -91,6 +109,10 @@ impl Options {
             Plan {
                 pair_rounds: 50,
                 pair_time: Duration::from_millis(50),
+                many_rounds: 10,
+                many_time: Duration::from_secs(1),
+                most_rounds: 3,
+                most_time: Duration::from_secs(3),
                 contention_rounds: 3,
                 contention_time: Duration::from_secs(2),
                 idle_rounds: 2,
@@ -102,6 +124,8 @@ impl Options {
             None => plan,
             Some(rounds) => Plan {
                 pair_rounds: rounds,
+                many_rounds: rounds,
+                most_rounds: rounds.min(plan.most_rounds),
                 contention_rounds: rounds,
                 idle_rounds: rounds,
                 crash_rounds: rounds,

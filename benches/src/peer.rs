@@ -7,8 +7,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Stdio};
 use std::str::FromStr;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use crate::Failure;
 use crate::candidates::Candidate;
@@ -18,6 +18,8 @@ use crate::moment::Moment;
 pub(crate) const LONG_LEASE: Duration = Duration::from_secs(120);
 /// How long an answer may take beyond the time that the instruction takes.
 const LIMIT: Duration = Duration::from_secs(20);
+/// The same where many threads start first: longer than a lock that was left behind lasts, and than an acquisition may take.
+const STEADY_LIMIT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub(crate) struct Peer {
@@ -82,7 +84,11 @@ impl Peer {
 
     /// Returns the words after `word` of the next line that begins with it.
     fn receive(&mut self, word: &str) -> Result<Vec<String>, Failure> {
-        let mut words = self.receive_one_of(&[word], Instant::now() + LIMIT)?;
+        self.receive_within(LIMIT, word)
+    }
+
+    fn receive_within(&mut self, limit: Duration, word: &str) -> Result<Vec<String>, Failure> {
+        let mut words = self.receive_one_of(&[word], Instant::now() + limit)?;
         words.remove(0);
         Ok(words)
     }
@@ -123,6 +129,21 @@ impl Peer {
         self.send(format_args!("pairs {keys} {}", time.as_millis()))?;
         let words = self.receive("pairs")?;
         Ok([number(&words, 0)?, number(&words, 1)?, number(&words, 2)?])
+    }
+
+    /// Lets so many threads acquire and release, and measures them from when all run. Returns the number of pairs, the nanoseconds they
+    /// took together, and the 99th percentiles of a release and of an acquisition in nanoseconds.
+    pub(crate) fn steady(&mut self, keys: &str, threads: u32, time: Duration) -> Result<[u64; 4], Failure> {
+        self.send(format_args!("steady {keys} {threads} {}", time.as_millis()))?;
+        let words = self.receive_within(STEADY_LIMIT + time, "steady")?;
+        Ok([number(&words, 0)?, number(&words, 1)?, number(&words, 2)?, number(&words, 3)?])
+    }
+
+    /// Returns the most memory that the process has had, in bytes; `None` where the system does not say.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.process.id())).ok()?;
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.trim().strip_suffix(" kB"));
+        Some(peak?.trim().parse::<u64>().ok()? * 1024)
     }
 
     /// Returns the acquisitions of one lock that it was instructed to make, once all are over, and the lock's key. `worker` is the

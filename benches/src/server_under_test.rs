@@ -48,6 +48,12 @@ impl ServerUnderTest {
         Ok(counts.sum::<Result<_, _>>()?)
     }
 
+    /// Returns how many keys begin with these characters.
+    pub(crate) fn keys(&mut self, beginning: &str) -> Result<usize, Failure> {
+        let keys: Vec<Vec<u8>> = cmd("KEYS").arg(format!("{beginning}*")).query(&mut self.connection)?;
+        Ok(keys.len())
+    }
+
     /// Returns when others may take over the key of a crashed holder: by its value, where that is a point in time, or else by
     /// its time to live.
     pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {

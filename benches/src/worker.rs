@@ -1,11 +1,13 @@
 //! A worker process of a candidate in Rust. Carries out the instructions on its input, one a line, and ends when that is closed.
-//! `peers/worker.rb` and `peers/worker.py` do the same:
+//! `peers/worker.rb` and `peers/worker.py` do the same, but for `steady`:
 //!
 //! - `open THREADS LEASE` sets the library up for so many threads and a lease that the key names as so many milliseconds, and lets
 //!   each thread acquire a lock once → `ready`, and the versions of what it uses
 //! - `warm` lets each thread acquire a lock once again → `warm`
 //! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS RELEASE`,
 //!   the last being the 99th percentile of a release, in nanoseconds
+//! - `steady KEYS THREADS TIME` does the same with so many threads, or tasks, and counts from when each has had its lock once
+//!   (`steady.rs`) → `steady COUNT NANOS RELEASE ACQUISITION`, both the 99th percentile; a failed call fails it
 //! - `once KEY HOLD THREADS START STEP` each thread acquires the lock once and holds it for so many microseconds; thread n begins to
 //!   ask at the moment START + n × STEP → acquisitions
 //! - `loop KEY HOLD THREADS START TIME` each thread acquires it again and again, from START on, for so many milliseconds →
@@ -27,9 +29,10 @@ use std::time::{Duration, Instant};
 use std::{env, process};
 
 use crate::Failure;
-use crate::locks::{self, Client, Locks};
+use crate::locks::{self, Client, Locks, TIMEOUT};
 use crate::moment::{self, Moment};
 use crate::stats::Times;
+use crate::steady::{self, Log, Window};
 
 /// How many pairs each thread does to have its connection open.
 const WARMING_PAIRS: usize = 3;
@@ -74,6 +77,11 @@ pub(crate) fn run(candidate: &str) -> Result<(), Failure> {
             Some("pairs") => {
                 let (keys, time) = (word::<String>(&mut words)?, Duration::from_millis(word(&mut words)?));
                 job(worker.as_ref(), move |worker| worker.pairs(&keys, time));
+            }
+            Some("steady") => {
+                let (keys, threads) = (word::<String>(&mut words)?, word(&mut words)?);
+                let time = Duration::from_millis(word(&mut words)?);
+                job(worker.as_ref(), move |worker| worker.steady(&keys, threads, time));
             }
             Some(verb @ ("once" | "loop")) => {
                 let order = Order::read(verb == "loop", &mut words)?;
@@ -197,6 +205,26 @@ impl Worker {
         let releases = releases.into_iter().map(|release| u64::try_from(release.as_nanos()));
         let times = Times::of(releases.collect::<Result<Vec<_>, _>>()?)?.ok_or("there was no pair")?;
         Ok(format!("pairs {count} {time} {}", times.nanos_at(0.99)))
+    }
+
+    fn steady(&self, keys: &str, threads: usize, time: Duration) -> Result<String, Failure> {
+        let window = Window::of(threads, time, TIMEOUT);
+        let logs = if let Some(logs) = self.locks.steady(keys, &window) {
+            logs
+        } else {
+            let work = (0..threads).map(|n| {
+                let (mut client, key) = (self.locks.client()?, steady::key(keys, n));
+                Ok(move |mut log: Log| {
+                    while log.asks() {
+                        client.hold(&key, &mut || log.entered())?;
+                        log.left()?;
+                    }
+                    Ok(log)
+                })
+            });
+            steady::run_threads(work.collect::<Result<_, Failure>>()?, &window)?
+        };
+        steady::answer(&window, logs)
     }
 
     fn acquisitions(&self, order: &Order) -> Result<String, Failure> {

@@ -3,6 +3,7 @@
 mod contention;
 mod crash;
 mod idle;
+mod many;
 mod pairs;
 
 use crate::Failure;
@@ -17,6 +18,7 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
     match workload {
         Workload::W1 => pairs::alone(run, &able),
         Workload::W2 => pairs::together(run, &able),
+        Workload::W2Many => many::run(run, &able),
         Workload::W3 => contention::run(run, &able),
         Workload::W4 => idle::run(run, &able),
         Workload::W5 => crash::run(run, &able),

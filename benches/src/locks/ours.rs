@@ -6,7 +6,7 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::options::Workload::{self, W1, W2, W3, W4, W5};
+use crate::options::Workload::{self, W1, W2, W2Many, W3, W4, W5};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -18,12 +18,19 @@ pub(crate) struct Variant {
     options: fn(LockOptions) -> LockOptions,
     /// Whether commands of several threads are pipelined on the default pool's connections, or each thread has its own.
     pipelining: bool,
+    /// The connections of the pool with pipelining; `None` for the default.
+    pool_size: Option<u32>,
 }
+
+/// The variant with a pool of one connection.
+pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults", &[W1, W2, W3, W4, W5], |options| options),
-    variant("ours-watched", "protocol Watched", &[W1, W5], |options| options.protocol(Protocol::Watched)),
+    variant("ours", "defaults", &[W1, W2, W2Many, W3, W4, W5], |options| options),
+    variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
+        options.protocol(Protocol::Watched)
+    }),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
     variant("ours-handoff", "handoff, 16 times in a row", &[W1, W3, W4], |options| options.handoff(16)),
     variant("ours-notifications", "notifications", &[W1, W3, W4, W5], LockOptions::notify_waiters),
@@ -39,6 +46,10 @@ pub(crate) const VARIANTS: &[Variant] = &[
             |options| options,
         )
     },
+    Variant {
+        pool_size: Some(1),
+        ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)
+    },
 ];
 
 const fn variant(
@@ -47,7 +58,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, pipelining: true }
+    Variant { name, settings, workloads, options, pipelining: true, pool_size: None }
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
@@ -62,8 +73,9 @@ impl Ours {
     /// `lease` is how long the key is to name; the expiration is shorter.
     pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
         let mut builder = Locker::builder(url)?;
-        if !variant.pipelining {
-            builder = builder.pool_size(threads);
+        let pool_size = if variant.pipelining { variant.pool_size } else { Some(threads) };
+        if let Some(size) = pool_size {
+            builder = builder.pool_size(size);
         }
         let locker = builder.build()?.pipelining(variant.pipelining);
         let expiration = lease.saturating_sub(GRACE);

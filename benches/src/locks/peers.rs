@@ -9,6 +9,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::{Client, Locks, version_of};
 use crate::Failure;
+use crate::steady::{self, Log, Window};
 
 /// Asynchronous, all of a process on one connection. Uncontended it runs as tasks, as it is meant to; contended, a thread for
 /// each waiter drives it, which costs it some microseconds where it sleeps for up to 200 ms.
@@ -54,6 +55,27 @@ impl Locks for Rslock {
             .collect();
         let each: Result<Vec<_>, _> = tasks.into_iter().map(|task| self.runtime.block_on(task)?).collect();
         Some(each.map(|releases| releases.concat()))
+    }
+
+    fn steady(&self, keys: &str, window: &Arc<Window>) -> Option<Vec<Result<Log, Failure>>> {
+        let tasks: Vec<_> = (0..window.threads)
+            .map(|n| {
+                let (manager, key, lease) = (self.manager.clone(), steady::key(keys, n), self.lease);
+                let mut log = Log::new(window);
+                self.runtime.spawn(async move {
+                    while log.asks() {
+                        let guard = manager.acquire(key.as_str(), lease).await?;
+                        log.entered();
+                        guard.release().await;
+                        log.left()?;
+                    }
+                    Ok::<_, Failure>(log)
+                })
+            })
+            .collect();
+        let each = tasks.into_iter().map(|task| self.runtime.block_on(task));
+        // A task that panicked has failed, too.
+        Some(each.map(|done| done.unwrap_or_else(|error| Err(error.into()))).collect())
     }
 }
 
