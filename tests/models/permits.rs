@@ -110,8 +110,13 @@ fn work(worker: Worker, round: u32, permits: &Arc<Permits>, used: &AtomicUsize, 
         let returned = permits.returned();
         thread::yield_now();
         let another = permits.next_returned(returned, may_give_up(true));
-        drop(permit);
-        drop(another);
+        match (permit, another) {
+            (Some(permit), Some(another)) => {
+                permit.give_away();
+                drop(another);
+            }
+            (permit, _) => drop(permit),
+        }
     }
 }
 

@@ -158,6 +158,20 @@ impl fmt::Debug for Permits {
 pub(crate) struct Permit(Option<Arc<Permits>>);
 
 impl Permit {
+    /// Returns a permit without a connection: to the first thread that has none.
+    pub(crate) fn give_away(mut self) {
+        let Some(permits) = self.0.take() else { return };
+        let mut all = permits.lock();
+        let position = all.ahead;
+        let Some(first) = all.queue.remove(position) else {
+            all.free += 1;
+            return;
+        };
+        first.granted.store(true, Ordering::Release);
+        drop(all);
+        first.thread.unpark();
+    }
+
     /// Takes the permit out of use: there is one less.
     pub(crate) fn retire(mut self) {
         if let Some(permits) = self.0.take() {

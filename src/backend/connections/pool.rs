@@ -121,6 +121,10 @@ where
                     (None, None) => continue,
                 },
             };
+            // Of two permits without a connection, one is for a thread that has none.
+            if let Some(spare) = wait.spare.take() {
+                spare.give_away();
+            }
             looked = Some(self.permits.returned());
             let may_connect = !wait.is_connecting();
             let Some(taken) = self.store.take().map_or_else(|| wait.for_r2d2(), |taken| Ok(Some(taken)))?
