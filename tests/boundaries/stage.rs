@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Protocol, Release};
 
 use super::{COMMAND_TIMEOUT, Case, IN_TIME, LEASE, Path};
 use crate::handoffs::{Successor, successor};
-use crate::support::scenario::{Scenario, assert_nothing_sent_twice};
+use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
 use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis};
 
 /// Everything that a path starts from.
@@ -38,9 +38,13 @@ impl Stage {
         let Case { protocol, path, played, load } = case;
         let scenario = Scenario::of(&Arc::new(RedisServer::start()?), played, load)?;
         let key = scenario.target.key("boundary");
-        let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1).connect_timeout(COMMAND_TIMEOUT);
-        let locker =
-            scenario.open(builder.command_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT));
+        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let builder = match path {
+            // Here a reply may be missing while it connects.
+            Path::Connecting => builder.connect_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT),
+            _ => builder,
+        };
+        let locker = scenario.open(builder);
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
         let variant = Variant {
             handoff: matches!(path, Path::Handoff),
