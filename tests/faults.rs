@@ -14,7 +14,7 @@ use setnx_lock::{ConnectError, Error, Lock, LockOptions, LockState, Locker, Mana
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::scenario::{Scenario, assert_nothing_sent_twice, brief, impatient};
+use crate::support::scenario::{BRIEF, Scenario, assert_nothing_sent_twice, brief, impatient};
 use crate::support::{
     LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, redis_server, tests,
 };
@@ -78,9 +78,7 @@ fn a_server_that_accepts_and_never_replies(load: Load) -> Outcome {
     let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
     assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
     // Without the server check the first command is SETNX.
-    let builder = Locker::builder(&url)?.skip_server_check().connect_timeout(millis(500));
-    let builder = builder.command_timeout(millis(300)).unreachable_timeout(millis(500));
-    let locker = load.pipelining(builder.build()?);
+    let locker = load.pipelining(brief(&url, 10).skip_server_check().build()?);
     for options in
         [expiring().timeout(millis(500)), expiring().timeout(Duration::ZERO), expiring().wait_forever()]
     {
@@ -264,14 +262,14 @@ fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome 
 /// The same for other commands, sent over connections of a shared pool.
 fn a_late_reply_to_other_work_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
-    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(millis(300));
+    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(BRIEF);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
     let mut connection = scenario.target.connection();
     let () = connection.mset(&[("one", "1"), ("two", "2")])?;
-    scenario.proxy.next("GET", Fault::AnswerLate(millis(1300)));
+    scenario.proxy.next("GET", Fault::AnswerLate(2 * BRIEF));
     let mut shared = pool.get()?;
     assert!(shared.get::<_, String>("one").is_err());
-    thread::sleep(millis(1200));
+    thread::sleep(2 * BRIEF);
     assert!(shared.get::<_, String>("two").is_err(), "the connection stays broken for its present user");
     drop(shared);
     assert_eq!(pool.get()?.get::<_, String>("two")?, "2");
@@ -286,7 +284,7 @@ fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
     struct TimeOut;
     impl r2d2::CustomizeConnection<redis::Connection, redis::RedisError> for TimeOut {
         fn on_acquire(&self, connection: &mut redis::Connection) -> Result<(), redis::RedisError> {
-            connection.set_read_timeout(Some(millis(300)))
+            connection.set_read_timeout(Some(BRIEF))
         }
     }
     let client = redis::Client::open(url).unwrap();
@@ -301,9 +299,9 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
-        scenario.proxy.next("SETNX", Fault::AnswerLate(millis(1300)));
+        scenario.proxy.next("SETNX", Fault::AnswerLate(2 * BRIEF));
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
-        thread::sleep(millis(1200)); // by now the reply is in the old connection's buffer
+        thread::sleep(2 * BRIEF); // by now the reply is in the old connection's buffer
         assert!(taken_lock.try_lock()?.is_none(), "round {round}: the late reply was taken for this lock's");
         late.delete();
     }
