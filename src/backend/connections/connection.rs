@@ -37,7 +37,7 @@ struct Open {
     last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
-    _counted: CountedOpen,
+    _counted: Option<CountedOpen>,
 }
 
 impl Connection {
@@ -71,7 +71,7 @@ impl Connection {
                     read_timeout: self.opener.command_timeout,
                     last_used: clock::uptime(),
                     opened_at,
-                    _counted: health.count_open(),
+                    _counted: self.opener.is_counted.then(|| health.count_open()),
                 }))
             }
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::backend::errors::ConnectError;
 use crate::clock::Uptime;
 
-/// How long after the beginning of an attempt the next begins, once one has failed.
+/// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
 const PAUSE: Duration = Duration::from_millis(50);
 /// The same after a panic. TLS libraries panic where the program has not set them up, each time.
 const PANIC_PAUSE: Duration = Duration::from_secs(5);
@@ -59,8 +59,9 @@ impl Dialing {
         state.failure = Some((now, error));
     }
 
-    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since.
-    pub(super) fn failure_since(&self, began: Uptime) -> Option<ConnectError> {
+    /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
+    /// for another attempt any failure counts.
+    pub(super) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
         let state = self.lock();
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
@@ -68,7 +69,7 @@ impl Dialing {
             ConnectError::Replica { .. } => Duration::ZERO,
             error => pause(error),
         };
-        (when.after(valid) >= began).then(|| error.clone())
+        (over || when.after(valid) >= began).then(|| error.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -111,15 +112,16 @@ mod tests {
     #[test]
     fn a_failure_counts_for_later_calls_until_the_next_attempt_may_begin() {
         let dialing = Dialing::default();
-        assert_eq!(dialing.failure_since(at(0)), None);
+        assert_eq!(dialing.failure_since(at(0), false), None);
         assert!(dialing.begin(at(50)));
         dialing.failed(at(100), ConnectError::Panicked("no provider".into()));
-        assert!(dialing.failure_since(at(0)).is_some());
-        assert!(dialing.failure_since(at(5100)).is_some());
-        assert_eq!(dialing.failure_since(at(5101)), None);
+        assert!(dialing.failure_since(at(0), false).is_some());
+        assert!(dialing.failure_since(at(5100), false).is_some());
+        assert_eq!(dialing.failure_since(at(5101), false), None);
         assert!(dialing.begin(at(5990)));
         dialing.failed(at(6000), replica());
-        assert!(dialing.failure_since(at(6000)).is_some());
-        assert_eq!(dialing.failure_since(at(6001)), None);
+        assert!(dialing.failure_since(at(6000), false).is_some());
+        assert_eq!(dialing.failure_since(at(6001), false), None);
+        assert!(dialing.failure_since(at(6001), true).is_some());
     }
 }

@@ -8,7 +8,7 @@ use redis::cmd;
 
 use super::connection::Connection;
 use super::health::Health;
-use super::lock_connection::ask;
+use super::lock_connection::{LockConnection as _, ask};
 use super::opener::Opener;
 use crate::backend::errors::ConnectError;
 
@@ -66,7 +66,7 @@ impl Manager {
 
     /// Returns a manager of connections to the same server that are not counted among these.
     pub(in crate::backend) fn beside_the_pool(&self) -> Self {
-        self.clone().with(|opener| opener.health = Arc::default())
+        self.clone().with(|opener| opener.is_counted = false)
     }
 
     /// Returns a connection that is not open yet.
@@ -95,7 +95,11 @@ impl r2d2::ManageConnection for Manager {
         Ok(self.unconnected())
     }
 
+    /// One that is not open yet is as good as any: opening it here would block r2d2, which asks again and again.
     fn is_valid(&self, connection: &mut Connection) -> Result<(), ConnectError> {
+        if !connection.is_connected() {
+            return Ok(());
+        }
         match ask(connection, &cmd("PING"), self.0.command_timeout) {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(refusal)) => Err(ConnectError::Refused(refusal)),

@@ -23,6 +23,8 @@ pub(super) struct Opener {
     pub(super) command_timeout: Duration,
     pub(super) checks_server: bool,
     pub(super) health: Arc<Health>,
+    /// Whether its connections count among those of the pool.
+    pub(super) is_counted: bool,
 }
 
 impl Opener {
@@ -33,13 +35,14 @@ impl Opener {
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
             health: Arc::default(),
+            is_counted: true,
         }
     }
 
     /// Opens a connection within the time for connecting, whose replies may take the time for a command. A panic is an error.
     pub(super) fn open(&self) -> Result<Opened, ConnectError> {
         let opened = catch_unwind(AssertUnwindSafe(|| self.open_or_panic()))
-            .unwrap_or_else(|panic| Err(ConnectError::Panicked(panic_text(panic.as_ref()))))?;
+            .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))?;
         self.health.note_version(opened.version);
         Ok(opened)
     }
@@ -69,10 +72,10 @@ impl Opener {
     }
 }
 
-fn panic_text(panic: &(dyn Any + Send)) -> String {
+pub(super) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
-    Cut(words.as_bytes()).to_string()
+    ConnectError::Panicked(Cut(words.as_bytes()).to_string())
 }
 
 impl fmt::Debug for Opener {

@@ -3,14 +3,16 @@
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use super::dialing::Dialing;
 use super::lock_connection::LockConnection;
 use super::manager::Manager;
+use super::opener;
 use super::permits::{Permit, Permits};
 use super::store::{Store, Taken};
 use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
@@ -30,6 +32,8 @@ pub(in crate::backend) struct Pool<M: r2d2::ManageConnection> {
     max_size: u32,
     permits: Arc<Permits>,
     dialing: Arc<Dialing>,
+    /// When and why r2d2 could not open a connection of another manager.
+    foreign_failure: Mutex<Option<(Uptime, NoConnection)>>,
     /// The library's own manager, where the pool has one: for the server's health, and for a connection beside the pool.
     pub(in crate::backend) manager: Option<Manager>,
 }
@@ -56,7 +60,7 @@ impl<M: r2d2::ManageConnection> Pool<M> {
 
     fn over(store: Store<M>, max_size: u32, manager: Option<Manager>) -> Self {
         let permits = Permits::new(usize::try_from(max_size).unwrap_or(usize::MAX));
-        Self { store, max_size, permits, dialing: Arc::default(), manager }
+        Self { store, max_size, permits, dialing: Arc::default(), foreign_failure: Mutex::default(), manager }
     }
 
     pub(in crate::backend) fn max_size(&self) -> u32 {
@@ -84,13 +88,12 @@ where
 {
     /// Returns a connection, first come, first served, and the time when it was there.
     pub(in crate::backend) fn checkout(&self, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
-        if limits.report.is_wanted() {
-            (0..self.permits.newly_retired()).for_each(|_| limits.report.incident(Incident::ConnectionStuck));
-        }
+        let stuck = if limits.report.is_wanted() { self.permits.newly_retired() } else { 0 };
+        (0..stuck).for_each(|_| limits.report.incident(Incident::ConnectionStuck));
         let Some(held) = self.permits.try_acquire() else { return self.wait(None, limits) };
         if let Some(taken) = self.store.take().filter(|taken| taken.is_connected()) {
-            // No time has passed since the command was decided on, unless r2d2 has tested the connection.
-            let now = if self.tests_connections() { clock::now() } else { limits.decided_at };
+            // No time has passed since the command was decided on, unless r2d2 has tested the connection, or an observer was called.
+            let now = if self.tests_connections() || stuck > 0 { clock::now() } else { limits.decided_at };
             return Ok((Checkout { taken, permit: held }, now));
         }
         self.wait(Some(held), limits)
@@ -104,7 +107,7 @@ where
     /// connection or for one that is returned.
     fn wait(&self, mut permit: Option<Permit>, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
         let began = clock::uptime();
-        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None, reported: None };
+        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None };
         // How many permits were returned when this thread looked for a connection in vain.
         let mut looked = None;
         loop {
@@ -146,22 +149,25 @@ where
         }
     }
 
-    /// Opens a connection on a thread of its own: the one that waits may have less time, and be called off. The permit goes to the first
+    /// Opens a connection on a thread of its own: the one that waits may have less time, and be cancelled. The permit goes to the first
     /// waiter then.
     fn connect(&self, mut connection: Checkout<M>) -> Attempt {
         let (dialing, permits) = (Arc::clone(&self.dialing), Arc::clone(&self.permits));
-        let attempt = Attempt::default();
+        let (attempt, owner) = (Attempt::default(), thread::current());
         let end = Arc::clone(&attempt);
         let connect = move || {
-            let connected = connection.connect();
+            // Both may call a user's code, which may panic.
+            let connected = catch_unwind(AssertUnwindSafe(|| connection.connect()))
+                .unwrap_or_else(|panic| Err(opener::panicked(panic.as_ref())));
             let failed = connected.is_err();
             match connected {
                 Ok(()) => dialing.succeeded(),
                 Err(error) => dialing.failed(clock::uptime(), error),
             }
             // A thread that finds the attempt ended finds the connection, unless another has taken it.
-            drop(connection);
+            let _ = catch_unwind(AssertUnwindSafe(|| drop(connection)));
             end.store(true, Ordering::Release);
+            owner.unpark();
             if failed {
                 permits.wake_all();
             }
@@ -189,8 +195,6 @@ struct Wait<'a, M: r2d2::ManageConnection> {
     attempt: Option<Attempt>,
     /// A permit without a connection, as long as none may be opened.
     spare: Option<Permit>,
-    /// Why r2d2 could not open a connection, which it reports once.
-    reported: Option<NoConnection>,
 }
 
 impl<M: r2d2::ManageConnection> Wait<'_, M>
@@ -200,13 +204,30 @@ where
     /// Spends some time, and returns whether to go on waiting: not where the thread may begin the next attempt to connect.
     fn park(&self) -> bool {
         let may_connect = self.spare.is_some() && !self.is_connecting();
-        let until = if may_connect { self.pool.dialing.next_attempt() } else { Uptime::MAX };
-        let left = until.min(self.limits.connected_by).since(clock::uptime());
+        let attempt = if may_connect { self.pool.dialing.next_attempt() } else { Uptime::MAX };
+        let until = attempt.min(self.limits.connected_by).min(self.given_up_at());
+        let left = until.since(clock::uptime());
         if left.is_zero() || self.failure().is_some() {
             return false;
         }
         thread::park_timeout(left);
         true
+    }
+
+    /// Returns when the last failure ends the wait, unless a connection is opened before.
+    fn given_up_at(&self) -> Uptime {
+        if self.pool.is_connected() {
+            return Uptime::MAX;
+        }
+        let failed = self.pool.dialing.failure_since(self.began, false);
+        let foreign = self.foreign_failure().map(|_| self.limits.reachable_by);
+        failed.map(|error| waits_until(&error, self.limits)).or(foreign).unwrap_or(Uptime::MAX)
+    }
+
+    /// Returns why r2d2 has opened no connection of another manager since this thread waits.
+    fn foreign_failure(&self) -> Option<NoConnection> {
+        let failure = self.pool.foreign_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        failure.as_ref().filter(|(when, _)| *when >= self.began).map(|(_, cause)| cause.clone())
     }
 
     fn is_connecting(&self) -> bool {
@@ -220,7 +241,12 @@ where
         let waited = now.since(self.began);
         // While there are connections, a failure to open one more says nothing about the server.
         let connected = self.pool.is_connected();
-        match self.pool.dialing.failure_since(self.began).filter(|_| !connected) {
+        if let Some(cause) = self.foreign_failure()
+            && (over || !connected && now >= self.limits.reachable_by)
+        {
+            return Some(Failure::NoConnection { cause, waited });
+        }
+        match self.pool.dialing.failure_since(self.began, over).filter(|_| !connected) {
             Some(error) if over || now >= waits_until(&error, self.limits) => {
                 Some(Failure::of_connecting(error, waited))
             }
@@ -234,30 +260,27 @@ where
     }
 
     /// Lets r2d2 make a connection, or waits some time until another user of the pool returns one.
-    fn for_r2d2(&mut self) -> Result<Option<Taken<M>>, Failure> {
+    fn for_r2d2(&self) -> Result<Option<Taken<M>>, Failure> {
         let Store::Shared(pool) = &self.pool.store else { return Ok(None) };
         let foreign = self.pool.manager.is_none();
         let left = self.limits.connected_by.since(clock::uptime());
         let turn = if foreign { FOREIGN_TURN } else { TURN };
-        let error = match pool.get_timeout(left.min(turn)) {
+        match pool.get_timeout(left.min(turn)) {
             Ok(connection) => return Ok(Taken::Shared(connection).unless_suspect()),
-            Err(error) => error.to_string(),
-        };
-        let Some(failure) = self.failure() else {
-            // Its own words, and a colon before the cause if there is one.
-            if foreign && error.contains(": ") {
-                self.reported.get_or_insert_with(|| in_words_of_r2d2(&error));
-            }
-            let unreachable =
-                foreign && !self.pool.is_connected() && clock::uptime() >= self.limits.reachable_by;
-            return if unreachable { Err(self.no_connection(&error)) } else { Ok(None) };
-        };
-        Err(if foreign { self.no_connection(&error) } else { failure })
+            Err(error) if foreign => self.note_foreign_failure(&error.to_string()),
+            Err(_) => {}
+        }
+        self.failure().map_or(Ok(None), Err)
     }
 
-    fn no_connection(&mut self, error: &str) -> Failure {
-        let cause = self.reported.take().unwrap_or_else(|| in_words_of_r2d2(error));
-        Failure::NoConnection { cause, waited: clock::uptime().since(self.began) }
+    /// r2d2 reports a cause once, after its own words and a colon, and then its own words only.
+    fn note_foreign_failure(&self, words: &str) {
+        let mut failure = self.pool.foreign_failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = clock::uptime();
+        match &mut *failure {
+            Some((when, _)) if *when >= self.began && !words.contains(": ") => *when = now,
+            failure => *failure = Some((now, in_words_of_r2d2(words))),
+        }
     }
 }
 

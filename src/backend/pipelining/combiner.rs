@@ -73,7 +73,7 @@ enum Phase<R> {
 /// The place of a request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// More than one batch from its turn.
+    /// When it was queued, more than one batch from its turn.
     Far,
     Near,
     First,

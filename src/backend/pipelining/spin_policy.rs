@@ -87,6 +87,8 @@ impl SpinPolicy {
     ) -> impl FnMut(WaitStage) -> bool + 'a {
         let Limits { connected_by, answered_by, stop, .. } = *limits;
         let mark = move || Mark { at: clock::uptime(), dequeued: dequeued() };
+        // Being sent wakes no thread, and how long the reply may take is counted from then.
+        let look = self.command_timeout.max(GRACE);
         let mut yields = Some(YIELDS);
         let mut first = None;
         let mut in_flight = None;
@@ -109,7 +111,7 @@ impl SpinPolicy {
             }
             match yields {
                 // More than a batch from its turn, it would yield in vain.
-                _ if stage == WaitStage::Queued(Rank::Far) => thread::park_timeout(left),
+                _ if stage == WaitStage::Queued(Rank::Far) => thread::park_timeout(left.min(look)),
                 Some(left @ 1..) if self.yields(before.at) => {
                     yields = Some(left - 1);
                     thread::yield_now();
@@ -119,7 +121,7 @@ impl SpinPolicy {
                     if yields.take() == Some(0) {
                         self.note_sleep(before.at);
                     }
-                    thread::park_timeout(left);
+                    thread::park_timeout(left.min(look));
                 }
             }
             true
