@@ -22,7 +22,9 @@ use crate::key::Cut;
 
 /// How long r2d2 is waited for at a time, where other users of the pool have its connections.
 const TURN: Duration = Duration::from_millis(50);
-/// The same where another manager opens connections: each time that r2d2 is asked while there are none, it opens one more. It wakes no
+/// How often a thread looks for a connection that has a permit and may not open one.
+const LOOK: Duration = Duration::from_millis(50);
+/// How long r2d2 is waited for where another manager opens connections: each time that r2d2 is asked while there are none, it opens one more. It wakes no
 /// waiter when one turns out to be closed.
 const FOREIGN_TURN: Duration = Duration::from_secs(1);
 
@@ -107,10 +109,11 @@ where
     /// connection or for one that is returned.
     fn wait(&self, mut permit: Option<Permit>, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
         let began = clock::uptime();
-        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None };
+        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None, waited_since: began };
         // How many permits were returned when this thread looked for a connection in vain.
         let mut looked = None;
         loop {
+            wait.waited_since = clock::uptime();
             let granted = match (permit.take(), looked) {
                 (Some(permit), _) => Some(permit),
                 (None, None) => self.permits.acquire(|| wait.park()),
@@ -195,6 +198,8 @@ struct Wait<'a, M: r2d2::ManageConnection> {
     attempt: Option<Attempt>,
     /// A permit without a connection, as long as none may be opened.
     spare: Option<Permit>,
+    /// When it was last queued.
+    waited_since: Uptime,
 }
 
 impl<M: r2d2::ManageConnection> Wait<'_, M>
@@ -203,10 +208,14 @@ where
 {
     /// Spends some time, and returns whether to go on waiting: not where the thread may begin the next attempt to connect.
     fn park(&self) -> bool {
-        let may_connect = self.spare.is_some() && !self.is_connecting();
-        let attempt = if may_connect { self.pool.dialing.next_attempt() } else { Uptime::MAX };
-        let until = attempt.min(self.limits.connected_by).min(self.given_up_at());
-        let left = until.since(clock::uptime());
+        let now = clock::uptime();
+        let look = match (&self.spare, self.is_connecting()) {
+            (None, _) => Uptime::MAX,
+            // Another user of the pool may have returned a connection, or taken the one that was opened.
+            (Some(_), true) => self.waited_since.after(LOOK),
+            (Some(_), false) => self.pool.dialing.next_attempt().max(self.waited_since.after(LOOK)),
+        };
+        let left = look.min(self.limits.connected_by).min(self.given_up_at()).since(now);
         if left.is_zero() || self.failure().is_some() {
             return false;
         }
