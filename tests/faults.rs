@@ -304,12 +304,10 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
         thread::sleep(2 * BRIEF); // by now the reply is in the old connection's buffer
         // A pool of another manager may take longer to replace the connection than a call waits.
         let end = Instant::now() + LONG;
-        let next = loop {
-            match taken_lock.try_lock() {
-                Err(Error::NoConnection { .. }) if Instant::now() < end => {}
-                other => break other,
-            }
-        };
+        let mut next = taken_lock.try_lock();
+        while matches!(next, Err(Error::NoConnection { .. })) && Instant::now() < end {
+            next = taken_lock.try_lock();
+        }
         assert!(next?.is_none(), "round {round}: the late reply was taken for this lock's");
         late.delete();
     }
@@ -366,11 +364,8 @@ fn a_reply_of_another_type(load: Load) -> Outcome {
             "{reply:?} was taken for a reply to SETNX"
         );
     }
-    assert_eq!(
-        scenario.proxy.asked().last().map(|asked| asked.connection),
-        Some(3),
-        "each on a connection of its own"
-    );
+    let last = scenario.proxy.asked().last().map(|asked| asked.connection);
+    assert_eq!(last, Some(3), "each on a connection of its own");
     Ok(())
 }
 
