@@ -24,8 +24,8 @@ use crate::key::Cut;
 const TURN: Duration = Duration::from_millis(50);
 /// How often a thread looks for a connection that has a permit and may not open one.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long r2d2 is waited for where another manager opens connections: each time that r2d2 is asked while there are none, it opens one more. It wakes no
-/// waiter when one turns out to be closed.
+/// How long r2d2 is waited for where another manager opens connections: each time that r2d2 is asked while there are none, it opens one
+/// more. It wakes no waiter when one turns out to be closed.
 const FOREIGN_TURN: Duration = Duration::from_secs(1);
 
 /// A pool of connections to one server.
