@@ -9,10 +9,8 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager, Protocol};
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::Scenario;
-use crate::support::{
-    LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, redis_server, tests,
-};
+use crate::support::scenario::{Scenario, closed_port};
+use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -78,7 +76,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     cases.push(Case::new("held", lock(expiring()).lock().unwrap_err()).contention().transient());
     key.delete();
 
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let error = failing(&format!("redis://127.0.0.1:{port}/"), expiring())?;
     cases.push(Case::new("no server", error).transient());
     let locker = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.unreachable_timeout(Duration::ZERO);
@@ -167,7 +165,7 @@ fn errors_convert_into_those_of_anyhow() -> Outcome {
         let expected = chain(&error);
         assert_eq!(format!("{:#}", anyhow::Error::from(error)), expected, "{name}");
     }
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?;
     let locker = builder.unreachable_timeout(Duration::ZERO).build()?;
     let lock = Lock::new(&locker, "errors", expiring())?;
@@ -225,7 +223,7 @@ fn a_long_key_is_cut() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let scenario = Scenario::of(&server, None, Load::Any)?;
     let secured = RedisServer::start_with("requirepass secret")?;
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let at_once = |url: &str| -> Result<Locker, Error> {
         Locker::builder(url)?.unreachable_timeout(Duration::ZERO).build()
     };
@@ -354,7 +352,7 @@ pub(crate) fn all_texts(error: &Error) -> Vec<String> {
 fn a_password_is_in_no_error() -> Outcome {
     let other = RedisServer::start_with("requirepass another")?;
     let open = RedisServer::start()?;
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let addresses = [other.address().to_string(), open.address().to_string(), format!("127.0.0.1:{port}")];
     for address in addresses {
         for url in [

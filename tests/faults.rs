@@ -14,10 +14,8 @@ use setnx_lock::{ConnectError, Error, Lock, LockOptions, LockState, Locker, Mana
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::scenario::{BRIEF, Scenario, assert_nothing_sent_twice, brief, impatient};
-use crate::support::{
-    LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, redis_server, tests,
-};
+use crate::support::scenario::{BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient};
+use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
@@ -47,7 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 const IN_TIME: Duration = Duration::from_secs(20);
 
 fn a_server_that_is_down(load: Load) -> Outcome {
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let (locker, _threads) =
         load.open(brief(&format!("redis://127.0.0.1:{port}/"), 2), Tolerance::Patient)?;
     let began = Instant::now();

@@ -9,8 +9,8 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, impatient};
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
+use crate::support::scenario::{Scenario, closed_port, impatient};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -208,7 +208,7 @@ fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
 }
 
 fn an_inspection_without_a_reply() -> Outcome {
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let error =
         impatient(&format!("redis://127.0.0.1:{port}/"), 1).inspect().expect_err("no server listens there");
     let text = crate::support::chain(&error);

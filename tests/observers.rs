@@ -10,9 +10,8 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, DeclaredLock, Error, Event, Lock, Locker, Observe};
 
 use crate::support::asleep::asleep;
-use crate::support::{
-    LONG, Outcome, RedisServer, Target, TestKey, expiring, log_capture, millis, redis_server, tests,
-};
+use crate::support::scenario::closed_port;
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, log_capture, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -235,7 +234,7 @@ fn one_event_for_a_nested_lock() -> Outcome {
 }
 
 fn one_event_without_a_connection() -> Outcome {
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let calls = Arc::<Calls>::default();
     let retried = millis(200);
     let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.unreachable_timeout(retried);

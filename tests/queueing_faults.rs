@@ -8,7 +8,8 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Release};
 
 use crate::queueing::{FOREIGN, NEVER_POLLS, Order, Scenario, named_waiter, waiter};
 use crate::support::asleep::asleep;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::scenario::closed_port;
+use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -73,12 +74,10 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     Ok(())
 }
 
-/// A locker of a server that has been stopped.
+/// A locker for a port that no server listens on.
 fn unreachable() -> Result<Locker, Box<dyn std::error::Error>> {
-    let server = RedisServer::start()?;
-    let builder = Locker::builder(&server.url())?.unreachable_timeout(millis(3000));
-    drop(server);
-    Ok(builder.build()?)
+    let builder = Locker::builder(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
+    Ok(builder.unreachable_timeout(millis(3000)).build()?)
 }
 
 fn a_whole_queue_waits_once_for_an_unreachable_server() -> Outcome {

@@ -8,8 +8,8 @@ use libtest_mimic::Trial;
 use setnx_lock::{ConnectError, Error, InspectionFailure, Lock, LockGuard, Locker, NoConnection};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, redis_server, tests};
+use crate::support::scenario::{Scenario, closed_port};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -30,7 +30,7 @@ const IN_TIME: Duration = Duration::from_secs(20);
 
 /// A locker for a port without a server.
 fn without_a_server(unreachable_timeout: Duration) -> Result<Locker, Box<dyn std::error::Error>> {
-    let port = redis_server::free_port()?;
+    let port = closed_port()?;
     let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?;
     Ok(builder.unreachable_timeout(unreachable_timeout).build()?)
 }

@@ -1,9 +1,10 @@
 //! A scenario for faults: a real server, a proxy before it, and lockers with short time-outs.
 
 use std::cell::RefCell;
-use std::io;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 
@@ -77,14 +78,24 @@ pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(url)?.connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG))
 }
 
+/// Returns a port that refuses connections until the process ends. A port that is merely free could be the next server's.
+pub(crate) fn closed_port() -> io::Result<u16> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    // The client's end of a connection occupies a port that nothing listens on.
+    let client = TcpStream::connect(listener.local_addr()?)?;
+    let port = client.local_addr()?.port();
+    mem::forget((listener, client));
+    Ok(port)
+}
+
 /// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
 /// than a reply takes on a busy machine.
-pub(crate) const BRIEF: Duration = Duration::from_secs(1);
+pub(crate) const BRIEF: Duration = Duration::from_secs(2);
 
 /// Returns a builder of a locker with short time-outs.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
     let builder = Locker::builder(url).unwrap().pool_size(pool_size);
-    builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(2 * BRIEF)
+    builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(BRIEF)
 }
 
 /// Asserts that no value was sent by two commands.
