@@ -1,11 +1,13 @@
 //! Pipelining the commands of several threads: who sends for whom, what goes over a connection together, and how a thread spends the
 //! wait.
 
+mod admission;
 mod batch;
 mod combiner;
 mod spin_policy;
 use crate::sync;
 
+pub(super) use admission::Admission;
 pub(super) use batch::{Encoded, Outcome, QueuedCommand, lost_in_batch, report_abandoned, send};
 pub(super) use combiner::{Batch, Combiner, Joined};
 pub(super) use spin_policy::SpinPolicy;

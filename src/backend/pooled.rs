@@ -11,8 +11,8 @@ use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::notification::{self, BlpopListener};
 use super::pipelining::{
-    Batch, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned,
-    send,
+    Admission, Batch, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch,
+    report_abandoned, send,
 };
 use super::watch::PooledWatch;
 use super::{Backend, Listener, WatchedConnection};
@@ -25,12 +25,17 @@ use crate::version::Version;
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
 const MAX_BATCH: usize = 512;
+/// How many threads share batches at a time, so that the others sleep for longer.
+const MAX_INSIDE: usize = 128;
+/// One of so many threads that have sent their commands makes room for one that waits, though it may come back first.
+const SHARE_OF_WAITING: usize = 16;
 /// How much less than the command time-out a leader may be willing to wait for the replies.
 const TIMEOUT_SLACK: Duration = Duration::from_millis(10);
 
 /// A backend on a pool.
 pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     pub(super) pool: Pool<M>,
+    admission: Admission,
     combiner: Combiner<QueuedCommand, Outcome>,
     spin_policy: SpinPolicy,
     pub(super) command_timeout: Duration,
@@ -68,6 +73,7 @@ where
         let connections = usize::try_from(pool.max_size()).unwrap_or(usize::MAX);
         Self {
             pool,
+            admission: Admission::new(MAX_INSIDE, MAX_INSIDE / 2, SHARE_OF_WAITING),
             combiner: Combiner::new(MAX_BATCH, connections),
             spin_policy: SpinPolicy::new(connections, replies_within),
             command_timeout,
@@ -156,21 +162,38 @@ where
 
     /// Leads a batch, or has another thread's batch carry the command.
     fn combine(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        let began = limits.decided_at.uptime;
+        // Only what begins an attempt waits to be admitted: threads that hold a lock, or have found it expired, do not.
+        let admitted = match request.command {
+            Command::SetNx(_) => self.admission.enter_in_turn(|| {
+                let left = limits.connected_by.since(clock::uptime());
+                let goes_on = !left.is_zero() && !limits.stop.0();
+                if goes_on {
+                    thread::park_timeout(left);
+                }
+                goes_on
+            }),
+            _ => self.admission.enter(),
+        };
         let job = || QueuedCommand::new(key, request, limits.needs);
         let is_contended = |threads| self.spin_policy.is_contended(threads);
         let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued());
         let (batch, limits) = match self.combiner.join(job, is_contended, waiting) {
-            Joined::Leader { batch, waited: false } => (Some(batch), *limits),
-            Joined::Leader { batch, waited: true } => {
-                (Some(batch), Limits { decided_at: clock::now(), ..*limits })
-            }
+            Joined::Leader { batch, waited: false } if !admitted.waited => (Some(batch), *limits),
+            Joined::Leader { batch, .. } => (Some(batch), Limits { decided_at: clock::now(), ..*limits }),
             Joined::Completed(outcome) => match outcome.result() {
                 Some(result) => return result,
                 None => (None, Limits { decided_at: clock::now(), ..*limits }),
             },
             Joined::Abandoned => return Err(Failure::Lost(lost_in_batch())),
         };
-        self.send(key, request, &limits, batch).map(|(reply, _)| reply)
+        self.send(key, request, &limits, batch).map(|(reply, _)| reply).map_err(|failure| match failure {
+            // Since the command was decided on, queued or not.
+            Failure::NoConnection { cause, .. } => {
+                Failure::NoConnection { cause, waited: clock::uptime().since(began) }
+            }
+            other => other,
+        })
     }
 }
 
@@ -193,6 +216,7 @@ where
 
     fn wake_waiting(&self) {
         self.pool.wake_waiting();
+        self.admission.wake_queued();
         self.combiner.wake_queued();
     }
 
@@ -244,6 +268,7 @@ impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledBackend")
             .field("pool", &self.pool)
+            .field("admission", &self.admission)
             .field("combiner", &self.combiner)
             .field("command_timeout", &self.command_timeout)
             .field("unreachable_timeout", &self.unreachable_timeout)

@@ -19,8 +19,8 @@
 //! 3. A batch ends when it is dropped, by a panic too. Its requests are `InFlight` until then and are completed by it, without a
 //!    result if there is none. The result of a request whose thread has given up is reported to the leader.
 //! 4. Each change of a request's phase by another thread is followed by an unpark of its thread, except that from `Queued` to
-//!    `InFlight`, after which its thread has nothing to do. What takes out the first of the queue makes the next the first so. A thread looks at its phase each time before it parks, and an unpark before a
-//!    park is kept.
+//!    `InFlight`, after which its thread has nothing to do. What takes out the first of the queue makes the next the first so. A thread
+//!    looks at its phase each time before it parks, and an unpark before a park is kept.
 //!
 //! No thread depends on another beyond its time limit: a queued request then leads a batch of its own beside those in progress; an
 //! in-flight one goes without a result.
@@ -73,9 +73,7 @@ enum Phase<R> {
 /// The place of a request in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rank {
-    /// When it was queued, more than one batch from its turn.
-    Far,
-    Near,
+    Later,
     First,
     /// The first, which has waited as long as it would, and waits for a batch to end.
     Overdue,
@@ -127,18 +125,15 @@ impl<J, R> Combiner<J, R> {
         if let Some(batch) = self.lead(&mut self.lock(), is_contended) {
             return Joined::Leader { batch, waited: false };
         }
-        let phase = Mutex::new(Phase::Queued(Rank::Far));
+        let phase = Mutex::new(Phase::Queued(Rank::Later));
         let request = Arc::new(Request { job: job(), thread: current(), phase });
         let mut all = self.lock();
         if let Some(batch) = self.lead(&mut all, is_contended) {
             return Joined::Leader { batch, waited: false };
         }
-        let rank = match all.queue.len() {
-            0 => Rank::First,
-            ahead if ahead < self.max_batch => Rank::Near,
-            _ => Rank::Far,
-        };
-        *request.lock() = Phase::Queued(rank);
+        if all.queue.is_empty() {
+            *request.lock() = Phase::Queued(Rank::First);
+        }
         all.queue.push_back(Arc::clone(&request));
         drop(all);
         let joined = self.wait(&request, park);
@@ -217,7 +212,7 @@ impl<J, R> All<J, R> {
     fn note_first(&self) {
         let Some(first) = self.queue.front() else { return };
         let mut phase = first.lock();
-        if matches!(*phase, Phase::Queued(Rank::Far | Rank::Near)) {
+        if matches!(*phase, Phase::Queued(Rank::Later)) {
             *phase = Phase::Queued(Rank::First);
             drop(phase);
             first.thread.unpark();

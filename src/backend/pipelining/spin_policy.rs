@@ -99,7 +99,7 @@ impl SpinPolicy {
                 WaitStage::Queued(Rank::First) => {
                     *first.get_or_insert_with(|| before.at.after(MAX_FIRST).min(connected_by))
                 }
-                WaitStage::Queued(Rank::Far | Rank::Near | Rank::Overdue) => connected_by,
+                WaitStage::Queued(Rank::Later | Rank::Overdue) => connected_by,
                 // The leader notices its time-out no sooner, and then hands out the replies it has.
                 WaitStage::InFlight => *in_flight.get_or_insert_with(|| {
                     before.at.after(self.command_timeout).min(answered_by).after(GRACE)
@@ -110,8 +110,6 @@ impl SpinPolicy {
                 return false;
             }
             match yields {
-                // More than a batch from its turn, it would yield in vain.
-                _ if stage == WaitStage::Queued(Rank::Far) => thread::park_timeout(left.min(look)),
                 Some(left @ 1..) if self.yields(before.at) => {
                     yields = Some(left - 1);
                     thread::yield_now();
