@@ -10,7 +10,7 @@ use setnx_lock::{CancelToken, Error, Lock, Locker, Manager};
 use crate::servers::Proxy;
 use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
-    NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_listening,
+    NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -67,42 +67,42 @@ fn a_releaser_that_is_killed_leaves_no_list_without_a_ttl() -> Outcome {
     Ok(())
 }
 
-/// Lets a thread of a locker wait and give up.
-type GiveUp = fn(&RedisServer) -> Result<(), Error>;
+/// Lets a thread of a locker wait. Returns what makes it give up.
+type Wait = fn(&RedisServer) -> Result<(Waiter, Box<dyn FnOnce()>), Error>;
 
 fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome {
-    let variants: [GiveUp; 3] = [
+    let variants: [Wait; 3] = [
         |server| {
-            let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED.timeout(millis(1500)))?);
-            until_listening(server, 1);
-            assert!(matches!(waiter.came(), Err(Error::Timeout { .. })));
-            Ok(())
+            let lock = elsewhere(server, "k", NOTIFIED.timeout(millis(1500)))?;
+            Ok((Waiter::of(&lock), Box::new(|| ())))
         },
         |server| {
             let cancel_token = CancelToken::new();
             let waiter = Waiter::of(&elsewhere(server, "k", NOTIFIED)?.cancelled_by(&cancel_token));
-            until_listening(server, 1);
-            cancel_token.cancel();
-            assert!(matches!(waiter.came(), Err(Error::Cancelled { .. })));
-            Ok(())
+            Ok((waiter, Box::new(move || cancel_token.cancel())))
         },
         |server| {
             let locker = Locker::open(&server.url())?;
             let waiter = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?);
-            until_listening(server, 1);
-            locker.shut_down();
-            assert!(matches!(waiter.came(), Err(Error::ShutDown { .. })));
-            Ok(())
+            Ok((waiter, Box::new(move || locker.shut_down())))
         },
     ];
-    for give_up in variants {
+    for wait in variants {
         let server = RedisServer::start()?;
+        let mut connection = connection(&server);
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-        give_up(&server)?;
-        // Its BLPOP is still open, and comes before that of the other locker.
+        let (gives_up, give_up) = wait(&server)?;
         until_listening(&server, 1);
+        let first = listeners(&mut connection);
         let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-        until_listening(&server, 2);
+        until("the other locker listens", || listeners(&mut connection).iter().any(|id| !first.contains(id)));
+        give_up();
+        let outcome = gives_up.came();
+        assert!(
+            matches!(outcome, Err(Error::Timeout { .. } | Error::Cancelled { .. } | Error::ShutDown { .. })),
+            "{outcome:?}"
+        );
+        // Its BLPOP is open for up to five seconds, and came before that of the other locker.
         drop(held);
         assert_eq!(waiter.came()?.attempts(), 2);
     }
