@@ -25,8 +25,9 @@ use crate::version::Version;
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
 const MAX_BATCH: usize = 512;
-/// How many threads share batches at a time, so that the others sleep for longer.
-const MAX_INSIDE: usize = 128;
+/// Of a crowd of threads with commands, how many share batches at a time, so that the others sleep for longer: at least, at most, and what
+/// a crowd is.
+const ADMITTED: [usize; 3] = [64, 128, 257];
 /// One of so many threads that have sent their commands makes room for one that waits, though it may come back first.
 const SHARE_OF_WAITING: usize = 16;
 /// How much less than the command time-out a leader may be willing to wait for the replies.
@@ -73,7 +74,7 @@ where
         let connections = usize::try_from(pool.max_size()).unwrap_or(usize::MAX);
         Self {
             pool,
-            admission: Admission::new(MAX_INSIDE, MAX_INSIDE / 2, SHARE_OF_WAITING),
+            admission: Admission::new(ADMITTED, SHARE_OF_WAITING),
             combiner: Combiner::new(MAX_BATCH, connections),
             spin_policy: SpinPolicy::new(connections, replies_within),
             command_timeout,
@@ -177,7 +178,7 @@ where
         };
         let job = || QueuedCommand::new(key, request, limits.needs);
         let is_contended = |threads| self.spin_policy.is_contended(threads);
-        let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued());
+        let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued(), &admitted);
         let (batch, limits) = match self.combiner.join(job, is_contended, waiting) {
             Joined::Leader { batch, waited: false } if !admitted.waited => (Some(batch), *limits),
             Joined::Leader { batch, .. } => (Some(batch), Limits { decided_at: clock::now(), ..*limits }),

@@ -14,18 +14,21 @@ use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::thread;
 
 use crate::sync::{self, Thread, lock};
-use Enters::{AtOnce, GivingUp, InTurn};
+use Enters::{AtOnce, FallingAsleep, GivingUp, InTurn};
 use subject::Admission;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 9] = [
-        ("one_at_a_time", || run(Admission::new(1, 1, 100), [InTurn; 4])),
-        ("two_at_a_time", || run(Admission::new(2, 1, 100), [InTurn; 4])),
-        ("each_that_leaves_lets_one_in", || run(Admission::new(1, 1, 1), [InTurn; 4])),
-        ("one_of_two_that_leave_lets_one_in", || run(Admission::new(2, 1, 2), [InTurn; 5])),
-        ("some_do_not_wait", || run(Admission::new(1, 1, 2), [InTurn, AtOnce, InTurn, AtOnce])),
-        ("one_gives_up", || run(Admission::new(1, 1, 100), [InTurn, GivingUp, InTurn])),
-        ("all_give_up", || run(Admission::new(1, 1, 2), [GivingUp; 4])),
+    let scenarios: [(&'static str, fn()); 12] = [
+        ("one_at_a_time", || run(Admission::new([1, 1, 0], 100), [InTurn; 4])),
+        ("two_at_a_time", || run(Admission::new([1, 2, 0], 100), [InTurn; 4])),
+        ("each_that_leaves_lets_one_in", || run(Admission::new([1, 1, 0], 1), [InTurn; 4])),
+        ("one_of_two_that_leave_lets_one_in", || run(Admission::new([1, 2, 0], 2), [InTurn; 5])),
+        ("some_do_not_wait", || run(Admission::new([1, 1, 0], 2), [InTurn, AtOnce, InTurn, AtOnce])),
+        ("three_are_no_crowd", || run(Admission::new([1, 1, 4], 100), [InTurn, FallingAsleep, InTurn])),
+        ("one_falls_asleep", || run(Admission::new([1, 1, 0], 100), [InTurn, FallingAsleep, InTurn])),
+        ("all_fall_asleep", || run(Admission::new([1, 2, 0], 2), [FallingAsleep; 4])),
+        ("one_gives_up", || run(Admission::new([1, 1, 0], 100), [InTurn, GivingUp, InTurn])),
+        ("all_give_up", || run(Admission::new([1, 1, 0], 2), [GivingUp; 4])),
         ("first_come_first_served", in_order),
         ("a_thread_that_waits_is_let_in_though_another_comes_back", share),
     ];
@@ -40,6 +43,7 @@ enum Enters {
     InTurn,
     AtOnce,
     GivingUp,
+    FallingAsleep,
 }
 
 /// Each thread enters twice. In the end none is inside, and none waits.
@@ -78,6 +82,10 @@ fn run<const N: usize>(admission: Admission, workers: [Enters; N]) {
                     if worker == AtOnce { admission.enter() } else { admission.enter_in_turn(park) };
                 assert!(worker != AtOnce || !admitted.waited);
                 thread::yield_now();
+                if worker == FallingAsleep {
+                    admitted.give_up_place();
+                    thread::yield_now();
+                }
                 drop(admitted);
             }
         }));
@@ -109,12 +117,13 @@ fn queued(admission: &Arc<Admission>, then: impl FnOnce() + Send + 'static) -> t
 
 /// The threads queue one after the other, while one is inside.
 fn in_order() {
-    let (admission, served) = (Arc::new(Admission::new(1, 1, 100)), Arc::new(Mutex::new(Vec::new())));
+    let (admission, served) = (Arc::new(Admission::new([1, 1, 0], 100)), Arc::new(Mutex::new(Vec::new())));
     let inside = admission.enter_in_turn(|| unreachable!("there is room"));
     let threads = [0, 1, 2].map(|number| {
         let served = Arc::clone(&served);
         queued(&admission, move || lock(&served).push(number))
     });
+    assert!(inside.others_queue());
     drop(inside);
     for thread in threads {
         thread.join().unwrap();
@@ -124,7 +133,7 @@ fn in_order() {
 
 /// Two threads fill it, and one of them leaves and comes back: the newcomer takes its room, until it was let in twice.
 fn share() {
-    let admission = Arc::new(Admission::new(2, 1, 3));
+    let admission = Arc::new(Admission::new([1, 2, 0], 3));
     let is_in = Arc::new(AtomicBool::new(false));
     let (stays, mut comes_back) = (admission.enter(), admission.enter());
     // The first to leave lets one in.

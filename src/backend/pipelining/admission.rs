@@ -1,12 +1,12 @@
 //! Restricting concurrency: of very many threads that send commands, some do so at a time, and the others sleep for longer.
 //!
-//! A few dozen threads keep a connection busy. With thousands, each command would find its thread asleep and cold, and waking threads
+//! A few dozen threads keep a connection busy. With thousands, each reply would find its thread asleep and cold, and waking threads
 //! would cost more than anything else. So up to a number of threads are admitted, and one that comes back soon finds room again; the
 //! others queue, first in, first out. Whenever there are too few inside, and each time that so many have left, the first of the queue is
 //! let in, room or not: the next newcomer queues instead of it. (Dice, Kogan: "Avoiding scalability collapse by restricting
-//! concurrency", 2019.)
+//! concurrency", 2019.) A thread that falls asleep inside leaves its place to another: where replies take long, all are admitted.
 //!
-//! Why no thread waits for ever. `inside` counts the threads inside, those that were let in and are about to wake among them.
+//! Why no thread waits for ever. `inside` counts the threads that have a place, those that were let in and are about to wake among them.
 //!
 //! 1. A thread queues, says so in `queued`, and looks at `inside` then; a thread that leaves lowers `inside`, and looks at `queued` then.
 //!    By the fences one of them at least sees what the other has done, and lets the first of the queue in if there are too few inside.
@@ -16,6 +16,7 @@
 //!
 //! `tests/models` runs this file on a model checker's mutexes, atomics and threads.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::ControlFlow;
@@ -25,8 +26,10 @@ use super::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 
 pub(crate) struct Admission {
-    /// A newcomer enters while fewer are inside.
+    /// A newcomer enters while fewer are inside,
     most: usize,
+    /// or while fewer are inside and in the queue together.
+    crowd: usize,
     /// While fewer are inside, each that leaves lets one in.
     fewest: usize,
     /// One of so many that leave lets one in anyway.
@@ -44,9 +47,10 @@ struct Waiter {
 }
 
 impl Admission {
-    pub(crate) fn new(most: usize, fewest: usize, share: usize) -> Self {
+    pub(crate) fn new([fewest, most, crowd]: [usize; 3], share: usize) -> Self {
         Self {
             most,
+            crowd,
             fewest,
             share,
             inside: AtomicUsize::new(0),
@@ -59,15 +63,18 @@ impl Admission {
     /// Enters without waiting, however many are inside.
     pub(crate) fn enter(&self) -> Admitted<'_> {
         self.inside.fetch_add(1, Ordering::Relaxed);
-        Admitted { admission: self, waited: false }
+        Admitted::to(self, false)
     }
 
     /// Enters when there is room, or in turn. `park` spends some time, ended by an unpark, and returns whether to go on waiting; it must not
     /// panic. A thread that gives up enters then.
     pub(crate) fn enter_in_turn(&self, mut park: impl FnMut() -> bool) -> Admitted<'_> {
-        let room = |inside: usize| (inside < self.most).then_some(inside + 1);
+        let room = |inside: usize| {
+            let has_room = inside < self.most || inside + self.queued.load(Ordering::Relaxed) < self.crowd;
+            has_room.then_some(inside + 1)
+        };
         if self.inside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
-            return Admitted { admission: self, waited: false };
+            return Admitted::to(self, false);
         }
         let waiter = Arc::new(Waiter { thread: current(), let_in: AtomicBool::new(false) });
         let mut queue = self.lock();
@@ -95,7 +102,7 @@ impl Admission {
             ControlFlow::Break(())
         };
         park_until(look, |()| park());
-        Admitted { admission: self, waited: true }
+        Admitted::to(self, true)
     }
 
     /// Wakes the threads that queue, so that each looks whether it still has to wait.
@@ -144,10 +151,29 @@ impl fmt::Debug for Admission {
 pub(crate) struct Admitted<'a> {
     admission: &'a Admission,
     pub(crate) waited: bool,
+    has_place: Cell<bool>,
+}
+
+impl<'a> Admitted<'a> {
+    fn to(admission: &'a Admission, waited: bool) -> Self {
+        Self { admission, waited, has_place: Cell::new(true) }
+    }
+
+    /// Whether threads queue outside.
+    pub(crate) fn others_queue(&self) -> bool {
+        self.admission.queued.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves its place to another thread: this one is about to sleep, and needs none when it wakes.
+    pub(crate) fn give_up_place(&self) {
+        if self.has_place.replace(false) {
+            self.admission.leave();
+        }
+    }
 }
 
 impl Drop for Admitted<'_> {
     fn drop(&mut self) {
-        self.admission.leave();
+        self.give_up_place();
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+use super::admission::Admitted;
 use super::combiner::{Rank, WaitStage};
 use crate::backend::limits::Limits;
 use crate::clock::{self, Uptime};
@@ -19,6 +20,8 @@ const FEW: usize = 4;
 const FEW_THAT_SLEEP: usize = 16;
 /// How often a thread yields before it sleeps.
 const YIELDS: u32 = 16;
+/// The same in a crowd, while others queue for admission: one that sleeps lets another in, whose thread is cold.
+const YIELDS_IN_A_CROWD: u32 = 64;
 /// How long yielding may take for each request that leaves the queue meanwhile.
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
@@ -79,17 +82,18 @@ impl SpinPolicy {
     }
 
     /// Returns how a thread waits: a function that spends some time and returns whether to go on. `dequeued` counts the requests that
-    /// have left the queue.
+    /// have left the queue. A thread that sleeps gives up its place.
     pub(in crate::backend) fn waiting<'a>(
         &'a self,
         limits: &Limits<'a>,
         dequeued: impl Fn() -> usize + 'a,
+        admitted: &'a Admitted<'a>,
     ) -> impl FnMut(WaitStage) -> bool + 'a {
         let Limits { connected_by, answered_by, stop, .. } = *limits;
         let mark = move || Mark { at: clock::uptime(), dequeued: dequeued() };
         // Being sent wakes no thread, and how long the reply may take is counted from then.
         let look = self.command_timeout.max(GRACE);
-        let mut yields = Some(YIELDS);
+        let mut yielded = Some(0);
         let mut first = None;
         let mut in_flight = None;
         move |stage| {
@@ -109,16 +113,22 @@ impl SpinPolicy {
             if left.is_zero() {
                 return false;
             }
-            match yields {
-                Some(left @ 1..) if self.yields(before.at) => {
-                    yields = Some(left - 1);
+            // In a crowd, sleeping would let in the whole queue, thread after thread: so no pause ends yielding there.
+            let crowded = admitted.others_queue();
+            let most = if crowded { YIELDS_IN_A_CROWD } else { YIELDS };
+            match yielded {
+                Some(times) if times < most && (crowded || self.yields(before.at)) => {
+                    yielded = Some(times + 1);
                     thread::yield_now();
-                    self.note(before, mark());
+                    if !crowded {
+                        self.note(before, mark());
+                    }
                 }
                 _ => {
-                    if yields.take() == Some(0) {
+                    if yielded.take().is_some_and(|times| times >= most) {
                         self.note_sleep(before.at);
                     }
+                    admitted.give_up_place();
                     thread::park_timeout(left.min(look));
                 }
             }

@@ -16,11 +16,11 @@ use crate::weak_sync as sync;
 use subject::Admission;
 
 pub(super) const SCENARIOS: [(&str, fn()); 5] = [
-    ("two_where_one_may_be", || run(Admission::new(1, 1, 9), [true; 2])),
-    ("three_where_one_may_be", || run(Admission::new(1, 1, 9), [true; 3])),
-    ("three_where_two_may_be", || run(Admission::new(2, 1, 9), [true; 3])),
-    ("each_that_leaves_lets_one_in", || run(Admission::new(1, 1, 1), [true; 3])),
-    ("one_gives_up", || run(Admission::new(1, 1, 9), [true, false])),
+    ("two_where_one_may_be", || run(Admission::new([1, 1, 0], 9), [true; 2])),
+    ("three_where_one_may_be", || run(Admission::new([1, 1, 0], 9), [true; 3])),
+    ("three_where_two_may_be", || run(Admission::new([1, 2, 0], 9), [true; 3])),
+    ("each_that_leaves_lets_one_in", || run(Admission::new([1, 1, 0], 1), [true; 3])),
+    ("one_gives_up", || run(Admission::new([1, 1, 0], 9), [true, false])),
 ];
 
 /// Each thread enters once, in turn or as soon as it finds that it would have to wait.
