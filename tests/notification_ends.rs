@@ -91,13 +91,13 @@ fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome 
         let server = RedisServer::start()?;
         let mut connection = connection(&server);
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-        let (gives_up, give_up) = wait(&server)?;
+        let (first_waiter, give_up) = wait(&server)?;
         until_listening(&server, 1);
         let first = listeners(&mut connection);
         let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
         until("the other locker listens", || listeners(&mut connection).iter().any(|id| !first.contains(id)));
         give_up();
-        let outcome = gives_up.came();
+        let outcome = first_waiter.came();
         assert!(
             matches!(outcome, Err(Error::Timeout { .. } | Error::Cancelled { .. } | Error::ShutDown { .. })),
             "{outcome:?}"
