@@ -8,7 +8,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, patient};
 use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -91,12 +91,11 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     let url = format!("rediss://localhost:{port}/");
     let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
-    let brief = expiring().timeout(millis(200));
-
     works(&Locker::with_client(client).build()?, &server, "", 0)?;
 
     // Without it in the trusted roots, the certificate is refused.
-    let error = Lock::new(&Locker::open(&url)?, "works", brief)?.lock().unwrap_err();
+    let once = patient(&url)?.unreachable_timeout(Duration::ZERO).build()?;
+    let error = Lock::new(&once, "works", expiring().timeout(LONG))?.lock().unwrap_err();
     assert!(matches!(error, setnx_lock::Error::NoConnection { .. }), "nothing was sent: {error}");
     let text = crate::support::chain(&error);
     assert!(text.contains("certificate") && text.contains("localhost"), "{text}");

@@ -52,6 +52,8 @@ impl Scenario {
         let server = Arc::new(RedisServer::start()?);
         let key = Target::of(&server).key(test);
         let locker = patient(&server.url())?.build()?;
+        // A thread that sleeps waits in the queue then, and not for a connection.
+        Lock::new(&locker, "connects", expiring())?.state()?;
         Ok(Self { server, key, locker })
     }
 

@@ -25,8 +25,8 @@ use crate::version::Version;
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
 const MAX_BATCH: usize = 512;
-/// Of a crowd of threads with commands, how many share batches at a time, so that the others sleep for longer: at least, at most, and what
-/// a crowd is.
+/// How many threads share batches at a time, at least and at most, so that the others sleep for longer; and how many do without that
+/// restriction.
 const ADMITTED: [usize; 3] = [64, 128, 257];
 /// One of so many threads that have sent their commands makes room for one that waits, though it may come back first.
 const SHARE_OF_WAITING: usize = 16;

@@ -24,7 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("each_that_leaves_lets_one_in", || run(Admission::new([1, 1, 0], 1), [InTurn; 4])),
         ("one_of_two_that_leave_lets_one_in", || run(Admission::new([1, 2, 0], 2), [InTurn; 5])),
         ("some_do_not_wait", || run(Admission::new([1, 1, 0], 2), [InTurn, AtOnce, InTurn, AtOnce])),
-        ("three_are_no_crowd", || run(Admission::new([1, 1, 4], 100), [InTurn, FallingAsleep, InTurn])),
+        ("three_are_not_restricted", || run(Admission::new([1, 1, 4], 100), [InTurn, FallingAsleep, InTurn])),
         ("one_falls_asleep", || run(Admission::new([1, 1, 0], 100), [InTurn, FallingAsleep, InTurn])),
         ("all_fall_asleep", || run(Admission::new([1, 2, 0], 2), [FallingAsleep; 4])),
         ("one_gives_up", || run(Admission::new([1, 1, 0], 100), [InTurn, GivingUp, InTurn])),

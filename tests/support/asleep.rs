@@ -20,8 +20,9 @@ pub(crate) fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'stati
 /// A thread whose state a test samples: it sleeps, runs, and sleeps again.
 pub(crate) struct Sleeper<T> {
     thread: JoinHandle<T>,
-    /// The file under `/proc` that holds its state.
+    /// The file under `/proc` that holds its state, and that which has where it waits.
     file: String,
+    function: String,
 }
 
 impl<T: Send + 'static> Sleeper<T> {
@@ -31,9 +32,9 @@ impl<T: Send + 'static> Sleeper<T> {
             sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("the caller receives it");
             body()
         });
-        let file =
-            format!("/proc/self/task/{}/stat", receiver.recv().expect("the thread sends its number first"));
-        Self { thread, file }
+        let number = receiver.recv().expect("the thread sends its number first");
+        let [file, function] = ["stat", "wchan"].map(|name| format!("/proc/self/task/{number}/{name}"));
+        Self { thread, file, function }
     }
 
     /// Returns once the thread sleeps.
@@ -49,7 +50,10 @@ impl<T: Send + 'static> Sleeper<T> {
                 break;
             };
             let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
-            found = if state == Some('S') { found + 1 } else { 0 };
+            // In which function of the kernel: one that waits for a reply is not asleep. Not every kernel says it.
+            let function = fs::read_to_string(&self.function).unwrap_or_default();
+            let parked = function.contains("futex") || ["", "0"].contains(&function.trim());
+            found = if state == Some('S') && parked { found + 1 } else { 0 };
             thread::sleep(Duration::from_millis(1));
         }
     }

@@ -29,7 +29,7 @@ pub(crate) struct Admission {
     /// A newcomer enters while fewer are inside,
     most: usize,
     /// or while fewer are inside and in the queue together.
-    crowd: usize,
+    unrestricted: usize,
     /// While fewer are inside, each that leaves lets one in.
     fewest: usize,
     /// One of so many that leave lets one in anyway.
@@ -47,10 +47,10 @@ struct Waiter {
 }
 
 impl Admission {
-    pub(crate) fn new([fewest, most, crowd]: [usize; 3], share: usize) -> Self {
+    pub(crate) fn new([fewest, most, unrestricted]: [usize; 3], share: usize) -> Self {
         Self {
             most,
-            crowd,
+            unrestricted,
             fewest,
             share,
             inside: AtomicUsize::new(0),
@@ -70,7 +70,8 @@ impl Admission {
     /// panic. A thread that gives up enters then.
     pub(crate) fn enter_in_turn(&self, mut park: impl FnMut() -> bool) -> Admitted<'_> {
         let room = |inside: usize| {
-            let has_room = inside < self.most || inside + self.queued.load(Ordering::Relaxed) < self.crowd;
+            let has_room =
+                inside < self.most || inside + self.queued.load(Ordering::Relaxed) < self.unrestricted;
             has_room.then_some(inside + 1)
         };
         if self.inside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {

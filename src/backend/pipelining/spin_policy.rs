@@ -20,8 +20,8 @@ const FEW: usize = 4;
 const FEW_THAT_SLEEP: usize = 16;
 /// How often a thread yields before it sleeps.
 const YIELDS: u32 = 16;
-/// The same in a crowd, while others queue for admission: one that sleeps lets another in, whose thread is cold.
-const YIELDS_IN_A_CROWD: u32 = 64;
+/// The same while threads queue for admission: one that sleeps lets in another, whose memory is in no cache.
+const YIELDS_BEFORE_A_QUEUE: u32 = 64;
 /// How long yielding may take for each request that leaves the queue meanwhile.
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
@@ -113,14 +113,14 @@ impl SpinPolicy {
             if left.is_zero() {
                 return false;
             }
-            // In a crowd, sleeping would let in the whole queue, thread after thread: so no pause ends yielding there.
-            let crowded = admitted.others_queue();
-            let most = if crowded { YIELDS_IN_A_CROWD } else { YIELDS };
+            // Sleeping would let in the whole queue, thread after thread: so no pause ends yielding then.
+            let others_queue = admitted.others_queue();
+            let most = if others_queue { YIELDS_BEFORE_A_QUEUE } else { YIELDS };
             match yielded {
-                Some(times) if times < most && (crowded || self.yields(before.at)) => {
+                Some(times) if times < most && (others_queue || self.yields(before.at)) => {
                     yielded = Some(times + 1);
                     thread::yield_now();
-                    if !crowded {
+                    if !others_queue {
                         self.note(before, mark());
                     }
                 }
