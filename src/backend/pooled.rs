@@ -11,7 +11,7 @@ use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::notification::{self, BlpopListener};
 use super::pipelining::{
-    Admission, Batch, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch,
+    Admission, Batch, Bounds, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch,
     report_abandoned, send,
 };
 use super::watch::PooledWatch;
@@ -25,11 +25,8 @@ use crate::version::Version;
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
 const MAX_BATCH: usize = 512;
-/// How many threads share batches at a time, at least and at most, so that the others sleep for longer; and how many do without that
-/// restriction.
-const ADMITTED: [usize; 3] = [64, 128, 257];
-/// One of so many threads that have sent their commands makes room for one that waits, though it may come back first.
-const SHARE_OF_WAITING: usize = 16;
+/// Which threads share batches at a time, so that the others sleep for longer.
+const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, share: 16 };
 /// How much less than the command time-out a leader may be willing to wait for the replies.
 const TIMEOUT_SLACK: Duration = Duration::from_millis(10);
 
@@ -74,7 +71,7 @@ where
         let connections = usize::try_from(pool.max_size()).unwrap_or(usize::MAX);
         Self {
             pool,
-            admission: Admission::new(ADMITTED, SHARE_OF_WAITING),
+            admission: Admission::new(ADMITTED),
             combiner: Combiner::new(MAX_BATCH, connections),
             spin_policy: SpinPolicy::new(connections, replies_within),
             command_timeout,
@@ -163,11 +160,13 @@ where
 
     /// Leads a batch, or has another thread's batch carry the command.
     fn combine(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        let began = limits.decided_at.uptime;
-        // Only what begins an attempt waits to be admitted: threads that hold a lock, or have found it expired, do not.
+        let began = clock::uptime();
+        // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
+        // reply, and a call that tries once does not wait.
+        let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
         let admitted = match request.command {
             Command::SetNx(_) => self.admission.enter_in_turn(|| {
-                let left = limits.connected_by.since(clock::uptime());
+                let left = admitted_by.since(clock::uptime());
                 let goes_on = !left.is_zero() && !limits.stop.0();
                 if goes_on {
                     thread::park_timeout(left);
@@ -179,17 +178,20 @@ where
         let job = || QueuedCommand::new(key, request, limits.needs);
         let is_contended = |threads| self.spin_policy.is_contended(threads);
         let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued(), &admitted);
-        let (batch, limits) = match self.combiner.join(job, is_contended, waiting) {
-            Joined::Leader { batch, waited: false } if !admitted.waited => (Some(batch), *limits),
-            Joined::Leader { batch, .. } => (Some(batch), Limits { decided_at: clock::now(), ..*limits }),
+        let (batch, waited) = match self.combiner.join(job, is_contended, waiting) {
+            Joined::Leader { batch, waited } => (Some(batch), waited),
             Joined::Completed(outcome) => match outcome.result() {
                 Some(result) => return result,
-                None => (None, Limits { decided_at: clock::now(), ..*limits }),
+                None => (None, true),
             },
             Joined::Abandoned => return Err(Failure::Lost(lost_in_batch())),
         };
-        self.send(key, request, &limits, batch).map(|(reply, _)| reply).map_err(|failure| match failure {
-            // Since the command was decided on, queued or not.
+        let decided_at = if waited || admitted.waited { clock::now() } else { limits.decided_at };
+        // Until it has a connection and the reply it takes no processor time from others.
+        admitted.give_up_place();
+        let sent = self.send(key, request, &Limits { decided_at, ..*limits }, batch);
+        sent.map(|(reply, _)| reply).map_err(|failure| match failure {
+            // It includes the waits for admission and for another thread's batch.
             Failure::NoConnection { cause, .. } => {
                 Failure::NoConnection { cause, waited: clock::uptime().since(began) }
             }

@@ -15,20 +15,22 @@ use shuttle::thread;
 
 use crate::sync::{self, Thread, lock};
 use Enters::{AtOnce, FallingAsleep, GivingUp, InTurn};
-use subject::Admission;
+use subject::{Admission, Bounds};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let scenarios: [(&'static str, fn()); 12] = [
-        ("one_at_a_time", || run(Admission::new([1, 1, 0], 100), [InTurn; 4])),
-        ("two_at_a_time", || run(Admission::new([1, 2, 0], 100), [InTurn; 4])),
-        ("each_that_leaves_lets_one_in", || run(Admission::new([1, 1, 0], 1), [InTurn; 4])),
-        ("one_of_two_that_leave_lets_one_in", || run(Admission::new([1, 2, 0], 2), [InTurn; 5])),
-        ("some_do_not_wait", || run(Admission::new([1, 1, 0], 2), [InTurn, AtOnce, InTurn, AtOnce])),
-        ("three_are_not_restricted", || run(Admission::new([1, 1, 4], 100), [InTurn, FallingAsleep, InTurn])),
-        ("one_falls_asleep", || run(Admission::new([1, 1, 0], 100), [InTurn, FallingAsleep, InTurn])),
-        ("all_fall_asleep", || run(Admission::new([1, 2, 0], 2), [FallingAsleep; 4])),
-        ("one_gives_up", || run(Admission::new([1, 1, 0], 100), [InTurn, GivingUp, InTurn])),
-        ("all_give_up", || run(Admission::new([1, 1, 0], 2), [GivingUp; 4])),
+        ("one_at_a_time", || run(Admission::new(bounds(1, 1, 0, 100)), [InTurn; 4])),
+        ("two_at_a_time", || run(Admission::new(bounds(1, 2, 0, 100)), [InTurn; 4])),
+        ("each_that_leaves_lets_one_in", || run(Admission::new(bounds(1, 1, 0, 1)), [InTurn; 4])),
+        ("one_of_two_that_leave_lets_one_in", || run(Admission::new(bounds(1, 2, 0, 2)), [InTurn; 5])),
+        ("some_do_not_wait", || run(Admission::new(bounds(1, 1, 0, 2)), [InTurn, AtOnce, InTurn, AtOnce])),
+        ("three_are_not_restricted", || {
+            run(Admission::new(bounds(1, 1, 3, 100)), [InTurn, FallingAsleep, InTurn]);
+        }),
+        ("one_falls_asleep", || run(Admission::new(bounds(1, 1, 0, 100)), [InTurn, FallingAsleep, InTurn])),
+        ("all_fall_asleep", || run(Admission::new(bounds(1, 2, 0, 2)), [FallingAsleep; 4])),
+        ("one_gives_up", || run(Admission::new(bounds(1, 1, 0, 100)), [InTurn, GivingUp, InTurn])),
+        ("all_give_up", || run(Admission::new(bounds(1, 1, 0, 2)), [GivingUp; 4])),
         ("first_come_first_served", in_order),
         ("a_thread_that_waits_is_let_in_though_another_comes_back", share),
     ];
@@ -36,6 +38,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     let every_schedule = every_schedule::SCENARIOS
         .map(|(name, run)| crate::exhausted(format!("admission::every_schedule::{name}"), run));
     scenarios.into_iter().map(searched).chain(every_schedule).collect()
+}
+
+/// The bounds of a scenario, few at a time.
+fn bounds(fewest: usize, most: usize, unrestricted: usize, share: usize) -> Bounds {
+    Bounds { unrestricted, most, fewest, share }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +68,6 @@ fn run<const N: usize>(admission: Admission, workers: [Enters; N]) {
                 } else {
                     handle.unpark();
                 }
-                handle.unpark();
             }));
         }
         let admission = Arc::clone(&admission);
@@ -117,7 +123,8 @@ fn queued(admission: &Arc<Admission>, then: impl FnOnce() + Send + 'static) -> t
 
 /// The threads queue one after the other, while one is inside.
 fn in_order() {
-    let (admission, served) = (Arc::new(Admission::new([1, 1, 0], 100)), Arc::new(Mutex::new(Vec::new())));
+    let (admission, served) =
+        (Arc::new(Admission::new(bounds(1, 1, 0, 100))), Arc::new(Mutex::new(Vec::new())));
     let inside = admission.enter_in_turn(|| unreachable!("there is room"));
     let threads = [0, 1, 2].map(|number| {
         let served = Arc::clone(&served);
@@ -131,9 +138,9 @@ fn in_order() {
     assert_eq!(*lock(&served), [0, 1, 2]);
 }
 
-/// Two threads fill it, and one of them leaves and comes back: the newcomer takes its room, until it was let in twice.
+/// Two threads are inside. One of them leaves and comes back at once, again and again, while two others wait.
 fn share() {
-    let admission = Arc::new(Admission::new([1, 2, 0], 3));
+    let admission = Arc::new(Admission::new(bounds(1, 2, 0, 3)));
     let is_in = Arc::new(AtomicBool::new(false));
     let (stays, mut comes_back) = (admission.enter(), admission.enter());
     // The first to leave lets one in.

@@ -1,16 +1,19 @@
 //! Restricting concurrency: of very many threads that send commands, some do so at a time, and the others sleep for longer.
 //!
-//! A few dozen threads keep a connection busy. With thousands, each reply would find its thread asleep and cold, and waking threads
-//! would cost more than anything else. So up to a number of threads are admitted, and one that comes back soon finds room again; the
-//! others queue, first in, first out. Whenever there are too few inside, and each time that so many have left, the first of the queue is
-//! let in, room or not: the next newcomer queues instead of it. (Dice, Kogan: "Avoiding scalability collapse by restricting
-//! concurrency", 2019.) A thread that falls asleep inside leaves its place to another: where replies take long, all are admitted.
+//! A few dozen threads keep a connection busy. With thousands, each reply would find its thread asleep, and its memory in no cache: waking
+//! threads would cost more than anything else. So up to a number of threads are not restricted. Of more, some are admitted, and one that
+//! comes back soon is admitted again at once; the others queue, first in, first out. A thread that leaves lets the first of the queue in if
+//! few are inside, and so does one of several that leave, room or not; the next newcomer queues instead. (Dice, Kogan: "Avoiding
+//! scalability collapse by restricting concurrency", 2019.) A thread that falls asleep inside leaves its place to another: where replies
+//! take long, all are admitted.
 //!
 //! Why no thread waits for ever. `inside` counts the threads that have a place, those that were let in and are about to wake among them.
 //!
 //! 1. A thread queues, says so in `queued`, and looks at `inside` then; a thread that leaves lowers `inside`, and looks at `queued` then.
-//!    By the fences one of them at least sees what the other has done, and lets the first of the queue in if there are too few inside.
-//! 2. So while threads queue, at least `fewest` are inside, or one is about to let another in. What is inside leaves by itself.
+//!    By the fences one of them at least sees what the other has done: the first lets one in if there is room, the second if few are
+//!    inside.
+//! 2. So while threads queue, at least `fewest` are inside, which is at most `most`, or one is about to let another in. What is inside
+//!    leaves by itself.
 //! 3. A thread is let in under the lock of the queue, which takes it out, and is unparked then. It looks before each park, and an unpark
 //!    before a park is kept. One that gives up leaves the queue under the same lock, unless it was let in meanwhile.
 //!
@@ -26,19 +29,25 @@ use super::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 
 pub(crate) struct Admission {
-    /// A newcomer enters while fewer are inside,
-    most: usize,
-    /// or while fewer are inside and in the queue together.
-    unrestricted: usize,
-    /// While fewer are inside, each that leaves lets one in.
-    fewest: usize,
-    /// One of so many that leave lets one in anyway.
-    share: usize,
+    bounds: Bounds,
     inside: AtomicUsize,
     left: AtomicUsize,
     /// How many threads are in the queue.
     queued: AtomicUsize,
     queue: Mutex<VecDeque<Arc<Waiter>>>,
+}
+
+/// Which threads are admitted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Up to so many threads, inside and in the queue together, none queues.
+    pub(crate) unrestricted: usize,
+    /// Of more, a newcomer enters while fewer are inside.
+    pub(crate) most: usize,
+    /// While fewer are inside, each that leaves lets one in. At most `most`.
+    pub(crate) fewest: usize,
+    /// One of so many that leave lets one in anyway.
+    pub(crate) share: usize,
 }
 
 struct Waiter {
@@ -47,12 +56,10 @@ struct Waiter {
 }
 
 impl Admission {
-    pub(crate) fn new([fewest, most, unrestricted]: [usize; 3], share: usize) -> Self {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        debug_assert!(bounds.fewest <= bounds.most);
         Self {
-            most,
-            unrestricted,
-            fewest,
-            share,
+            bounds,
             inside: AtomicUsize::new(0),
             left: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
@@ -69,9 +76,9 @@ impl Admission {
     /// Enters when there is room, or in turn. `park` spends some time, ended by an unpark, and returns whether to go on waiting; it must not
     /// panic. A thread that gives up enters then.
     pub(crate) fn enter_in_turn(&self, mut park: impl FnMut() -> bool) -> Admitted<'_> {
+        let Bounds { unrestricted, most, .. } = self.bounds;
         let room = |inside: usize| {
-            let has_room =
-                inside < self.most || inside + self.queued.load(Ordering::Relaxed) < self.unrestricted;
+            let has_room = inside < most || inside + self.queued.load(Ordering::Relaxed) < unrestricted;
             has_room.then_some(inside + 1)
         };
         if self.inside.fetch_update(Ordering::Relaxed, Ordering::Relaxed, room).is_ok() {
@@ -82,7 +89,7 @@ impl Admission {
         queue.push_back(Arc::clone(&waiter));
         self.queued.store(queue.len(), Ordering::Relaxed);
         fence(Ordering::SeqCst);
-        if self.inside.load(Ordering::Relaxed) < self.most {
+        if self.inside.load(Ordering::Relaxed) < most {
             self.let_in(queue);
         } else {
             drop(queue);
@@ -118,7 +125,7 @@ impl Admission {
             return;
         }
         let left = self.left.fetch_add(1, Ordering::Relaxed);
-        if others < self.fewest || left.is_multiple_of(self.share) {
+        if others < self.bounds.fewest || left.is_multiple_of(self.bounds.share) {
             self.let_in(self.lock());
         }
     }

@@ -3,7 +3,7 @@
 //! Sleeping and waking cost more than a command does. Yielding costs little as long as the threads that run instead have a few
 //! microseconds of work, as those of this library have. Among threads that compute, a yield costs some milliseconds, in which
 //! next to nothing is sent. So the policy measures how long yields take and how many requests leave the queue meanwhile; while that is
-//! too few, no thread yields, but for a try now and then.
+//! too few, no thread yields, but for a try now and then, or while threads queue for admission.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::thread;
@@ -22,6 +22,8 @@ const FEW_THAT_SLEEP: usize = 16;
 const YIELDS: u32 = 16;
 /// The same while threads queue for admission: one that sleeps lets in another, whose memory is in no cache.
 const YIELDS_BEFORE_A_QUEUE: u32 = 64;
+/// A yield that takes longer gave the processor to a thread that computes: with threads of this library only, it takes a tenth of that.
+const SLOW_YIELD: Duration = Duration::from_millis(2);
 /// How long yielding may take for each request that leaves the queue meanwhile.
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
@@ -94,6 +96,7 @@ impl SpinPolicy {
         // Being sent wakes no thread, and how long the reply may take is counted from then.
         let look = self.command_timeout.max(GRACE);
         let mut yielded = Some(0);
+        let mut slow = false;
         let mut first = None;
         let mut in_flight = None;
         move |stage| {
@@ -114,18 +117,20 @@ impl SpinPolicy {
                 return false;
             }
             // Sleeping would let in the whole queue, thread after thread: so no pause ends yielding then.
-            let others_queue = admitted.others_queue();
+            let others_queue = admitted.others_queue() && !slow;
             let most = if others_queue { YIELDS_BEFORE_A_QUEUE } else { YIELDS };
             match yielded {
                 Some(times) if times < most && (others_queue || self.yields(before.at)) => {
                     yielded = Some(times + 1);
                     thread::yield_now();
+                    let after = mark();
+                    slow |= after.at.since(before.at) > SLOW_YIELD;
                     if !others_queue {
-                        self.note(before, mark());
+                        self.note(before, after);
                     }
                 }
                 _ => {
-                    if yielded.take().is_some_and(|times| times >= most) {
+                    if yielded.take() == Some(YIELDS) && !others_queue {
                         self.note_sleep(before.at);
                     }
                     admitted.give_up_place();

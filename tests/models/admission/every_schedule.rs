@@ -13,15 +13,20 @@ use std::sync::Arc;
 use loom::thread;
 
 use crate::weak_sync as sync;
-use subject::Admission;
+use subject::{Admission, Bounds};
 
 pub(super) const SCENARIOS: [(&str, fn()); 5] = [
-    ("two_where_one_may_be", || run(Admission::new([1, 1, 0], 9), [true; 2])),
-    ("three_where_one_may_be", || run(Admission::new([1, 1, 0], 9), [true; 3])),
-    ("three_where_two_may_be", || run(Admission::new([1, 2, 0], 9), [true; 3])),
-    ("each_that_leaves_lets_one_in", || run(Admission::new([1, 1, 0], 1), [true; 3])),
-    ("one_gives_up", || run(Admission::new([1, 1, 0], 9), [true, false])),
+    ("two_where_one_may_be", || run(Admission::new(bounds(1, 1, 0, 9)), [true; 2])),
+    ("three_where_one_may_be", || run(Admission::new(bounds(1, 1, 0, 9)), [true; 3])),
+    ("three_where_two_may_be", || run(Admission::new(bounds(1, 2, 0, 9)), [true; 3])),
+    ("each_that_leaves_lets_one_in", || run(Admission::new(bounds(1, 1, 0, 1)), [true; 3])),
+    ("one_gives_up", || run(Admission::new(bounds(1, 1, 0, 9)), [true, false])),
 ];
+
+/// The bounds of a scenario, few at a time.
+fn bounds(fewest: usize, most: usize, unrestricted: usize, share: usize) -> Bounds {
+    Bounds { unrestricted, most, fewest, share }
+}
 
 /// Each thread enters once, in turn or as soon as it finds that it would have to wait.
 fn run<const N: usize>(admission: Admission, patient: [bool; N]) {
