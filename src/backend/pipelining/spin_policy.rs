@@ -22,8 +22,6 @@ const FEW_THAT_SLEEP: usize = 16;
 const YIELDS: u32 = 16;
 /// The same while threads queue for admission: one that sleeps lets in another, whose memory is in no cache.
 const YIELDS_BEFORE_A_QUEUE: u32 = 64;
-/// A yield that takes longer gave the processor to a thread that computes: with threads of this library only, it takes a tenth of that.
-const SLOW_YIELD: Duration = Duration::from_millis(2);
 /// How long yielding may take for each request that leaves the queue meanwhile.
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
@@ -96,7 +94,6 @@ impl SpinPolicy {
         // Being sent wakes no thread, and how long the reply may take is counted from then.
         let look = self.command_timeout.max(GRACE);
         let mut yielded = Some(0);
-        let mut slow = false;
         let mut first = None;
         let mut in_flight = None;
         move |stage| {
@@ -117,16 +114,14 @@ impl SpinPolicy {
                 return false;
             }
             // Sleeping would let in the whole queue, thread after thread: so no pause ends yielding then.
-            let others_queue = admitted.others_queue() && !slow;
+            let others_queue = admitted.others_queue();
             let most = if others_queue { YIELDS_BEFORE_A_QUEUE } else { YIELDS };
             match yielded {
                 Some(times) if times < most && (others_queue || self.yields(before.at)) => {
                     yielded = Some(times + 1);
                     thread::yield_now();
-                    let after = mark();
-                    slow |= after.at.since(before.at) > SLOW_YIELD;
                     if !others_queue {
-                        self.note(before, after);
+                        self.note(before, mark());
                     }
                 }
                 _ => {
