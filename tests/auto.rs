@@ -2,8 +2,9 @@
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, Locker, Protocol, Release};
+use setnx_lock::{Lock, Protocol, Release};
 
+use crate::support::scenario::opened;
 use crate::support::{Outcome, RedisServer, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,7 +22,7 @@ const WATCHED: Release = Release::Released { certified: true };
 fn acquires_and_releases(rights: &str, expected: Release) -> Outcome {
     let server = RedisServer::start_with(&format!("user tester on >pw {rights}"))?;
     let mut direct = redis::Client::open(server.url())?.get_connection()?;
-    let locker = Locker::open(&server.url().replace("redis://", "redis://tester:pw@"))?;
+    let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
     let held = lock.lock()?;
     assert_eq!(held.release()?, expected, "{rights}");

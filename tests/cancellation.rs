@@ -15,6 +15,7 @@ use crate::processes::{Played, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -44,7 +45,7 @@ const FOREIGN: &str = "1895000000.5";
 fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key(test);
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     Ok((server, key, locker))
 }
 
@@ -152,7 +153,7 @@ fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
     let (server, key, _) = scenario("doubt")?;
     let proxy = Proxy::before(server.address())?;
     let cancel_token = CancelToken::new();
-    let lock = Lock::new(&Locker::open(&proxy.url())?, &key.key, NEVER_POLLS)?;
+    let lock = Lock::new(&opened(&proxy.url())?, &key.key, NEVER_POLLS)?;
     let lock = connected(lock.cancelled_by(&cancel_token))?;
     proxy.next("SETNX", Fault::CutAfter);
     proxy.next("GET", Fault::CutBefore);
@@ -193,7 +194,7 @@ fn one_token_ends_the_waits_of_many_threads_and_keys() -> Outcome {
 fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let (server, key, _) = scenario("under_way")?;
     let proxy = Proxy::before(server.address())?;
-    let locker = Locker::open(&proxy.url())?;
+    let locker = opened(&proxy.url())?;
     let cancel_token = CancelToken::new();
     let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
     proxy.next("SETNX", Fault::AnswerLate(millis(300)));
@@ -208,7 +209,7 @@ fn a_wait_for_a_connection_ends_too() -> Outcome {
     let server = RedisServer::start()?;
     let url = server.url();
     drop(server);
-    let locker = Locker::open(&url)?;
+    let locker = opened(&url)?;
     let cancel_token = CancelToken::new();
     let options = LockOptions::expiring_after(LONG).timeout(LONG * 60);
     let lock = Lock::new(&locker, "unreachable", options)?.cancelled_by(&cancel_token);
@@ -224,7 +225,7 @@ fn a_wait_for_a_connection_ends_too() -> Outcome {
 fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
     let (server, key, _) = scenario("shut_down")?;
     for variant in Variant::ALL {
-        let locker = Locker::open(&server.url())?;
+        let locker = opened(&server.url())?;
         let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
         let other = Lock::new(&locker.clone(), "elsewhere", variant.set(NEVER_POLLS))?;
         let held = [lock.lock()?, other.lock()?];
@@ -256,7 +257,7 @@ pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> Played {
             handling.cancel();
         }
     });
-    let lock = Lock::new(&Locker::open(url)?, key, NEVER_POLLS)?.cancelled_by(&cancel_token);
+    let lock = Lock::new(&opened(url)?, key, NEVER_POLLS)?.cancelled_by(&cancel_token);
     println!("waiting");
     match lock.lock() {
         Err(Error::Cancelled { .. }) => println!("cancelled"),

@@ -15,6 +15,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 use crate::processes::{self, TASK, protocol_named};
 use crate::servers::{Played, Proxy};
 use crate::stress::harness::moment::Moment;
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -119,7 +120,7 @@ fn faketime_s_library() -> io::Result<String> {
 pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::Played {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
-    let lock = Lock::new(&Locker::open(url)?, key, options)?;
+    let lock = Lock::new(&opened(url)?, key, options)?;
     loop {
         let held = lock.lock()?;
         // In this order: the printed end is never later than the real one.
@@ -138,7 +139,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
 /// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
 pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
-    let held = Lock::new(&Locker::open(url)?, key, options)?.lock()?;
+    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
     let taken = Instant::now();
     println!("holding");
     for _asked in io::stdin().lines() {

@@ -8,7 +8,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::{Scenario, patient};
+use crate::support::scenario::{Scenario, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -47,7 +47,7 @@ pub(crate) fn works(locker: &Locker, server: &RedisServer, password: &str, datab
 
 fn a_password_and_a_database_number() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
-    let locker = Locker::open(&format!("redis://:secret@{}/7", server.address()))?;
+    let locker = opened(&format!("redis://:secret@{}/7", server.address()))?;
     works(&locker, &server, ":secret@", 7)?;
     let error = Locker::open(&format!("redis://:secret@{}/99", server.address()))
         .and_then(|locker| Lock::new(&locker, "k", expiring()))?
@@ -59,12 +59,7 @@ fn a_password_and_a_database_number() -> Outcome {
 
 fn a_user_and_a_password() -> Outcome {
     let server = RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists")?;
-    works(
-        &Locker::open(&format!("redis://worker:secret@{}/", server.address()))?,
-        &server,
-        "worker:secret@",
-        0,
-    )
+    works(&opened(&format!("redis://worker:secret@{}/", server.address()))?, &server, "worker:secret@", 0)
 }
 
 fn a_unix_socket() -> Outcome {
@@ -91,7 +86,9 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     let url = format!("rediss://localhost:{port}/");
     let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
-    works(&Locker::with_client(client).build()?, &server, "", 0)?;
+    let locker =
+        Locker::with_client(client).connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG);
+    works(&locker.build()?, &server, "", 0)?;
 
     // Without it in the trusted roots, the certificate is refused.
     let once = patient(&url)?.unreachable_timeout(Duration::ZERO).build()?;
@@ -111,7 +108,7 @@ fn tls_without_the_feature_is_refused() -> Outcome {
 
 fn resp3_is_understood() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
-    let locker = Locker::open(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
+    let locker = opened(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
     works(&locker, &server, ":secret@", 2)?;
     let lock = Lock::new(&locker, "gone", expiring())?;
     assert!(!lock.exists()?);
@@ -155,7 +152,7 @@ fn a_slow_connection_is_opened_once() -> Outcome {
         .arg("secret")
         .query(&mut scenario.target.connection())?;
     scenario.proxy.next("AUTH", Fault::AnswerLate(millis(400)));
-    drop(Lock::new(&Locker::open(&url)?, "slow", expiring())?.lock()?);
+    drop(Lock::new(&opened(&url)?, "slow", expiring())?.lock()?);
     let connections: std::collections::BTreeSet<usize> =
         scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert_eq!(connections.len(), 1, "{:?}", scenario.proxy.asked());
@@ -193,7 +190,7 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
 /// That the server has closed an idle connection shows only when a command is sent on it.
 fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
     let server = RedisServer::start_with("timeout 5")?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     let (expiring, unexpiring) = (expiring(), LockOptions::held_until_released());
     let held = [
         Lock::new(&locker, "idle", expiring)?.lock()?,

@@ -7,7 +7,7 @@ use setnx_lock::{Error, Lock, Locker};
 
 use crate::errors::{PASSWORD, all_texts, assert_no_password, assert_short};
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, opened};
 use crate::support::{Outcome, RedisServer, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -51,7 +51,7 @@ fn a_password_that_the_server_quotes_is_in_no_error() -> Outcome {
 
 fn a_refused_login_is_no_refused_inspection() -> Outcome {
     let server = RedisServer::start_with("requirepass another")?;
-    let locker = Locker::open(&format!("redis://:{PASSWORD}@{}/", server.address()))?;
+    let locker = opened(&format!("redis://:{PASSWORD}@{}/", server.address()))?;
     let text = chain(&locker.inspect().expect_err("wrong password"));
     assert!(text.contains("WRONGPASS"), "{text}");
     assert!(!text.contains("INFO"), "the server refused AUTH: {text}");

@@ -9,7 +9,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager, Protocol};
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, closed_port};
+use crate::support::scenario::{Scenario, closed_port, opened};
 use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -228,7 +228,7 @@ fn a_long_key_is_cut() -> Outcome {
         Locker::builder(url)?.unreachable_timeout(Duration::ZERO).build()
     };
     for key in long_keys() {
-        let locker = Locker::open(&scenario.proxy.url())?;
+        let locker = opened(&scenario.proxy.url())?;
         let lock = Lock::new(&locker, key.as_str(), expiring().timeout(Duration::ZERO))?;
         let held = lock.lock()?;
         for text in [format!("{lock:?}"), format!("{held:?}")] {

@@ -4,10 +4,10 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Event, Lock, LockOptions, Locker, Observe, Protocol};
+use setnx_lock::{Event, Lock, LockOptions, Observe, Protocol};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, opened};
 use crate::support::{Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -56,7 +56,7 @@ impl EventLog {
 /// Returns a lock through the proxy, and the record of its events.
 fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog), setnx_lock::Error> {
     let events = EventLog::default();
-    let locker = Locker::open(&scenario.proxy.url())?.observed_by(events.clone());
+    let locker = opened(&scenario.proxy.url())?.observed_by(events.clone());
     Ok((Lock::new(&locker, "observed", options)?, events))
 }
 

@@ -14,6 +14,7 @@ use setnx_lock::{ConnectError, Error, Lock, LockOptions, LockState, Locker, Mana
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
+use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
@@ -242,7 +243,8 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
     let error = lock.clear().expect_err("no reply");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
-    assert_eq!(key.value(), None);
+    // On a busy machine the time-out may come before the proxy has passed the command on.
+    until("the command is executed", || key.value().is_none());
     Ok(())
 }
 

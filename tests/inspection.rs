@@ -9,7 +9,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, closed_port, impatient};
+use crate::support::scenario::{Scenario, closed_port, impatient, opened};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -34,7 +34,7 @@ fn every_version_reports_what_it_can_do() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
-        let report = Locker::open(&proxy.url())?.inspect()?;
+        let report = opened(&proxy.url())?.inspect()?;
         let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
         assert_eq!(report.version(), Version::new(numbers[0], numbers[1], numbers[2]));
         assert_eq!((report.role(), report.replicas()), (Some(&Role::Master), Some(0)));
@@ -52,7 +52,7 @@ fn every_version_reports_what_it_can_do() -> Outcome {
         assert_eq!((clock.at_least(), clock.server_is_ahead()), (Duration::ZERO, None), "{clock}");
         // The range is below half a second, unless the machine pauses in each of ten inspections.
         let precise = (0..10).any(|_| {
-            let report = Locker::open(&proxy.url()).and_then(|locker| locker.inspect());
+            let report = opened(&proxy.url()).and_then(|locker| locker.inspect());
             report.is_ok_and(|report| report.clock().is_some_and(|clock| clock.at_most() < millis(500)))
         });
         assert!(precise, "{}", played.number());
@@ -65,7 +65,7 @@ fn every_version_reports_what_it_can_do() -> Outcome {
         assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
-    let report = Locker::open(&server.url())?.inspect()?;
+    let report = opened(&server.url())?.inspect()?;
     assert!(
         report.version() >= Version::new(2, 8, 0) && report.unsupported_reason(Protocol::Ttl).is_none(),
         "{report}"
@@ -80,7 +80,7 @@ fn a_configuration_that_can_lose_locks_is_warned_of() -> Outcome {
     let config = "maxmemory 100mb\nmaxmemory-policy allkeys-lru\ntimeout 10";
     let server = RedisServer::start_with(config)?;
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     let report = loop {
         let report = locker.inspect()?;
         if report.replicas() == Some(1) {
@@ -116,7 +116,7 @@ fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
     let rights = "+info +setnx +get +getset +del +watch +exec +discard +set";
     let server = RedisServer::start_with(&format!("user few on >pw ~locks:* {rights}"))?;
     let url = server.url().replace("redis://", "redis://few:pw@");
-    let report = Locker::open(&url)?.inspect()?;
+    let report = opened(&url)?.inspect()?;
     assert!(report.version() > Version::new(2, 6, 0));
     assert_eq!(
         (report.clock(), report.idle_timeout(), report.persistence()),
@@ -134,7 +134,7 @@ fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
     );
     // Without INFO there is no report, and locks work as before.
     let server = RedisServer::start_with("user none on >pw ~locks:* +setnx +get +getset +del")?;
-    let locker = Locker::open(&server.url().replace("redis://", "redis://none:pw@"))?;
+    let locker = opened(&server.url().replace("redis://", "redis://none:pw@"))?;
     let error = locker.inspect().expect_err("no INFO");
     let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
     assert!(matches!(**cause, InspectionFailure::InfoRefused(_)), "{error:?}");
@@ -248,7 +248,7 @@ fn a_server_that_reports_its_clock_too_slowly_is_refused() -> Outcome {
 
 fn an_inspection_on_a_closed_connection_is_repeated() -> Outcome {
     let mut server = RedisServer::start()?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     Lock::new(&locker, "before", expiring())?.try_with(|_| Ok::<_, Error>(()))?;
     server.restart()?;
     let _report = locker.inspect()?;
@@ -259,7 +259,7 @@ fn any_pool_and_both_wire_protocols_can_inspect() -> Outcome {
     let server = RedisServer::start()?;
     let client = redis::Client::open(server.url())?;
     let plain = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?;
-    let newer = Locker::open(&format!("{}?protocol=resp3", server.url()))?;
+    let newer = opened(&format!("{}?protocol=resp3", server.url()))?;
     for locker in [Locker::with_pool(plain), newer] {
         for _ in 0..2 {
             let report = locker.inspect()?;

@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, ChildStdout, Stdio};
 use std::time::{Duration, SystemTime};
-use std::{fs, io, thread};
+use std::{fs, io, iter, thread};
 
 use libtest_mimic::Trial;
 use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Version};
@@ -171,9 +171,9 @@ fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
         return Ok(());
     }
     // The value of a classic gem holds the expiry. A time to live began after `before`.
-    let expiry = match key.value().expect("held").parse::<f64>() {
-        Ok(until) => until,
-        Err(_) => before + 0.5,
+    let expiry = match key.value().map(|value| value.parse::<f64>()) {
+        Some(Ok(until)) => until,
+        Some(Err(_)) | None => before + 0.5,
     };
     ruby.kill()?;
     let held = pair.target.lock(&key, options().timeout(LONG)).lock()?;
@@ -246,14 +246,14 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
     Ok(())
 }
 
-/// A process that increments the number, in either language.
+/// Processes of one language that increment the number.
 struct Counting {
     process: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Counting {
-    /// Waits until the process is ready, so that a language that starts slowly is not at a disadvantage.
+    /// Waits until the processes are ready, so that a language that starts slowly is not at a disadvantage.
     fn ready(mut process: Child) -> io::Result<Self> {
         let mut output = BufReader::new(process.stdout.take().expect("it is piped"));
         let mut line = String::new();
@@ -266,11 +266,15 @@ impl Counting {
         writeln!(self.process.stdin.as_ref().expect("it is piped"), "go")
     }
 
-    fn counted(mut self) -> Result<u32, Box<dyn std::error::Error>> {
+    /// Returns how often each process has incremented the number.
+    fn counted(mut self) -> Result<Vec<u32>, Box<dyn std::error::Error>> {
         let mut output = String::new();
         self.output.read_to_string(&mut output)?;
         assert!(self.process.wait()?.success(), "{output}");
-        Ok(output.trim().strip_prefix("counted ").ok_or(format!("it printed: {output}"))?.parse()?)
+        let count = |line: &str| {
+            Ok(line.strip_prefix("counted ").ok_or_else(|| format!("it printed: {output}"))?.parse()?)
+        };
+        output.lines().map(count).collect()
     }
 }
 
@@ -286,25 +290,32 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     let expiration = EXPIRATION.as_secs().to_string();
     let ruby = || {
         let mut ruby = pair.gem.ruby("peer.rb", url);
-        ruby.args(["churn", &name, &file, &total, &expiration]);
+        ruby.args(["churn", &OF_EACH.to_string(), &name, &file, &total, &expiration]);
         ruby.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()
     };
-    let variant = pair.target.variant.name();
-    let rust = || worker(&["churn", url, &name, &file, &total, &expiration, &protocol, &variant]);
-    let mut all: Vec<Counting> = (0..OF_EACH)
-        .map(|_| ruby())
-        .chain((0..OF_EACH).map(|_| rust()))
+    let variant = pair.target.variant;
+    let rust = |variant: Variant| {
+        worker(&["churn", url, &name, &file, &total, &expiration, &protocol, &variant.name()])
+    };
+    // The load threads of one process are load enough.
+    let quiet = if variant.load == Load::Contended { Load::Any } else { variant.load };
+    let others = iter::repeat_n(Variant { load: quiet, ..variant }, OF_EACH - 1);
+    let mut all: Vec<Counting> = iter::once(ruby())
+        .chain(iter::once(variant).chain(others).map(rust))
         .map(|child| Counting::ready(child?))
         .collect::<io::Result<_>>()?;
     for counting in &mut all {
         counting.go()?;
     }
-    let counted: Vec<u32> = all.into_iter().map(Counting::counted).collect::<Result<_, _>>()?;
+    let counted: Vec<Vec<u32>> = all.into_iter().map(Counting::counted).collect::<Result<_, _>>()?;
+    let counted = counted.concat();
+    assert_eq!(counted.len(), 2 * OF_EACH, "each process counts");
     let (ruby, rust) = counted.split_at(OF_EACH);
     let sum = |of: &[u32]| of.iter().sum::<u32>();
     println!(
-        "  gem {} and {protocol}, {variant}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
+        "  gem {} and {protocol}, {}: Ruby {ruby:?} = {}, Rust {rust:?} = {}",
         pair.gem,
+        variant.name(),
         sum(ruby),
         sum(rust)
     );
@@ -312,7 +323,7 @@ fn no_update_is_lost_among_four_processes_of_each(pair: &Pair) -> Outcome {
     assert_eq!(sum(ruby) + sum(rust), TOTAL, "each update was made once");
     // With handoffs or notifications a gem that polls may not acquire the lock in so short a time.
     assert!(
-        sum(rust) > 0 && (sum(ruby) > 0 || pair.target.variant.hands_off_or_notifies()),
+        sum(rust) > 0 && (sum(ruby) > 0 || variant.hands_off_or_notifies()),
         "both languages acquire the lock"
     );
     assert_eq!(key.value(), None, "no key is left behind");

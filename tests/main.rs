@@ -97,7 +97,7 @@ use std::process::ExitCode;
 use libtest_mimic::{Arguments, Trial};
 
 /// How many tests run at a time unless the command line says otherwise. Most of them wait for a time to pass.
-const TEST_THREADS: usize = 16;
+const TEST_THREADS: usize = 24;
 
 fn main() -> ExitCode {
     if let Some(outcome) = processes::as_worker().or_else(stress::as_worker).or_else(many_threads::as_worker)

@@ -8,6 +8,7 @@ use std::{env, fs, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -54,7 +55,7 @@ fn patient() -> LockOptions {
 
 fn two_thousand_threads_on_the_default_pool() -> Outcome {
     let server = RedisServer::start()?;
-    all_succeed(&Locker::open(&server.url())?, 2000, patient())
+    all_succeed(&opened(&server.url())?, 2000, patient())
 }
 
 fn two_thousand_threads_on_one_connection() -> Outcome {
@@ -96,7 +97,7 @@ fn accepted(url: &str) -> Result<u64, Box<dyn std::error::Error>> {
 fn a_wrong_password_is_sent_only_while_a_call_waits() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
     let url = server.url().replace("redis://", "redis://:secret@");
-    let locker = Locker::open(&server.url().replace("redis://", "redis://:wrong@"))?;
+    let locker = opened(&server.url().replace("redis://", "redis://:wrong@"))?;
     let lock = Lock::new(&locker, "password", expiring())?;
     for _ in 0..10 {
         let error = lock.lock().expect_err("the password is wrong");
@@ -153,7 +154,7 @@ fn threads() -> Result<usize, Box<dyn std::error::Error>> {
 fn count_threads(url: &str) -> Result<(), Box<dyn std::error::Error>> {
     let before = threads()?;
     for number in 0..300 {
-        let locker = Locker::open(url)?;
+        let locker = opened(url)?;
         if number % 10 == 0 {
             drop(Lock::new(&locker, "threads", expiring())?.lock()?);
         }

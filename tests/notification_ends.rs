@@ -12,6 +12,7 @@ use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
     NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -82,7 +83,7 @@ fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome 
             Ok((waiter, Box::new(move || cancel_token.cancel())))
         },
         |server| {
-            let locker = Locker::open(&server.url())?;
+            let locker = opened(&server.url())?;
             let waiter = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?);
             Ok((waiter, Box::new(move || locker.shut_down())))
         },
@@ -162,7 +163,7 @@ fn a_locker_that_is_dropped_stops_listening() -> Outcome {
 fn a_locker_that_is_shut_down_ends_its_waits_and_stops_listening() -> Outcome {
     let server = RedisServer::start()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     let lock = Lock::new(&locker, "k", NOTIFIED)?;
     let waiters = [(); 3].map(|()| Waiter::of(&lock));
     until_listening(&server, 1);

@@ -11,6 +11,7 @@ use crate::support::notified::{
     NOTIFIED, Reasons, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
 use crate::support::raw::Wire;
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -134,7 +135,7 @@ fn a_lost_notification_delays_no_later_waiter() -> Outcome {
     other.send("BLPOP k:setnx-lock:wake-up 0");
     until_listening(&server, 1);
     let held = elsewhere(&server, "k", expiring())?.lock()?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     let waiter = Waiter::of(&Lock::new(&locker, "k", POLLED)?);
     until_listening(&server, 2);
     drop(held);

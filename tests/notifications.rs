@@ -15,6 +15,7 @@ use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
+use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
 
@@ -37,19 +38,19 @@ pub(crate) fn trials() -> Vec<Trial> {
 pub(crate) fn as_worker(part: &[&str]) -> Played {
     match part {
         ["wait", url, key] => {
-            let held = Lock::new(&Locker::open(url)?, *key, NOTIFIED)?.lock()?;
+            let held = Lock::new(&opened(url)?, *key, NOTIFIED)?.lock()?;
             println!("acquired, attempts: {}", held.attempts());
             Ok(())
         }
         ["churn", url, key] => {
-            let lock = Lock::new(&Locker::open(url)?, *key, NOTIFIED)?;
+            let lock = Lock::new(&opened(url)?, *key, NOTIFIED)?;
             println!("ready");
             loop {
                 drop(lock.lock()?);
             }
         }
         ["count", url, key, file] => {
-            count(&Lock::new(&Locker::open(url)?, *key, NOTIFIED)?, Path::new(file))?;
+            count(&Lock::new(&opened(url)?, *key, NOTIFIED)?, Path::new(file))?;
             println!("done");
             // A process that exits may have received a notification, which would cost the others a poll interval.
             Ok(io::stdin().read_line(&mut String::new()).map(drop)?)
@@ -178,7 +179,7 @@ fn one_process_is_notified_and_the_others_send_nothing() -> Outcome {
 
 fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
     let server = RedisServer::start()?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     let mut monitor = Monitor::on(&server)?;
     let mut waiting = Vec::new();
     for n in 0..5 {
@@ -238,7 +239,7 @@ fn releases_without_a_notification_are_found_by_polling() -> Outcome {
     drop(held);
     drop(waiter.came()?);
     // Lockers with and without the option lose no update among them.
-    let other = Lock::new(&Locker::open(&server.url())?, "k", polling)?;
+    let other = Lock::new(&opened(&server.url())?, "k", polling)?;
     Counting::with(&[notified.clone(), other, plain, notified]).assert_complete();
     Ok(())
 }

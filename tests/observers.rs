@@ -10,7 +10,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, DeclaredLock, Error, Event, Lock, Locker, Observe};
 
 use crate::support::asleep::asleep;
-use crate::support::scenario::closed_port;
+use crate::support::scenario::{closed_port, opened};
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, log_capture, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -96,7 +96,7 @@ fn observed(test: &str) -> Result<(TestKey, Locker, Arc<Calls>), Box<dyn std::er
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key(test);
     let calls = Arc::<Calls>::default();
-    let locker = Locker::open(&server.url())?.observed_by(Arc::clone(&calls));
+    let locker = opened(&server.url())?.observed_by(Arc::clone(&calls));
     Ok((key, locker, calls))
 }
 
@@ -132,7 +132,7 @@ fn an_observer_leaves_the_log_on() -> Outcome {
     key.set("1");
     let events = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&events);
-    let locker = Locker::open(&server.url())?
+    let locker = opened(&server.url())?
         .observed_by(move |event: &Event<'_>| seen.lock().unwrap().push(event_name(event)));
     assert!(Lock::new(&locker, &key.key, expiring())?.try_lock()?.is_none());
     assert_eq!(*events.lock().unwrap(), ["NeverExpires", "AcquireFinished"]);

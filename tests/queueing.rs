@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol,
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::patient;
+use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
 
@@ -245,7 +245,7 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
 fn each_locker_and_key_has_a_queue_of_its_own() -> Outcome {
     let scenario = Scenario::new("own")?;
     let other_key = Lock::new(&scenario.locker, "another", NEVER_POLLS)?;
-    let other_locker = Locker::open(&scenario.server.url())?;
+    let other_locker = opened(&scenario.server.url())?;
     let elsewhere = Lock::new(&other_locker, &scenario.key.key, NEVER_POLLS.poll_interval(millis(5)))?;
     let held = scenario.lock(NEVER_POLLS)?.lock()?;
     let waiting = waiter(scenario.lock(NEVER_POLLS)?);

@@ -10,7 +10,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::{Scenario, impatient};
+use crate::support::scenario::{Scenario, impatient, opened};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -119,7 +119,7 @@ fn a_server_with_too_many_clients() -> Outcome {
         }
     }
     drop(taken);
-    let held = Lock::new(&Locker::open(&target.url)?, "report", expiring())?.lock();
+    let held = Lock::new(&opened(&target.url)?, "report", expiring())?.lock();
     drop(held?);
     Ok(())
 }

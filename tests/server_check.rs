@@ -10,7 +10,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, impatient};
+use crate::support::scenario::{Scenario, impatient, opened};
 use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -52,7 +52,7 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     let replica =
         RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
     let proxy = Proxy::playing(Played::V2_4, replica.address())?;
-    let locker = Locker::open(&proxy.url())?;
+    let locker = opened(&proxy.url())?;
     let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
     let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { of, .. }), .. } = &error
     else {
@@ -135,7 +135,7 @@ fn servers_that_are_too_old_and_do_not_reply_take_one_time_out() -> Outcome {
 fn a_server_is_checked_once_for_each_connection() -> Outcome {
     let scenario = Scenario::set()?;
     let key = scenario.target.key("asked");
-    let lock = Lock::new(&Locker::open(&scenario.proxy.url())?, &key.key, expiring())?;
+    let lock = Lock::new(&opened(&scenario.proxy.url())?, &key.key, expiring())?;
     for _ in 0..5 {
         lock.try_with(|_| Ok::<_, Error>(()))?;
     }

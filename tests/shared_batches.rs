@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Lock, Locker};
+use setnx_lock::Lock;
 
 use crate::servers::{Played, Position, Proxy};
 use crate::support::load_threads::{LoadThreads, Tolerance};
 use crate::support::notified::{connection, until};
+use crate::support::scenario::patient;
 use crate::support::{Load, Outcome, RedisServer, Target, Variant, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -47,8 +48,7 @@ fn under_load_batches_are_shared_on_every_version() -> Outcome {
     let versions = Played::ALL.map(|version| Proxy::playing(version, server.address()));
     for proxy in versions.into_iter().chain([Proxy::before(server.address())]) {
         let proxy = proxy?;
-        let (locker, _load_threads) =
-            Load::Contended.open(Locker::builder(&proxy.url())?, Tolerance::Strict)?;
+        let (locker, _load_threads) = Load::Contended.open(patient(&proxy.url())?, Tolerance::Strict)?;
         let lock = Lock::new(&locker, "batches", expiring())?;
         lock_until(&lock, &proxy, "commands at the head of a batch, and behind it", |positions| {
             let first = positions.iter().filter(|position| position.place == 1 && position.of > 1).count();
@@ -85,8 +85,7 @@ fn under_load_batches_are_shared_on_a_server_without_a_proxy() -> Outcome {
 fn unpipelined_batches_have_one_command() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let (locker, _) =
-        Load::Unpipelined.open(Locker::builder(&proxy.url())?.pool_size(1), Tolerance::Strict)?;
+    let (locker, _) = Load::Unpipelined.open(patient(&proxy.url())?.pool_size(1), Tolerance::Strict)?;
     let _load_threads = LoadThreads::around(&locker, Tolerance::Strict);
     let lock = Lock::new(&locker, "batches", expiring())?;
     lock_until(&lock, &proxy, "many commands", |positions| {

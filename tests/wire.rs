@@ -9,6 +9,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::servers::{Played, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
+use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -29,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outcome {
     let server = RedisServer::start()?;
     let monitor = Monitor::on(&server)?;
-    let locker = Locker::open(&server.url())?;
+    let locker = opened(&server.url())?;
     for options in [expiring(), LockOptions::held_until_released()] {
         let lock = Lock::new(&locker, "pair", options)?;
         for _ in 0..10 {
@@ -120,6 +121,8 @@ fn classic_sends_four_commands_only() -> Outcome {
 fn watched_and_ttl_send_their_transactions() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
+    // A second more than the expiration, in milliseconds.
+    let ttl = (LONG.as_millis() + 1000).to_string();
     for (protocol, first) in [(Protocol::Watched, "SETNX"), (Protocol::Ttl, "SET")] {
         let target = target.with(protocol);
         let key = target.key("transactions");
@@ -129,7 +132,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
         let commands = monitor.recorded(&server)?;
         assert_eq!(names(&commands), [first, "WATCH", "GET", "MULTI", "DEL", "EXEC"]);
         let arguments: Vec<&str> = commands[0][3..].iter().map(String::as_str).collect();
-        assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000", "NX"][..] } else { &[] });
+        assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl, "NX"] } else { Vec::new() });
 
         key.set("1895000000.5");
         let monitor = Monitor::on(&server)?;
@@ -142,7 +145,7 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
         let commands = monitor.recorded(&server)?;
         assert_eq!(names(&commands), [first, "GET", "WATCH", "GET", "MULTI", "SET", "EXEC"]);
         let arguments: Vec<&str> = commands[5][3..].iter().map(String::as_str).collect();
-        assert_eq!(arguments, if protocol == Protocol::Ttl { &["PX", "61000"][..] } else { &[] });
+        assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl] } else { Vec::new() });
     }
     Ok(())
 }
@@ -180,19 +183,19 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
 fn auto_is_classic_on_2_0() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_0, server.address())?;
-    assert_auto_is(Protocol::Classic, &Locker::open(&proxy.url())?, &server, &proxy)
+    assert_auto_is(Protocol::Classic, &opened(&proxy.url())?, &server, &proxy)
 }
 
 fn auto_is_watched_on_2_4() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::playing(Played::V2_4, server.address())?;
-    assert_auto_is(Protocol::Watched, &Locker::open(&proxy.url())?, &server, &proxy)
+    assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)
 }
 
 fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    assert_auto_is(Protocol::Watched, &Locker::open(&proxy.url())?, &server, &proxy)?;
+    assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)?;
 
     let unchecked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false);

@@ -7,8 +7,9 @@
 #       take NAME KEY EXPIRATION TIMEOUT        -> held NAME, or after the timeout: timeout NAME TEXT
 #       give NAME                               -> given NAME, once the lock has been released
 #   NAME is any word, so that one process can hold and contend.
-#   peer.rb churn KEY FILE TOTAL EXPIRATION     prints ready, waits for a line, and counts in a file under the lock until
-#                                               TOTAL is reached -> counted N
+#   peer.rb churn PROCESSES KEY FILE TOTAL EXPIRATION
+#                                               prints ready, waits for a line, and counts in a file under the lock, in so many
+#                                               processes, until TOTAL is reached -> counted N, a line from each process
 #
 # An expiration of - is none. Killed while it holds, it is a crashed holder.
 
@@ -56,28 +57,43 @@ end
 # Reads the number, waits a moment, and writes it back: without a lock that excludes, updates are lost.
 def churn(key, file, total, expiration)
   counted = 0
-  shared = lock(key, expiration, 60)
-  puts 'ready'
-  $stdin.gets
+  shared = lock(key, expiration, 180)
   loop do
     number = shared.lock do
       number = File.read(file).to_i
-      if number < Integer(total)
+      if number < total
         sleep 0.002
         File.write(file, (number + 1).to_s)
         counted += 1
       end
       number
     end
-    break if number >= Integer(total)
+    break if number >= total
 
     sleep rand * 0.008
   end
   puts "counted #{counted}"
 end
 
+# Forks, since loading Ruby takes longer than counting.
+def churn_in(processes, *arguments)
+  start, started = IO.pipe
+  children = Array.new(processes) do
+    fork do
+      started.close
+      start.read
+      churn(*arguments)
+    end
+  end
+  puts 'ready'
+  $stdin.gets
+  started.close
+  exit(children.all? { |child| Process.wait2(child).last.success? })
+end
+
 case ARGV
 in ['serve'] then serve
-in ['churn', key, file, total, expiration] then churn(key, file, total, expiration)
-else abort 'usage: peer.rb serve | churn KEY FILE TOTAL EXPIRATION'
+in ['churn', processes, key, file, total, expiration]
+  churn_in(Integer(processes), key, file, Integer(total), expiration)
+else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE TOTAL EXPIRATION'
 end

@@ -53,7 +53,7 @@ fn an_expired_lock_is_not_taken_over_within_the_margin(target: &Target) -> Outco
     let past = format!("{:?}", now - 5.0);
     key.set(&past);
     let text = target
-        .lock(&key, expiring().takeover_margin(LONG).timeout(millis(20)))
+        .lock(&key, expiring().takeover_margin(millis(60_000)).timeout(millis(20)))
         .lock()
         .expect_err("within the margin")
         .to_string();

@@ -4,8 +4,9 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
-use setnx_lock::{Error, Lock, Locker};
+use setnx_lock::{Error, Lock};
 
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests =
@@ -41,7 +42,7 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
 
 fn eight_threads_on_a_pool_of_one_lose_no_update(target: &Target) -> Outcome {
     let key = target.key("pool-of-one");
-    let locker = target.variant.load.pipelining(Locker::builder(&target.url)?.pool_size(1).build()?);
+    let locker = target.variant.load.pipelining(patient(&target.url)?.pool_size(1).build()?);
     let lock = target.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
     let (counted, expected) = count(vec![lock; 8], 20)?;
     assert_eq!(counted, expected);

@@ -39,15 +39,15 @@ pub(crate) type Outcome = Result<(), Failed>;
 pub(crate) type Test = fn() -> Outcome;
 
 /// Much longer than anything here takes: for waits that must not end by themselves.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 pub(crate) fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
-/// Options with a lease that no test outlives by accident.
+/// Options with a lease that no test outlives by accident, and a timeout that no pause of a busy machine exceeds.
 pub(crate) fn expiring() -> LockOptions {
-    LockOptions::expiring_after(LONG)
+    LockOptions::expiring_after(LONG).timeout(LONG)
 }
 
 /// Names the functions of one part of the suite. The compiler reports a forgotten one as dead code.

@@ -3,9 +3,10 @@
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver};
 use std::time::Duration;
-use std::{env, fmt, io, thread};
+use std::{env, fmt, io, iter, thread};
 
 use setnx_lock::Version;
 
@@ -79,20 +80,36 @@ impl Gem {
 
     /// Returns a command that runs a script of `compat/ruby`. A real gem keeps the version that the environment names.
     pub(crate) fn ruby(self, script: &str, url: &str) -> Command {
+        if env::var_os(LIB).is_none() {
+            let mut ruby = self.port(script);
+            ruby.env("REDIS_URL", url);
+            return ruby;
+        }
         let mut ruby = Command::new("ruby");
         ruby.arg(folder().join(script)).env("REDIS_URL", url);
-        if env::var_os(LIB).is_none() {
-            ruby.env(VERSION, self.0);
-        }
         ruby
     }
 
     /// Returns a command that runs a script of `compat/ruby` with the port, also where the environment names a real gem.
     pub(crate) fn port(self, script: &str) -> Command {
         let mut ruby = Command::new("ruby");
-        ruby.arg(folder().join(script)).env(VERSION, self.0).env_remove(LIB);
+        ruby.args(load_path()).arg(folder().join(script)).env(VERSION, self.0).env_remove(LIB);
         ruby
     }
+}
+
+/// Returns arguments with which Ruby finds its Redis client without its package manager, whose start takes as long as its own. None where
+/// that is not known: then Ruby itself says what is missing.
+fn load_path() -> &'static [String] {
+    static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
+    ARGUMENTS.get_or_init(|| {
+        let script = "require 'redis'; puts $LOAD_PATH";
+        let output = Command::new("ruby").args(["-e", script]).output().ok();
+        let Some(output) = output.filter(|output| output.status.success()) else { return Vec::new() };
+        let folders = String::from_utf8_lossy(&output.stdout);
+        let folders = folders.lines().map(|folder| format!("-I{folder}"));
+        iter::once("--disable=gems".to_owned()).chain(folders).collect()
+    })
 }
 
 impl fmt::Display for Gem {

@@ -78,6 +78,11 @@ pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(url)?.connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG))
 }
 
+/// Opens a locker with such time-outs.
+pub(crate) fn opened(url: &str) -> Result<Locker, Error> {
+    patient(url)?.build()
+}
+
 /// Returns a port that refuses connections until the process ends. A port that is merely free could be the next server's.
 pub(crate) fn closed_port() -> io::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
@@ -90,7 +95,7 @@ pub(crate) fn closed_port() -> io::Result<u16> {
 
 /// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
 /// than a reply takes on a busy machine.
-pub(crate) const BRIEF: Duration = Duration::from_secs(2);
+pub(crate) const BRIEF: Duration = Duration::from_secs(5);
 
 /// Returns a builder of a locker with short time-outs.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {

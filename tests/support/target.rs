@@ -207,8 +207,7 @@ impl Target {
         assert_eq!(key.value(), None);
 
         key.set(PAST);
-        let unchecked =
-            self.variant.load.pipelining(Locker::builder(&self.url)?.skip_server_check().build()?);
+        let unchecked = self.variant.load.pipelining(patient(&self.url)?.skip_server_check().build()?);
         let lock = Lock::new(&unchecked, &key.key, expiring().protocol(self.protocol))?;
         let error = lock.lock().expect_err("the server is too old");
         assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
