@@ -9,8 +9,8 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager, Protocol};
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, closed_port, opened};
-use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
+use crate::support::scenario::{Scenario, closed_port, opened, patient};
+use crate::support::{Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -199,7 +199,7 @@ fn a_long_value_is_cut() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     // Transferring the value may take a while.
-    let locker = Locker::builder(&server.url())?.command_timeout(LONG).build()?;
+    let locker = patient(&server.url())?.build()?;
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let key = target.key("long-value");
         for value in ["x", "\u{200b}", "\n"] {

@@ -8,7 +8,7 @@ use setnx_lock::{Event, Lock, LockOptions, Observe, Protocol};
 
 use crate::servers::Fault;
 use crate::support::scenario::{Scenario, opened};
-use crate::support::{Outcome, expiring, millis, tests};
+use crate::support::{LONG, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -120,7 +120,7 @@ fn lost_replies_and_failed_releases() -> Outcome {
 
 fn a_grant_after_the_lease() -> Outcome {
     let scenario = Scenario::set()?;
-    let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)))?;
+    let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(200)).timeout(LONG))?;
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(300)));
     assert!(lock.try_lock()?.is_none());
     assert_eq!(events.lines(), ["LateGrant", "AcquireFailed"]);
@@ -129,14 +129,14 @@ fn a_grant_after_the_lease() -> Outcome {
 
 fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
     let scenario = Scenario::set()?;
-    let brief = LockOptions::expiring_after(millis(10));
+    let brief = LockOptions::expiring_after(millis(200)).timeout(LONG);
     for (protocol, released) in [
         (Protocol::Classic, "Released Expired, outlived its lease"),
         (Protocol::Watched, "Released Released { certified: true }, outlived its lease"),
     ] {
         let (lock, events) = observed(&scenario, brief.protocol(protocol))?;
         let held = lock.lock()?;
-        std::thread::sleep(millis(20));
+        std::thread::sleep(millis(210));
         drop(held);
         assert_eq!(events.lines().last().map(String::as_str), Some(released));
         lock.clear()?;

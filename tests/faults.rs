@@ -375,6 +375,7 @@ fn replies_that_are_too_slow_together(load: Load) -> Outcome {
     key.set("1895000000.5");
     let locker = scenario.open(Locker::builder(&scenario.proxy.url())?.command_timeout(millis(1000)));
     let lock = Lock::new(&locker, &key.key, expiring())?;
+    until("connected", || lock.state().is_ok());
     // Each reply alone would be in time, both together are not: the second has only the time that the first has left.
     scenario.proxy.next("SETNX", Fault::AnswerLate(millis(700)));
     scenario.proxy.next("GET", Fault::AnswerLate(millis(700)));

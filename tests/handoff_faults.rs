@@ -4,14 +4,14 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Protocol, Release};
 
 use crate::handoffs::{
     FOREIGN, HANDED_OFF, QUEUED, Scenario, assert_cancelled, successor, write_as_takeover_loser,
 };
 use crate::servers::{Fault, Hold};
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::assert_nothing_sent_twice;
+use crate::support::scenario::{assert_nothing_sent_twice, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Load, Outcome, assert_says, load, millis, tests};
 
@@ -179,7 +179,7 @@ const TAKES_OVER_LATE: LockOptions = QUEUED.takeover_margin(LONG);
 
 fn the_lease_passes_in_a_wait_for_a_connection(protocol: Protocol, load: Load) -> Outcome {
     let scenario = Scenario::under_load(protocol, load)?;
-    let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG);
+    let builder = patient(&scenario.proxy.url())?.pool_size(1);
     let locker = load.pipelining(builder.build()?);
     let lock = |options: LockOptions| Lock::new(&locker, &scenario.key.key, options.protocol(protocol));
     let cancel_token = CancelToken::new();

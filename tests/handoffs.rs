@@ -141,7 +141,7 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
 fn an_expired_lease_is_not_handed_off(protocol: Protocol) -> Outcome {
     for overwritten in [false, true] {
         let scenario = Scenario::new(protocol)?;
-        let held = scenario.lock(LockOptions::expiring_after(millis(300)).handoff(9)).lock()?;
+        let held = scenario.lock(LockOptions::expiring_after(millis(300)).timeout(LONG).handoff(9)).lock()?;
         // Its margin keeps it from taking over meanwhile.
         let cancel_token = CancelToken::new();
         let successor = successor(&scenario.lock(QUEUED.takeover_margin(LONG)).cancelled_by(&cancel_token));

@@ -65,7 +65,7 @@ fn two_thousand_threads_on_one_connection() -> Outcome {
 
 /// A release has the time of one command for all that it waits for.
 fn patient_locker(server: &RedisServer) -> Result<setnx_lock::LockerBuilder, Error> {
-    Ok(Locker::builder(&server.url())?.command_timeout(LONG))
+    crate::support::scenario::patient(&server.url())
 }
 
 fn many_threads_that_release_by_transactions() -> Outcome {

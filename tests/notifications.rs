@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             releases_without_a_notification_are_found_by_polling,
             a_pool_that_cannot_listen_is_refused,
             a_pool_of_one_connection_is_enough,
+            a_time_limit_of_any_length_can_listen,
         ],
     )
 }
@@ -268,5 +269,16 @@ fn a_pool_of_one_connection_is_enough() -> Outcome {
     }
     Counting::with(&locks).assert_complete();
     until_listening(&server, 0);
+    Ok(())
+}
+
+fn a_time_limit_of_any_length_can_listen() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = Locker::builder(&server.url())?.command_timeout(std::time::Duration::MAX).build()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?);
+    until_listening(&server, 1);
+    drop(held);
+    drop(waiter.came()?);
     Ok(())
 }

@@ -13,7 +13,7 @@ use crate::servers::{Asked, Played, Proxy};
 use crate::support::contention::{
     assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
 };
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, patient};
 use crate::support::staged::staged;
 use crate::support::{LONG, Outcome, RedisServer, Target, Variant, expiring, tests};
 
@@ -267,7 +267,7 @@ fn every_protocol_in_every_variant_loses_no_update() -> Outcome {
     const ROUNDS: usize = 6;
     let server = Arc::new(RedisServer::start()?);
     for target in Target::of(&server).in_every_mode_of_waiting() {
-        let locker = Locker::builder(&server.url())?.pool_size(2).command_timeout(LONG).build()?;
+        let locker = patient(&server.url())?.pool_size(2).build()?;
         let keys = ["a", "b", "c"].map(|name| target.key(name));
         let inside = keys.each_ref().map(|_| AtomicBool::new(false));
         let count = AtomicUsize::new(0);

@@ -20,7 +20,7 @@ use crate::support::contention::{
 };
 use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -272,7 +272,7 @@ fn a_server_that_freezes() -> Outcome {
 fn releases_that_wait_longer_than_their_leases() -> Outcome {
     let scenario = Scenario::set()?;
     let locker = with_one_connection(&scenario.proxy.url());
-    let brief = LockOptions::expiring_after(millis(700));
+    let brief = LockOptions::expiring_after(millis(700)).timeout(LONG);
     let names: Vec<String> = (0..THREADS).map(|n| format!("own:{n}")).collect();
     let held: Vec<_> = names
         .iter()
@@ -309,7 +309,7 @@ fn a_server_with_too_many_clients() -> Outcome {
     const ROUNDS: usize = 10;
     let server = RedisServer::start()?;
     // The first command of a new connection is refused. It is not the INFO of the server check.
-    let builder = Locker::builder(&server.url())?.skip_server_check().pool_size(3).command_timeout(LONG);
+    let builder = patient(&server.url())?.skip_server_check().pool_size(3);
     let locker = builder.build()?;
     assert!(!Lock::new(&locker, "own:0", expiring())?.exists()?);
     let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Event, Observe};
+use setnx_lock::{Error, Event, Lock, Observe};
 
 use crate::support::contention::{LostReplies, assert_nothing_sent_by_two, contention, pairs};
 use crate::support::scenario::Scenario;
@@ -16,7 +16,12 @@ use crate::support::{LONG, Outcome, expiring, log_capture, millis, tests};
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "pipelining_leaders",
-        tests![a_leader_that_stalls, a_leader_that_panics, a_leader_that_finds_too_many_clients],
+        tests![
+            a_leader_that_stalls,
+            a_leader_that_panics,
+            a_panic_before_the_reply_is_read,
+            a_leader_that_finds_too_many_clients,
+        ],
     )
 }
 
@@ -151,6 +156,24 @@ fn a_leader_that_panics() -> Outcome {
     keys.sort();
     assert_eq!(lost_replies.keys().iter().collect::<Vec<_>>(), keys);
     assert_nothing_sent_by_two(&scenario.proxy);
+    Ok(())
+}
+
+fn a_panic_before_the_reply_is_read() -> Outcome {
+    let scenario = Scenario::set()?;
+    let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
+        if packed.commands()[0][1] == "first" {
+            inner.send_packed_command(packed.bytes)?;
+            resume_unwind(Box::new(PANIC.to_owned()));
+        }
+        packed.carry(inner, replies)
+    });
+    let lock = |key: &str| Lock::new(&locker, key, expiring());
+    let first = lock("first")?;
+    assert!(catch_unwind(AssertUnwindSafe(|| first.try_lock())).is_err());
+    // On the same connection this SETNX would get the reply to the other.
+    let () = scenario.target.connection().set("second", "1895000000.5")?;
+    assert!(lock("second")?.try_lock()?.is_none());
     Ok(())
 }
 

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
 
 use crate::connections::works;
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, closed_port};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -26,6 +26,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_pool_that_tests_its_connections_releases_nothing_too_late,
             a_waiter_gets_a_connection_in_place_of_one_that_broke,
             a_pool_that_is_empty_for_the_whole_timeout,
+            a_pool_that_is_empty_is_waited_for_for_ever,
+            a_pool_of_connections_that_open_themselves_reports_why_they_do_not,
         ],
     )
 }
@@ -75,7 +77,8 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("release");
     let (locker, pool) = pool_of_one(&server, LONG)?;
-    let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)))?.lock()?;
+    let held =
+        Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)).timeout(LONG))?.lock()?;
     let taken = pool.get()?;
     let releasing = thread::spawn(move || held.release());
     thread::sleep(millis(400));
@@ -95,7 +98,7 @@ fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
     let mut busy = pool.get()?;
     let _: String = redis::cmd("PING").query(&mut *busy)?;
-    let held = Lock::new(&locker, "room", LockOptions::expiring_after(millis(500)))?.lock()?;
+    let held = Lock::new(&locker, "room", LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
     // The other connection is killed, and the server refuses the one that the pool opens in its place.
     let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(2).query(&mut admin)?;
     let mut other = pool.get()?;
@@ -159,7 +162,8 @@ fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
     let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
-    let held = Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)))?.lock()?;
+    let held =
+        Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
     key.set("1895000000.5");
     scenario.proxy.next("PING", Fault::AnswerLate(millis(700)));
     assert_eq!(held.release()?, Release::Expired, "the connection test outlasted the lease");
@@ -205,6 +209,44 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
         assert!(key.value().is_some());
         drop(taken);
         key.delete();
+    }
+    Ok(())
+}
+
+fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
+    let server = RedisServer::start()?;
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(millis(300));
+    let builder = r2d2::Pool::builder().max_size(1).connection_timeout(millis(300));
+    let pool = builder.build(manager.clone())?;
+    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let lock = Lock::new(&locker, "busy", expiring().wait_forever())?;
+    let taken = pool.get()?;
+    let waiting = thread::spawn(move || lock.lock().map(drop));
+    // Longer than a command may take, and than an unreachable server is waited for.
+    thread::sleep(millis(1000));
+    drop(taken);
+    waiting.join().unwrap()?;
+    Ok(())
+}
+
+fn a_pool_of_connections_that_open_themselves_reports_why_they_do_not() -> Outcome {
+    let locker = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
+        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(300));
+        let manager = Manager::new(redis::Client::open(url)?);
+        // r2d2 would test a connection by opening it.
+        Ok(Locker::with_pool(builder.test_on_check_out(false).build(manager)?))
+    };
+    let server = RedisServer::start_with("requirepass secret")?;
+    let wrong = locker(&server.url().replace("redis://", "redis://:wrong@"))?;
+    let lock = Lock::new(&wrong, "password", expiring())?;
+    assert!(matches!(lock.lock(), Err(Error::Refused { .. })), "{:?}", lock.lock());
+    let down = locker(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
+    let lock = Lock::new(&down, "down", expiring())?;
+    for acquired in [lock.try_lock(), lock.lock().map(Some)] {
+        let Err(Error::NoConnection { cause: NoConnection::Connect(_), waited, .. }) = &acquired else {
+            panic!("{acquired:?}")
+        };
+        assert!(*waited < LONG / 2, "until it is taken to be unreachable, not for the whole timeout");
     }
     Ok(())
 }

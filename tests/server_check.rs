@@ -21,6 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
             servers_that_are_too_old_and_do_not_reply_take_one_time_out,
+            a_server_that_loads_its_data_is_waited_for,
             a_server_is_checked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
             the_tests_count_on_the_versions_that_the_library_accepts,
@@ -129,6 +130,30 @@ fn servers_that_are_too_old_and_do_not_reply_take_one_time_out() -> Outcome {
     assert!(matches!(error, Error::NoConnection { .. }), "nothing was sent: {error:?}");
     // The first connection took all of the time.
     assert_eq!(proxy.names(), ["PING"]);
+    Ok(())
+}
+
+fn a_server_that_loads_its_data_is_waited_for() -> Outcome {
+    const KEYS: usize = 300;
+    // Loading takes 10 ms for each key, and other commands come in between.
+    let mut server =
+        RedisServer::start_with("key-load-delay 10000\nloading-process-events-interval-bytes 1024")?;
+    let mut connection = redis::Client::open(server.url())?.get_connection()?;
+    for n in 0..KEYS {
+        let () = redis::cmd("SET").arg(n).arg("a value of some length".repeat(10)).query(&mut connection)?;
+    }
+    let () = redis::cmd("SAVE").query(&mut connection)?;
+    server.restart()?;
+    let locker = opened(&server.url())?;
+    let lock = Lock::new(&locker, "report", expiring())?;
+    let error = lock.try_lock().expect_err("it is loading");
+    let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(refusal.kind(), RefusalKind::Loading);
+    assert!(error.is_transient() && error.to_string().contains("still loading"), "{error}");
+    lock.lock()?.release()?;
+    let keys: usize =
+        redis::cmd("DBSIZE").query(&mut redis::Client::open(server.url())?.get_connection()?)?;
+    assert_eq!(keys, KEYS);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use redis::ConnectionLike as _;
 use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Manager, Observe, Protocol, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::Scenario;
+use crate::support::scenario::{Scenario, patient};
 use crate::support::{LONG, Outcome, PAST, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
@@ -65,7 +65,7 @@ fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server).with(Protocol::Ttl);
     let key = target.key("crashed");
-    mem::forget(target.lock(&key, LockOptions::expiring_after(millis(100))).lock()?);
+    mem::forget(target.lock(&key, LockOptions::expiring_after(millis(100)).timeout(LONG)).lock()?);
     let until: f64 = key.value().expect("held").parse()?;
     // No client asks for the lock: the server removes it.
     let end = SystemTime::now() + LONG;
@@ -142,7 +142,7 @@ fn a_lock_that_outlived_its_lease_without_contention_is_released_and_certified()
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server).with(Protocol::Watched);
     let key = target.key("outlived");
-    let held = target.lock(&key, LockOptions::expiring_after(millis(20))).lock()?;
+    let held = target.lock(&key, LockOptions::expiring_after(millis(20)).timeout(LONG)).lock()?;
     thread::sleep(millis(30));
     assert!(held.ensure_held().is_err(), "the lease has passed");
     assert_eq!(held.release()?, CERTIFIED, "no other holder took the lock");
@@ -166,7 +166,7 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("faster");
         key.set(PAST);
-        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
+        let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol).timeout(Duration::ZERO))?;
         scenario.proxy.next("GET", Fault::AnswerLate(Duration::ZERO));
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
@@ -191,7 +191,7 @@ fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
     for protocol in BOTH {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("written");
-        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
+        let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
         let releasing = thread::spawn(move || held.release());
@@ -237,7 +237,7 @@ fn a_key_that_changed_before_it_was_watched_is_unwatched_first() -> Outcome {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("changed");
         key.set(PAST);
-        let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).command_timeout(LONG).build()?;
+        let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);
         let lock = Lock::new(&locker, &key.key, options)?;
         // The reply to the first GET is late: by then the key holds another value.

@@ -14,6 +14,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) needs: Protocol,
     /// When the command was decided on.
     pub(crate) decided_at: Now,
+    /// When it was first to be sent. An attempt to connect that failed since then is one that it has waited for.
+    pub(crate) waits_since: Uptime,
     /// An unreachable server is waited for until here.
     pub(crate) reachable_by: Uptime,
     /// A server that refuses connections for now is waited for until here.
@@ -43,23 +45,23 @@ pub(crate) struct Budget {
 
 impl Limits<'static> {
     /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
-    /// attempt comes at the deadline and may have to wait for a connection of the pool.
+    /// attempt comes at the deadline and may have to wait for a connection of the pool. A quarter of that time is left for the reply: a
+    /// command that got its connection in the last moment would lose its reply, and the connection with it.
     pub(crate) fn within(budget: Budget, now: Now) -> Self {
         let Budget { deadline, unreachable_timeout, command_timeout } = budget;
         let patient_until = now.uptime.after(unreachable_timeout);
         let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
             Some(deadline) => {
                 let last = deadline.after(command_timeout);
-                (patient_until.min(deadline), deadline, last, last)
+                let connected_by = deadline.after(command_timeout / 4 * 3);
+                (patient_until.min(deadline), deadline, connected_by, last)
             }
-            None => {
-                let last = now.uptime.after(unreachable_timeout.max(command_timeout));
-                (patient_until, last, last, Uptime::MAX)
-            }
+            None => (patient_until, Uptime::MAX, Uptime::MAX, Uptime::MAX),
         };
         Self {
             needs: Protocol::Classic,
             decided_at: now,
+            waits_since: now.uptime,
             reachable_by,
             accepted_by,
             connected_by,
@@ -115,5 +117,39 @@ impl StopCheck<'_> {
 impl fmt::Debug for StopCheck<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("StopCheck").field(&self.0()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn within(deadline: Option<Uptime>, now: Now) -> Limits<'static> {
+        let (unreachable_timeout, command_timeout) = (4 * SECOND, 2 * SECOND);
+        Limits::within(Budget { deadline, unreachable_timeout, command_timeout }, now)
+    }
+
+    #[test]
+    fn a_connection_comes_in_time_for_the_reply_and_all_within_the_deadline_and_a_command() {
+        let now = clock::now();
+        for timeout in [Duration::ZERO, 10 * SECOND] {
+            let deadline = now.uptime.after(timeout);
+            let limits = within(Some(deadline), now);
+            assert_eq!(limits.reachable_by, deadline.min(now.uptime.after(4 * SECOND)));
+            assert_eq!(limits.accepted_by, deadline);
+            assert_eq!(limits.connected_by, deadline.after(SECOND + SECOND / 2));
+            assert_eq!(limits.answered_by, deadline.after(2 * SECOND));
+        }
+    }
+
+    #[test]
+    fn without_a_deadline_only_an_unreachable_server_is_given_up() {
+        let now = clock::now();
+        let limits = within(None, now);
+        assert_eq!(limits.reachable_by, now.uptime.after(4 * SECOND));
+        assert_eq!([limits.accepted_by, limits.connected_by, limits.answered_by], [Uptime::MAX; 3]);
     }
 }

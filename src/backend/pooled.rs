@@ -27,8 +27,6 @@ const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 const MAX_BATCH: usize = 512;
 /// Which threads share batches at a time, so that the others sleep for longer.
 const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, share: 16 };
-/// How much less than the command time-out a leader may be willing to wait for the replies.
-const TIMEOUT_SLACK: Duration = Duration::from_millis(10);
 
 /// A backend on a pool.
 pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
@@ -114,12 +112,8 @@ where
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
-            // No command's reply may be given up sooner than its own thread would.
-            let has_time = limit >= self.command_timeout.saturating_sub(TIMEOUT_SLACK);
-            if let Some(batch) = &mut batch
-                && has_time
-            {
-                batch.fill();
+            if let Some(batch) = &mut batch {
+                batch.fill(|queued| queued.is_answered_in_time_by(&limits, now.uptime, self.command_timeout));
             }
             let others = batch.iter().flat_map(Batch::jobs);
             let outcomes = send(&mut *connection, own, others, clock::now, limit);
@@ -150,6 +144,7 @@ where
             // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
             // on another connection does not break I6.
             let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
+            self.pool.found_no_room();
             if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
                 return Err(Failure::Refused(refusal));
             }
@@ -175,7 +170,7 @@ where
             }),
             _ => self.admission.enter(),
         };
-        let job = || QueuedCommand::new(key, request, limits.needs);
+        let job = || QueuedCommand::new(key, request, limits);
         let is_contended = |threads| self.spin_policy.is_contended(threads);
         let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued(), &admitted);
         let (batch, waited) = match self.combiner.join(job, is_contended, waiting) {
@@ -250,8 +245,9 @@ where
             unreachable!("a pool of another manager does not listen")
         };
         let [_, command_timeout] = manager.timeouts();
-        let manager =
-            manager.beside_the_pool().command_timeout(command_timeout + notification::EXTRA_TIMEOUT);
+        let manager = manager
+            .beside_the_pool()
+            .command_timeout(command_timeout.saturating_add(notification::EXTRA_TIMEOUT));
         let began = clock::uptime();
         let mut connection = manager.unconnected();
         connection.connect().map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
@@ -297,6 +293,7 @@ mod tests {
         Limits {
             needs: Protocol::Classic,
             decided_at: clock::now(),
+            waits_since: clock::uptime(),
             reachable_by: answered_by,
             accepted_by: answered_by,
             connected_by: answered_by,
@@ -319,7 +316,7 @@ mod tests {
             assert_eq!(pooled.send(&key, &request, &limits, Some(batch)).unwrap().0, Reply::Integer(1));
         };
         let join = || {
-            let job = || QueuedCommand::new(&key, &request, Protocol::Classic);
+            let job = || QueuedCommand::new(&key, &request, &limits(clock::uptime().after(LONG)));
             pooled.combiner.join(
                 job,
                 |_| true,
@@ -359,7 +356,12 @@ mod tests {
     }
 
     #[test]
-    fn a_leader_with_less_time_than_others_sends_alone() {
+    fn a_leader_with_much_less_time_than_others_sends_alone() {
         assert_eq!(batches(5, DEFAULT_COMMAND_TIMEOUT / 2), [1, 5]);
+    }
+
+    #[test]
+    fn a_leader_that_has_waited_a_little_sends_for_others() {
+        assert_eq!(batches(5, DEFAULT_COMMAND_TIMEOUT * 9 / 10), [6]);
     }
 }

@@ -245,7 +245,12 @@ impl Wait<'_> {
     fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
         // A thread that gives up at its own deadline has found out nothing for those behind it.
         let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
-        if before_deadline && matches!(reason, GiveUp::Unsent | GiveUp::Io) {
+        let unreachable = match reason {
+            // A server whose connections are all in use is none that cannot be reached.
+            GiveUp::Unsent => !call.found_pool_exhausted(),
+            reason => reason == GiveUp::Io,
+        };
+        if before_deadline && unreachable {
             self.engine.note_unreachable();
         }
         let advice = match self.options.expiration {

@@ -162,6 +162,14 @@ impl<'a> Call<'a> {
         self.watched = None;
     }
 
+    /// Whether the last command was not sent because all connections were in use.
+    pub(super) fn found_pool_exhausted(&self) -> bool {
+        matches!(
+            self.last_failure,
+            Some(LastFailure::NoConnection { cause: NoConnection::PoolExhausted, .. })
+        )
+    }
+
     /// Makes the user's error: an unknown outcome comes first, then the last failure.
     pub(super) fn error(self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();

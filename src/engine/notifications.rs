@@ -164,7 +164,7 @@ impl Notifications {
         let (this, of_thread) = (Arc::clone(self), observer.clone());
         let body = move || {
             if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
-                this.end(None);
+                this.end(Some(REFUSED));
             }
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {

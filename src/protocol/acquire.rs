@@ -30,6 +30,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | `Setting` (SETNX sent; in Ttl SET NX PX) | 1 | held, if the lease has not passed (I3) |
 /// | | 0 | expiring: GET → `Reading`; else wait |
 /// | | lost | expiring: keep the lease as unresolved, GET → `Reading`; else unknown (I6) |
+/// | | not sent before its lease has passed | SETNX with a new one at once, three times in a row at most; then wait |
 /// | `Reading` (GET sent) | the value of an unresolved lease | held |
 /// | | absent | `Setting` at once, three times in a row at most; then wait |
 /// | | a time in the past, by more than the margin | Classic: GETSET → `TakingOver`; else WATCH, GET → `Confirming` |
@@ -189,7 +190,8 @@ impl Acquiring {
             (State::TakingOver { lease, judged_at }, Reply::Bulk(found)) => {
                 self.replaced(lease, judged_at, found.as_deref(), now)
             }
-            (State::TakingOver { .. }, Reply::TooLate) => self.wait(now),
+            (State::Setting(_), Reply::TooLate) if self.may_retry_immediately() => self.set(now),
+            (State::Setting(_) | State::TakingOver { .. }, Reply::TooLate) => self.wait(now),
             (State::Replacing { lease, from }, Reply::Executed(Some(_))) => {
                 self.granted(lease, Some(from), now)
             }
@@ -218,8 +220,9 @@ impl Acquiring {
     fn set(&mut self, now: Now) -> Action {
         let lease = self.new_lease(now);
         let command = Command::SetNx(self.entry(&lease));
+        let before = lease.end;
         self.state = State::Setting(lease);
-        Action::Send(Request::at_any_time(command))
+        Action::Send(Request { command, before })
     }
 
     /// A lease that begins now, with a value that no other command of this client has carried (I2).

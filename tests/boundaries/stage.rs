@@ -65,10 +65,6 @@ impl Stage {
                 key.set(PAST);
                 None
             }
-            Path::ReleaseInOneBatch => {
-                patient.lock()?.release()?;
-                Some(patient.lock()?)
-            }
             Path::Release | Path::ReleaseWithNotification | Path::Handoff => Some(patient.lock()?),
         };
         // The waiter asks the server after a hint of the release, or when the lease has passed.

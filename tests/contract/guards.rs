@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 
 use setnx_lock::{LockOptions, Release};
 
-use crate::support::{Outcome, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     a_guard_can_be_dropped_by_another_thread,
@@ -34,7 +34,7 @@ fn a_guard_can_be_dropped_by_another_thread(target: &Target) -> Outcome {
 
 fn a_drop_after_expiry_does_not_delete_the_key(target: &Target) -> Outcome {
     let key = target.key("late-drop");
-    let held = target.lock(&key, LockOptions::expiring_after(millis(50))).lock()?;
+    let held = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
     thread::sleep(millis(60));
     key.set("1895000000.5");
     drop(held);
@@ -53,7 +53,7 @@ fn a_release_of_a_cleared_lock_returns_lost(target: &Target) -> Outcome {
 
 fn a_guard_reports_its_remaining_time(target: &Target) -> Outcome {
     let key = target.key("time");
-    let held = target.lock(&key, LockOptions::expiring_after(millis(400))).lock()?;
+    let held = target.lock(&key, LockOptions::expiring_after(millis(400)).timeout(LONG)).lock()?;
     let at_first = held.remaining().expect("it expires");
     assert!(at_first <= millis(400));
     let (date, system) = (held.expires_at().unwrap(), held.expires_at_system_time().unwrap());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
 /// How long a server may take to reply to its first PING on a machine under load.
-const START_LIMIT: Duration = Duration::from_secs(30);
+const START_LIMIT: Duration = Duration::from_secs(120);
 
 /// A running server. Killed, with its folder removed, when dropped.
 #[derive(Debug)]

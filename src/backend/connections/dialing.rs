@@ -1,5 +1,6 @@
 //! Attempts to open connections to one server: how the last one failed, and when the next may begin.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,10 +14,16 @@ const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// Shared by the threads that use a pool.
 #[derive(Debug, Default)]
-pub(super) struct Dialing(Mutex<State>);
+pub(super) struct Dialing {
+    state: Mutex<State>,
+    /// Whether the last that is known is an attempt that failed, not an open connection.
+    last_failed: AtomicBool,
+}
 
 #[derive(Debug, Default)]
 struct State {
+    /// No attempt begins before, since a server without room has closed a connection.
+    left_alone_until: Uptime,
     /// When the last attempt failed and how, unless a later one succeeded.
     failure: Option<(Uptime, ConnectError)>,
     /// No attempt begins before.
@@ -28,6 +35,9 @@ impl Dialing {
     /// Returns whether an attempt may begin now, which the caller then makes. Any number may before one has failed.
     pub(super) fn begin(&self, now: Uptime) -> bool {
         let mut state = self.lock();
+        if now < state.left_alone_until {
+            return false;
+        }
         if state.failure.is_some() {
             if now < state.next_attempt {
                 return false;
@@ -44,12 +54,32 @@ impl Dialing {
 
     /// Returns when the next attempt may begin.
     pub(super) fn next_attempt(&self) -> Uptime {
-        self.lock().next_attempt
+        let state = self.lock();
+        state.next_attempt.max(state.left_alone_until)
     }
 
     pub(super) fn succeeded(&self) {
         let mut state = self.lock();
-        *state = State { in_progress: state.in_progress - 1, ..State::default() };
+        let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
+        *state = State { left_alone_until, in_progress, ..State::default() };
+        self.last_failed.store(false, Ordering::Relaxed);
+    }
+
+    /// Notes that the server had no room for a connection that was open already.
+    pub(super) fn leave_alone(&self, now: Uptime) {
+        self.lock().left_alone_until = now.after(PAUSE);
+    }
+
+    /// Notes that there is an open connection.
+    pub(super) fn found_open(&self) {
+        if self.last_failed.load(Ordering::Relaxed) {
+            self.last_failed.store(false, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether an attempt has failed since a connection was last seen open.
+    pub(super) fn last_failed(&self) -> bool {
+        self.last_failed.load(Ordering::Relaxed)
     }
 
     pub(super) fn failed(&self, now: Uptime, error: ConnectError) {
@@ -57,6 +87,7 @@ impl Dialing {
         state.in_progress -= 1;
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
         state.failure = Some((now, error));
+        self.last_failed.store(true, Ordering::Relaxed);
     }
 
     /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
@@ -73,7 +104,7 @@ impl Dialing {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -107,6 +138,28 @@ mod tests {
         (0..3).for_each(|_| dialing.succeeded());
         assert!(!dialing.is_in_progress());
         assert!(dialing.begin(at(5111)) && dialing.begin(at(5111)));
+    }
+
+    #[test]
+    fn a_server_without_room_is_left_alone_for_a_moment_also_after_it_took_a_connection() {
+        let dialing = Dialing::default();
+        assert!(dialing.begin(at(0)));
+        dialing.leave_alone(at(10));
+        dialing.succeeded();
+        assert_eq!(dialing.next_attempt(), at(60));
+        assert!(!dialing.begin(at(59)) && dialing.begin(at(60)) && dialing.begin(at(60)));
+    }
+
+    #[test]
+    fn the_last_attempt_has_failed_until_a_connection_is_seen_open() {
+        for see in [Dialing::succeeded, Dialing::found_open] {
+            let dialing = Dialing::default();
+            assert!(dialing.begin(at(0)) && dialing.begin(at(0)));
+            dialing.failed(at(0), replica());
+            assert!(dialing.last_failed());
+            see(&dialing);
+            assert!(!dialing.last_failed());
+        }
     }
 
     #[test]

@@ -103,6 +103,10 @@ impl Handshake<'_> {
         };
         match info.role() {
             Some(Role::Replica { of }) => Err(ConnectError::Replica { of }),
+            // It answers INFO, and would refuse all commands of locks.
+            _ if info.get("loading") == Some("1") => {
+                Err(ConnectError::Refused(Refusal::new("LOADING Redis is loading the dataset in memory")))
+            }
             _ => Ok(info.version()),
         }
     }

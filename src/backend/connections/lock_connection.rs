@@ -111,7 +111,13 @@ pub(in crate::backend) fn exchange(
     limit: Duration,
 ) -> Exchange {
     let mut replies = Vec::with_capacity(count);
-    let Err(error) = connection.exchange(packed, count, limit, &mut replies) else {
+    let exchanged = {
+        let mut unfinished = Unfinished(connection, true);
+        let exchanged = unfinished.0.exchange(packed, count, limit, &mut replies);
+        unfinished.1 = false;
+        exchanged
+    };
+    let Err(error) = exchanged else {
         return Exchange { replies, ended: None };
     };
     // Of several commands it would be unknown which was refused.
@@ -123,6 +129,17 @@ pub(in crate::backend) fn exchange(
         return Exchange { replies: vec![reply], ended: None };
     }
     Exchange { replies, ended: Some(error.into()) }
+}
+
+/// An exchange on a connection. If it panics, replies may be left, which would be taken for those of the next command (I8).
+struct Unfinished<'a, C: LockConnection>(&'a mut C, bool);
+
+impl<C: LockConnection> Drop for Unfinished<'_, C> {
+    fn drop(&mut self) {
+        if self.1 {
+            self.0.invalidate();
+        }
+    }
 }
 
 /// Sends one command and returns its reply, or the server's refusal.

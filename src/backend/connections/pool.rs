@@ -73,9 +73,15 @@ impl<M: r2d2::ManageConnection> Pool<M> {
     pub(in crate::backend) fn is_connected(&self) -> bool {
         match (&self.manager, &self.store) {
             (Some(manager), _) => manager.health().open() > 0,
-            (None, Store::Shared(pool)) => pool.state().connections > 0,
+            // r2d2 counts connections that have yet to open themselves, too.
+            (None, Store::Shared(pool)) => pool.state().connections > 0 && !self.dialing.last_failed(),
             (None, Store::Own(_)) => unreachable!("the library's own pool has its own manager"),
         }
+    }
+
+    /// Notes that the server has refused a connection for lack of room after it was opened, so that not all threads open the next at once.
+    pub(in crate::backend) fn found_no_room(&self) {
+        self.dialing.leave_alone(clock::uptime());
     }
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
@@ -94,6 +100,7 @@ where
         (0..stuck).for_each(|_| limits.report.incident(Incident::ConnectionStuck));
         let Some(held) = self.permits.try_acquire() else { return self.wait(None, limits) };
         if let Some(taken) = self.store.take().filter(|taken| taken.is_connected()) {
+            self.dialing.found_open();
             // No time has passed since the command was decided on, unless r2d2 has tested the connection, or an observer was called.
             let now = if self.tests_connections() || stuck > 0 { clock::now() } else { limits.decided_at };
             return Ok((Checkout { taken, permit: held }, now));
@@ -108,8 +115,7 @@ where
     /// Waits for a connection, and has one opened where that is possible. A thread that has done so waits ahead of others, for that
     /// connection or for one that is returned.
     fn wait(&self, mut permit: Option<Permit>, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
-        let began = clock::uptime();
-        let mut wait = Wait { pool: self, limits, began, attempt: None, spare: None, waited_since: began };
+        let mut wait = Wait { pool: self, limits, attempt: None, spare: None, waited_since: clock::uptime() };
         // How many permits were returned when this thread looked for a connection in vain.
         let mut looked = None;
         loop {
@@ -139,6 +145,7 @@ where
                 continue;
             };
             if taken.is_connected() {
+                self.dialing.found_open();
                 return Ok((Checkout { taken, permit: held }, clock::now()));
             }
             if let Some(failure) = wait.failure() {
@@ -193,7 +200,6 @@ type Attempt = Arc<AtomicBool>;
 struct Wait<'a, M: r2d2::ManageConnection> {
     pool: &'a Pool<M>,
     limits: &'a Limits<'a>,
-    began: Uptime,
     /// The last attempt to connect that this thread has begun.
     attempt: Option<Attempt>,
     /// A permit without a connection, as long as none may be opened.
@@ -228,7 +234,7 @@ where
         if self.pool.is_connected() {
             return Uptime::MAX;
         }
-        let failed = self.pool.dialing.failure_since(self.began, false);
+        let failed = self.pool.dialing.failure_since(self.limits.waits_since, false);
         let foreign = self.foreign_failure().map(|_| self.limits.reachable_by);
         failed.map(|error| waits_until(&error, self.limits)).or(foreign).unwrap_or(Uptime::MAX)
     }
@@ -236,7 +242,7 @@ where
     /// Returns why r2d2 has opened no connection of another manager since this thread waits.
     fn foreign_failure(&self) -> Option<NoConnection> {
         let failure = self.pool.foreign_failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.as_ref().filter(|(when, _)| *when >= self.began).map(|(_, cause)| cause.clone())
+        failure.as_ref().filter(|(when, _)| *when >= self.limits.waits_since).map(|(_, cause)| cause.clone())
     }
 
     fn is_connecting(&self) -> bool {
@@ -247,7 +253,7 @@ where
     fn failure(&self) -> Option<Failure> {
         let now = clock::uptime();
         let over = now >= self.limits.connected_by || self.limits.stop.0();
-        let waited = now.since(self.began);
+        let waited = now.since(self.limits.waits_since);
         // While there are connections, a failure to open one more says nothing about the server.
         let connected = self.pool.is_connected();
         if let Some(cause) = self.foreign_failure()
@@ -255,7 +261,7 @@ where
         {
             return Some(Failure::NoConnection { cause, waited });
         }
-        match self.pool.dialing.failure_since(self.began, over).filter(|_| !connected) {
+        match self.pool.dialing.failure_since(self.limits.waits_since, over).filter(|_| !connected) {
             Some(error) if over || now >= waits_until(&error, self.limits) => {
                 Some(Failure::of_connecting(error, waited))
             }
@@ -273,7 +279,8 @@ where
         let Store::Shared(pool) = &self.pool.store else { return Ok(None) };
         let foreign = self.pool.manager.is_none();
         let left = self.limits.connected_by.since(clock::uptime());
-        let turn = if foreign { FOREIGN_TURN } else { TURN };
+        // Where there are connections, the wait may be ended from outside sooner.
+        let turn = if foreign && pool.state().connections == 0 { FOREIGN_TURN } else { TURN };
         match pool.get_timeout(left.min(turn)) {
             Ok(connection) => return Ok(Taken::Shared(connection).unless_suspect()),
             Err(error) if foreign => self.note_foreign_failure(&error.to_string()),
@@ -287,7 +294,7 @@ where
         let mut failure = self.pool.foreign_failure.lock().unwrap_or_else(PoisonError::into_inner);
         let now = clock::uptime();
         match &mut *failure {
-            Some((when, _)) if *when >= self.began && !words.contains(": ") => *when = now,
+            Some((when, _)) if *when >= self.limits.waits_since && !words.contains(": ") => *when = now,
             failure => *failure = Some((now, in_words_of_r2d2(words))),
         }
     }

@@ -8,8 +8,8 @@ use redis::Value;
 use crate::backend::codec;
 use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
-use crate::backend::limits::{Incident, Report};
-use crate::clock::Now;
+use crate::backend::limits::{Incident, Limits, Report};
+use crate::clock::{Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
@@ -24,12 +24,27 @@ pub(in crate::backend) struct QueuedCommand {
     replies: usize,
     /// A server that is known to be too old for this protocol gets nothing sent.
     needs: Protocol,
+    /// Until when its own thread would wait for the reply.
+    answered_by: Uptime,
 }
 
 impl QueuedCommand {
-    pub(in crate::backend) fn new(key: &Key, request: &Request, needs: Protocol) -> Self {
+    pub(in crate::backend) fn new(key: &Key, request: &Request, limits: &Limits<'_>) -> Self {
         let (packed, replies) = codec::packed(key, &request.command);
-        Self { key: key.clone(), request: request.clone(), packed, replies, needs }
+        let (needs, answered_by) = (limits.needs, limits.answered_by);
+        Self { key: key.clone(), request: request.clone(), packed, replies, needs, answered_by }
+    }
+
+    /// Whether a thread with these limits waits for its reply about as long as its own thread would, for which a command may take
+    /// `command_timeout`. Less than a quarter of that is no difference: commands that wait together have limits that are close together.
+    pub(in crate::backend) fn is_answered_in_time_by(
+        &self,
+        leader: &Limits<'_>,
+        now: Uptime,
+        command_timeout: Duration,
+    ) -> bool {
+        let at_most = now.after(command_timeout);
+        self.answered_by.min(at_most) <= leader.answered_by.min(at_most).after(command_timeout / 4)
     }
 
     /// Whether it may still be sent, and to this server. If not, its own thread finds out why.
@@ -218,6 +233,7 @@ fn hung_up() -> TransportError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::backend::Budget;
     use crate::backend::connections::fake::{FakeConnection, closed, late, refused};
     use crate::clock;
     use crate::protocol::Entry;
@@ -238,7 +254,10 @@ mod tests {
     }
 
     fn queued(name: &str, command: Command, before: Option<End>, needs: Protocol) -> QueuedCommand {
-        QueuedCommand::new(&Key::from(name), &Request { command, before }, needs)
+        let budget =
+            Budget { deadline: None, unreachable_timeout: Duration::ZERO, command_timeout: Duration::ZERO };
+        let limits = Limits { needs, ..Limits::within(budget, clock::now()) };
+        QueuedCommand::new(&Key::from(name), &Request { command, before }, &limits)
     }
 
     fn set() -> Command {

@@ -239,19 +239,20 @@ pub(crate) struct Batch<'a, J, R> {
 }
 
 impl<J, R> Batch<'_, J, R> {
-    /// Takes requests from the queue, as far as there is room; none, once it has ended.
-    pub(crate) fn fill(&mut self) {
+    /// Takes requests from the queue, up to the first that does not go with this batch, as far as there is room; none, once it has ended.
+    pub(crate) fn fill(&mut self, goes_along: impl Fn(&J) -> bool) {
         if self.ended {
             return;
         }
         let mut all = self.combiner.lock();
-        let room = self.combiner.max_batch.saturating_sub(1 + self.in_flight.len()).min(all.queue.len());
-        for request in all.queue.drain(..room) {
+        let room = self.combiner.max_batch.saturating_sub(1 + self.in_flight.len());
+        let count = all.queue.iter().take(room).take_while(|request| goes_along(&request.job)).count();
+        for request in all.queue.drain(..count) {
             *request.lock() = Phase::InFlight;
             self.in_flight.push(request);
         }
         all.note_first();
-        self.combiner.dequeued.fetch_add(room, Ordering::Relaxed);
+        self.combiner.dequeued.fetch_add(count, Ordering::Relaxed);
     }
 
     /// The jobs of the requests in it, in the order in which they were queued.

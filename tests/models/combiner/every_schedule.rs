@@ -96,7 +96,7 @@ impl Harness {
     }
 
     fn lead(&self, job: Job, mut batch: Batch<'_, QueuedJob, JobResult>) {
-        batch.fill();
+        batch.fill(|_| true);
         batch.jobs().for_each(|queued| self.results.batched(queued.job));
         batch.jobs().filter_map(|queued| queued.gives_up_in_flight.as_ref()).for_each(Thread::unpark);
         self.results.executed(job);

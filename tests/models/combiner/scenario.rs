@@ -296,7 +296,7 @@ impl Harness {
     fn check_idle(&self) {
         let mut first =
             self.leads_at_once(|active| panic!("a batch is in progress, and {active} threads are active"));
-        first.fill();
+        first.fill(|_| true);
         assert_eq!(first.jobs().count(), 0, "a request is still queued");
         let second = self.leads_at_once(|active| {
             assert_eq!(active, 2, "another thread is still active");

@@ -87,7 +87,7 @@ impl<'a> Worker<'a> {
             Lead::TooManyClients => {
                 let results = batch.jobs().copied().map(JobResult::NotExecuted).collect();
                 self.end(&mut batch, results);
-                batch.fill();
+                batch.fill(|_| true);
                 assert_eq!(batch.jobs().count(), 0, "a batch that has ended takes requests");
             }
             _ => {}
@@ -114,7 +114,7 @@ impl<'a> Worker<'a> {
 
     fn fill(&self, batch: &mut Batch<'_, Job, JobResult>) {
         let before: Vec<_> = batch.jobs().copied().collect();
-        batch.fill();
+        batch.fill(|_| true);
         let mut jobs = batch.jobs().copied();
         assert!(
             before.iter().all(|job| jobs.next() == Some(*job)),
