@@ -1,4 +1,4 @@
-# Begin with `make demo` and `make test`. Each target first installs what it needs; see scripts/setup.
+# Begin with `make demo` and `make test`. What needs a server, Ruby or Python installs it first; see scripts/setup.
 
 CARGO ?= cargo
 # The benches are a package of their own, built into the same folder.

@@ -15,7 +15,7 @@ use crate::value::LockState;
 /// Receives the events of a locker's locks, beside the log: see [`Locker::observed_by`](crate::Locker::observed_by).
 ///
 /// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
-/// quick. A panic in it is caught and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
+/// quick. [`CarriedOutLate`](Event::CarriedOutLate) comes on the thread that sent the command for another. A panic in it is caught and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
 ///
 /// ```
 /// use setnx_lock::{Event, Locker};
@@ -120,8 +120,8 @@ pub enum Event<'a> {
         /// The command.
         command: &'static str,
     },
-    /// A broken connection of the redis crate's own type could not be closed, for want of a file descriptor perhaps. It is never used
-    /// again, and its pool has one less for as long as the program runs.
+    /// A broken connection of a pool of your own ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed; if it is the redis
+    /// crate's, for want of a file descriptor perhaps. It is never used again, and its pool has one less for as long as the program runs.
     #[non_exhaustive]
     ConnectionStuck {},
     /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. Reported once until they work

@@ -129,7 +129,7 @@ impl LockGuard {
     /// transaction that deletes this holder's value, also after the lease. Waits for the server only, at most the time of one command.
     ///
     /// With [`handoff`](crate::LockOptions::handoff) the lock passes to the next queued thread instead: by a GETSET,
-    /// or by a transaction that sets the key. With [`notify_waiters`](crate::LockOptions::notify_waiters) one more round trip leaves a
+    /// or by a transaction that sets the key. With [`notify_waiters`](crate::LockOptions::notify_waiters) two more round trips leave a
     /// notification.
     ///
     /// The gem's release at the end of a block, which reports nothing.

@@ -121,10 +121,12 @@ impl Lock {
     }
 
     /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and looks again, with a last
-    /// attempt at the deadline. Returns within the timeout and the time of one command, whatever the server does.
+    /// attempt at the deadline. Returns within the timeout and the time of one command
+    /// ([exceptions](crate::documentation::limits)).
     ///
     /// Threads that wait for one key through one [`Locker`] are queued, and the first looks for all that wait as it does; see
-    /// [`documentation::waiting`](crate::documentation::waiting). A thread that times out behind others has not asked the server.
+    /// [`documentation::waiting`](crate::documentation::waiting). A thread that times out behind others has usually not asked the
+    /// server.
     ///
     /// The gem's `lock` always takes a block.
     ///
@@ -141,7 +143,7 @@ impl Lock {
     }
 
     /// Tries once, without waiting for the holder: returns `None` if there is one. Waits for the server, and for a connection where the
-    /// pool has none to spare, up to the command time-out.
+    /// pool has none to spare, up to the command timeout.
     ///
     /// The gem's lock with `timeout: 0`, where contention is an error.
     ///

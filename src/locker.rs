@@ -83,7 +83,7 @@ impl Locker {
     /// client, or of any connection that is a [`LockConnection`]. (For a pool of `redis::Client`, your program depends on the redis
     /// crate in the version that this crate re-exports, with its feature `r2d2`.)
     ///
-    /// Time-outs are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
+    /// Timeouts are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
     /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has
     /// them. Turn `test_on_check_out` off: it costs a round trip for each command, on top of a call's time.
     #[must_use]
@@ -97,8 +97,8 @@ impl Locker {
 
     /// Returns a locker that takes its connections from a pool of `manager`, which was built with a clone of it: for a pool
     /// that you configure, or share with other work. Unlike [`with_pool`](Self::with_pool) it keeps to the
-    /// manager's time-outs, and reports at once and in full why a connection could not be opened. A call retries while the server is
-    /// unreachable for the pool's `connection_timeout`.
+    /// manager's timeouts, and reports in full why a connection could not be opened: at once where the server refuses it, as for a wrong
+    /// password. A call retries while the server is unreachable for the pool's `connection_timeout`.
     ///
     /// ```no_run
     /// use setnx_lock::{Locker, Manager};
@@ -120,7 +120,7 @@ impl Locker {
     /// Print the report to read it, and look at [`ServerReport::warnings`].
     ///
     /// Retries while the server is unreachable as a call on a lock does
-    /// ([`unreachable_timeout`](LockerBuilder::unreachable_timeout)), and waits at most a command time-out for each
+    /// ([`unreachable_timeout`](LockerBuilder::unreachable_timeout)), and waits at most a command timeout for each
     /// reply. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and
     /// TIME, on a key of its own named `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an
     /// expiry time and watched for up to a second. One connection of the pool is in use meanwhile, and closed then.
@@ -185,11 +185,10 @@ impl Locker {
     /// With it on, commands that several threads want sent at the same moment are pipelined together: one thread sends them over
     /// one connection, and hands out the replies. A lone command is never delayed: up to four threads use a connection each, as without
     /// it (fewer where the pool has fewer), and send the same bytes in the same order. Beyond that, a command is queued
-    /// while others are under way; when no queued command has been sent for 0.15 ms, its thread sends it alone. Of more than 256 threads
-    /// that send commands all the time, some wait outside for half of their time at most, so that the others need not sleep. On a machine
-    /// of two cores
-    /// with the server on the same, eight threads that lock different keys get 1.4 times as much done as raw commands with a connection
-    /// each, 64 get 3.6 times ([`documentation::performance`](crate::documentation::performance)).
+    /// while others are under way; the first of the queue is sent after 0.15 ms, with those behind it, over another connection if one is
+    /// free. If more than 256 threads send commands all the time, some SETNX commands wait until they are admitted to the queue, at most
+    /// for half of the time that the call may wait for a connection. On a machine of two cores with the server on the same, eight threads
+    /// that lock different keys get 1.4 times as much done as raw commands with a connection each, 64 get 3.6 times ([`documentation::performance`](crate::documentation::performance)).
     ///
     /// Each command keeps its own outcome, and each thread its own time limits, but that a reply may come up to 50 ms later. If the
     /// thread that sent the command does not return by then, the outcome is unknown, as after a lost reply; its later result

@@ -56,7 +56,7 @@ pub enum Protocol {
     /// [`Watched`](Self::Watched) where the server reported version 2.2 or later when the connection was opened, else
     /// [`Classic`](Self::Classic): on older servers, and where the version is unknown, as on connections of
     /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call. Where the server then
-    /// refuses WATCH, since this user may not send it, a takeover or a release goes on by the rules of Classic.
+    /// refuses WATCH or MULTI, since this user may not send it, a takeover or a release goes on by the rules of Classic.
     ///
     /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crashed Watched or Classic
     /// holder, eight such programs let two of themselves have the lock at once in 9 of 25 rounds, after a Ttl holder in none of 25.

@@ -43,9 +43,9 @@ pub(crate) enum Command {
     Get,
     GetSet(Vec<u8>),
     Del,
-    /// WATCH and GET. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
+    /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
     WatchGet,
-    /// MULTI, the change, EXEC, on the connection that watches: carried out only if no client has written the key since.
+    /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
     Exec(Change),
 }
 

@@ -217,8 +217,8 @@ fn builders_that_make_no_sense() -> Outcome {
     let zero = Duration::ZERO;
     for (builder, words) in [
         (builder.clone().pool_size(0), "at least one"),
-        (builder.clone().connect_timeout(zero), "time-out of zero"),
-        (builder.clone().command_timeout(zero), "time-out of zero"),
+        (builder.clone().connect_timeout(zero), "timeout of zero"),
+        (builder.clone().command_timeout(zero), "timeout of zero"),
     ] {
         let error = builder.build().expect_err("refused at once");
         assert!(

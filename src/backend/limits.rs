@@ -22,7 +22,7 @@ pub(crate) struct Limits<'a> {
     pub(crate) accepted_by: Uptime,
     /// A connection that is in use, or is being opened, is waited for until here.
     pub(crate) connected_by: Uptime,
-    /// The reply is waited for until here, where the connection knows time-outs.
+    /// The reply is waited for until here, where the connection knows timeouts.
     pub(crate) answered_by: Uptime,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: StopCheck<'a>,

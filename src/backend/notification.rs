@@ -77,7 +77,7 @@ fn refusal(replies: Vec<Value>) -> Option<Refusal> {
 pub(super) struct BlpopListener(Connection);
 
 impl BlpopListener {
-    /// Waits on this connection, whose time-out is longer than a BLPOP waits.
+    /// Waits on this connection, whose timeout is longer than a BLPOP waits.
     pub(super) fn on(connection: Connection) -> Result<Self, Failure> {
         match connection.server_version().filter(|version| *version < NEEDS) {
             Some(version) => Err(Failure::TooOld(version)),

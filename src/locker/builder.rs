@@ -1,4 +1,4 @@
-//! What a locker is built with: the pool, the time-outs, and the checks of the server.
+//! What a locker is built with: the pool, the timeouts, and the checks of the server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,9 +59,10 @@ impl LockerBuilder {
     }
 
     /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
-    /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. Calls that do not
-    /// wait, as [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), never retry. A
-    /// server that refuses for now, since it is loading its data or has too many clients, is waited for up to the call's timeout.
+    /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. A server that
+    /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout. Calls
+    /// that do not wait, as [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), do not
+    /// retry; while other connections of the pool are open they wait for one of those, within the time of a command.
     pub fn unreachable_timeout(self, limit: Duration) -> Self {
         Self { unreachable_timeout: limit, ..self }
     }
@@ -89,7 +90,7 @@ impl LockerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Builder`] for a pool of no connections, or a time-out of zero. With
+    /// [`Error::Builder`] for a pool of no connections, or a timeout of zero. With
     /// [`max_clock_difference`](Self::max_clock_difference) also [`Error::Clocks`], and [`Error::Inspection`] if the server cannot be
     /// inspected.
     pub fn build(self) -> Result<Locker, Error> {
@@ -124,6 +125,6 @@ impl LockerBuilder {
         self.manager
             .timeouts()
             .contains(&Duration::ZERO)
-            .then_some("a time-out of zero leaves no time for anything; give it some milliseconds at least")
+            .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
 }

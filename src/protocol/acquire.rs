@@ -33,14 +33,14 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | | not sent before its lease has passed | SETNX with a new one at once, three times in a row at most; then wait |
 /// | `Reading` (GET sent) | the value of an unresolved lease | held |
 /// | | absent | `Setting` at once, three times in a row at most; then wait |
-/// | | a time in the past, by more than the margin | Classic: GETSET → `TakingOver`; else WATCH, GET → `Confirming` |
+/// | | a time in the past, by more than the margin | Classic: GETSET → `TakingOver`; else WATCH, GET, MULTI → `Confirming` |
 /// | | anything else | wait |
 /// | | lost | GET again, or wait |
 /// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), or absent | held |
 /// | | anything else | the takeover is lost, and the winner's value is overwritten; wait |
 /// | | lost | GET → `Reading`; our bytes there do not prove that the takeover succeeded |
 /// | | not sent in time | wait: what was read may no longer be true |
-/// | `Confirming` (WATCH, GET sent) | a time in the past | MULTI, SET, EXEC → `Replacing` |
+/// | `Confirming` (WATCH, GET, MULTI sent) | a time in the past | SET, EXEC → `Replacing` |
 /// | | anything else, or lost | as in `Reading` |
 /// | `Replacing` (EXEC sent) | carried out | held |
 /// | | not carried out | another client was faster, nothing was overwritten: GET → `Reading`, three times in a row at most |

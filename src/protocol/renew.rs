@@ -52,7 +52,7 @@ impl Found {
 /// | start | no expiration, old and new | renewed: there is nothing that could pass |
 /// | | only one of them has an expiration | not renewed |
 /// | | lease passed | not renewed |
-/// | | Classic | GETSET → `Swapping`; Watched and Ttl: WATCH, GET → `Replacing` |
+/// | | Classic | GETSET → `Swapping`; Watched and Ttl: WATCH, GET, MULTI → `Replacing` |
 /// | `Swapping` | our own bytes, a time close to ours, or absent | renewed |
 /// | | anything else | lost; another's value is overwritten, as by a loser of the classic takeover |
 /// | | refused, or not sent in time | not renewed |

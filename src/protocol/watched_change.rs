@@ -1,5 +1,5 @@
-//! The rules of changing a key by a transaction that fails if any client has written it since it was read: WATCH and GET, a judgement of
-//! what the key holds, then MULTI, the change and EXEC. Releasing and renewing both do it.
+//! The rules of changing a key by a transaction that fails if any client has written it since it was read: WATCH, GET and MULTI, a
+//! judgement of what the key holds, then the change and EXEC. Releasing and renewing both do it.
 
 use super::lease::End;
 use super::{Change, Command, GiveUp, Reply, Request};
@@ -50,13 +50,13 @@ pub(super) enum Progress {
 ///
 /// | state | reply | next |
 /// |---|---|---|
-/// | start | | WATCH, GET → `Looking` |
-/// | `Looking` | our own bytes | MULTI, change, EXEC → `Changing`: also after our lease has passed |
+/// | start | | WATCH, GET, MULTI → `Looking` |
+/// | `Looking` | our own bytes | change, EXEC → `Changing`: also after our lease has passed |
 /// | | the bytes of a loser of the classic takeover, lease not passed | the same, not proven |
 /// | | anything else | not ours |
 /// | | no reply, refused, or not sent | not looked |
 /// | `Changing` | carried out | changed |
-/// | | not carried out, since the key was written | WATCH, GET → `Looking`, three times in a row at most, then not ours |
+/// | | not carried out, since the key was written | WATCH, GET, MULTI → `Looking`, three times in a row at most, then not ours |
 /// | | refused, or not sent | refused, unsent |
 /// | | no reply | GET → `Checking`; nothing is sent again (I6) |
 /// | `Checking` | what the key holds | checked |

@@ -51,7 +51,7 @@ impl Connection {
             self.open = None;
             self.broken = false;
         }
-        // Other users of the pool get the time-out that the pool was built with.
+        // Other users of the pool get the timeout that the pool was built with.
         self.set_reply_timeout(Duration::MAX);
         if let Some(open) = &mut self.open {
             open.last_used = clock::uptime();

@@ -1,4 +1,4 @@
-//! Opening one connection: the socket with its time-outs, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
+//! Opening one connection: the socket with its timeouts, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
 
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ struct Handshake<'a> {
 
 impl Handshake<'_> {
     fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
-        // A time-out of zero would be none at all.
+        // A timeout of zero would be none at all.
         let left = self.give_up.since(clock::uptime()).max(Duration::from_millis(1));
         let reply = self.connection.set_read_timeout(Some(left));
         let reply = reply.and_then(|()| self.connection.req_command(command)).and_then(Value::extract_error);

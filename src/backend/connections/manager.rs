@@ -16,7 +16,7 @@ use crate::backend::errors::ConnectError;
 /// use it yourself to share a pool between locks and other work, or to configure the pool:
 /// [`Locker::with_managed_pool`](crate::Locker::with_managed_pool).
 ///
-/// Unlike the redis crate's own manager it sets time-outs for connecting and for each reply (2 s unless changed),
+/// Unlike the redis crate's own manager it sets timeouts for connecting and for each reply (2 s unless changed),
 /// never uses a socket again after an I/O or protocol error, and sends no `CLIENT SETINFO`, which old servers refuse. A connection opens
 /// its socket at its first command; an error closes it until it is back in the pool.
 /// On each new socket it asks the server once, by INFO, for its role and version: a replica is refused, and a protocol that the
@@ -59,7 +59,7 @@ impl Manager {
         self.with(|opener| opener.checks_server = false)
     }
 
-    /// The time-outs: for connecting, and for a command.
+    /// The timeouts: for connecting, and for a command.
     pub(crate) fn timeouts(&self) -> [Duration; 2] {
         [self.0.connect_timeout, self.0.command_timeout]
     }

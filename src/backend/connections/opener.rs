@@ -1,4 +1,4 @@
-//! How connections to one server are opened: where it is, the time-outs, and whether the server is checked.
+//! How connections to one server are opened: where it is, the timeouts, and whether the server is checked.
 
 use std::any::Any;
 use std::fmt;
