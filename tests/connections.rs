@@ -125,7 +125,7 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
         let of_the_locker = |line: &&str| line.contains(" addr=127.0.0.1:") && !line.contains("cmd=client");
         Ok(list.lines().filter(of_the_locker).count())
     };
-    let locker = Locker::builder(&server.url())?.pool_size(3).build()?;
+    let locker = patient(&server.url())?.pool_size(3).build()?;
     assert_eq!(clients()?, 0, "opening connects to nothing");
     let lock = Lock::new(&locker, "k", expiring().timeout(LONG))?;
     for _ in 0..20 {

@@ -10,7 +10,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager, Proto
 
 use crate::servers::{Fault, Played, Proxy};
 use crate::support::scenario::{Scenario, closed_port, opened, patient};
-use crate::support::{Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
+use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -64,7 +64,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let scenario = Scenario::of(&server, None, Load::Any)?;
     let (target, proxy) = (&scenario.target, &scenario.proxy);
     let key = target.key("errors");
-    let locker = Locker::builder(&proxy.url())?.pool_size(1).build()?;
+    let locker = patient(&proxy.url())?.pool_size(1).build()?;
     let lock = |options: LockOptions| Lock::new(&locker, &key.key, options.timeout(millis(50))).unwrap();
     let failing = |url: &str, options: LockOptions| -> Result<Error, Box<dyn std::error::Error>> {
         let locker = Locker::builder(url)?.unreachable_timeout(Duration::ZERO).build()?;
@@ -292,7 +292,7 @@ fn a_long_refusal_is_cut() -> Outcome {
             "HELLO" => format!("{}?protocol=resp3", scenario.proxy.url()),
             _ => scenario.proxy.url(),
         };
-        let error = refused_at_length(&scenario, &key, command, begins, Locker::builder(&url)?)?;
+        let error = refused_at_length(&scenario, &key, command, begins, patient(&url)?)?;
         assert_short(&error);
     }
     Ok(())
@@ -315,11 +315,11 @@ fn a_password_is_in_no_text() -> Outcome {
         format!("unix://{}?pass={PASSWORD}", server.socket().display()),
     ];
     for url in urls {
-        let builder = Locker::builder(&url)?;
+        let builder = patient(&url)?;
         let locker = builder.clone().build()?;
         let lock = Lock::new(&locker, "password", expiring())?;
         let held = lock.lock()?;
-        let manager = Manager::new(redis::Client::open(url.as_str())?);
+        let manager = Manager::new(redis::Client::open(url.as_str())?).command_timeout(LONG);
         let pool = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).build_unchecked(manager.clone());
         let shared = Locker::with_managed_pool(pool, &manager);
         assert_no_password(&[

@@ -15,7 +15,9 @@ use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
-use crate::support::scenario::{BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient};
+use crate::support::scenario::{
+    BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient, patient,
+};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -388,7 +390,7 @@ fn a_lock_that_is_granted_too_late(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("late-grant");
     let lock = Lock::new(
-        &scenario.open(Locker::builder(&scenario.proxy.url())?),
+        &scenario.open(patient(&scenario.proxy.url())?),
         &key.key,
         LockOptions::expiring_after(millis(100)).timeout(LONG),
     )?;

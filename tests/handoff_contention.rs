@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Locker, Protocol};
+use setnx_lock::{Error, Lock, Protocol};
 
 use crate::events::EventLog;
 use crate::handoffs::{Scenario, for_each_protocol};
@@ -87,7 +87,7 @@ fn eight_threads_share_one_connection(protocol: Protocol) -> Outcome {
     const ROUNDS: u32 = 25;
     let scenario = Scenario::new(protocol)?;
     let events = EventLog::default();
-    let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).build()?.observed_by(events.clone());
+    let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?.observed_by(events.clone());
     let options = expiring().protocol(protocol).timeout(LONG).handoff(3);
     let lock = Lock::new(&locker, &scenario.key.key, options)?;
     let counter = Counter::default();

@@ -9,7 +9,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, closed_port, impatient, opened};
+use crate::support::scenario::{Scenario, closed_port, impatient, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -150,7 +150,7 @@ fn an_inspection_leaves_no_key_and_no_transaction() -> Outcome {
     let server = RedisServer::start()?;
     for played in Played::ALL {
         let proxy = Proxy::playing(played, server.address())?;
-        let manager = Manager::new(redis::Client::open(proxy.url())?);
+        let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(LONG);
         let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
         let locker = Locker::with_managed_pool(pool, &manager);
         for _ in 0..2 {
@@ -193,7 +193,9 @@ fn an_inspection_that_is_refused_or_cut_off_removes_its_key() -> Outcome {
 
 fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
     let server = RedisServer::start_with("user half on >pw ~* &* +@all -discard")?;
-    let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?);
+    let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?)
+        .command_timeout(LONG)
+        .command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
     let report = locker.inspect()?;
@@ -231,7 +233,7 @@ fn an_inspection_without_a_reply() -> Outcome {
 fn a_server_that_reports_its_clock_too_slowly_is_refused() -> Outcome {
     let scenario = Scenario::set()?;
     scenario.proxy.slow_down(|asked| if asked.name == "TIME" { millis(300) } else { Duration::ZERO });
-    let builder = Locker::builder(&scenario.proxy.url())?;
+    let builder = patient(&scenario.proxy.url())?;
     let error =
         builder.clone().max_clock_difference(millis(200)).build().expect_err("it may be 300 ms apart");
     let Error::Clocks { difference: Some(difference), .. } = &error else { panic!("{error:?}") };
@@ -240,7 +242,7 @@ fn a_server_that_reports_its_clock_too_slowly_is_refused() -> Outcome {
     assert!(builder.max_clock_difference(LONG).build().is_ok());
 
     let server = RedisServer::start_with("user none on >pw ~* &* +@all -time")?;
-    let builder = Locker::builder(&server.url().replace("redis://", "redis://none:pw@"))?;
+    let builder = patient(&server.url().replace("redis://", "redis://none:pw@"))?;
     let error = builder.max_clock_difference(LONG).build().expect_err("no TIME");
     assert!(error.to_string().contains("the server does not report its own; permit TIME"), "{error}");
     Ok(())

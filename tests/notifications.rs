@@ -15,7 +15,7 @@ use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
 };
-use crate::support::scenario::opened;
+use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
 
@@ -258,8 +258,8 @@ fn a_pool_that_cannot_listen_is_refused() -> Outcome {
 
 fn a_pool_of_one_connection_is_enough() -> Outcome {
     let server = RedisServer::start()?;
-    let own = Locker::builder(&server.url())?.pool_size(1).build()?;
-    let manager = Manager::new(redis::Client::open(server.url())?);
+    let own = patient(&server.url())?.pool_size(1).build()?;
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
     let shared = Locker::with_managed_pool(pool.build_unchecked(manager.clone()), &manager);
     let mut locks = Vec::new();
@@ -274,7 +274,7 @@ fn a_pool_of_one_connection_is_enough() -> Outcome {
 
 fn a_time_limit_of_any_length_can_listen() -> Outcome {
     let server = RedisServer::start()?;
-    let locker = Locker::builder(&server.url())?.command_timeout(std::time::Duration::MAX).build()?;
+    let locker = patient(&server.url())?.command_timeout(std::time::Duration::MAX).build()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?);
     until_listening(&server, 1);

@@ -10,7 +10,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Releas
 
 use crate::connections::works;
 use crate::servers::Fault;
-use crate::support::scenario::{Scenario, closed_port};
+use crate::support::scenario::{Scenario, closed_port, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -49,7 +49,9 @@ fn a_plain_pool_of_the_redis_crate() -> Outcome {
 fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {
     let server = RedisServer::start()?;
     // With a PING for each checkout, r2d2's default.
-    let pool = r2d2::Pool::builder().max_size(1).build(Manager::new(redis::Client::open(server.url())?))?;
+    let pool = r2d2::Pool::builder()
+        .max_size(1)
+        .build(Manager::new(redis::Client::open(server.url())?).command_timeout(LONG))?;
     let locker = Locker::with_pool(pool.clone());
     works(&locker, &server, "", 0)?;
     let () = pool.get()?.set("other", "work")?;
@@ -92,7 +94,7 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
 fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     let server = RedisServer::start()?;
     let mut admin = redis::Client::open(server.url())?.get_connection()?;
-    let manager = Manager::new(redis::Client::open(server.url())?);
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
     // A pool that opens its connections in advance.
     let pool = r2d2::Pool::builder().max_size(2).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
@@ -121,7 +123,7 @@ fn more_waiters_than_connections() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("waiters");
     key.set("1895000000.5");
-    let locker = Locker::builder(&server.url())?.pool_size(1).build()?;
+    let locker = patient(&server.url())?.pool_size(1).build()?;
     let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
     let waiters: Vec<_> = vec![lock; 32]
         .into_iter()
@@ -140,7 +142,9 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
     // With a password the server refuses AUTH, without one the first command.
     for (config, password) in [("requirepass secret", ":secret@"), ("", "")] {
         let server = RedisServer::start_with(&format!("maxclients 1\n{config}"))?;
-        let manager = Manager::new(redis::Client::open(format!("redis://{password}{}/", server.address()))?);
+        let manager = Manager::new(redis::Client::open(format!("redis://{password}{}/", server.address()))?)
+            .command_timeout(LONG)
+            .command_timeout(LONG);
         let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
         let pool = builder.build_unchecked(manager.clone());
         let locker = Locker::with_managed_pool(pool.clone(), &manager);

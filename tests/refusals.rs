@@ -10,7 +10,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
 
 use crate::servers::Fault;
-use crate::support::scenario::{Scenario, impatient, opened};
+use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -129,7 +129,7 @@ fn a_replica_that_takes_no_writes() -> Outcome {
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", master.port()))?;
     // Before it has the master's data it may be loading.
     let error = loop {
-        let unchecked = Locker::builder(&replica.url())?.skip_server_check().build()?;
+        let unchecked = patient(&replica.url())?.skip_server_check().build()?;
         let error = Lock::new(&unchecked, "report", expiring())?.lock().unwrap_err();
         if refused(&error) != RefusalKind::Loading {
             break error;

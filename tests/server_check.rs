@@ -10,7 +10,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Fault, Played, Proxy};
-use crate::support::scenario::{Scenario, impatient, opened};
+use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -69,7 +69,7 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     assert_eq!(proxy.names(), [""; 0], "only INFO was sent");
     assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
 
-    let unchecked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
+    let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
     let reported = unchecked.inspect()?;
     let written = proxy.names().into_iter().find(|name| ["SET", "SETNX", "GETSET"].contains(&name.as_str()));
     assert_eq!(written, None, "a replica is not written to");
@@ -87,7 +87,7 @@ fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
     let proxy = Proxy::before(server.address())?;
     // A result of an earlier check would be available before the new one.
     proxy.slow_down(|asked| if asked.name == "INFO" { millis(100) } else { Duration::ZERO });
-    let locker = Locker::builder(&proxy.url())?.pool_size(2).build()?;
+    let locker = patient(&proxy.url())?.pool_size(2).build()?;
     let lock = Lock::new(&locker, "failover", expiring().timeout(Duration::ZERO))?;
     // Opens both connections, so that one is left when the other is closed.
     thread::scope(|scope| {

@@ -5,6 +5,7 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Manager, RefusalKind};
 
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn a_transaction_that_is_refused_leaves_the_connection_usable() -> Outcome {
     let server = RedisServer::start()?;
-    let manager = Manager::new(redis::Client::open(server.url())?);
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let mut connection = pool.get()?;
     let refused = redis::pipe().atomic().cmd("SET").arg("k").query::<()>(&mut *connection);
@@ -37,7 +38,7 @@ fn a_database_that_does_not_exist_is_named_at_once_with_each_protocol() -> Outco
     let server = RedisServer::start()?;
     for protocol in ["resp2", "resp3"] {
         let url = format!("{}99?protocol={protocol}", server.url());
-        let locker = Locker::builder(&url)?.unreachable_timeout(LONG).build()?;
+        let locker = patient(&url)?.unreachable_timeout(LONG).build()?;
         let began = Instant::now();
         let error =
             Lock::new(&locker, "database", expiring().timeout(LONG))?.lock().expect_err("no such database");

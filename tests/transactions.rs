@@ -208,7 +208,7 @@ fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     let key = target.key("watched");
-    let manager = Manager::new(redis::Client::open(server.url())?);
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -272,7 +272,7 @@ fn an_observer_finds_the_connection_in_the_pool() -> Outcome {
     let scenario = Scenario::set()?;
     let key = scenario.target.key("observer");
     key.set(PAST);
-    let locker = Locker::builder(&scenario.proxy.url())?.pool_size(1).build()?;
+    let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
     let (sender, read) = mpsc::channel();
     let observed = locker.clone().observed_by(ReadsTheKey(locker, key.key.clone(), sender));
     let options = expiring().protocol(Protocol::Watched).timeout(Duration::ZERO);

@@ -9,7 +9,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::servers::{Played, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::opened;
+use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -51,7 +51,7 @@ fn an_uncontended_pair_is_setnx_and_del_and_connecting_sends_one_info() -> Outco
     assert_eq!(commands[20][2], "1");
 
     let monitor = Monitor::on(&server)?;
-    let silent = Locker::builder(&server.url())?.skip_server_check().build()?;
+    let silent = patient(&server.url())?.skip_server_check().build()?;
     Lock::new(&silent, "pair", expiring())?.with(|_| ())?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "DEL"]);
     Ok(())
@@ -96,7 +96,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
 fn classic_sends_four_commands_only() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let monitor = Monitor::on(&server)?;
-    let locker = Locker::builder(&server.url())?.skip_server_check().build()?;
+    let locker = patient(&server.url())?.skip_server_check().build()?;
     let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(millis(20));
     let lock = Lock::new(&locker, "all", brief)?;
     mem::forget(lock.lock()?); // a crashed holder
@@ -197,7 +197,7 @@ fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
     let proxy = Proxy::before(server.address())?;
     assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)?;
 
-    let unchecked = Locker::builder(&proxy.url())?.skip_server_check().build()?;
+    let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
     let pooled = Locker::with_pool(pool.build(redis::Client::open(proxy.url())?)?);
     for locker in [unchecked, pooled] {
