@@ -3,7 +3,6 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
