@@ -17,6 +17,8 @@ type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 pub(in crate::backend) struct FakeConnection {
     script: Arc<Script>,
     pub(in crate::backend) version: Option<Version>,
+    /// Whether it is suspect and cannot be closed.
+    pub(in crate::backend) is_stuck: bool,
     /// What was sent in each exchange, with the number of replies expected.
     pub(in crate::backend) sent: Arc<Mutex<Vec<(String, usize)>>>,
 }
@@ -25,7 +27,7 @@ impl FakeConnection {
     pub(in crate::backend) fn answering(
         script: impl Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), version: None, sent: Arc::default() }
+        Self { script: Arc::new(script), version: None, is_stuck: false, sent: Arc::default() }
     }
 }
 
@@ -48,7 +50,11 @@ impl LockConnection for FakeConnection {
     const PIPELINES: bool = true;
 
     fn invalidate(&mut self) -> bool {
-        true
+        !self.is_stuck
+    }
+
+    fn is_suspect(&self) -> bool {
+        self.is_stuck
     }
 
     fn server_version(&self) -> Option<Version> {

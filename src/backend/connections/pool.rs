@@ -14,7 +14,7 @@ use super::lock_connection::LockConnection;
 use super::manager::Manager;
 use super::opener;
 use super::permits::{Permit, Permits};
-use super::store::{Store, Taken};
+use super::store::{Store, Stuck, Taken};
 use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
 use crate::backend::limits::{Incident, Limits};
 use crate::clock::{self, Now, Uptime};
@@ -99,13 +99,20 @@ where
         let stuck = if limits.report.is_wanted() { self.permits.newly_retired() } else { 0 };
         (0..stuck).for_each(|_| limits.report.incident(Incident::ConnectionStuck));
         let Some(held) = self.permits.try_acquire() else { return self.wait(None, limits) };
-        if let Some(taken) = self.store.take().filter(|taken| taken.is_connected()) {
-            self.dialing.found_open();
-            // No time has passed since the command was decided on, unless r2d2 has tested the connection, or an observer was called.
-            let now = if self.tests_connections() || stuck > 0 { clock::now() } else { limits.decided_at };
-            return Ok((Checkout { taken, permit: held }, now));
+        match self.store.take() {
+            Ok(Some(taken)) if taken.is_connected() => {
+                self.dialing.found_open();
+                // No time has passed since the command was decided on, unless r2d2 has tested the connection, or an observer was called.
+                let waited = self.tests_connections() || stuck > 0;
+                let now = if waited { clock::now() } else { limits.decided_at };
+                Ok((Checkout { taken, permit: held }, now))
+            }
+            Ok(_) => self.wait(Some(held), limits),
+            Err(Stuck) => {
+                held.retire();
+                self.wait(None, limits)
+            }
         }
-        self.wait(Some(held), limits)
     }
 
     fn tests_connections(&self) -> bool {
@@ -139,10 +146,21 @@ where
             }
             looked = Some(self.permits.returned());
             let may_connect = !wait.is_connecting();
-            let Some(taken) = self.store.take().map_or_else(|| wait.for_r2d2(), |taken| Ok(Some(taken)))?
-            else {
-                permit = Some(held);
-                continue;
+            let taken = match self.store.take() {
+                Ok(None) => wait.for_r2d2()?,
+                taken => taken,
+            };
+            let taken = match taken {
+                Ok(Some(taken)) => taken,
+                Ok(None) => {
+                    permit = Some(held);
+                    continue;
+                }
+                Err(Stuck) => {
+                    held.retire();
+                    looked = None;
+                    continue;
+                }
             };
             if taken.is_connected() {
                 self.dialing.found_open();
@@ -275,8 +293,8 @@ where
     }
 
     /// Lets r2d2 make a connection, or waits some time until another user of the pool returns one.
-    fn for_r2d2(&self) -> Result<Option<Taken<M>>, Failure> {
-        let Store::Shared(pool) = &self.pool.store else { return Ok(None) };
+    fn for_r2d2(&self) -> Result<Result<Option<Taken<M>>, Stuck>, Failure> {
+        let Store::Shared(pool) = &self.pool.store else { return Ok(Ok(None)) };
         let foreign = self.pool.manager.is_none();
         let left = self.limits.connected_by.since(clock::uptime());
         // Where there are connections, the wait may be ended from outside sooner.
@@ -286,7 +304,7 @@ where
             Err(error) if foreign => self.note_foreign_failure(&error.to_string()),
             Err(_) => {}
         }
-        self.failure().map_or(Ok(None), Err)
+        self.failure().map_or(Ok(Ok(None)), Err)
     }
 
     /// r2d2 reports a cause once, after its own words and a colon, and then its own words only.
@@ -365,3 +383,6 @@ impl<M: r2d2::ManageConnection> fmt::Debug for Pool<M> {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

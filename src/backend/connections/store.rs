@@ -38,6 +38,10 @@ where
     Shared(r2d2::PooledConnection<M>),
 }
 
+/// A connection that is of no use could not be closed, so the store has a place less.
+#[derive(Debug)]
+pub(super) struct Stuck;
+
 impl<M: r2d2::ManageConnection> Store<M>
 where
     M::Connection: LockConnection,
@@ -47,13 +51,13 @@ where
     }
 
     /// Returns a connection, one that is connected if there is one. `None`: all are in use, or r2d2 has yet to make one.
-    pub(super) fn take(&self) -> Option<Taken<M>> {
+    pub(super) fn take(&self) -> Result<Option<Taken<M>>, Stuck> {
         // Held until there is a connected one, so that r2d2 does not return them again.
         let mut unconnected = Vec::new();
         while let Some(taken) = self.take_any() {
-            let Some(taken) = taken.unless_suspect() else { continue };
+            let Some(taken) = taken.unless_suspect()? else { continue };
             if taken.is_connected() {
-                return Some(taken);
+                return Ok(Some(taken));
             }
             unconnected.push(taken);
             if matches!(self, Store::Own(_)) {
@@ -61,7 +65,7 @@ where
                 break;
             }
         }
-        unconnected.pop()
+        Ok(unconnected.pop())
     }
 
     fn take_any(&self) -> Option<Taken<M>> {
@@ -121,12 +125,11 @@ where
 {
     /// Closes a suspect connection: one that has been idle for long, or was opened before the server was seen to close others. A command
     /// on a closed connection would have an unknown outcome.
-    pub(super) fn unless_suspect(self) -> Option<Self> {
-        if self.is_suspect() {
-            self.invalidate();
-            return None;
+    pub(super) fn unless_suspect(self) -> Result<Option<Self>, Stuck> {
+        if !self.is_suspect() {
+            return Ok(Some(self));
         }
-        Some(self)
+        if self.invalidate() { Ok(None) } else { Err(Stuck) }
     }
 
     /// Takes it out of use (I8). Returns whether its place in the store is free.
