@@ -107,7 +107,10 @@ where
                 let now = if waited { clock::now() } else { limits.decided_at };
                 Ok((Checkout { taken, permit: held }, now))
             }
-            Ok(_) => self.wait(Some(held), limits),
+            Ok(unconnected) => {
+                drop(unconnected);
+                self.wait(Some(held), limits)
+            }
             Err(Stuck) => {
                 held.retire();
                 self.wait(None, limits)
