@@ -161,9 +161,10 @@ fn a_slow_connection_is_opened_once() -> Outcome {
 
 fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     let mut server = RedisServer::start()?;
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(millis(900));
+    let client = redis::Client::open(server.url())?;
+    let manager = Manager::new(client).connect_timeout(LONG).command_timeout(LONG);
     let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
-    let pool = builder.connection_timeout(millis(1000)).build_unchecked(manager.clone());
+    let pool = builder.connection_timeout(LONG).build_unchecked(manager.clone());
     let four: Vec<_> = (0..4).map(|_| pool.get()).collect::<Result<_, _>>()?;
     drop(four);
     assert_eq!(pool.state().idle_connections, 4);
