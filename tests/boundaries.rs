@@ -19,7 +19,7 @@ const LEASE: Duration = Duration::from_millis(400);
 const LATE: Duration = Duration::from_millis(600);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 /// Long enough for any load, and short enough to detect a call that does not end.
-const IN_TIME: Duration = Duration::from_secs(20);
+const IN_TIME: Duration = Duration::from_secs(60);
 
 /// A path through a protocol.
 #[derive(Clone, Copy, Debug)]

@@ -173,7 +173,7 @@ fn the_handoff_completes_after_the_successor_s_lease(protocol: Protocol, load: L
 }
 
 /// Options of a holder whose lease is shorter than its release takes.
-const BRIEF: LockOptions = LockOptions::expiring_after(Duration::from_secs(2)).handoff(9);
+const BRIEF: LockOptions = LockOptions::expiring_after(Duration::from_secs(2)).timeout(LONG).handoff(9);
 /// Options of a waiter that does not take over meanwhile.
 const TAKES_OVER_LATE: LockOptions = QUEUED.takeover_margin(LONG);
 

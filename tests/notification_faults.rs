@@ -112,8 +112,10 @@ fn a_server_that_is_restarted() -> Outcome {
 fn a_server_that_freezes_and_thaws() -> Outcome {
     let server = RedisServer::start()?;
     let reasons = Reasons::default();
-    let locker =
-        Locker::builder(&server.url())?.connect_timeout(millis(300)).command_timeout(millis(300)).build()?;
+    let locker = Locker::builder(&server.url())?
+        .connect_timeout(millis(1000))
+        .command_timeout(millis(1000))
+        .build()?;
     let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&waiting);

@@ -20,7 +20,7 @@ use crate::support::contention::{
 };
 use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
-use crate::support::scenario::{Scenario, patient};
+use crate::support::scenario::{BRIEF, Scenario, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -144,7 +144,7 @@ fn an_invalid_reply_on_a_connection_of_the_redis_crate() -> Outcome {
 fn a_server_that_stops_replying_in_the_middle_of_a_batch() -> Outcome {
     let brief = |url: &str| {
         // Long enough for every other command under load.
-        Locker::builder(url).unwrap().pool_size(1).command_timeout(millis(3000)).build().unwrap()
+        patient(url).unwrap().pool_size(1).command_timeout(BRIEF).build().unwrap()
     };
     assert_fault_resolved(&brief, 2, Fault::HalfOpen, "")
 }
@@ -178,8 +178,7 @@ fn a_refusal_of_a_replica_in_the_middle_of_a_batch() -> Outcome {
 fn a_master_that_becomes_a_replica() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::before(server.address())?;
-    let builder = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(millis(3000));
-    let locker = builder.unreachable_timeout(millis(300)).build()?;
+    let locker = patient(&proxy.url())?.pool_size(1).unreachable_timeout(millis(300)).build()?;
     let work = |n| {
         let lock = Lock::new(&locker, format!("own:{n}"), expiring()).unwrap();
         move || lock.try_lock()?.expect("the lock has one contender").release().map(drop)

@@ -89,7 +89,7 @@ fn a_whole_queue_waits_once_for_an_unreachable_server() -> Outcome {
         assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
     }
     // One after the other would take 24 s.
-    assert!(began.elapsed() < millis(15_000), "{:?}", began.elapsed());
+    assert!(began.elapsed() < millis(20_000), "{:?}", began.elapsed());
     Ok(())
 }
 

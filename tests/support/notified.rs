@@ -16,7 +16,7 @@ use crate::processes;
 pub(crate) const NEVER: Duration = Duration::from_secs(600);
 
 /// Long enough for any load, and much shorter than [`NEVER`].
-pub(crate) const IN_TIME: Duration = Duration::from_secs(40);
+pub(crate) const IN_TIME: Duration = Duration::from_secs(150);
 
 /// Options of a lock that is acquired at once, or after a notification.
 pub(crate) const NOTIFIED: LockOptions =

@@ -1,10 +1,11 @@
 //! A scenario for faults: a real server, a proxy before it, and lockers with short time-outs.
 
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
-use std::{io, mem};
+use std::{io, process};
 
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 
@@ -83,14 +84,18 @@ pub(crate) fn opened(url: &str) -> Result<Locker, Error> {
     patient(url)?.build()
 }
 
-/// Returns a port that refuses connections until the process ends. A port that is merely free could be the next server's.
+/// Returns a port that refuses connections, each time another. It lies below those that the system gives out: a server of another test
+/// gets none of these, and on one of those a connection may be opened to itself, when it has the port as its own.
 pub(crate) fn closed_port() -> io::Result<u16> {
-    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    // The client's end of a connection occupies a port that nothing listens on.
-    let client = TcpStream::connect(listener.local_addr()?)?;
-    let port = client.local_addr()?.port();
-    mem::forget((listener, client));
-    Ok(port)
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let ports = 10_000..32_000;
+    let first = u16::try_from(process::id() % 10_000).unwrap_or_default();
+    (0..ports.len())
+        .map(|_| {
+            ports.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (ports.end - ports.start)
+        })
+        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
+        .ok_or_else(|| io::Error::other("all ports are in use"))
 }
 
 /// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
