@@ -246,7 +246,7 @@ impl Wait<'_> {
         // A thread that gives up at its own deadline has found out nothing for those behind it.
         let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
         let unreachable = match reason {
-            // A server whose connections are all in use is none that cannot be reached.
+            // That all connections are in use says nothing about the server.
             GiveUp::Unsent => !call.found_pool_exhausted(),
             reason => reason == GiveUp::Io,
         };

@@ -2,6 +2,7 @@
 //! fails if another client was faster; in Ttl the server also removes the key of a crashed holder.
 
 mod params;
+mod pauses;
 mod unresolved;
 
 use std::time::Duration;
@@ -327,27 +328,6 @@ impl Acquiring {
         Action::Held(lease)
     }
 
-    /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
-    /// that was seen.
-    fn wait(&mut self, now: Now) -> Action {
-        self.wait_from(now.uptime, now)
-    }
-
-    fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
-        self.note_if_it_never_expires();
-        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
-        let time = match &self.seen {
-            Some(LockState::Until(Expiry(until))) if self.params.expires() => {
-                let until = until.after(self.params.options.takeover_margin);
-                // Only a time in the past is taken over: one microsecond more.
-                let free = until.since(now.wall) + Duration::from_micros(1);
-                if until >= now.wall { time.min(free) } else { time }
-            }
-            _ => time,
-        };
-        self.sleep(time)
-    }
-
     /// The reply was lost. Whether the command was carried out is found out by reading, on a new connection; it is never sent
     /// again (I6).
     fn lost(&mut self, state: State, now: Now) -> Action {
@@ -370,34 +350,7 @@ impl Acquiring {
         }
     }
 
-    fn sleep(&mut self, time: Duration) -> Action {
-        self.state = State::Sleeping;
-        self.idle_pauses = self.idle_pauses.saturating_add(1);
-        Action::Sleep(time)
-    }
-
-    /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline.
-    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
-        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-        let pause = pause.saturating_sub(now.uptime.since(looked));
-        match self.params.deadline {
-            Some(deadline) if now.uptime >= deadline => None,
-            Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
-            None => Some(pause),
-        }
-    }
-
     fn give_up(&self, reason: GiveUp) -> Action {
         Action::GiveUp(if self.is_in_doubt() { GiveUp::Unknown } else { reason })
-    }
-
-    fn note_if_it_never_expires(&mut self) {
-        if let Some(state) = &self.seen
-            && state.advice().is_some()
-            && !self.never_expires_noted
-        {
-            self.never_expires_noted = true;
-            self.notes.push(Note::NeverExpires(state.clone()));
-        }
     }
 }

@@ -112,9 +112,9 @@ pub(in crate::backend) fn exchange(
 ) -> Exchange {
     let mut replies = Vec::with_capacity(count);
     let exchanged = {
-        let mut unfinished = Unfinished(connection, true);
-        let exchanged = unfinished.0.exchange(packed, count, limit, &mut replies);
-        unfinished.1 = false;
+        let mut guarded = InvalidatedByPanic { connection, returned: false };
+        let exchanged = guarded.connection.exchange(packed, count, limit, &mut replies);
+        guarded.returned = true;
         exchanged
     };
     let Err(error) = exchanged else {
@@ -131,13 +131,17 @@ pub(in crate::backend) fn exchange(
     Exchange { replies, ended: Some(error.into()) }
 }
 
-/// An exchange on a connection. If it panics, replies may be left, which would be taken for those of the next command (I8).
-struct Unfinished<'a, C: LockConnection>(&'a mut C, bool);
+/// A connection during an exchange. After a panic there, replies may be left that would be taken for those of the next command (I8).
+struct InvalidatedByPanic<'a, C: LockConnection> {
+    connection: &'a mut C,
+    /// Whether the exchange has returned.
+    returned: bool,
+}
 
-impl<C: LockConnection> Drop for Unfinished<'_, C> {
+impl<C: LockConnection> Drop for InvalidatedByPanic<'_, C> {
     fn drop(&mut self) {
-        if self.1 {
-            self.0.invalidate();
+        if !self.returned {
+            self.connection.invalidate();
         }
     }
 }

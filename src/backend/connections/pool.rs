@@ -108,6 +108,7 @@ where
                 Ok((Checkout { taken, permit: held }, now))
             }
             Ok(unconnected) => {
+                // Kept, it would be missing from the store during the wait.
                 drop(unconnected);
                 self.wait(Some(held), limits)
             }
