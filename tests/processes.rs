@@ -37,8 +37,8 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let performed = match words.as_slice() {
         ["count", url, key, file] => count(url, key, Path::new(file)),
         ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
-        ["churn", url, key, file, total, expiration, protocol, variant] => {
-            churn(url, key, Path::new(file), [total, expiration, protocol, variant])
+        ["churn", url, key, file, rounds, expiration, protocol, variant] => {
+            churn(url, key, Path::new(file), [rounds, expiration, protocol, variant])
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
@@ -106,10 +106,10 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
     Ok(())
 }
 
-/// Prints `ready`, waits for a line of input, increments the number in a file under the lock until `total` is reached, as the peer in
-/// Ruby does, and prints how often it did. It runs two threads, so that a lock can be handed off.
-fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, variant]: [&str; 4]) -> Played {
-    let total: u32 = total.parse()?;
+/// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two
+/// threads, so that a lock can be handed off. `rounds` are those of both.
+fn churn(url: &str, key: &str, file: &Path, [rounds, expiration, protocol, variant]: [&str; 4]) -> Played {
+    let rounds = rounds.parse::<usize>()? / THREADS;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
     let variant = Variant::named(variant)?;
     let (locker, _load_threads) = variant.open(url)?;
@@ -117,36 +117,23 @@ fn churn(url: &str, key: &str, file: &Path, [total, expiration, protocol, varian
     let lock = Lock::new(&locker, key, options)?;
     println!("ready");
     io::stdin().read_line(&mut String::new())?;
-    let counted = thread::scope(|scope| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
-        let threads = [(); THREADS].map(|()| scope.spawn(|| churn_on_a_thread(&lock, file, total)));
-        threads.into_iter().try_fold(0, |sum, thread| Ok(sum + thread.join().unwrap()?))
-    })?;
-    println!("counted {counted}");
-    Ok(())
+    thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(|| churn_on_a_thread(&lock, file, rounds)));
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
 }
 
-fn churn_on_a_thread(
-    lock: &Lock,
-    file: &Path,
-    total: u32,
-) -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
-    let mut counted = 0;
-    loop {
-        let number = lock.try_with(|_| -> Result<u32, Box<dyn std::error::Error + Send + Sync>> {
+fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> Played {
+    for round in 0..rounds {
+        lock.try_with(|_| -> Played {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
-            if number < total {
-                thread::sleep(millis(2));
-                fs::write(file, (number + 1).to_string())?;
-                counted += 1;
-            }
-            Ok(number)
+            thread::sleep(millis(2));
+            Ok(fs::write(file, (number + 1).to_string())?)
         })?;
-        if number >= total {
-            return Ok(counted);
-        }
         // From 0 to 7 ms, at random.
-        thread::sleep(millis(RandomState::new().hash_one(counted) % 8));
+        thread::sleep(millis(RandomState::new().hash_one(round) % 8));
     }
+    Ok(())
 }
 
 pub(crate) fn protocol_named(name: &str) -> Result<Protocol, String> {

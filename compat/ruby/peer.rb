@@ -7,9 +7,9 @@
 #       take NAME KEY EXPIRATION TIMEOUT        -> held NAME, or after the timeout: timeout NAME TEXT
 #       give NAME                               -> given NAME, once the lock has been released
 #   NAME is any word, so that one process can hold and contend.
-#   peer.rb churn PROCESSES KEY FILE TOTAL EXPIRATION
-#                                               prints ready, waits for a line, and counts in a file under the lock, in so many
-#                                               processes, until TOTAL is reached -> counted N, a line from each process
+#   peer.rb churn PROCESSES KEY FILE ROUNDS EXPIRATION
+#                                               prints ready, waits for a line, and increments the number in a file under the
+#                                               lock, so often in each of so many processes
 #
 # An expiration of - is none. Killed while it holds, it is a crashed holder.
 
@@ -55,24 +55,16 @@ def serve
 end
 
 # Reads the number, waits a moment, and writes it back: without a lock that excludes, updates are lost.
-def churn(key, file, total, expiration)
-  counted = 0
+def churn(key, file, rounds, expiration)
   shared = lock(key, expiration, 180)
-  loop do
-    number = shared.lock do
+  rounds.times do
+    shared.lock do
       number = File.read(file).to_i
-      if number < total
-        sleep 0.002
-        File.write(file, (number + 1).to_s)
-        counted += 1
-      end
-      number
+      sleep 0.002
+      File.write(file, (number + 1).to_s)
     end
-    break if number >= total
-
     sleep rand * 0.008
   end
-  puts "counted #{counted}"
 end
 
 # Forks, since loading Ruby takes longer than counting.
@@ -93,7 +85,7 @@ end
 
 case ARGV
 in ['serve'] then serve
-in ['churn', processes, key, file, total, expiration]
-  churn_in(Integer(processes), key, file, Integer(total), expiration)
-else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE TOTAL EXPIRATION'
+in ['churn', processes, key, file, rounds, expiration]
+  churn_in(Integer(processes), key, file, Integer(rounds), expiration)
+else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE ROUNDS EXPIRATION'
 end

@@ -46,11 +46,6 @@ impl Variant {
         Self::every().find(|variant| variant.name() == name).ok_or_else(|| format!("no such variant: {name}"))
     }
 
-    /// Whether waiters of this library get a released lock sooner than a gem that polls.
-    pub(crate) fn hands_off_or_notifies(self) -> bool {
-        self.handoff || self.notifications
-    }
-
     pub(crate) fn set(self, options: LockOptions) -> LockOptions {
         let options = if self.handoff { options.handoff(HANDOFFS) } else { options };
         if self.notifications { options.notify_waiters() } else { options }
