@@ -26,7 +26,7 @@ const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 /// How many commands go together at most.
 const MAX_BATCH: usize = 512;
 /// Which threads share batches at a time, so that the others sleep for longer.
-const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, share: 16 };
+const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, share: 32 };
 
 /// A backend on a pool.
 pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
