@@ -9,13 +9,13 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use setnx_lock::Protocol;
 
-use crate::servers::{Fault, Played};
-use crate::support::target::{PROTOCOLS, played_name};
+use crate::servers::{Emulated, Fault};
+use crate::support::target::{PROTOCOLS, emulated_name};
 use crate::support::{Load, Outcome};
 use stage::Stage;
 
 const LEASE: Duration = Duration::from_millis(400);
-/// Later than the lease, and within the command time-out.
+/// Later than the lease, and within the command timeout.
 const LATE: Duration = Duration::from_millis(600);
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 /// Long enough for any load, and short enough to detect a call that does not end.
@@ -69,8 +69,8 @@ const STRIDE: usize = 3;
 struct Case {
     protocol: Protocol,
     path: Path,
-    /// The old version that the server plays, if any.
-    played: Option<Played>,
+    /// The old version that the server emulates, if any.
+    emulated: Option<Emulated>,
     load: Load,
 }
 
@@ -82,7 +82,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             if protocol != Protocol::Classic && matches!(path, Path::ReleaseWithNotification) {
                 continue;
             }
-            let case = Case { protocol, path, played: None, load: Load::Any };
+            let case = Case { protocol, path, emulated: None, load: Load::Any };
             for (fault_name, fault, within_batch) in FAULTS {
                 if matches!(path, Path::ReleaseWithNotification) && !within_batch {
                     continue;
@@ -100,9 +100,9 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// Unpipelined and under load, on each version by each protocol: some of the boundaries, with one fault each, in turn.
 fn unpipelined_and_under_load() -> Vec<Trial> {
     let mut trials = Vec::new();
-    let versions = Played::ALL.map(Some).into_iter().chain([None]);
-    for (played, protocol) in versions.flat_map(|played| PROTOCOLS.map(|protocol| (played, protocol))) {
-        if !is_new_enough(played, protocol) {
+    let versions = Emulated::ALL.map(Some).into_iter().chain([None]);
+    for (emulated, protocol) in versions.flat_map(|emulated| PROTOCOLS.map(|protocol| (emulated, protocol))) {
+        if !is_new_enough(emulated, protocol) {
             continue;
         }
         for (path_name, path) in PATHS {
@@ -111,8 +111,8 @@ fn unpipelined_and_under_load() -> Vec<Trial> {
                 continue;
             }
             for load in [Load::Unpipelined, Load::Contended] {
-                let case = Case { protocol, path, played, load };
-                let version = played.map_or("current".to_owned(), played_name);
+                let case = Case { protocol, path, emulated, load };
+                let version = emulated.map_or("current".to_owned(), emulated_name);
                 let load = load.name().unwrap_or_default();
                 let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
@@ -126,13 +126,13 @@ fn unpipelined_and_under_load() -> Vec<Trial> {
 }
 
 /// Whether a server is new enough for the protocol.
-fn is_new_enough(played: Option<Played>, protocol: Protocol) -> bool {
+fn is_new_enough(emulated: Option<Emulated>, protocol: Protocol) -> bool {
     let oldest = match protocol {
-        Protocol::Classic => Played::V1_2,
-        Protocol::Watched => Played::V2_2,
-        _ => Played::V2_6,
+        Protocol::Classic => Emulated::V1_2,
+        Protocol::Watched => Emulated::V2_2,
+        _ => Emulated::V2_6,
     };
-    played.is_none_or(|version| version >= oldest)
+    emulated.is_none_or(|version| version >= oldest)
 }
 
 /// Runs the path once without a fault, to count its commands, and then once for each of them with the fault.

@@ -11,7 +11,7 @@ use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Relea
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use crate::processes::{Played, worker};
+use crate::processes::{TaskOutcome, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
@@ -248,7 +248,7 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
 }
 
 /// Waits for a lock until a signal cancels the wait, as a service does that has to stop.
-pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> Played {
+pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> TaskOutcome {
     let cancel_token = CancelToken::new();
     let mut signals = Signals::new([SIGTERM])?;
     let handling = cancel_token.clone();

@@ -13,7 +13,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::processes::{self, TASK, protocol_named};
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::stress::harness::moment::Moment;
 use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
@@ -117,7 +117,7 @@ fn faketime_s_library() -> io::Result<String> {
 
 /// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
 /// takes it over.
-pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::Played {
+pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::TaskOutcome {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
     let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
     let lock = Lock::new(&opened(url)?, key, options)?;
@@ -137,7 +137,7 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> p
 }
 
 /// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
-pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::Played {
+pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
     let held = Lock::new(&opened(url)?, key, options)?.lock()?;
     let taken = Instant::now();
@@ -156,7 +156,7 @@ pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> proces
 }
 
 /// Worker: opens a locker that checks clocks, and prints the outcome.
-pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::Played {
+pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::TaskOutcome {
     match Locker::builder(url)?.max_clock_difference(humantime::parse_duration(limit)?).build() {
         Ok(_) => println!("opened"),
         Err(error) => println!("{error}"),
@@ -278,7 +278,7 @@ fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
 
 fn a_clock_that_is_too_far_from_the_server_s_is_refused() -> Outcome {
     let server = RedisServer::start()?;
-    let old = Proxy::playing(Played::V2_4, server.address())?;
+    let old = Proxy::emulating(Emulated::V2_4, server.address())?;
     for (clock, words) in [
         ("+0s", "opened"),
         ("+5s", "cannot rely on clocks: the server's is "),

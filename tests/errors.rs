@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager, Protocol};
 
-use crate::servers::{Fault, Played, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, closed_port, opened, patient};
 use crate::support::{LONG, Load, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
@@ -91,7 +91,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let error = failing(&secured.url().replace("redis://", "redis://:wrong@"), expiring())?;
     cases.push(Case::new("wrong password", error));
 
-    let old = Proxy::playing(Played::V2_0, server.address())?;
+    let old = Proxy::emulating(Emulated::V2_0, server.address())?;
     let error = failing(&old.url(), expiring().protocol(Protocol::Watched))?;
     cases.push(Case::new("too old", error));
 

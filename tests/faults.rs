@@ -245,7 +245,7 @@ fn the_reply_to_state_or_clear_is_lost(load: Load) -> Outcome {
     let error = lock.clear().expect_err("no reply");
     assert!(matches!(error, Error::Unknown { command: "DEL", .. }), "{error:?}");
     assert_says(&error, &key, &["look at the key again"]);
-    // On a busy machine the time-out may come before the proxy has passed the command on.
+    // On a busy machine the time limit may come before the proxy has passed the command on.
     until("the command is executed", || key.value().is_none());
     Ok(())
 }
@@ -280,7 +280,7 @@ fn a_late_reply_to_other_work_reaches_no_other_command(load: Load) -> Outcome {
     Ok(())
 }
 
-/// A pool of one connection of the redis crate, with a time-out set by its user.
+/// A pool of one connection of the redis crate, with a time limit set by its user.
 fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
     #[derive(Debug)]
     struct TimeOut;

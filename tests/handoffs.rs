@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Lock, LockGuard, LockOptions, Protocol, Release};
 
-use crate::servers::Played;
+use crate::servers::Emulated;
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::target::PROTOCOLS;
@@ -359,5 +359,5 @@ fn auto_is_handed_off_to_auto_and_watched() -> Outcome {
 
 fn auto_on_redis_2_0_is_handed_off_to_auto_and_classic() -> Outcome {
     let to = [(Protocol::Auto, true), (Protocol::Classic, true)];
-    assert_auto_hands_off(&Scenario::playing(Played::V2_0, Protocol::Auto)?, Protocol::Classic, &to)
+    assert_auto_hands_off(&Scenario::emulating(Emulated::V2_0, Protocol::Auto)?, Protocol::Classic, &to)
 }

@@ -8,7 +8,7 @@ use setnx_lock::{
     Error, InspectionFailure, Lock, Locker, Manager, Persistence, Protocol, Release, Role, Version, Warning,
 };
 
-use crate::servers::{Fault, Played, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, closed_port, impatient, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -32,20 +32,24 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn every_version_reports_what_it_can_do() -> Outcome {
     let server = RedisServer::start()?;
-    for played in Played::ALL {
-        let proxy = Proxy::playing(played, server.address())?;
+    for emulated in Emulated::ALL {
+        let proxy = Proxy::emulating(emulated, server.address())?;
         let report = opened(&proxy.url())?.inspect()?;
-        let numbers: Vec<u16> = played.number().split('.').map(|n| n.parse().unwrap()).collect();
+        let numbers: Vec<u16> = emulated.number().split('.').map(|n| n.parse().unwrap()).collect();
         assert_eq!(report.version(), Version::new(numbers[0], numbers[1], numbers[2]));
         assert_eq!((report.role(), report.replicas()), (Some(&Role::Master), Some(0)));
         assert_eq!(report.unsupported_reason(Protocol::Classic), None);
         assert_eq!(
             report.unsupported_reason(Protocol::Watched).is_none(),
-            played >= Played::V2_2,
+            emulated >= Emulated::V2_2,
             "{report}"
         );
-        assert_eq!(report.unsupported_reason(Protocol::Ttl).is_none(), played >= Played::V2_6, "{report}");
-        let best = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
+        assert_eq!(
+            report.unsupported_reason(Protocol::Ttl).is_none(),
+            emulated >= Emulated::V2_6,
+            "{report}"
+        );
+        let best = if emulated >= Emulated::V2_2 { Protocol::Watched } else { Protocol::Classic };
         assert_eq!(report.recommended(), Some(best));
         // The machine is the same, and so is the clock: the reported range includes a difference of zero.
         let clock = report.clock().expect("every version reports its clock, by TIME or by EXPIREAT");
@@ -55,14 +59,14 @@ fn every_version_reports_what_it_can_do() -> Outcome {
             let report = opened(&proxy.url()).and_then(|locker| locker.inspect());
             report.is_ok_and(|report| report.clock().is_some_and(|clock| clock.at_most() < millis(500)))
         });
-        assert!(precise, "{}", played.number());
+        assert!(precise, "{}", emulated.number());
         // CONFIG is sent to the versions that have it, and reported of them.
         let config = proxy.names().contains(&"CONFIG".to_owned());
-        assert_eq!(config, played >= Played::V2_0);
+        assert_eq!(config, emulated >= Emulated::V2_0);
         assert_eq!(report.idle_timeout().is_some(), config);
         assert_eq!(report.persistence(), config.then_some(Persistence::None), "{report}");
         let report = report.to_string();
-        assert!(report.starts_with(&format!("Redis {}, role: master\n", played.number())), "{report}");
+        assert!(report.starts_with(&format!("Redis {}, role: master\n", emulated.number())), "{report}");
         assert!(!report.contains("refused"), "{report}");
     }
     let report = opened(&server.url())?.inspect()?;
@@ -148,17 +152,17 @@ fn a_user_with_few_rights_gets_the_rest_of_the_report() -> Outcome {
 
 fn an_inspection_leaves_no_key_and_no_transaction() -> Outcome {
     let server = RedisServer::start()?;
-    for played in Played::ALL {
-        let proxy = Proxy::playing(played, server.address())?;
+    for emulated in Emulated::ALL {
+        let proxy = Proxy::emulating(emulated, server.address())?;
         let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(LONG);
         let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
         let locker = Locker::with_managed_pool(pool, &manager);
         for _ in 0..2 {
             let _report = locker.inspect()?;
         }
-        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", played.number());
+        assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", emulated.number());
         // Nothing is watched, and no transaction is open.
-        let protocol = if played >= Played::V2_2 { Protocol::Watched } else { Protocol::Classic };
+        let protocol = if emulated >= Emulated::V2_2 { Protocol::Watched } else { Protocol::Classic };
         let lock = Lock::new(&locker, "after", expiring().protocol(protocol))?;
         let _released = lock.lock()?.release()?;
         assert_eq!(server.say(&["EXISTS", "after"])?, ":0");
@@ -169,7 +173,7 @@ fn an_inspection_leaves_no_key_and_no_transaction() -> Outcome {
 fn an_inspection_that_is_refused_or_cut_off_removes_its_key() -> Outcome {
     const NO: &str = "-ERR unknown command\r\n";
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_4, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
     let locker = impatient(&proxy.url(), 1);
     for (command, n, fault, reported) in [
         ("EXPIREAT", 1, Fault::Say(NO), true),

@@ -45,10 +45,10 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
     let only = gems.len() == 1;
     gems.into_iter()
         .flat_map(|gem| target.in_every_variant().map(move |target| (gem, target)))
-        // The port plays two versions that few programs use in one variant, and not before the proxy.
+        // The port emulates two versions that few programs use in one variant, and not before the proxy.
         .filter(|(gem, target)| {
             only || [CLASSIC, TTL].contains(gem)
-                || !target.is_played()
+                || !target.is_emulated()
                     && target.variant == Variant::default()
                     && target.protocol != Protocol::Auto
         })

@@ -35,7 +35,7 @@
 //! | `server_check` | the check of the role and version on each new connection |
 //! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
-//! | `proxy_versions`, `proxy_lists` | the proxy plays old versions correctly |
+//! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
 //! | `links` | the links of the documents lead somewhere |
 //! | `package` | the dependencies of the package, its oldest Rust, and what it contains |

@@ -247,7 +247,7 @@ fn a_real_gem_is_known_by_its_version() -> Outcome {
 
 /// The suite with a gem in the environment, in a process of its own.
 fn a_run_with_an_unknown_gem_fails() -> Outcome {
-    const FAILING: &str = "interop::played_1.2::the_gem_of_the_environment";
+    const FAILING: &str = "interop::emulated_1.2::the_gem_of_the_environment";
     let run = |version: &str, arguments: &[&str]| {
         let mut suite = Command::new(env::current_exe()?);
         suite

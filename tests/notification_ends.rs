@@ -54,7 +54,7 @@ fn a_releaser_that_is_killed_leaves_no_list_without_a_ttl() -> Outcome {
     let mut connection = connection(&server);
     for n in 0..15_u64 {
         let key = format!("k{n}");
-        let mut worker = Worker::playing(&["churn", &server.url(), &key])?;
+        let mut worker = Worker::performing(&["churn", &server.url(), &key])?;
         assert_eq!(worker.says()?, "ready");
         until("a notification is sent", || {
             connection.exists(format!("{key}:setnx-lock:wake-up")).unwrap_or(false)

@@ -262,7 +262,7 @@ fn a_waiter_that_is_stopped_or_killed_blocks_no_other() -> Outcome {
     for signal in ["STOP", "KILL"] {
         let server = RedisServer::start()?;
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-        let mut worker = Worker::playing(&["wait", &server.url(), "k"])?;
+        let mut worker = Worker::performing(&["wait", &server.url(), "k"])?;
         until_listening(&server, 1);
         let waiter = Waiter::of(&elsewhere(&server, "k", POLLED)?);
         until_listening(&server, 2);

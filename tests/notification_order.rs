@@ -155,7 +155,7 @@ fn threads_of_three_processes_all_acquire_and_leave_no_key_behind() -> Outcome {
     let file = server.folder().join("number");
     fs::write(&file, "0")?;
     let part = ["count", &server.url(), "k", &file.display().to_string()];
-    let mut workers = [Worker::playing(&part)?, Worker::playing(&part)?, Worker::playing(&part)?];
+    let mut workers = [Worker::performing(&part)?, Worker::performing(&part)?, Worker::performing(&part)?];
     for worker in &mut workers {
         assert_eq!(worker.says()?, "done");
     }

@@ -1,5 +1,5 @@
 //! Release notifications between processes: a release sends one notification, and the waiting process that is next receives it. In
-//! most tests a process is played by a locker of its own.
+//! most tests a locker of its own stands for a process.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -10,7 +10,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol};
 
 use crate::notification_order::Counting;
-use crate::processes::Played;
+use crate::processes::TaskOutcome;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
@@ -36,7 +36,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-pub(crate) fn as_worker(part: &[&str]) -> Played {
+pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
     match part {
         ["wait", url, key] => {
             let held = Lock::new(&opened(url)?, *key, NOTIFIED)?.lock()?;
@@ -61,9 +61,9 @@ pub(crate) fn as_worker(part: &[&str]) -> Played {
 }
 
 /// Increments the number in a file, in two threads.
-fn count(lock: &Lock, file: &Path) -> Played {
+fn count(lock: &Lock, file: &Path) -> TaskOutcome {
     let round = || {
-        lock.try_with(|_| -> Played {
+        lock.try_with(|_| -> TaskOutcome {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             thread::yield_now();
             Ok(fs::write(file, (number + 1).to_string())?)
@@ -110,7 +110,7 @@ fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
 fn a_release_notifies_a_waiter_in_another_process() -> Outcome {
     let server = RedisServer::start()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let mut worker = Worker::playing(&["wait", &server.url(), "k"])?;
+    let mut worker = Worker::performing(&["wait", &server.url(), "k"])?;
     until_listening(&server, 1);
     drop(held);
     assert_eq!(worker.says()?, "acquired, attempts: 2");

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, NoConnection, Protocol, RefusalKind, Release};
 
-use crate::servers::{Asked, Played, Proxy};
+use crate::servers::{Asked, Emulated, Proxy};
 use crate::support::contention::{
     assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
 };
@@ -40,7 +40,7 @@ type Work<'a> = Box<dyn FnMut() -> Result<(), Error> + 'a>;
 /// How many threads send commands at the same time.
 const THREADS: usize = 12;
 
-/// A locker with one connection, so that any two threads share it, and with time-outs that no load exceeds.
+/// A locker with one connection, so that any two threads share it, and with time limits that no load exceeds.
 pub(crate) fn with_one_connection(url: &str) -> Locker {
     Locker::builder(url)
         .unwrap()
@@ -187,7 +187,7 @@ fn a_server_over_its_memory_refuses_only_commands_that_add() -> Outcome {
 
 fn a_server_that_is_too_old_for_some_protocols() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let (target, proxy) = (Target::of(&server), Proxy::playing(Played::V2_0, server.address())?);
+    let (target, proxy) = (Target::of(&server), Proxy::emulating(Emulated::V2_0, server.address())?);
     let locker = with_one_connection(&proxy.url());
     await_batch_of(&proxy, 3);
     let errors = contention_with_faults(THREADS, &proxy, |n| -> Work<'_> {

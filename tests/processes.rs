@@ -67,17 +67,17 @@ pub(crate) fn worker(task: &[&str]) -> io::Result<Child> {
 }
 
 /// The outcome of a task.
-pub(crate) type Played = Result<(), Box<dyn std::error::Error + Send + Sync>>;
+pub(crate) type TaskOutcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 /// Increments the number in a file under the lock: reads it, pauses, and writes it back.
-fn count(url: &str, key: &str, file: &Path) -> Played {
+fn count(url: &str, key: &str, file: &Path) -> TaskOutcome {
     let lock = Lock::new(&patient(url)?.build()?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
             .map(|_| {
                 scope.spawn(|| {
                     (0..ROUNDS).try_for_each(|_| {
-                        lock.try_with(|held| -> Played {
+                        lock.try_with(|held| -> TaskOutcome {
                             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
                             thread::sleep(millis(1));
                             held.ensure_held()?;
@@ -92,7 +92,7 @@ fn count(url: &str, key: &str, file: &Path) -> Played {
 }
 
 /// Acquires the lock, prints `holding`, and holds it for a minute, or until killed.
-fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -> Played {
+fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -> TaskOutcome {
     let expiration = humantime::parse_duration(expiration)?;
     let options = LockOptions::expiring_after(expiration).protocol(protocol_named(protocol)?);
     let variant = Variant::named(variant)?;
@@ -108,7 +108,12 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
 
 /// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two
 /// threads, so that a lock can be handed off. `rounds` are those of both.
-fn churn(url: &str, key: &str, file: &Path, [rounds, expiration, protocol, variant]: [&str; 4]) -> Played {
+fn churn(
+    url: &str,
+    key: &str,
+    file: &Path,
+    [rounds, expiration, protocol, variant]: [&str; 4],
+) -> TaskOutcome {
     let rounds = rounds.parse::<usize>()? / THREADS;
     let options = LockOptions::expiring_after(Duration::from_secs(expiration.parse()?));
     let variant = Variant::named(variant)?;
@@ -123,9 +128,9 @@ fn churn(url: &str, key: &str, file: &Path, [rounds, expiration, protocol, varia
     })
 }
 
-fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> Played {
+fn churn_on_a_thread(lock: &Lock, file: &Path, rounds: usize) -> TaskOutcome {
     for round in 0..rounds {
-        lock.try_with(|_| -> Played {
+        lock.try_with(|_| -> TaskOutcome {
             let number: u32 = fs::read_to_string(file)?.trim().parse()?;
             thread::sleep(millis(2));
             Ok(fs::write(file, (number + 1).to_string())?)

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 
 use crate::proxy_lists::{every_blocking_version, until, until_blocked};
 use crate::proxy_versions::field;
-use crate::servers::{Fault, Played, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -32,7 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn many_clients_block_on_several_lists() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let mut other = Wire::to(&proxy.url());
     let mut waiting: Vec<Wire> = (0..20).map(|_| Wire::to(&proxy.url())).collect();
     for (n, wire) in waiting.iter_mut().enumerate() {
@@ -66,11 +66,11 @@ fn requests_behind_a_blocking_one_are_answered_after_it() -> Outcome {
     })
 }
 
-/// A proxy for each version with BLPOP, and one that plays no version.
+/// A proxy for each version with BLPOP, and one that emulates no version.
 fn proxies(server: &RedisServer) -> Result<Vec<Proxy>, std::io::Error> {
-    let versions = Played::ALL.into_iter().filter(|version| *version >= Played::V2_0);
-    let playing = versions.map(|version| Proxy::playing(version, server.address()));
-    playing.chain([Proxy::before(server.address())]).collect()
+    let versions = Emulated::ALL.into_iter().filter(|version| *version >= Emulated::V2_0);
+    let emulating = versions.map(|version| Proxy::emulating(version, server.address()));
+    emulating.chain([Proxy::before(server.address())]).collect()
 }
 
 fn a_blocked_client_that_disconnects_is_forgotten_at_once() -> Outcome {
@@ -152,8 +152,8 @@ fn a_proxy_ends_while_a_client_is_blocked() -> Outcome {
 
 fn a_proxy_restarts_while_a_client_is_blocked() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
-    for version in [Played::V2_4, Played::V2_6, Played::V2_0, Played::V1_2] {
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
+    for version in [Emulated::V2_4, Emulated::V2_6, Emulated::V2_0, Emulated::V1_2] {
         let mut wire = Wire::to(&proxy.url());
         wire.send("BLPOP list 0");
         until_blocked(&server, 1);
@@ -162,7 +162,7 @@ fn a_proxy_restarts_while_a_client_is_blocked() -> Outcome {
         until_blocked(&server, 0);
         let mut wire = Wire::to(&proxy.url());
         assert_eq!(field(&wire.ask("INFO"), "redis_version"), Some(version.number()));
-        let pushed = if version < Played::V2_0 { "+OK" } else { ":1" };
+        let pushed = if version < Emulated::V2_0 { "+OK" } else { ":1" };
         assert_eq!((wire.ask("RPUSH list item"), wire.ask("LPOP list")), (pushed.into(), "item".into()));
     }
     assert_eq!(Wire::to(&proxy.url()).ask("BLPOP list 0"), "-ERR unknown command 'BLPOP'");

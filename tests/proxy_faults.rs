@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 
-use crate::servers::{Asked, Fault, Hold, Played, Proxy};
+use crate::servers::{Asked, Emulated, Fault, Hold, Proxy};
 use crate::support::raw::{SILENCE, Wire};
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -213,7 +213,7 @@ fn the_record_leaves_out_info() -> Outcome {
 
 fn thousands_of_commands_a_second() -> Outcome {
     let server = RedisServer::start()?;
-    for proxy in [Proxy::before(server.address())?, Proxy::playing(Played::V1_2, server.address())?] {
+    for proxy in [Proxy::before(server.address())?, Proxy::emulating(Emulated::V1_2, server.address())?] {
         let mut wire = Wire::to(&proxy.url());
         let mut times: Vec<Duration> = (0..1000)
             .map(|_| {

@@ -1,4 +1,4 @@
-//! Lists, and clients that block on them, in old versions as the proxy plays them.
+//! Lists, and clients that block on them, in old versions as the proxy emulates them.
 
 use std::thread;
 use std::time::Instant;
@@ -6,7 +6,7 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 
 use crate::proxy_versions::{every_version, field};
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -30,10 +30,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Runs a test for every version with BLPOP: two connections through a new proxy, on one server with an empty database.
-pub(crate) fn every_blocking_version(test: impl Fn(Played, &mut Wire, &mut Wire, &RedisServer)) -> Outcome {
+pub(crate) fn every_blocking_version(test: impl Fn(Emulated, &mut Wire, &mut Wire, &RedisServer)) -> Outcome {
     let server = RedisServer::start()?;
-    for version in Played::ALL.into_iter().filter(|version| *version >= Played::V2_0) {
-        let proxy = Proxy::playing(version, server.address())?;
+    for version in Emulated::ALL.into_iter().filter(|version| *version >= Emulated::V2_0) {
+        let proxy = Proxy::emulating(version, server.address())?;
         server.say(&["FLUSHALL"])?;
         test(version, &mut Wire::to(&proxy.url()), &mut Wire::to(&proxy.url()), &server);
     }
@@ -63,16 +63,16 @@ pub(crate) fn until(server: &RedisServer, name: &str, value: usize) {
 
 fn a_list_with_a_time_to_live_is_deleted_by_a_push_before_2_2() -> Outcome {
     every_version(|version, wire, server| {
-        let deletes = version < Played::V2_2;
+        let deletes = version < Emulated::V2_2;
         for (push, kept) in [("RPUSH list new", "[old new]"), ("LPUSH list new", "[new old]")] {
             for queued in [false, true] {
-                if queued && version < Played::V2_0 {
+                if queued && version < Emulated::V2_0 {
                     continue;
                 }
                 wire.ask("DEL list");
                 // 1.2 answers no length.
                 let length =
-                    |length: &str| if version < Played::V2_0 { "+OK".into() } else { format!(":{length}") };
+                    |length: &str| if version < Emulated::V2_0 { "+OK".into() } else { format!(":{length}") };
                 assert_eq!(wire.ask("RPUSH list old"), length("1"));
                 assert_eq!(wire.ask("EXPIRE list 100"), ":1");
                 let length = length(if deletes { "1" } else { "2" });
@@ -103,7 +103,7 @@ fn a_list_with_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
             wire.ask("EXPIRE list 100");
             assert_eq!(wire.ask("LLEN list"), ":1", "{version:?}: reading does not delete it");
             assert_eq!(wire.ask("TYPE list"), "+list", "{version:?}");
-            let popped = if version < Played::V2_2 { "$-1" } else { "item" };
+            let popped = if version < Emulated::V2_2 { "$-1" } else { "item" };
             assert_eq!(wire.ask(pop), popped, "{version:?}: {pop}");
             assert_eq!(wire.ask("EXISTS list"), ":0", "{version:?}: {pop}");
         }
@@ -112,7 +112,7 @@ fn a_list_with_a_time_to_live_is_not_popped_before_2_2() -> Outcome {
 
 fn a_list_with_a_time_to_live_is_deleted_by_blocking_before_2_2() -> Outcome {
     every_blocking_version(|version, wire, other, server| {
-        let deletes = version < Played::V2_2;
+        let deletes = version < Emulated::V2_2;
         for command in ["BLPOP a b 30", "BRPOP a b 30"] {
             for words in ["FLUSHALL", "RPUSH a short", "EXPIRE a 100", "RPUSH b lasting"] {
                 other.ask(words);
@@ -146,7 +146,7 @@ fn a_push_and_its_expire_in_one_transaction() -> Outcome {
             let replies: Vec<String> = (0..5).map(|_| wire.answer()).collect();
             assert_eq!(replies[..4], [deleted, "+OK", "+QUEUED", "+QUEUED"], "{version:?}");
             // Before 2.2 the second push deletes the item of the first.
-            let length = if version < Played::V2_2 { 1 } else { count };
+            let length = if version < Emulated::V2_2 { 1 } else { count };
             assert_eq!(replies[4], format!("[:{length} :1]"), "{version:?}");
             assert_eq!(wire.ask("LLEN list"), format!(":{length}"), "{version:?}");
             assert_ne!(server.say(&["PTTL", "list"]).unwrap(), ":-1", "{version:?}: it has a time to live");
@@ -184,7 +184,7 @@ fn a_blocked_client_is_served_within_the_transaction_before_2_6() -> Outcome {
             }
             other.ask("EXEC")
         };
-        let expired = if version < Played::V2_6 { ":0" } else { ":1" };
+        let expired = if version < Emulated::V2_6 { ":0" } else { ":1" };
         wire.send("BLPOP first list 60");
         until_blocked(server, 1);
         let done = execute(&["SET other 1", "RPUSH list item", "EXPIRE list 100", "GET other"]);
@@ -218,7 +218,7 @@ fn a_notification_as_the_library_sends_it() -> Outcome {
         for stop in ["0", "-1"] {
             wire.send("BLPOP interrupt list 60");
             until_blocked(server, 1);
-            let expired = if version < Played::V2_6 { ":0" } else { ":1" };
+            let expired = if version < Emulated::V2_6 { ":0" } else { ":1" };
             assert_eq!(notify(stop), format!("[:1 +OK {expired}]"), "{version:?}");
             assert_eq!(wire.answer(), "[list 1]", "{version:?}");
         }
@@ -252,7 +252,7 @@ fn a_transaction_that_is_not_executed() -> Outcome {
                 ["+QUEUED"; 2]
             );
         };
-        if version >= Played::V2_2 {
+        if version >= Emulated::V2_2 {
             wire.ask("WATCH key");
             other.ask("SET key 1");
             begin(wire);
@@ -269,7 +269,7 @@ fn a_transaction_that_is_not_executed() -> Outcome {
 fn a_timeout_is_in_whole_seconds() -> Outcome {
     every_blocking_version(|version, wire, other, _| {
         let words = match version {
-            Played::V2_0 => "-ERR timeout is not an integer",
+            Emulated::V2_0 => "-ERR timeout is not an integer",
             _ => "-ERR timeout is not an integer or out of range",
         };
         for timeout in ["1.5", "x"] {

@@ -1,4 +1,4 @@
-//! Old versions of Redis as the proxy plays them: it does what is known of them.
+//! Old versions of Redis as the proxy emulates them: it does what is known of them.
 
 mod measured;
 mod over_memory;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use libtest_mimic::Trial;
 
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -42,10 +42,10 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// Runs a test for every version: a connection through a new proxy, on one server with an empty database.
-pub(crate) fn every_version(test: impl Fn(Played, &mut Wire, &RedisServer)) -> Outcome {
+pub(crate) fn every_version(test: impl Fn(Emulated, &mut Wire, &RedisServer)) -> Outcome {
     let server = RedisServer::start()?;
-    for version in Played::ALL {
-        let proxy = Proxy::playing(version, server.address())?;
+    for version in Emulated::ALL {
+        let proxy = Proxy::emulating(version, server.address())?;
         server.say(&["FLUSHALL"])?;
         test(version, &mut Wire::to(&proxy.url()), &server);
     }
@@ -53,7 +53,7 @@ pub(crate) fn every_version(test: impl Fn(Played, &mut Wire, &RedisServer)) -> O
 }
 
 fn commands_appear_with_their_versions() -> Outcome {
-    use Played::{V1_2, V2_0, V2_2, V2_4, V2_6};
+    use Emulated::{V1_2, V2_0, V2_2, V2_4, V2_6};
     let since = [
         ("SETNX key 1", V1_2),
         ("GETSET key 1", V1_2),
@@ -114,7 +114,7 @@ fn refusals_are_in_the_words_of_the_version() -> Outcome {
         let type_error = "-ERR Operation against a key holding the wrong kind of value";
         assert_eq!(wire.ask("GET list"), type_error, "{version:?}");
         assert_eq!(wire.ask("SELECT 99"), "-ERR invalid DB index", "{version:?}");
-        if version >= Played::V2_0 {
+        if version >= Emulated::V2_0 {
             assert_eq!((wire.ask("MULTI"), wire.ask("GET list")), ("+OK".into(), "+QUEUED".into()));
             assert_eq!(wire.ask("EXEC"), format!("[{type_error}]"), "{version:?}");
         }
@@ -124,8 +124,11 @@ fn refusals_are_in_the_words_of_the_version() -> Outcome {
 fn set_takes_options_from_2_6_12() -> Outcome {
     every_version(|version, wire, _| {
         let wrong_number = "-ERR wrong number of arguments for 'set' command";
-        let (taken, unknown) =
-            if version < Played::V2_6 { (wrong_number, wrong_number) } else { ("+OK", "-ERR syntax error") };
+        let (taken, unknown) = if version < Emulated::V2_6 {
+            (wrong_number, wrong_number)
+        } else {
+            ("+OK", "-ERR syntax error")
+        };
         assert_eq!(wire.ask("SET key 1 NX PX 5000"), taken, "{version:?}");
         assert_eq!(wire.ask("SET key 1 KEEPTTL"), unknown, "{version:?}");
         assert_eq!(wire.ask("SET key 1"), "+OK", "{version:?}");
@@ -137,7 +140,7 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 }
 
 fn info_is_written_as_the_version_wrote_it() -> Outcome {
-    use Played::{V1_2, V2_0, V2_2, V2_4, V2_6};
+    use Emulated::{V1_2, V2_0, V2_2, V2_4, V2_6};
     // The field, and the first and the last version that has it.
     let fields = [
         ("role", V1_2, V2_6),
@@ -175,7 +178,7 @@ fn info_is_written_as_the_version_wrote_it() -> Outcome {
 
 fn info_has_sections_from_2_6() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_6, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_6, server.address())?;
     let info = Wire::to(&proxy.url()).ask("INFO replication");
     assert_eq!(info, "# Replication\r\nrole:master\r\nconnected_slaves:0\r\n");
     Ok(())
@@ -184,9 +187,9 @@ fn info_has_sections_from_2_6() -> Outcome {
 fn info_follows_the_role_of_the_real_server() -> Outcome {
     let master = RedisServer::start()?;
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", master.port()))?;
-    for version in Played::ALL {
+    for version in Emulated::ALL {
         let (to_master, to_replica) =
-            (Proxy::playing(version, master.address())?, Proxy::playing(version, replica.address())?);
+            (Proxy::emulating(version, master.address())?, Proxy::emulating(version, replica.address())?);
         let ends = Instant::now() + LONG;
         let mut wire = Wire::to(&to_replica.url());
         let info = loop {
@@ -207,14 +210,14 @@ fn info_follows_the_role_of_the_real_server() -> Outcome {
             (reported.len(), reported[..2].join(","))
         });
         let expected = (3, format!("127.0.0.1,{}", replica.port()));
-        assert_eq!(listed, (version >= Played::V2_4).then_some(expected), "{version:?}");
+        assert_eq!(listed, (version >= Emulated::V2_4).then_some(expected), "{version:?}");
     }
     Ok(())
 }
 
 fn a_key_with_a_time_to_live_is_deleted_by_setnx_before_2_2() -> Outcome {
     every_version(|version, wire, server| {
-        let deletes = version < Played::V2_2;
+        let deletes = version < Emulated::V2_2;
         wire.ask("SET key old");
         assert_eq!(wire.ask("SETNX key new"), ":0", "{version:?}: without a time to live");
         wire.ask("EXPIRE key 100");
@@ -229,7 +232,7 @@ fn a_key_with_a_time_to_live_is_deleted_by_setnx_before_2_2() -> Outcome {
 
 fn a_second_expire_is_refused_before_2_2() -> Outcome {
     every_version(|version, wire, server| {
-        let taken = if version < Played::V2_2 { ":0" } else { ":1" };
+        let taken = if version < Emulated::V2_2 { ":0" } else { ":1" };
         for (expire, again) in
             [("EXPIRE key 100", "EXPIRE key 5000"), ("EXPIREAT key 4000000000", "EXPIREAT key 4100000000")]
         {
@@ -238,7 +241,7 @@ fn a_second_expire_is_refused_before_2_2() -> Outcome {
             let before = server.say(&["EXPIRETIME", "key"]).unwrap();
             assert_eq!(wire.ask(again), taken, "{version:?}: {again}");
             let kept = server.say(&["EXPIRETIME", "key"]).unwrap() == before;
-            assert_eq!(kept, version < Played::V2_2, "{version:?}: {again}");
+            assert_eq!(kept, version < Emulated::V2_2, "{version:?}: {again}");
         }
         assert_eq!(wire.ask("EXPIREAT key 1"), ":1", "{version:?}: a time in the past deletes the key");
         assert_eq!(wire.ask("EXISTS key"), ":0");
@@ -252,7 +255,11 @@ fn a_time_to_live_is_in_whole_seconds_before_2_6() -> Outcome {
         wire.ask("SET key 1");
         assert_eq!(wire.ask("TTL key"), ":-1", "{version:?}");
         server.say(&["PEXPIRE", "key", "100200"]).unwrap();
-        assert_eq!(wire.ask("TTL key"), if version < Played::V2_6 { ":101" } else { ":100" }, "{version:?}");
+        assert_eq!(
+            wire.ask("TTL key"),
+            if version < Emulated::V2_6 { ":101" } else { ":100" },
+            "{version:?}"
+        );
     })
 }
 
@@ -267,7 +274,7 @@ fn getset_clears_a_time_to_live() -> Outcome {
 
 fn a_refused_command_spoils_a_transaction_from_2_6() -> Outcome {
     every_version(|version, wire, _| {
-        if version < Played::V2_0 {
+        if version < Emulated::V2_0 {
             return assert_eq!(wire.ask("MULTI"), "-ERR unknown command 'MULTI'");
         }
         for wrong in ["NONSENSE", "GET a b"] {
@@ -275,7 +282,7 @@ fn a_refused_command_spoils_a_transaction_from_2_6() -> Outcome {
             assert_eq!((wire.ask("MULTI"), wire.ask("SET key 1")), ("+OK".into(), "+QUEUED".into()));
             assert!(wire.ask(wrong).starts_with("-ERR"));
             let (done, value) = match version {
-                Played::V2_6 => ("-EXECABORT Transaction discarded because of previous errors.", "$-1"),
+                Emulated::V2_6 => ("-EXECABORT Transaction discarded because of previous errors.", "$-1"),
                 _ => ("[+OK]", "1"),
             };
             assert_eq!(wire.ask("EXEC"), done, "{version:?} after {wrong}");
@@ -288,7 +295,7 @@ fn a_refused_command_spoils_a_transaction_from_2_6() -> Outcome {
 
 fn a_quirk_in_a_transaction_is_queued() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let mut wire = Wire::to(&proxy.url());
     wire.ask("SET key old");
     wire.ask("EXPIRE key 100");
@@ -314,9 +321,9 @@ fn a_proxy_without_a_version_changes_nothing() -> Outcome {
 
 fn published_messages_reach_a_subscriber() -> Outcome {
     let server = RedisServer::start()?;
-    let old = Proxy::playing(Played::V1_2, server.address())?;
+    let old = Proxy::emulating(Emulated::V1_2, server.address())?;
     assert_eq!(Wire::to(&old.url()).ask("SUBSCRIBE news"), "-ERR unknown command 'SUBSCRIBE'");
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let mut wire = Wire::to(&proxy.url());
     wire.send("SUBSCRIBE news more");
     assert_eq!((wire.answer(), wire.answer()), ("[subscribe news :1]".into(), "[subscribe more :2]".into()));

@@ -9,7 +9,7 @@ use setnx_lock::{
     ConnectError, Error, Lock, Locker, Manager, NoConnection, Protocol, RefusalKind, Release, Warning,
 };
 
-use crate::servers::{Fault, Played, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
 use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
 
@@ -52,7 +52,7 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     // Up to 2.4 a replica takes writes, and only INFO reports its role.
     let replica =
         RedisServer::start_with(&format!("replicaof 127.0.0.1 {}\nreplica-read-only no", master.port()))?;
-    let proxy = Proxy::playing(Played::V2_4, replica.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_4, replica.address())?;
     let locker = opened(&proxy.url())?;
     let error = Lock::new(&locker, "report", expiring())?.lock().expect_err("a lock there protects nothing");
     let Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { of, .. }), .. } = &error
@@ -118,7 +118,7 @@ fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
 
 fn servers_that_are_too_old_and_do_not_reply_take_one_time_out() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(millis(300));
     let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
     for _ in 0..4 {
@@ -179,11 +179,11 @@ fn a_server_is_checked_once_for_each_connection() -> Outcome {
 
 fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let lock = Lock::new(&impatient(&proxy.url(), 2), "upgrade", expiring().protocol(Protocol::Watched))?;
     let error = lock.lock().expect_err("too old");
     assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
-    proxy.restart_as(Played::V2_2);
+    proxy.restart_as(Emulated::V2_2);
     assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
     Ok(())
 }
@@ -195,7 +195,7 @@ fn the_tests_count_on_the_versions_that_the_library_accepts() -> Outcome {
     const INFO_1_1_94: Fault = Fault::Say("$35\r\nredis_version:1.1.94\r\nrole:master\r\n\r\n");
     let server = Arc::new(RedisServer::start()?);
     for (info, accepted) in [(INFO_1_1_93, false), (INFO_1_1_94, true)] {
-        let proxy = Proxy::playing(Played::V1_2, server.address())?;
+        let proxy = Proxy::emulating(Emulated::V1_2, server.address())?;
         // That of the target, and that of its lock's connection.
         for _ in 0..2 {
             proxy.next("INFO", info.clone());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 use setnx_lock::Lock;
 
-use crate::servers::{Played, Position, Proxy};
+use crate::servers::{Emulated, Position, Proxy};
 use crate::support::load_threads::{LoadThreads, Tolerance};
 use crate::support::notified::{connection, until};
 use crate::support::scenario::patient;
@@ -45,7 +45,7 @@ fn lock_until(lock: &Lock, proxy: &Proxy, what: &str, it_is_so: impl Fn(&[Positi
 
 fn under_load_batches_are_shared_on_every_version() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
-    let versions = Played::ALL.map(|version| Proxy::playing(version, server.address()));
+    let versions = Emulated::ALL.map(|version| Proxy::emulating(version, server.address()));
     for proxy in versions.into_iter().chain([Proxy::before(server.address())]) {
         let proxy = proxy?;
         let (locker, _load_threads) = Load::Contended.open(patient(&proxy.url())?, Tolerance::Strict)?;

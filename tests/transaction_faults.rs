@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, RefusalKind, Release};
 
-use crate::servers::{Fault, Played};
+use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_reply_to_exec_is_lost_in_a_takeover,
         the_reply_to_exec_is_lost_in_a_release,
         a_watch_without_a_reply_is_repeated_once,
-        a_server_that_stops_in_a_transaction_takes_one_time_out,
+        a_server_that_stops_in_a_transaction_takes_one_time_limit,
     ];
     load::trials("transaction_faults", tests)
 }
@@ -169,9 +169,9 @@ fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
 /// The same on a server whose memory is full. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and a current one refuses to
 /// queue.
 fn a_server_over_its_memory_refuses_transactions_and_not_releases(load: Load) -> Outcome {
-    for played in [Some(Played::V2_2), Some(Played::V2_4), Some(Played::V2_6), None] {
+    for emulated in [Some(Emulated::V2_2), Some(Emulated::V2_4), Some(Emulated::V2_6), None] {
         let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
-        let scenario = Scenario::of(&server, played, load)?;
+        let scenario = Scenario::of(&server, emulated, load)?;
         let (key, proxy) = (scenario.target.key("memory"), &scenario.proxy);
         let locker = scenario.open(patient(&proxy.url())?.pool_size(1));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
@@ -179,23 +179,23 @@ fn a_server_over_its_memory_refuses_transactions_and_not_releases(load: Load) ->
             let held = lock.lock()?;
             proxy.forget();
             server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-            let (outcome, commands) = match played {
-                Some(Played::V2_6) => (Release::Released { certified: true }, "WATCH GET MULTI DEL EXEC"),
+            let (outcome, commands) = match emulated {
+                Some(Emulated::V2_6) => (Release::Released { certified: true }, "WATCH GET MULTI DEL EXEC"),
                 _ => (UNCERTIFIED, "WATCH GET MULTI DEL EXEC DISCARD DEL"),
             };
-            assert_eq!(held.release()?, outcome, "{played:?}");
-            assert_eq!(proxy.names().join(" "), commands, "{played:?}");
+            assert_eq!(held.release()?, outcome, "{emulated:?}");
+            assert_eq!(proxy.names().join(" "), commands, "{emulated:?}");
             assert_eq!(key.value(), None);
             let error = lock.lock().expect_err("over its memory");
             assert!(
                 matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
-                "{played:?}: {error:?}"
+                "{emulated:?}: {error:?}"
             );
             server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
         }
         let connections: Vec<usize> = proxy.asked().iter().map(|asked| asked.connection).collect();
         let same = connections.iter().all(|connection| *connection == 0);
-        assert!(same || played.is_none(), "{connections:?}");
+        assert!(same || emulated.is_none(), "{connections:?}");
     }
     Ok(())
 }
@@ -328,7 +328,7 @@ fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_server_that_stops_in_a_transaction_takes_one_time_out(load: Load) -> Outcome {
+fn a_server_that_stops_in_a_transaction_takes_one_time_limit(load: Load) -> Outcome {
     // One timeout covers the replies of a transaction. The first reply comes after twice that, and the proxy sends the rest of the
     // batch only then. The test asserts the order of events, since load can stretch any time.
     let scenario = Scenario::under_load(load)?;
@@ -344,7 +344,7 @@ fn a_server_that_stops_in_a_transaction_takes_one_time_out(load: Load) -> Outcom
     assert_eq!(
         names.iter().filter(|name| *name == "EXEC").count(),
         0,
-        "the time-out passed before the first reply: {names:?}"
+        "the time limit passed before the first reply: {names:?}"
     );
     assert!(key.value().is_some());
     Ok(())

@@ -7,7 +7,7 @@ use std::{mem, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
@@ -182,13 +182,13 @@ fn assert_auto_is(decided: Protocol, locker: &Locker, server: &RedisServer, prox
 
 fn auto_is_classic_on_2_0() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_0, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     assert_auto_is(Protocol::Classic, &opened(&proxy.url())?, &server, &proxy)
 }
 
 fn auto_is_watched_on_2_4() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_4, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
     assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand, ValueEnum};
 
-/// The parts that the program plays for itself.
+/// The parts that the program runs for itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     #[command(hide = true)]

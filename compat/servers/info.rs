@@ -4,7 +4,7 @@
 //! of 2.6, and in what a 2.4.16 printed.
 
 use super::resp::{bulk, text};
-use super::versions::Played;
+use super::versions::Emulated;
 
 /// A heading and its fields. A star stands for a number.
 type Section = (&'static str, &'static str);
@@ -124,13 +124,13 @@ impl Info {
     }
 
     /// Returns the reply to INFO of that version. The section counts for versions that have sections.
-    pub(super) fn written_by(&self, version: Played, section: &str) -> Vec<u8> {
+    pub(super) fn written_by(&self, version: Emulated, section: &str) -> Vec<u8> {
         let sections = match version {
-            Played::V1_2 => V1_2,
-            Played::V2_0 => V2_0,
-            Played::V2_2 => V2_2,
-            Played::V2_4 => V2_4,
-            Played::V2_6 => V2_6,
+            Emulated::V1_2 => V1_2,
+            Emulated::V2_0 => V2_0,
+            Emulated::V2_2 => V2_2,
+            Emulated::V2_4 => V2_4,
+            Emulated::V2_6 => V2_6,
         };
         let every = ["", "default", "all"].contains(&section.to_lowercase().as_str());
         let mut parts = Vec::new();
@@ -146,7 +146,7 @@ impl Info {
     }
 
     /// The line of a field, or the lines of a numbered one; empty for a field that the real server does not report.
-    fn lines(&self, version: Played, field: &str) -> String {
+    fn lines(&self, version: Emulated, field: &str) -> String {
         if let Some(prefix) = field.strip_suffix('*') {
             let numbered = self.0.iter().filter_map(|(name, value)| {
                 name.strip_prefix(prefix)?

@@ -1,8 +1,8 @@
 //! A proxy in front of a real, current `redis-server`, for what a test needs of a server.
 //!
-//! It records commands (`proxy`, `asked`), injects faults into single commands (`faults`), and plays an old version if told to:
+//! It records commands (`proxy`, `asked`), injects faults into single commands (`faults`), and emulates an old version if told to:
 //! the commands of that version (`versions`), what it did differently (`quirks`, `lists`) and its INFO (`info`). What the real
-//! server does as well is left to it: keys, lists and transactions are its own work. `README.md` lists what is not played.
+//! server does as well is left to it: keys, lists and transactions are its own work. `README.md` lists what is not emulated.
 
 mod asked;
 mod faults;
@@ -18,4 +18,4 @@ mod versions;
 pub(crate) use asked::{Asked, Position};
 pub(crate) use faults::{Fault, Hold};
 pub(crate) use proxy::Proxy;
-pub(crate) use versions::Played;
+pub(crate) use versions::Emulated;

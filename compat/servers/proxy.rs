@@ -12,10 +12,10 @@ use std::{fmt, io, mem, thread};
 use super::asked::{Asked, Position};
 use super::faults::{Fault, Faults, Hold, Which};
 use super::presence::Presence;
-use super::quirks::{Memory, PlayedServer};
+use super::quirks::{EmulatedServer, Memory};
 use super::real::Real;
 use super::resp::{Request, read_batch, text};
-use super::versions::Played;
+use super::versions::Emulated;
 
 /// After these a server pushes data by itself: the rest of the connection is forwarded as it is, and not recorded.
 const PUSHING: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
@@ -32,7 +32,7 @@ type Delay = dyn Fn(&Asked) -> Duration + Send + Sync;
 
 struct Shared {
     real: SocketAddr,
-    played: Mutex<Option<Played>>,
+    emulated: Mutex<Option<Emulated>>,
     /// Whether the real server has a `maxmemory`: only then is it asked each time.
     limited: AtomicBool,
     /// Taken for writing while that limit is lifted.
@@ -49,23 +49,23 @@ struct Shared {
 }
 
 impl Proxy {
-    /// Starts a proxy in front of the server at `real` that plays no old version.
+    /// Starts a proxy in front of the server at `real` that emulates no old version.
     pub(crate) fn before(real: SocketAddr) -> io::Result<Self> {
         Self::start(real, None, false)
     }
 
     /// Starts a proxy that makes the server at `real` behave like an old version.
-    pub(crate) fn playing(version: Played, real: SocketAddr) -> io::Result<Self> {
+    pub(crate) fn emulating(version: Emulated, real: SocketAddr) -> io::Result<Self> {
         let limited = Memory::of(&mut Real::connect(real)?)?.is_limited();
         Self::start(real, Some(version), limited)
     }
 
-    fn start(real: SocketAddr, played: Option<Played>, limited: bool) -> io::Result<Self> {
+    fn start(real: SocketAddr, emulated: Option<Emulated>, limited: bool) -> io::Result<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             real,
-            played: Mutex::new(played),
+            emulated: Mutex::new(emulated),
             limited: AtomicBool::new(limited),
             limit: Arc::default(),
             faults: Mutex::default(),
@@ -95,9 +95,9 @@ impl Proxy {
         Ok(Self { address, shared })
     }
 
-    /// Closes all connections and plays another version from then on, as a server that is restarted.
-    pub(crate) fn restart_as(&self, version: Played) {
-        *self.shared.played.lock().unwrap() = Some(version);
+    /// Closes all connections and emulates another version from then on, as a server that is restarted.
+    pub(crate) fn restart_as(&self, version: Emulated) {
+        *self.shared.emulated.lock().unwrap() = Some(version);
         self.shared.open.lock().unwrap().values().flatten().for_each(shut);
     }
 
@@ -234,8 +234,8 @@ impl Shared {
         mut real: Real,
         presence: &Presence,
     ) -> io::Result<()> {
-        let version = *self.played.lock().unwrap();
-        let mut played = version.map(|version| PlayedServer::new(version, self.real, &self.limit));
+        let version = *self.emulated.lock().unwrap();
+        let mut emulated = version.map(|version| EmulatedServer::new(version, self.real, &self.limit));
         while let Ok((request, position)) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
             let asked = Asked { connection, name: request.name(), arguments, position };
@@ -245,15 +245,17 @@ impl Shared {
                 thread::sleep(delay(&asked));
             }
 
-            let accepted = played.as_ref().is_none_or(|played| played.accepts(&request));
+            let accepted = emulated.as_ref().is_none_or(|emulated| emulated.accepts(&request));
             if PUSHING.contains(&asked.name.as_str()) && accepted && fault.is_none() {
                 real.send(&request)?;
                 return forward(requests, to_client, &mut real);
             }
             self.notice_limit(&asked);
             let mut execute = || {
-                presence.during(&asked.name, || match &mut played {
-                    Some(played) => played.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
+                presence.during(&asked.name, || match &mut emulated {
+                    Some(emulated) => {
+                        emulated.answer(&request, &mut real, self.limited.load(Ordering::SeqCst))
+                    }
                     None => real.ask(&request),
                 })
             };

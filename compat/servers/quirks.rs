@@ -11,7 +11,7 @@ use super::info::Info;
 use super::lists::{self, Queued};
 use super::real::Real;
 use super::resp::{self, Request, text};
-use super::versions::{NO_PASSWORD_SET, NOT_PERMITTED, OVER_MEMORY, Played, WRONG_PASSWORD};
+use super::versions::{Emulated, NO_PASSWORD_SET, NOT_PERMITTED, OVER_MEMORY, WRONG_PASSWORD};
 
 /// The commands that, before 2.2, first delete a key with a time to live. Measured for SETNX; for the rest read in the source of
 /// 1.0, where all of them look their key up in the same way, and in the reference of EXPIRE.
@@ -78,10 +78,10 @@ const TTL_ROUNDED_UP: &str = "
 /// -1 for a missing key: -2 came with 2.8.
 const LEFT_OR_MINUS_ONE: &str = "return math.max(-1, redis.call(ARGV[1], KEYS[1]))";
 
-/// One connection to a server that plays an old version.
+/// One connection to a server that emulates an old version.
 #[derive(Debug)]
-pub(super) struct PlayedServer {
-    version: Played,
+pub(super) struct EmulatedServer {
+    version: Emulated,
     address: SocketAddr,
     in_multi: bool,
     /// A command was refused since MULTI.
@@ -95,9 +95,9 @@ pub(super) struct PlayedServer {
     aside: Option<Real>,
 }
 
-impl PlayedServer {
+impl EmulatedServer {
     /// `limit` is the same for all connections to the server.
-    pub(super) fn new(version: Played, address: SocketAddr, limit: &Arc<RwLock<()>>) -> Self {
+    pub(super) fn new(version: Emulated, address: SocketAddr, limit: &Arc<RwLock<()>>) -> Self {
         Self {
             version,
             address,
@@ -150,13 +150,13 @@ impl PlayedServer {
             return Ok(resp::error(&words));
         }
         // From 2.6.5 on; before, EXEC executes the rest.
-        if name == "EXEC" && self.spoiled && self.version >= Played::V2_6 {
+        if name == "EXEC" && self.spoiled && self.version >= Emulated::V2_6 {
             real.ask(&Request::of(&[b"DISCARD"]))?;
             self.transaction_ends();
             return Ok(resp::error("EXECABORT Transaction discarded because of previous errors."));
         }
         let version = self.version;
-        if name == "EXEC" && version < Played::V2_6 {
+        if name == "EXEC" && version < Emulated::V2_6 {
             return self.exec(request, real);
         }
         let script = script(version, name).map(|script| {
@@ -168,9 +168,9 @@ impl PlayedServer {
                     .collect::<Vec<_>>(),
             )
         });
-        let nested = name == "MULTI" && self.in_multi && version < Played::V2_2;
+        let nested = name == "MULTI" && self.in_multi && version < Emulated::V2_2;
         let script = script.or(nested.then(|| Request::of(&[b"EVAL", NESTED_MULTI.as_bytes(), b"0"])));
-        let reply = if version < Played::V2_2 && !self.in_multi && lists::is_blocking(name) {
+        let reply = if version < Emulated::V2_2 && !self.in_multi && lists::is_blocking(name) {
             self.block(request, real)?
         } else {
             real.ask_reworded(script.as_ref().unwrap_or(request), &|refusal| version.reworded(refusal))?
@@ -201,10 +201,10 @@ impl PlayedServer {
                 reply
             }
             // Measured on 1.1.94, these two.
-            "LPUSH" | "RPUSH" if self.version < Played::V2_0 && reply.starts_with(b":") => {
+            "LPUSH" | "RPUSH" if self.version < Emulated::V2_0 && reply.starts_with(b":") => {
                 b"+OK\r\n".to_vec()
             }
-            "RANDOMKEY" if self.version < Played::V2_0 => resp::bulk_as_status(reply),
+            "RANDOMKEY" if self.version < Emulated::V2_0 => resp::bulk_as_status(reply),
             _ => reply,
         }
     }
@@ -271,14 +271,14 @@ impl PlayedServer {
     }
 }
 
-fn script(version: Played, name: &str) -> Option<&'static str> {
+fn script(version: Emulated, name: &str) -> Option<&'static str> {
     match name {
-        "TTL" if version < Played::V2_6 => Some(TTL_ROUNDED_UP),
+        "TTL" if version < Emulated::V2_6 => Some(TTL_ROUNDED_UP),
         "TTL" | "PTTL" => Some(LEFT_OR_MINUS_ONE),
-        "EXPIRE" | "EXPIREAT" if version < Played::V2_0 => Some(EXPIRE_ONCE_1_2),
-        "EXPIRE" | "EXPIREAT" if version < Played::V2_2 => Some(EXPIRE_ONCE_2_0),
-        "GETSET" if version < Played::V2_0 => Some(GETSET_OF_ANY_TYPE),
-        _ if version < Played::V2_2 && DELETING_FIRST.contains(&name) => Some(DELETE_FIRST),
+        "EXPIRE" | "EXPIREAT" if version < Emulated::V2_0 => Some(EXPIRE_ONCE_1_2),
+        "EXPIRE" | "EXPIREAT" if version < Emulated::V2_2 => Some(EXPIRE_ONCE_2_0),
+        "GETSET" if version < Emulated::V2_0 => Some(GETSET_OF_ANY_TYPE),
+        _ if version < Emulated::V2_2 && DELETING_FIRST.contains(&name) => Some(DELETE_FIRST),
         _ => None,
     }
 }

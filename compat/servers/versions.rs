@@ -7,11 +7,11 @@ use std::ops::RangeInclusive;
 
 use super::resp::text;
 
-use Played::{V1_2, V2_0, V2_2, V2_4, V2_6};
+use Emulated::{V1_2, V2_0, V2_2, V2_4, V2_6};
 
-/// A version that the proxy can play, by its last release.
+/// A version that the proxy can emulate, by its last release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Played {
+pub(crate) enum Emulated {
     V1_2,
     V2_0,
     V2_2,
@@ -160,7 +160,7 @@ pub(super) const WRONG_PASSWORD: &str = "ERR invalid password";
 pub(super) const NO_PASSWORD_SET: &str = "ERR Client sent AUTH, but no password is set";
 
 /// How a current server's refusal begins, the last version with another one, and that other one.
-const WORDED_BEFORE: &[(&str, Played, &str)] = &[
+const WORDED_BEFORE: &[(&str, Emulated, &str)] = &[
     ("WRONGTYPE ", V2_6, "ERR Operation against a key holding the wrong kind of value"), // measured
     ("OOM command not allowed", V2_4, OVER_MEMORY),
     ("NOAUTH ", V2_6, NOT_PERMITTED),
@@ -169,7 +169,7 @@ const WORDED_BEFORE: &[(&str, Played, &str)] = &[
     ("ERR DB index is out of range", V2_6, "ERR invalid DB index"),
 ];
 
-impl Played {
+impl Emulated {
     pub(crate) const ALL: [Self; 5] = [V1_2, V2_0, Self::V2_2, V2_4, V2_6];
 
     /// The number that the server reports.

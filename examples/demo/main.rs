@@ -4,7 +4,7 @@
 //!
 //! `make demo`, or `cargo run -p setnx-lock-demo -- --help`.
 //!
-//! The program plays three parts, each a process of its own: the one that was started only waits (`shield.rs`), another
+//! The program runs three parts, each a process of its own: the one that was started only waits (`shield.rs`), another
 //! conducts the run (`conduct.rs`), and the workers contend (`worker.rs`). Their logs (`record.rs`) are read into one
 //! account (`account.rs`), which the table (`report.rs`) and the picture (`timeline.rs`) are made of.
 

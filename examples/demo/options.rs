@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use crate::moment::Moment;
 use crate::time_option::between;
 
-/// The parts that the program plays for itself.
+/// The parts that the program runs for itself.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     #[command(hide = true)]

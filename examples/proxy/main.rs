@@ -19,16 +19,16 @@ use std::net::SocketAddr;
 use clap::Parser;
 
 use redis_server::RedisServer;
-use servers::Played;
+use servers::Emulated;
 
 /// Makes a current Redis server behave like an old one, on a port of its own on this machine, until the standard input ends, or a
-/// signal comes (TERM, INT, HUP). compat/servers/README.md says what is played, and what is not.
+/// signal comes (TERM, INT, HUP). compat/servers/README.md says what is emulated, and what is not.
 #[derive(Debug, Parser)]
 #[command(name = "proxy")]
 struct Options {
-    /// The version to play, such as 2.4
-    #[arg(value_name = "VERSION", default_value = "2.4", value_parser = version::played)]
-    version: Played,
+    /// The version to emulate, such as 2.4
+    #[arg(value_name = "VERSION", default_value = "2.4", value_parser = version::emulated)]
+    version: Emulated,
     /// The current server behind the proxy; a private one is started unless given
     #[arg(long, value_name = "ADDRESS:PORT")]
     server: Option<SocketAddr>,

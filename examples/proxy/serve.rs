@@ -12,14 +12,17 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::RedisServer;
-use super::servers::{Played, Proxy};
+use super::servers::{Emulated, Proxy};
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Plays a version of the server at `given`, or of a private one, and prints the address, until the standard input ends, or a
+/// Emulates a version of the server at `given`, or of a private one, and prints the address, until the standard input ends, or a
 /// signal asks this process to end.
-pub(crate) fn serve(version: Played, given: Option<SocketAddr>) -> Result<(), Box<dyn Error + Send + Sync>> {
+pub(crate) fn serve(
+    version: Emulated,
+    given: Option<SocketAddr>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     // Before the server is started: none is left behind if the signal comes in between.
     let over = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
@@ -27,8 +30,8 @@ pub(crate) fn serve(version: Played, given: Option<SocketAddr>) -> Result<(), Bo
     }
     let private = if given.is_none() { Some(RedisServer::start()?) } else { None };
     let real = given.or(private.as_ref().map(RedisServer::address)).expect("given or started");
-    let proxy = Proxy::playing(version, real)?;
-    println!("Redis {} is played at {} until Ctrl-D", version.number(), proxy.url());
+    let proxy = Proxy::emulating(version, real)?;
+    println!("Redis {} is emulated at {} until Ctrl-D", version.number(), proxy.url());
     let ended = thread::spawn(|| io::stdin().lock().read_to_end(&mut Vec::new()));
     while !ended.is_finished() && !over.load(Ordering::Relaxed) {
         // The record is for tests; here it would only grow.

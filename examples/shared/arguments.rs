@@ -1,4 +1,4 @@
-//! What stands after a program's name: options, or the part that the program plays for itself in a process of its own.
+//! What stands after a program's name: options, or the part that the program runs for itself in a process of its own.
 
 use clap::{Args, Parser, Subcommand};
 

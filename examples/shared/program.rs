@@ -1,4 +1,4 @@
-//! The frame of a program that plays several parts, each in a process of its own.
+//! The frame of a program that runs several parts, each in a process of its own.
 
 use std::process::ExitCode;
 
@@ -8,14 +8,14 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::shield;
 
-/// Plays the part that the arguments name, or has the run conducted where they name none. A failure is the last line.
+/// Emulates the part that the arguments name, or has the run conducted where they name none. A failure is the last line.
 pub(crate) fn run<O: Args, P: Subcommand>(
     name: &str,
-    play: impl FnOnce(P) -> Result<ExitCode, Failure>,
+    run_part: impl FnOnce(P) -> Result<ExitCode, Failure>,
 ) -> ExitCode {
     let done = match Arguments::<O, P>::parse().part {
         None => shield::run(),
-        Some(part) => play(part),
+        Some(part) => run_part(part),
     };
     done.unwrap_or_else(|failure| {
         eprintln!("{name}: {failure}");

@@ -1,8 +1,8 @@
-//! How a version of Redis that the proxy can play is typed.
+//! How a version of Redis that the proxy can emulate is typed.
 
-use crate::servers::Played;
+use crate::servers::Emulated;
 
-pub(crate) fn played(text: &str) -> Result<Played, String> {
-    let names = Played::ALL.map(Played::name).join(", ");
-    Played::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("expected one of {names}"))
+pub(crate) fn emulated(text: &str) -> Result<Emulated, String> {
+    let names = Emulated::ALL.map(Emulated::name).join(", ");
+    Emulated::ALL.into_iter().find(|version| version.name() == text).ok_or(format!("expected one of {names}"))
 }

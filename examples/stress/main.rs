@@ -58,8 +58,8 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     let parent = Parent::watch();
     let harness = options.harness();
     let remote = options.url.as_deref().map(Remote::at).transpose()?;
-    let version = match (options.playing, &remote) {
-        (Some(played), _) => Some(played.number().parse()?),
+    let version = match (options.emulating, &remote) {
+        (Some(emulated), _) => Some(emulated.number().parse()?),
         (None, Some(remote)) => Some(remote.version()?),
         (None, None) => None,
     };
@@ -94,8 +94,8 @@ fn run_one(
     let keys = remote.map(|remote| remote.keys(harness.keys));
     let server =
         private.as_ref().map(RedisServer::address).or(remote.map(Remote::address)).expect("one of the two");
-    let proxy = match options.playing {
-        Some(version) => Proxy::playing(version, server)?,
+    let proxy = match options.emulating {
+        Some(version) => Proxy::emulating(version, server)?,
         None => Proxy::before(server)?,
     };
     let url = remote.map_or_else(|| proxy.url(), |remote| remote.url_through(&proxy.url()));

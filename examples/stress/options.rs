@@ -11,12 +11,12 @@ use clap::{Args, Subcommand};
 use setnx_lock::{Protocol, Version};
 
 use crate::harness::{Contender, Harness};
-use crate::servers::Played;
+use crate::servers::Emulated;
 use crate::version;
 
 pub(crate) type Arguments = arguments::Arguments<Options, Part>;
 
-/// The part that the program plays for itself, beside the workers.
+/// The part that the program runs for itself, beside the workers.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Part {
     #[command(hide = true)]
@@ -49,8 +49,8 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = time)]
     stop_every: Duration,
     /// Make the server look like an old one, such as 2.4
-    #[arg(long, value_name = "VERSION", value_parser = version::played)]
-    pub(crate) playing: Option<Played>,
+    #[arg(long, value_name = "VERSION", value_parser = version::emulated)]
+    pub(crate) emulating: Option<Emulated>,
     /// Run on this server, through the same proxy, with keys of its own, which are removed; a URL as `redis://:password@host:6379/3`, without TLS
     #[arg(long, value_name = "URL")]
     pub(crate) url: Option<String>,

@@ -23,7 +23,7 @@ pub(super) struct Stage {
 }
 
 impl Stage {
-    /// Sets the stage. On a busy machine one attempt may take longer than the time-outs allow.
+    /// Sets the stage. On a busy machine one attempt may take longer than the time limits allow.
     pub(super) fn set(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
         let end = Instant::now() + LONG;
         loop {
@@ -35,8 +35,8 @@ impl Stage {
     }
 
     fn set_once(case: Case) -> Result<Self, Box<dyn std::error::Error>> {
-        let Case { protocol, path, played, load } = case;
-        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), played, load)?;
+        let Case { protocol, path, emulated, load } = case;
+        let scenario = Scenario::of(&Arc::new(RedisServer::start()?), emulated, load)?;
         let key = scenario.target.key("boundary");
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let builder = match path {

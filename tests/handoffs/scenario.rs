@@ -8,7 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
 use crate::events::EventLog;
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
@@ -42,15 +42,15 @@ impl Scenario {
         Self::of(protocol, None, load)
     }
 
-    /// A scenario whose proxy plays an old version.
-    pub(crate) fn playing(version: Played, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+    /// A scenario whose proxy emulates an old version.
+    pub(crate) fn emulating(version: Emulated, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
         Self::of(protocol, Some(version), Load::Any)
     }
 
-    fn of(protocol: Protocol, played: Option<Played>, load: Load) -> Result<Self, Box<dyn StdError>> {
+    fn of(protocol: Protocol, emulated: Option<Emulated>, load: Load) -> Result<Self, Box<dyn StdError>> {
         let server = Arc::new(RedisServer::start()?);
-        let proxy = match played {
-            Some(version) => Proxy::playing(version, server.address())?,
+        let proxy = match emulated {
+            Some(version) => Proxy::emulating(version, server.address())?,
             None => Proxy::before(server.address())?,
         };
         let key = Target::of(&server).key("handoff");

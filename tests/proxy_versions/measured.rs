@@ -1,9 +1,9 @@
-//! Replies that were measured on real old servers, as the proxy plays them.
+//! Replies that were measured on real old servers, as the proxy emulates them.
 
 use libtest_mimic::Trial;
 
 use super::every_version;
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{Outcome, RedisServer, tests};
 
@@ -25,7 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn a_push_says_ok_in_1_2() -> Outcome {
     every_version(|version, wire, _| {
         for (push, length) in [("RPUSH list a", ":1"), ("LPUSH list b", ":2")] {
-            let pushed = if version < Played::V2_0 { "+OK" } else { length };
+            let pushed = if version < Emulated::V2_0 { "+OK" } else { length };
             assert_eq!(wire.ask(push), pushed, "{version:?}: {push}");
         }
         assert_eq!(wire.ask("LLEN list"), ":2", "{version:?}");
@@ -37,7 +37,7 @@ fn a_push_says_ok_in_1_2() -> Outcome {
 fn a_random_key_comes_in_a_status_line_in_1_2() -> Outcome {
     every_version(|version, wire, _| {
         wire.ask("SET key 1");
-        let key = if version < Played::V2_0 { "+key" } else { "key" };
+        let key = if version < Emulated::V2_0 { "+key" } else { "key" };
         assert_eq!(wire.ask("RANDOMKEY"), key, "{version:?}");
         assert_eq!(wire.ask("PING"), "+PONG", "{version:?}");
     })
@@ -51,7 +51,7 @@ fn getset_overwrites_what_it_refuses_in_1_2() -> Outcome {
             let refused = "-ERR Operation against a key holding the wrong kind of value";
             assert_eq!(wire.ask("GETSET key new"), refused, "{version:?}: {fill}");
             let kind = wire.ask("TYPE key");
-            assert_eq!(kind == "+string", version < Played::V2_0, "{version:?}: {fill}: {kind}");
+            assert_eq!(kind == "+string", version < Emulated::V2_0, "{version:?}: {fill}: {kind}");
         }
         wire.ask("DEL key");
         assert_eq!((wire.ask("GETSET key 1"), wire.ask("GETSET key 2")), ("$-1".into(), "1".into()));
@@ -63,7 +63,7 @@ fn a_second_expire_of_zero() -> Outcome {
     every_version(|version, wire, _| {
         wire.ask("SET key 1");
         assert_eq!(wire.ask("EXPIRE key 100"), ":1", "{version:?}");
-        let stays = version < Played::V2_0;
+        let stays = version < Emulated::V2_0;
         assert_eq!(wire.ask("EXPIRE key 0"), if stays { ":0" } else { ":1" }, "{version:?}");
         assert_eq!(wire.ask("EXISTS key"), if stays { ":1" } else { ":0" }, "{version:?}");
         wire.ask("SET key 1");
@@ -73,11 +73,11 @@ fn a_second_expire_of_zero() -> Outcome {
 
 fn a_nested_multi() -> Outcome {
     every_version(|version, wire, _| {
-        if version < Played::V2_0 {
+        if version < Emulated::V2_0 {
             return;
         }
         assert_eq!((wire.ask("MULTI"), wire.ask("SET key 1")), ("+OK".into(), "+QUEUED".into()));
-        if version < Played::V2_2 {
+        if version < Emulated::V2_2 {
             assert_eq!(wire.ask("MULTI"), "+QUEUED", "{version:?}");
             assert_eq!(wire.ask("RPUSH list a"), "+QUEUED", "{version:?}");
             assert_eq!(wire.ask("EXEC"), "[+OK +OK :1]", "{version:?}");
@@ -91,8 +91,8 @@ fn a_nested_multi() -> Outcome {
 
 fn a_wrong_password_takes_the_permission_away() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
-    for version in Played::ALL {
-        let proxy = Proxy::playing(version, server.address())?;
+    for version in Emulated::ALL {
+        let proxy = Proxy::emulating(version, server.address())?;
         let mut wire = Wire::to(&proxy.url());
         let none = "-ERR operation not permitted";
         assert_eq!(wire.ask("GET key"), none, "{version:?}: without a password");
@@ -109,7 +109,7 @@ fn a_wrong_password_takes_the_permission_away() -> Outcome {
 fn a_password_where_none_is_set() -> Outcome {
     every_version(|version, wire, _| {
         let reply = match version {
-            Played::V1_2 | Played::V2_0 | Played::V2_2 => "+OK",
+            Emulated::V1_2 | Emulated::V2_0 | Emulated::V2_2 => "+OK",
             _ => "-ERR Client sent AUTH, but no password is set",
         };
         assert_eq!(wire.ask("AUTH any"), reply, "{version:?}");

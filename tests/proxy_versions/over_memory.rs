@@ -1,11 +1,11 @@
-//! Memory limits in old versions as the proxy plays them.
+//! Memory limits in old versions as the proxy emulates them.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use libtest_mimic::Trial;
 
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 use crate::support::raw::Wire;
 use crate::support::{Outcome, RedisServer, tests};
 
@@ -24,26 +24,26 @@ pub(crate) fn trials() -> Vec<Trial> {
 const OVER: &str = "-ERR command not allowed when used memory > 'maxmemory'";
 
 fn exec_over_maxmemory_leaves_the_transaction_open() -> Outcome {
-    for version in Played::ALL {
+    for version in Emulated::ALL {
         let server = RedisServer::start_with("maxmemory 100mb")?;
-        let proxy = Proxy::playing(version, server.address())?;
+        let proxy = Proxy::emulating(version, server.address())?;
         let mut wire = Wire::to(&proxy.url());
         wire.ask("SET key 1");
-        if version >= Played::V2_0 {
+        if version >= Emulated::V2_0 {
             assert_eq!((wire.ask("MULTI"), wire.ask("DEL key")), ("+OK".into(), "+QUEUED".into()));
         }
         server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
-        if version >= Played::V2_6 {
+        if version >= Emulated::V2_6 {
             assert_eq!(wire.ask("EXEC"), "[:1]");
             assert!(wire.ask("SETNX key 1").starts_with("-OOM"));
             continue;
         }
-        if version >= Played::V2_0 {
+        if version >= Emulated::V2_0 {
             assert_eq!(wire.ask("EXEC"), OVER, "{version:?}");
             assert_eq!(wire.ask("DISCARD"), "+OK", "{version:?}: it was still open");
             assert_eq!(wire.ask("GET key"), "1", "{version:?}: nothing was executed");
         }
-        if version >= Played::V2_2 {
+        if version >= Emulated::V2_2 {
             assert_eq!((wire.ask("WATCH key"), wire.ask("UNWATCH")), ("+OK".into(), "+OK".into()));
         }
         for command in ["SET key 1", "SETNX key 1", "GETSET key 1", "LPUSH list 1"] {
@@ -58,11 +58,11 @@ fn exec_over_maxmemory_leaves_the_transaction_open() -> Outcome {
 
 /// What adds no data is queued. EXEC itself is refused up to 2.4.
 fn a_transaction_is_queued_over_maxmemory() -> Outcome {
-    for version in Played::ALL.into_iter().filter(|version| *version >= Played::V2_0) {
+    for version in Emulated::ALL.into_iter().filter(|version| *version >= Emulated::V2_0) {
         let server = RedisServer::start_with("maxmemory 100mb")?;
-        let proxy = Proxy::playing(version, server.address())?;
+        let proxy = Proxy::emulating(version, server.address())?;
         let mut wire = Wire::to(&proxy.url());
-        let executes = version >= Played::V2_6;
+        let executes = version >= Emulated::V2_6;
         wire.ask("SET key 1");
         wire.ask("SET other 1");
         wire.ask("RPUSH list a");
@@ -108,7 +108,7 @@ fn a_transaction_is_queued_over_maxmemory() -> Outcome {
 fn the_limit_counts_for_others_while_a_transaction_is_queued() -> Outcome {
     const TRANSACTIONS: usize = 100;
     let server = RedisServer::start_with("maxmemory 100mb")?;
-    let proxy = Proxy::playing(Played::V2_6, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_6, server.address())?;
     server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -133,7 +133,7 @@ fn the_limit_counts_for_others_while_a_transaction_is_queued() -> Outcome {
 
 fn a_limit_set_through_the_proxy_counts() -> Outcome {
     let server = RedisServer::start()?;
-    let proxy = Proxy::playing(Played::V2_4, server.address())?;
+    let proxy = Proxy::emulating(Emulated::V2_4, server.address())?;
     let mut wire = Wire::to(&proxy.url());
     assert_eq!((wire.ask("CONFIG SET maxmemory 1"), wire.ask("MULTI")), ("+OK".into(), "+OK".into()));
     assert_eq!(wire.ask("EXEC"), OVER);

@@ -1,4 +1,4 @@
-//! The program that plays an old version ends with all that it has started.
+//! The program that emulates an old version ends with all that it has started.
 
 #[path = "../../examples/proxy/serve.rs"]
 mod serve;
@@ -12,8 +12,8 @@ use libtest_mimic::Trial;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::field;
-use crate::processes::{Played as Performed, worker};
-use crate::servers::{self, Played};
+use crate::processes::{TaskOutcome, worker};
+use crate::servers::{self, Emulated};
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -22,8 +22,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// The program `proxy` in a process of its own.
-pub(crate) fn as_worker() -> Performed {
-    serve::serve(Played::V2_4, None)
+pub(crate) fn as_worker() -> TaskOutcome {
+    serve::serve(Emulated::V2_4, None)
 }
 
 fn the_program_ends_with_its_server() -> Outcome {

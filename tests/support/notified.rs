@@ -113,7 +113,7 @@ impl Reasons {
 pub(crate) struct Worker(Child);
 
 impl Worker {
-    pub(crate) fn playing(task: &[&str]) -> std::io::Result<Self> {
+    pub(crate) fn performing(task: &[&str]) -> std::io::Result<Self> {
         Ok(Self(processes::worker(&[&["notifications"], task].concat())?))
     }
 

@@ -25,7 +25,7 @@ pub(crate) const TTL_1_4_2: Gem = Gem("1.4.2");
 /// From 1.4.3 on: an empty value with a time to live.
 pub(crate) const TTL: Gem = Gem("1.4.3");
 
-/// Names the folder of a real gem. Without it the port in `compat/ruby/port` plays every version.
+/// Names the folder of a real gem. Without it the port in `compat/ruby/port` emulates every version.
 const LIB: &str = "REDIS_OBJECTS_LIB";
 /// Names the version of that gem.
 const VERSION: &str = "REDIS_OBJECTS_VERSION";
@@ -70,7 +70,7 @@ impl RealGem {
 }
 
 impl Gem {
-    /// Returns the versions that the tests can run with: the port plays every version, a real gem only its own.
+    /// Returns the versions that the tests can run with: the port emulates every version, a real gem only its own.
     pub(crate) fn available() -> Result<Vec<Self>, String> {
         Ok(match RealGem::of_the_environment()? {
             Some(real) => vec![real.family],

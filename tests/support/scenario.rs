@@ -1,4 +1,4 @@
-//! A scenario for faults: a real server, a proxy before it, and lockers with short time-outs.
+//! A scenario for faults: a real server, a proxy before it, and lockers with short time limits.
 
 use std::cell::RefCell;
 use std::net::{Ipv4Addr, TcpListener};
@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
 use super::{LONG, Load, RedisServer, Target, TestKey};
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 
 /// A real server and a proxy before it.
 pub(crate) struct Scenario {
@@ -32,21 +32,21 @@ impl Scenario {
         Self::of(&Arc::new(RedisServer::start()?), None, load)
     }
 
-    /// The same on a server that is running, which may play an old version.
+    /// The same on a server that is running, which may emulate an old version.
     pub(crate) fn of(
         server: &Arc<RedisServer>,
-        played: Option<Played>,
+        emulated: Option<Emulated>,
         load: Load,
     ) -> Result<Self, io::Error> {
-        let proxy = match played {
-            Some(version) => Proxy::playing(version, server.address())?,
+        let proxy = match emulated {
+            Some(version) => Proxy::emulating(version, server.address())?,
             None => Proxy::before(server.address())?,
         };
         proxy.overlook(load_threads::KEYS);
         Ok(Self { load, contention: RefCell::default(), target: Target::of(server), proxy })
     }
 
-    /// Opens a locker through the proxy, with a pool of one and short time-outs.
+    /// Opens a locker through the proxy, with a pool of one and short time limits.
     pub(crate) fn locker(&self) -> Locker {
         self.open(brief(&self.proxy.url(), 1))
     }
@@ -74,12 +74,12 @@ pub(crate) fn impatient(url: &str, pool_size: u32) -> Locker {
     brief(url, pool_size).build().unwrap()
 }
 
-/// Returns a builder of a locker with time-outs that no pause of a busy machine exceeds, for tests without faults.
+/// Returns a builder of a locker with time limits that no pause of a busy machine exceeds, for tests without faults.
 pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(url)?.connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG))
 }
 
-/// Opens a locker with such time-outs.
+/// Opens a locker with such time limits.
 pub(crate) fn opened(url: &str) -> Result<Locker, Error> {
     patient(url)?.build()
 }
@@ -102,7 +102,7 @@ pub(crate) fn closed_port() -> io::Result<u16> {
 /// than a reply takes on a busy machine.
 pub(crate) const BRIEF: Duration = Duration::from_secs(5);
 
-/// Returns a builder of a locker with short time-outs.
+/// Returns a builder of a locker with short time limits.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
     let builder = Locker::builder(url).unwrap().pool_size(pool_size);
     builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(BRIEF)

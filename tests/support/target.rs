@@ -1,4 +1,4 @@
-//! The servers under test: a current server, the same server behind a proxy that plays each old version, and the servers of
+//! The servers under test: a current server, the same server behind a proxy that emulates each old version, and the servers of
 //! `SETNX_LOCK_TEST_URLS`.
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Versi
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
-use crate::servers::{Played, Proxy};
+use crate::servers::{Emulated, Proxy};
 
 /// Names the URLs of more servers to test on, separated by commas.
 const URLS: &str = "SETNX_LOCK_TEST_URLS";
@@ -44,13 +44,13 @@ pub(crate) struct Target {
     _proxy: Option<Arc<Proxy>>,
 }
 
-/// Returns the current server, a proxy that plays each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
+/// Returns the current server, a proxy that emulates each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
 /// missing or does not reply is an error, never a skip. For listing the tests no server is started.
 pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::Error>> {
     let urls = env::var(URLS).unwrap_or_default();
     let urls = urls.split([',', ' ']).filter(|url| !url.is_empty());
     if listing {
-        let proxies = Played::ALL.map(|played| (played_name(played), version(played.number())));
+        let proxies = Emulated::ALL.map(|emulated| (emulated_name(emulated), version(emulated.number())));
         let current = ["current".to_owned()].into_iter().chain((1..=urls.count()).map(url_name));
         let all = proxies.into_iter().chain(current.map(|name| (name, version("99"))));
         let listed = |(position, (name, version))| Target { version, position, ..Target::listed(name) };
@@ -58,9 +58,10 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     }
     let server = Arc::new(RedisServer::start()?);
     let mut targets = vec![Target::of(&server)];
-    for played in Played::ALL {
+    for emulated in Emulated::ALL {
         targets.push(
-            Target::through(Proxy::playing(played, server.address())?, &server)?.named(played_name(played)),
+            Target::through(Proxy::emulating(emulated, server.address())?, &server)?
+                .named(emulated_name(emulated)),
         );
     }
     for (n, url) in urls.enumerate() {
@@ -69,16 +70,16 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
         targets.push(Target { url: url.to_owned(), direct: url.to_owned(), version, ..listed });
     }
     // The oldest first, and those of the environment variable last.
-    targets[..=Played::ALL.len()].sort_by_key(|target| target.version);
+    targets[..=Emulated::ALL.len()].sort_by_key(|target| target.version);
     for (position, target) in targets.iter_mut().enumerate() {
         target.position = position;
     }
     Ok(targets)
 }
 
-/// The name, within a test's name, of a server that plays this version.
-pub(crate) fn played_name(played: Played) -> String {
-    format!("played_{}", played.name())
+/// The name, within a test's name, of a server that emulates this version.
+pub(crate) fn emulated_name(emulated: Emulated) -> String {
+    format!("emulated_{}", emulated.name())
 }
 
 fn url_name(n: usize) -> String {
@@ -109,9 +110,9 @@ impl Target {
         Self { url: server.url(), direct: server.url(), version, _server: Some(Arc::clone(server)), ..listed }
     }
 
-    /// Whether a proxy plays an old version.
-    pub(crate) fn is_played(&self) -> bool {
-        Played::ALL.iter().any(|played| self.name == played_name(*played))
+    /// Whether a proxy emulates an old version.
+    pub(crate) fn is_emulated(&self) -> bool {
+        Emulated::ALL.iter().any(|emulated| self.name == emulated_name(*emulated))
     }
 
     /// The same behind a proxy.

@@ -104,7 +104,7 @@ impl SpinPolicy {
                     *first.get_or_insert_with(|| before.at.after(MAX_FIRST).min(connected_by))
                 }
                 WaitStage::Queued(Rank::Later | Rank::Overdue) => connected_by,
-                // The leader notices its time-out no sooner, and then hands out the replies it has.
+                // The leader notices its time limit no sooner, and then hands out the replies it has.
                 WaitStage::InFlight => *in_flight.get_or_insert_with(|| {
                     before.at.after(self.command_timeout).min(answered_by).after(GRACE)
                 }),

@@ -19,7 +19,7 @@ class Redis
         @redis ||= Redis.new
       end
 
-      # The version of the gem that is played.
+      # The version of the gem that is emulated.
       def version
         ENV.fetch('REDIS_OBJECTS_VERSION', '1.4.1')
       end
