@@ -20,7 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_proxy_that_disconnects_on_info_is_used_without_it,
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
-            servers_that_are_too_old_and_do_not_reply_take_one_time_out,
+            servers_that_are_too_old_and_do_not_reply_take_one_time_limit,
             a_server_that_loads_its_data_is_waited_for,
             a_server_is_checked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
@@ -116,7 +116,7 @@ fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
     Ok(())
 }
 
-fn servers_that_are_too_old_and_do_not_reply_take_one_time_out() -> Outcome {
+fn servers_that_are_too_old_and_do_not_reply_take_one_time_limit() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
     let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(millis(300));

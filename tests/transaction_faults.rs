@@ -21,7 +21,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         a_connection_in_an_unknown_state_is_not_used_again,
         a_server_without_room_for_a_client_is_waited_for,
         a_push_message_is_not_taken_for_a_reply,
-        the_round_trips_of_a_release_share_one_time_out,
+        the_round_trips_of_a_release_share_one_time_limit,
         a_transaction_that_is_refused_is_discarded,
         a_server_over_its_memory_refuses_transactions_and_not_releases,
         a_user_without_multi_changes_no_key_without_a_transaction,
@@ -125,7 +125,7 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
 /// Longer than a reply takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-fn the_round_trips_of_a_release_share_one_time_out(load: Load) -> Outcome {
+fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
     // Together longer than the command timeout, each well below it: in two round trips, and in one.
     for late in [["WATCH", "DEL"], ["DEL", "EXEC"]] {
         // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
