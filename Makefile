@@ -59,7 +59,7 @@ inspect: ## print what a server supports of locks, and what may go wrong there: 
 
 golden: ## rewrite the files in compat/golden by Ruby, and show the changes
 	@scripts/setup ruby ruby-redis
-	@ruby compat/ruby/golden.rb compat/golden
+	@env -u REDIS_OBJECTS_LIB -u REDIS_OBJECTS_VERSION ruby compat/ruby/golden.rb compat/golden
 	@git --no-pager diff --stat -p -- compat/golden
 
 bench: ## compare locks with raw commands and other libraries: tables and plots in target/bench (QUICK=1 for a short run)

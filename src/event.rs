@@ -15,7 +15,8 @@ use crate::value::LockState;
 /// Receives the events of a locker's locks, beside the log: see [`Locker::observed_by`](crate::Locker::observed_by).
 ///
 /// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
-/// quick. [`CarriedOutLate`](Event::CarriedOutLate) comes on the thread that sent the command for another. A panic in it is caught and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
+/// quick. [`CarriedOutLate`](Event::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
+/// and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
 ///
 /// ```
 /// use setnx_lock::{Event, Locker};

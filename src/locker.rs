@@ -119,11 +119,11 @@ impl Locker {
     /// parts of its configuration that may harm locks. Works on every version from 1.2 on; what the user may not ask is left out.
     /// Print the report to read it, and look at [`ServerReport::warnings`].
     ///
-    /// Retries while the server is unreachable as a call on a lock does
-    /// ([`unreachable_timeout`](LockerBuilder::unreachable_timeout)), and waits at most a command timeout for each
-    /// reply. Sends INFO, and what the version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and
-    /// TIME, on a key of its own named `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an
-    /// expiry time and watched for up to a second. One connection of the pool is in use meanwhile, and closed then.
+    /// Waits for an unreachable, full or loading server and for a connection as a call on a lock does whose timeout is the
+    /// [`unreachable_timeout`](LockerBuilder::unreachable_timeout), and at most a command timeout for each reply. Sends INFO, and what the
+    /// version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and TIME, on a key of its own named
+    /// `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an expiry time and watched for up to
+    /// a second. One connection of the pool is in use meanwhile, and closed then.
     ///
     /// # Errors
     ///
@@ -145,7 +145,9 @@ impl Locker {
             return Err(Error::Inspection { cause: Box::new(InspectionFailure::Forked) });
         }
         let probe = Key::from(format!("setnx-lock:probe:{}:{}", process::id(), identity.next_nonce()));
-        let limits = Limits::within(self.engine.budget(None), clock::now());
+        let now = clock::now();
+        let deadline = now.uptime.after(self.engine.backend.unreachable_timeout());
+        let limits = Limits::within(self.engine.budget(Some(deadline)), now);
         let cause = match self.inspector.inspect(&probe, &limits) {
             Ok(Ok(report)) => return Ok(report),
             Ok(Err(refusal)) => InspectionFailure::InfoRefused(refusal),

@@ -69,7 +69,7 @@ pub enum Protocol {
     #[default]
     Classic,
     /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
-    /// winner's value, and a release never deletes another's key, and can prove that no other holder had the lock meanwhile. For
+    /// winner's value, and a release compares the key before it deletes it, and can prove that no other holder had the lock meanwhile. For
     /// servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl), for the
     /// reason given at [`Auto`](Self::Auto).
     Watched,

@@ -69,7 +69,7 @@ const STRIDE: usize = 3;
 struct Case {
     protocol: Protocol,
     path: Path,
-    /// The old version that the server emulates, if any.
+    /// The old version that the proxy emulates, if any.
     emulated: Option<Emulated>,
     load: Load,
 }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    Error, InspectionFailure, Lock, Locker, Manager, Persistence, Protocol, Release, Role, Version, Warning,
+    Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Persistence, Protocol, Release, Role,
+    Version, Warning,
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
@@ -23,6 +24,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_inspection_that_is_refused_or_cut_off_removes_its_key,
             an_inspection_leaves_no_transaction_open_without_discard,
             an_inspection_without_a_reply,
+            an_inspection_without_a_connection,
             a_server_that_reports_its_clock_too_slowly_is_refused,
             an_inspection_on_a_closed_connection_is_repeated,
             any_pool_and_both_wire_protocols_can_inspect,
@@ -198,7 +200,6 @@ fn an_inspection_that_is_refused_or_cut_off_removes_its_key() -> Outcome {
 fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
     let server = RedisServer::start_with("user half on >pw ~* &* +@all -discard")?;
     let manager = Manager::new(redis::Client::open(server.url().replace("redis://", "redis://half:pw@"))?)
-        .command_timeout(LONG)
         .command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
     let locker = Locker::with_managed_pool(pool, &manager);
@@ -231,6 +232,39 @@ fn an_inspection_without_a_reply() -> Outcome {
     let _report = locker.inspect()?;
     let connections: Vec<usize> = scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
     assert!(connections.first() != connections.last(), "{connections:?}");
+    Ok(())
+}
+
+fn an_inspection_without_a_connection() -> Outcome {
+    // The server has room for one client.
+    let server = RedisServer::start_with("maxclients 1")?;
+    let mut only = redis::Client::open(server.url())?.get_connection()?;
+    let () = redis::cmd("PING").exec(&mut only)?;
+    let full = Locker::builder(&server.url())?.unreachable_timeout(millis(300));
+    let inspect = |locker: &Locker| {
+        let error = locker.inspect().expect_err("there is no connection");
+        let Error::Inspection { cause, .. } = error else { panic!("{error:?}") };
+        cause
+    };
+    let cause = inspect(&full.clone().build()?);
+    // Its words may be lost as it hangs up.
+    let hung_up = matches!(*cause, InspectionFailure::NoConnection { cause: NoConnection::Connect(_), .. });
+    assert!(hung_up || matches!(*cause, InspectionFailure::ConnectionRefused(_)), "{cause:?}");
+    let error = full.max_clock_difference(millis(500)).build().expect_err("it inspects as well");
+    assert!(matches!(error, Error::Inspection { .. }), "{error:?}");
+    drop(only);
+
+    let manager = Manager::new(redis::Client::open(server.url())?);
+    let builder = r2d2::Pool::builder().max_size(1).connection_timeout(millis(300));
+    let pool = builder.test_on_check_out(false).build_unchecked(manager.clone());
+    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let taken = pool.get()?;
+    let cause = inspect(&locker);
+    assert!(
+        matches!(*cause, InspectionFailure::NoConnection { cause: NoConnection::PoolExhausted, .. }),
+        "{cause:?}"
+    );
+    drop(taken);
     Ok(())
 }
 

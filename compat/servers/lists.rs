@@ -1,6 +1,6 @@
 //! Lists that clients block on, as versions before 2.6 had them.
 //!
-//! Which client blocks, and which is served first, is the real server's work. Emulated is the rest: a list with a time to live was
+//! Which client blocks, and which is served first, is the real server's work. This file emulates the rest: a list with a time to live was
 //! deleted by blocking on it, and an item that went to a blocked client never was in the list.
 
 use std::io;

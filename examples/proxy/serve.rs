@@ -17,8 +17,8 @@ use super::servers::{Emulated, Proxy};
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// Emulates a version of the server at `given`, or of a private one, and prints the address, until the standard input ends, or a
-/// signal asks this process to end.
+/// Starts a proxy that emulates `version` before the server at `given`, or before a private one, and prints its address. Returns when the
+/// standard input has ended, or a signal asks this process to end.
 pub(crate) fn serve(
     version: Emulated,
     given: Option<SocketAddr>,

@@ -8,7 +8,7 @@ use crate::Failure;
 use crate::arguments::Arguments;
 use crate::shield;
 
-/// Emulates the part that the arguments name, or has the run conducted where they name none. A failure is the last line.
+/// Runs the part that the arguments name, or has the run conducted where they name none. A failure is the last line.
 pub(crate) fn run<O: Args, P: Subcommand>(
     name: &str,
     run_part: impl FnOnce(P) -> Result<ExitCode, Failure>,

@@ -63,7 +63,7 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
         (None, Some(remote)) => Some(remote.version()?),
         (None, None) => None,
     };
-    let contenders = options.games(version)?;
+    let contenders = options.runs(version)?;
     if let Some(remote) = &remote {
         println!("on the server at {}", remote.address());
     }

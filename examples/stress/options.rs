@@ -67,9 +67,9 @@ impl Options {
 
     /// Returns the contenders, each with the acquisitions it has to make. Without names, those that a server of this version, where it
     /// is not a current one, is new enough for.
-    pub(crate) fn games(&self, version: Option<Version>) -> Result<Vec<(Contender, usize)>, String> {
+    pub(crate) fn runs(&self, version: Option<Version>) -> Result<Vec<(Contender, usize)>, String> {
         let all = self.acquisitions;
-        let games = Contender::ALL.into_iter().map(|(name, contender)| {
+        let runs = Contender::ALL.into_iter().map(|(name, contender)| {
             let count = match name {
                 "watched" => all,
                 _ if !self.only.is_empty() => all,
@@ -85,7 +85,7 @@ impl Options {
             return Err(format!("{contender} needs a newer server than {version}"));
         }
         let asked = |contender: &Contender| self.only.is_empty() || self.only.contains(contender);
-        Ok(games.filter(|(contender, _)| asked(contender) && is_there(contender)).collect())
+        Ok(runs.filter(|(contender, _)| asked(contender) && is_there(contender)).collect())
     }
 }
 

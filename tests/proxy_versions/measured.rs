@@ -1,4 +1,4 @@
-//! Replies that were measured on real old servers, as the proxy emulates them.
+//! Replies that were measured on real old servers: the proxy gives the same.
 
 use libtest_mimic::Trial;
 

@@ -32,7 +32,7 @@ impl Scenario {
         Self::of(&Arc::new(RedisServer::start()?), None, load)
     }
 
-    /// The same on a server that is running, which may emulate an old version.
+    /// The same on a server that is running; the proxy may emulate an old version.
     pub(crate) fn of(
         server: &Arc<RedisServer>,
         emulated: Option<Emulated>,

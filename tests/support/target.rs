@@ -1,4 +1,4 @@
-//! The servers under test: a current server, the same server behind a proxy that emulates each old version, and the servers of
+//! The servers under test: a current server, the same server behind a proxy for each old version, and the servers of
 //! `SETNX_LOCK_TEST_URLS`.
 
 use std::sync::Arc;
@@ -44,7 +44,7 @@ pub(crate) struct Target {
     _proxy: Option<Arc<Proxy>>,
 }
 
-/// Returns the current server, a proxy that emulates each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
+/// Returns the current server, a proxy for each old version, and the servers of `SETNX_LOCK_TEST_URLS`. A server that is
 /// missing or does not reply is an error, never a skip. For listing the tests no server is started.
 pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::Error>> {
     let urls = env::var(URLS).unwrap_or_default();
@@ -77,7 +77,7 @@ pub(crate) fn targets(listing: bool) -> Result<Vec<Target>, Box<dyn std::error::
     Ok(targets)
 }
 
-/// The name, within a test's name, of a server that emulates this version.
+/// The name, within a test's name, of the proxy that emulates this version.
 pub(crate) fn emulated_name(emulated: Emulated) -> String {
     format!("emulated_{}", emulated.name())
 }

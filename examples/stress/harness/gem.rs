@@ -1,5 +1,5 @@
 //! The lock of the gem redis-objects 0.2.3 to 1.4.1, by plain commands, from the description in `docs/from-ruby.md`. Its mistakes
-//! are emulated on purpose.
+//! are kept on purpose.
 
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};

@@ -1,5 +1,6 @@
 //! The rules of releasing in Watched and Ttl: the key is read, and deleted by a transaction that fails if any client has written it
-//! since. Our own bytes there prove that no other holder had the lock during our hold, and another's lock is never deleted (I5).
+//! since. Our own bytes there prove that no other holder had the lock during our hold, and another's value is left alone, unless a loser
+//! of the classic takeover may have written it (I5).
 
 use super::classic::ClassicRelease;
 use super::{Release, Step};
