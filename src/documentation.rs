@@ -13,6 +13,7 @@ macro_rules! pages {
         #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]
         #[doc = "[from-ruby.md#which-protocol]: crate::documentation::from_ruby#which-protocol"]
         #[doc = "[limits.md]: crate::documentation::limits"]
+        #[doc = "[limits.md#classic-and-watched-compared]: crate::documentation::limits#classic-and-watched-compared"]
         #[doc = "[limits.md#terms]: crate::documentation::limits#terms"]
         #[doc = "[operations.md]: crate::documentation::operations"]
         #[doc = "[operations.md#clocks]: crate::documentation::operations#clocks"]
