@@ -69,9 +69,9 @@ pub enum Protocol {
     #[default]
     Classic,
     /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
-    /// winner's value, and a release compares the key before it deletes it, and can prove that no other holder had the lock meanwhile. For
-    /// servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl), for the
-    /// reason given at [`Auto`](Self::Auto).
+    /// winner's value, and a release compares the value before it deletes the key, and can prove that no other holder had the lock
+    /// meanwhile. For servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use
+    /// [`Ttl`](Self::Ttl), for the reason given at [`Auto`](Self::Auto).
     Watched,
     /// As [`Watched`](Self::Watched), and the key has a time to live, one second longer than the expiration, so that the server
     /// itself frees the lock of a crashed holder. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from

@@ -16,7 +16,7 @@ use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
 use crate::support::scenario::{
-    BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient, patient,
+    BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient, patient, until_connected,
 };
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
@@ -305,7 +305,7 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
         thread::sleep(BRIEF + millis(500)); // by now the reply is in the old connection's buffer
         assert!(
-            connected(|| taken_lock.try_lock())?.is_none(),
+            until_connected(|| taken_lock.try_lock())?.is_none(),
             "round {round}: the late reply was taken for this lock's"
         );
         late.delete();
@@ -334,28 +334,17 @@ fn garbage_on_a_plain_pool(load: Load) -> Outcome {
     garbage(&scenario, &locker)
 }
 
-/// Calls until there is a connection: a pool of the redis crate's waits a second for a new one, which is too short on a busy machine.
-fn connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
-    let end = Instant::now() + LONG;
-    loop {
-        match call() {
-            Err(Error::NoConnection { .. }) if Instant::now() < end => {}
-            outcome => return outcome,
-        }
-    }
-}
-
 fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     let key = scenario.target.key("garbage");
     key.set("1895000000.5");
     let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
     // The second line would be taken for a grant if the connection were read again.
     scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
-    let error = connected(|| lock.lock()).expect_err("no reply to SETNX");
+    let error = until_connected(|| lock.lock()).expect_err("no reply to SETNX");
     assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
-    assert!(connected(|| lock.try_lock())?.is_none(), "bytes left on the wire were taken for a grant");
+    assert!(until_connected(|| lock.try_lock())?.is_none(), "bytes left on the wire were taken for a grant");
     scenario.proxy.next("GET", Fault::Say("HTTP/1.1 400 Bad Request\r\n$-1\r\n"));
-    let error = connected(|| lock.state()).expect_err("no reply to GET");
+    let error = until_connected(|| lock.state()).expect_err("no reply to GET");
     assert!(matches!(error, Error::Io { command: "GET", .. }), "{error:?}");
     assert_says(&error, &key, &["GET failed", "check the server and the network"]);
     assert!(!error.to_string().contains('\n'), "{error}");

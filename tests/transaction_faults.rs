@@ -11,8 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, RefusalKin
 use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::notified::until;
-use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
+use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient, until_connected};
 use crate::support::{LONG, Outcome, PAST, RedisServer, Target, assert_says, expiring, millis, tests};
 use crate::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
 
@@ -73,8 +72,7 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
             scenario.proxy.next(command, Fault::Say(reply));
             // Other tests are about the lock; this one is about the connection of the next command.
             let _released = held.release();
-            // A pool of the redis crate's connections waits two seconds for a new one, which is too short on a busy machine.
-            until("another command is sent", || lock.state().is_ok());
+            let _state = until_connected(|| lock.state())?;
             let asked = scenario.proxy.asked();
             let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
             let next = spoiled + batch;

@@ -39,8 +39,8 @@ def gem_in_use
   ENV.key?('REDIS_OBJECTS_LIB') ? "redis-objects from #{ENV['REDIS_OBJECTS_LIB']}" : "port of redis-objects #{version}"
 end
 
-# Connects to the server that REDIS_URL names. After the client's own timeout of 5 s, which a busy machine exceeds, it would send the
-# command again, and find the lock held by itself.
+# Connects to the server that REDIS_URL names. By default the client waits 5 s for a reply, which may be too short on a busy machine, and
+# then sends the command again: it would find the lock held by itself.
 def connection
   Redis.new(url: ENV.fetch('REDIS_URL', 'redis://127.0.0.1:6379/'), timeout: 60)
 end

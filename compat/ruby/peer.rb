@@ -9,7 +9,7 @@
 #   NAME is any word, so that one process can hold and contend.
 #   peer.rb churn PROCESSES KEY FILE ROUNDS EXPIRATION
 #                                               prints ready, waits for a line, and increments the number in a file under the
-#                                               lock, so often in each of so many processes
+#                                               lock, ROUNDS times in each of PROCESSES processes
 #
 # An expiration of - is none. Killed while it holds, it is a crashed holder.
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use std::{io, process};
 
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
@@ -82,6 +82,18 @@ pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
 /// Opens a locker with such time limits.
 pub(crate) fn opened(url: &str) -> Result<Locker, Error> {
     patient(url)?.build()
+}
+
+/// Calls until there is a connection: in a pool of the redis crate's connections a call waits for a new one for a time that is too short on
+/// a busy machine.
+pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let end = Instant::now() + LONG;
+    loop {
+        match call() {
+            Err(Error::NoConnection { .. }) if Instant::now() < end => {}
+            outcome => return outcome,
+        }
+    }
 }
 
 /// Returns a port that refuses connections, each time another. It lies below those that the system gives out: a server of another test

@@ -103,8 +103,8 @@ where
             Ok(Some(taken)) if taken.is_connected() => {
                 self.dialing.found_open();
                 // No time has passed since the command was decided on, unless r2d2 has tested the connection, or an observer was called.
-                let waited = self.tests_connections() || stuck > 0;
-                let now = if waited { clock::now() } else { limits.decided_at };
+                let took_time = self.tests_connections() || stuck > 0;
+                let now = if took_time { clock::now() } else { limits.decided_at };
                 Ok((Checkout { taken, permit: held }, now))
             }
             Ok(unconnected) => {

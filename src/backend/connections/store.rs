@@ -38,7 +38,7 @@ where
     Shared(r2d2::PooledConnection<M>),
 }
 
-/// A connection that is of no use could not be closed, so the store has a place less.
+/// A suspect connection could not be closed, so the store has one place less.
 #[derive(Debug)]
 pub(super) struct Stuck;
 
@@ -50,7 +50,7 @@ where
         Store::Own(Arc::new(IdleList { manager, idle: Mutex::default() }))
     }
 
-    /// Returns a connection, one that is connected if there is one. `None`: all are in use, or r2d2 has yet to make one.
+    /// Returns a connection, one that is connected if there is one. `Ok(None)`: all are in use, or r2d2 has yet to make one.
     pub(super) fn take(&self) -> Result<Option<Taken<M>>, Stuck> {
         // Held until there is a connected one, so that r2d2 does not return them again.
         let mut unconnected = Vec::new();
