@@ -315,11 +315,13 @@ impl Acquiring {
         self.seen = Some(state);
     }
 
-    /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key expires at its time.
+    /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.
     fn granted(&mut self, lease: Lease, from: Option<LockState>, now: Now) -> Action {
         self.unresolved.in_doubt = false;
         if lease.has_passed(now) {
             self.notes.push(Note::LateGrant);
+            self.seen = Observation::of(&lease, now).seen;
+            self.idle_pauses = 0;
             return self.wait(now);
         }
         if let Some(state) = from {

@@ -56,3 +56,33 @@ impl Acquiring {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Wall;
+    use crate::identity::Identity;
+    use crate::options::LockOptions;
+    use crate::protocol::Reply;
+    use crate::protocol::acquire::Params;
+    use crate::protocol::lease::GUARD;
+
+    #[test]
+    fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
+        const LEASE: Duration = Duration::from_millis(100);
+        let hour = Duration::from_secs(3600);
+        let params = Params {
+            options: LockOptions::expiring_after(LEASE).poll_interval(hour),
+            deadline: None,
+            unreachable_timeout: hour,
+            nonce: Identity::new().next_nonce(),
+        };
+        let start = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
+        let (mut attempt, action) = Acquiring::start(params, start);
+        assert!(matches!(action, Action::Send(_)), "{action:?}");
+        let late = Now { wall: start.wall.after(2 * LEASE), uptime: start.uptime.after(2 * LEASE) };
+        let action = attempt.reply(Reply::Integer(1), late);
+        assert_eq!(attempt.notes, [Note::LateGrant]);
+        assert_eq!(action, Action::Sleep(GUARD - LEASE + Duration::from_micros(1)));
+    }
+}
