@@ -9,6 +9,7 @@ mod connections;
 mod errors;
 mod inspection;
 mod limits;
+mod loss_account;
 mod notification;
 mod pipelining;
 mod pooled;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use super::admission::Admitted;
 use super::combiner::{Rank, WaitStage};
 use crate::backend::limits::Limits;
+use crate::backend::loss_account::LossAccount;
 use crate::clock::{self, Uptime};
 
 /// Up to this many threads do not share batches: with a connection each they are faster.
@@ -26,11 +27,6 @@ const YIELDS_BEFORE_A_QUEUE: u32 = 64;
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
 const SLEEP: Duration = Duration::from_micros(10);
-/// How much may be lost by yielding before it pauses.
-const LOSS: Duration = Duration::from_millis(10);
-/// How long it pauses then; twice as long as before if that is soon so again, up to the longest.
-const PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 /// When the first of the queue has been that for so long, it leads a batch of its own. A round trip on one machine takes less; over a
 /// longer way, this is what a thread may lose by pipelining.
 const MAX_FIRST: Duration = Duration::from_micros(150);
@@ -44,12 +40,8 @@ pub(in crate::backend) struct SpinPolicy {
     connections: usize,
     /// The longest that a reply takes, where that is known.
     command_timeout: Duration,
-    /// No thread yields before, in microseconds of uptime.
-    paused_until: AtomicU64,
-    /// How long the last pause was, in microseconds.
-    pause: AtomicU64,
-    /// What has been lost lately by yielding, in microseconds.
-    lost: AtomicU64,
+    /// No thread yields during its pauses.
+    account: LossAccount,
     /// Until when gains and losses have been counted, in microseconds of uptime, and until which request.
     counted_until: AtomicU64,
     counted: AtomicUsize,
@@ -67,9 +59,7 @@ impl SpinPolicy {
         Self {
             connections,
             command_timeout,
-            paused_until: AtomicU64::new(0),
-            pause: AtomicU64::new(0),
-            lost: AtomicU64::new(0),
+            account: LossAccount::default(),
             counted_until: AtomicU64::new(0),
             counted: AtomicUsize::new(0),
         }
@@ -78,7 +68,7 @@ impl SpinPolicy {
     /// Whether so many active threads should share batches.
     pub(in crate::backend) fn is_contended(&self, threads: usize) -> bool {
         threads > FEW_THAT_SLEEP.min(self.connections)
-            || threads > FEW.min(self.connections) && self.yields(clock::uptime())
+            || threads > FEW.min(self.connections) && self.account.pays(clock::uptime())
     }
 
     /// Returns how a thread waits: a function that spends some time and returns whether to go on. `dequeued` counts the requests that
@@ -117,7 +107,7 @@ impl SpinPolicy {
             let others_queue = admitted.others_queue();
             let most = if others_queue { YIELDS_BEFORE_A_QUEUE } else { YIELDS };
             match yielded {
-                Some(times) if times < most && (others_queue || self.yields(before.at)) => {
+                Some(times) if times < most && (others_queue || self.account.pays(before.at)) => {
                     yielded = Some(times + 1);
                     thread::yield_now();
                     if !others_queue {
@@ -126,7 +116,7 @@ impl SpinPolicy {
                 }
                 _ => {
                     if yielded.take() == Some(YIELDS) && !others_queue {
-                        self.note_sleep(before.at);
+                        self.account.note(SLEEP, Duration::ZERO, before.at);
                     }
                     admitted.give_up_place();
                     thread::park_timeout(left.min(look));
@@ -136,39 +126,14 @@ impl SpinPolicy {
         }
     }
 
-    fn yields(&self, now: Uptime) -> bool {
-        micros(now.0) >= self.paused_until.load(Ordering::Relaxed)
-    }
-
     /// Counts a yield. What another thread has counted already does not count again: many yield at the same time.
     fn note(&self, from: Mark, to: Mark) {
         let until = micros(to.at.0);
         let since = micros(from.at.0).max(self.counted_until.swap(until, Ordering::Relaxed));
         let counted = self.counted.swap(to.dequeued, Ordering::Relaxed);
         let dequeued = to.dequeued.saturating_sub(from.dequeued.max(counted));
-        let took = self.lost.load(Ordering::Relaxed) + until.saturating_sub(since);
-        let worth = micros(WORTH).saturating_mul(u64::try_from(dequeued).unwrap_or(u64::MAX));
-        self.settle(took.saturating_sub(worth), until);
-    }
-
-    /// Counts a thread that has yielded as often as it may, and sleeps all the same.
-    fn note_sleep(&self, at: Uptime) {
-        self.settle(self.lost.load(Ordering::Relaxed) + micros(SLEEP), micros(at.0));
-    }
-
-    /// Pauses yielding when too much has been lost by it.
-    fn settle(&self, lost: u64, now: u64) {
-        if lost <= micros(LOSS) {
-            self.lost.store(lost, Ordering::Relaxed);
-            return;
-        }
-        let previous = self.pause.load(Ordering::Relaxed);
-        let soon = now < self.paused_until.load(Ordering::Relaxed).saturating_add(previous);
-        let pause = if soon { (2 * previous).min(micros(LONGEST_PAUSE)) } else { micros(PAUSE) };
-        self.pause.store(pause, Ordering::Relaxed);
-        self.paused_until.store(now + pause, Ordering::Relaxed);
-        // Learning that nothing has changed takes less.
-        self.lost.store(micros(LOSS) / 2, Ordering::Relaxed);
+        let took = Duration::from_micros(until.saturating_sub(since));
+        self.account.note(took, WORTH.saturating_mul(u32::try_from(dequeued).unwrap_or(u32::MAX)), to.at);
     }
 }
 
@@ -188,42 +153,22 @@ mod tests {
         Mark { at: Uptime(Duration::from_millis(millis)), dequeued }
     }
 
-    /// Yields for three milliseconds at a time while it may, with so many requests leaving the queue each time; returns when it paused,
-    /// and for how long.
-    fn pauses(policy: &SpinPolicy, from: u64, until: u64, dequeued_each: usize) -> Vec<(u64, u64)> {
-        let (mut now, mut dequeued, mut pauses) = (from, 0, Vec::new());
-        while now < until {
-            policy.note(mark(now, dequeued), mark(now + 3, dequeued + dequeued_each));
-            (now, dequeued) = (now + 3, dequeued + dequeued_each);
-            let began = now;
-            while !policy.yields(mark(now, 0).at) {
-                now += 1;
-            }
-            if began < now {
-                pauses.push((began, now - began));
-            }
-        }
-        pauses
+    /// Yields a hundred times for three milliseconds each, with so many requests leaving the queue each time; returns whether it goes on.
+    fn goes_on(dequeued_each: usize) -> bool {
+        let policy = policy(10);
+        let marks: Vec<_> = (0..=100).map(|turn| mark(1000 + 3 * turn, 0)).collect();
+        marks.windows(2).enumerate().all(|(turn, pair)| {
+            let dequeued = (turn * dequeued_each, (turn + 1) * dequeued_each);
+            policy.note(Mark { dequeued: dequeued.0, ..pair[0] }, Mark { dequeued: dequeued.1, ..pair[1] });
+            policy.account.pays(pair[1].at)
+        })
     }
 
     #[test]
     fn yielding_goes_on_while_requests_leave_the_queue() {
         // 3 ms are worth 150 commands.
-        assert_eq!(pauses(&policy(10), 1000, 3000, 150), []);
-        assert_eq!(pauses(&policy(10), 1000, 3000, 1000), []);
-    }
-
-    #[test]
-    fn yielding_in_vain_is_tried_less_and_less() {
-        let policy = policy(10);
-        let pauses = pauses(&policy, 1000, 6000, 5);
-        let lengths: Vec<u64> = pauses.iter().map(|(_, length)| *length).collect();
-        assert_eq!(lengths[..8], [10, 20, 40, 80, 160, 320, 640, 1000], "{pauses:?}");
-        let (last, length) = pauses[pauses.len() - 1];
-        let yielded = last + length - 1000 - lengths.iter().sum::<u64>();
-        assert!(yielded < 100, "{yielded} ms were lost in {}", last + length - 1000);
-        // Long after that it pauses as at first.
-        assert_eq!(self::pauses(&policy, 60_000, 60_030, 5)[0].1, 10);
+        assert!(goes_on(150) && goes_on(1000));
+        assert!(!goes_on(140) && !goes_on(0));
     }
 
     #[test]
@@ -231,11 +176,11 @@ mod tests {
         let policy = policy(10);
         let at = mark(1000, 0).at;
         for _ in 0..1000 {
-            policy.note_sleep(at);
+            policy.account.note(SLEEP, Duration::ZERO, at);
         }
-        assert!(policy.yields(at), "10 ms");
-        policy.note_sleep(at);
-        assert!(!policy.yields(at));
+        assert!(policy.account.pays(at), "10 ms");
+        policy.account.note(SLEEP, Duration::ZERO, at);
+        assert!(!policy.account.pays(at));
     }
 
     #[test]
@@ -244,7 +189,7 @@ mod tests {
         for _ in 0..200 {
             policy.note(mark(1000, 0), mark(1008, 0));
         }
-        assert!(policy.yields(mark(1008, 0).at));
+        assert!(policy.account.pays(mark(1008, 0).at));
     }
 
     #[test]
@@ -253,7 +198,7 @@ mod tests {
         assert!(!one.is_contended(1) && one.is_contended(2));
         assert!(!ten.is_contended(4) && ten.is_contended(5));
         // While threads have to sleep, sharing is for larger ones.
-        ten.paused_until.store(u64::MAX, Ordering::Relaxed);
+        ten.account.pause_for_ever();
         assert!(!ten.is_contended(10) && ten.is_contended(11));
     }
 }
