@@ -34,6 +34,7 @@
 //! | `inspection` | what a locker reports about its server |
 //! | `server_check` | the check of the role and version on each new connection |
 //! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
+//! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
@@ -82,6 +83,7 @@ mod refusals;
 mod server_check;
 mod shared_batches;
 mod shared_pools;
+mod sockets;
 mod stress;
 mod support;
 mod transaction_faults;
@@ -156,6 +158,7 @@ fn main() -> ExitCode {
         server_check::trials(),
         shared_batches::trials(),
         shared_pools::trials(),
+        sockets::trials(),
         stress::trials(),
         transaction_faults::trials(),
         transactions::trials(),

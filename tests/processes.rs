@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, notifications, proxy_versions};
+use crate::{cancellation, clocks, notifications, proxy_versions, sockets};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -45,6 +45,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
         ["proxy"] => proxy_versions::process::as_worker(),
+        ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such task: {task}").into()),
     };

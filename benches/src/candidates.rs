@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::locks::{VARIANTS, Variant};
-use crate::options::Workload::{self, W1, W2, W2Many, W3, W4, W5};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6};
 use crate::{Failure, root};
 
 /// The candidates that others are compared with.
 pub(crate) const OURS: &str = "ours";
+pub(crate) const NO_SPIN: &str = "ours-no-spin";
+pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ECHO: &str = "echo";
 pub(crate) const RSLOCK: &str = "rslock";
@@ -46,7 +48,7 @@ impl Candidate {
         let ours = |variant: &Variant| new(variant.name, Language::Rust, variant.workloads, variant.settings);
         let bounds = [
             new(ECHO, Language::Rust, &[W1], "two PINGs for a pair, a connection for each thread"),
-            new(RAW, Language::Rust, &[W1, W2], "SETNX and DEL, a connection for each thread"),
+            new(RAW, Language::Rust, &[W1, W2, W2Busy, W6], "SETNX and DEL, a connection for each thread"),
         ];
         let peers = [
             new("gem", Language::Ruby, ALL, "polls every 0.1 s (fixed); a connection for each thread"),

@@ -6,6 +6,7 @@
 //! workload (`workloads/`), sums the figures up (`stats.rs`), and writes tables (`report.rs`) and plots (`plot.rs`). What locks
 //! is in worker processes (`worker.rs`, and `steady.rs` for many threads), which it starts and sends instructions to (`peer.rs`).
 
+mod busy;
 mod candidates;
 mod format;
 mod locks;
@@ -13,6 +14,7 @@ mod moment;
 mod options;
 mod peer;
 mod plot;
+mod relay;
 mod report;
 mod rounds;
 mod selection;
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         match part {
             Part::Conduct(options) => conduct(&options)?,
             Part::Worker { candidate } => worker::run(&candidate)?,
+            Part::Busy => busy::run(),
         }
         Ok(ExitCode::SUCCESS)
     })

@@ -11,6 +11,8 @@ pub(crate) enum Part {
     Conduct(Options),
     #[command(hide = true)]
     Worker { candidate: String },
+    #[command(hide = true)]
+    Busy,
 }
 
 /// Measures locks beside raw commands and other libraries, on private servers on this machine.
@@ -39,12 +41,17 @@ pub(crate) enum Workload {
     /// The same with up to 10,000 threads; a part of W2
     #[value(name = "W2-many")]
     W2Many,
+    /// The same with up to 64 threads beside two busy loops; a part of W2
+    #[value(name = "W2-busy")]
+    W2Busy,
     /// Contention for one key
     W3,
     /// 64 waiters that wait
     W4,
     /// A holder that is killed
     W5,
+    /// A server that is some way off
+    W6,
 }
 
 impl Workload {
@@ -54,9 +61,11 @@ impl Workload {
             Workload::W1 => "w1-pairs",
             Workload::W2 => "w2-threads",
             Workload::W2Many => "w2-many-threads",
+            Workload::W2Busy => "w2-busy",
             Workload::W3 => "w3-contention",
             Workload::W4 => "w4-waiting",
             Workload::W5 => "w5-crash",
+            Workload::W6 => "w6-relay",
         }
     }
 }
@@ -67,6 +76,9 @@ pub(crate) struct Plan {
     /// Of W1 and W2, which are short.
     pub(crate) pair_rounds: u32,
     pub(crate) pair_time: Duration,
+    /// Of pairs beside busy loops and over a relay, which take longer.
+    pub(crate) slow_pair_rounds: u32,
+    pub(crate) slow_pair_time: Duration,
     /// Of W2 with many threads.
     pub(crate) many_rounds: u32,
     pub(crate) many_time: Duration,
@@ -83,7 +95,10 @@ pub(crate) struct Plan {
 impl Options {
     pub(crate) fn workloads(&self) -> Vec<Workload> {
         let all = Workload::value_variants().iter().copied();
-        let part_of = |workload| if workload == Workload::W2Many { Workload::W2 } else { workload };
+        let part_of = |workload| match workload {
+            Workload::W2Many | Workload::W2Busy => Workload::W2,
+            other => other,
+        };
         let asked = |workload: &Workload| {
             self.only.is_empty() || [*workload, part_of(*workload)].iter().any(|one| self.only.contains(one))
         };
@@ -95,6 +110,8 @@ impl Options {
             Plan {
                 pair_rounds: 10,
                 pair_time: Duration::from_millis(50),
+                slow_pair_rounds: 3,
+                slow_pair_time: Duration::from_millis(200),
                 many_rounds: 2,
                 many_time: Duration::from_millis(500),
                 most_rounds: 1,
@@ -109,6 +126,8 @@ impl Options {
             Plan {
                 pair_rounds: 50,
                 pair_time: Duration::from_millis(50),
+                slow_pair_rounds: 15,
+                slow_pair_time: Duration::from_millis(300),
                 many_rounds: 10,
                 many_time: Duration::from_secs(1),
                 most_rounds: 3,
@@ -124,6 +143,7 @@ impl Options {
             None => plan,
             Some(rounds) => Plan {
                 pair_rounds: rounds,
+                slow_pair_rounds: rounds,
                 many_rounds: rounds,
                 most_rounds: rounds.min(plan.most_rounds),
                 contention_rounds: rounds,

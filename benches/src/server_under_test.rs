@@ -1,6 +1,8 @@
 //! The private server that a workload runs on, and what it reports: its version, the commands that it has executed, when a key
 //! expires.
 
+use std::net::SocketAddr;
+
 use redis::{Connection, IntoConnectionInfo, RedisConnectionInfo, cmd};
 
 use crate::Failure;
@@ -28,6 +30,10 @@ impl ServerUnderTest {
 
     pub(crate) fn url(&self) -> String {
         self.server.url()
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.server.address()
     }
 
     pub(crate) fn version(&mut self) -> Result<String, Failure> {

@@ -18,9 +18,11 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
     match workload {
         Workload::W1 => pairs::alone(run, &able),
         Workload::W2 => pairs::together(run, &able),
+        Workload::W2Busy => pairs::beside_busy_loops(run, &able),
         Workload::W2Many => many::run(run, &able),
         Workload::W3 => contention::run(run, &able),
         Workload::W4 => idle::run(run, &able),
         Workload::W5 => crash::run(run, &able),
+        Workload::W6 => pairs::over_a_relay(run, &able),
     }
 }

@@ -12,8 +12,11 @@ mod manager;
 mod opener;
 mod permits;
 mod pool;
+mod read_spin;
 mod server_info;
+mod socket;
 mod store;
+mod transport;
 
 use crate::sync;
 

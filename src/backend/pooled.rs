@@ -117,6 +117,7 @@ where
             }
             let others = batch.iter().flat_map(Batch::jobs);
             let outcomes = send(&mut *connection, own, others, clock::now, limit);
+            self.spin_policy.note_replies(clock::uptime().since(now.uptime));
             if outcomes.any_read_only()
                 && let Some(manager) = &self.pool.manager
             {

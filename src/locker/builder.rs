@@ -8,8 +8,8 @@ use crate::backend::{Manager, PooledBackend};
 use crate::error::Error;
 
 /// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
-/// way, so this serves many more threads than ten.
-const DEFAULT_POOL_SIZE: u32 = 10;
+/// way, so this serves thousands of threads.
+const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
 const DEFAULT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many connections one client address can have to a port.
@@ -42,7 +42,7 @@ impl LockerBuilder {
         }
     }
 
-    /// Limits the number of connections: 10 unless set. A lock uses one only while a command is on its way; more serve more
+    /// Limits the number of connections: 16 unless set. A lock uses one only while a command is on its way; more serve more
     /// threads that lock different keys at the same moment.
     pub fn pool_size(self, pool_size: u32) -> Self {
         Self { pool_size, ..self }
@@ -56,6 +56,14 @@ impl LockerBuilder {
     /// Limits how long one command may take: 2 s unless set. A call on a lock ends within its timeout and this.
     pub fn command_timeout(self, limit: Duration) -> Self {
         Self { manager: self.manager.command_timeout(limit), ..self }
+    }
+
+    /// Limits for how long a thread that waits for a reply spins before it sleeps: it looks for the reply, and yields its processor in
+    /// between. 100 µs unless set; zero turns it off. On one machine or a fast network a reply comes sooner than a thread can sleep and
+    /// be woken. Where it does not, or where other threads keep the processors busy, the library notices and spins no more, but for a try
+    /// now and then. Does not concern TLS.
+    pub fn spin(self, at_most: Duration) -> Self {
+        Self { manager: self.manager.spin(at_most), ..self }
     }
 
     /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s

@@ -6,7 +6,8 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::options::Workload::{self, W1, W2, W2Many, W3, W4, W5};
+use crate::candidates::{NO_PIPELINING, NO_SPIN};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -20,6 +21,8 @@ pub(crate) struct Variant {
     pipelining: bool,
     /// The connections of the pool with pipelining; `None` for the default.
     pool_size: Option<u32>,
+    /// Whether a thread looks for its reply for a while before it sleeps.
+    spins: bool,
 }
 
 /// The variant with a pool of one connection.
@@ -27,7 +30,7 @@ pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults", &[W1, W2, W2Many, W3, W4, W5], |options| options),
+    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
         options.protocol(Protocol::Watched)
     }),
@@ -40,12 +43,13 @@ pub(crate) const VARIANTS: &[Variant] = &[
     Variant {
         pipelining: false,
         ..variant(
-            "ours-no-pipelining",
+            NO_PIPELINING,
             "without pipelining; a connection for each thread",
-            &[W1, W2],
+            &[W1, W2, W6],
             |options| options,
         )
     },
+    Variant { spins: false, ..variant(NO_SPIN, "without spinning", &[W1, W2, W2Busy], |options| options) },
     Variant {
         pool_size: Some(1),
         ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)
@@ -58,7 +62,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, pipelining: true, pool_size: None }
+    Variant { name, settings, workloads, options, pipelining: true, pool_size: None, spins: true }
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
@@ -76,6 +80,9 @@ impl Ours {
         let pool_size = if variant.pipelining { variant.pool_size } else { Some(threads) };
         if let Some(size) = pool_size {
             builder = builder.pool_size(size);
+        }
+        if !variant.spins {
+            builder = builder.spin(Duration::ZERO);
         }
         let locker = builder.build()?.pipelining(variant.pipelining);
         let expiration = lease.saturating_sub(GRACE);

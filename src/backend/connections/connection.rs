@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{ConnectionLike, RedisError, RedisResult, Value};
+use redis::{ConnectionLike, RedisError, RedisResult, Value, cmd};
 
 use super::health::CountedOpen;
-use super::lock_connection::{LockConnection, collect, next_reply};
+use super::lock_connection::{LockConnection, collect};
 use super::opener::Opener;
+use super::socket::in_steps;
+use super::transport::{LONGEST_REPLY, Transport};
 use crate::backend::errors::{ConnectError, Refusal, TransportError};
 use crate::clock::{self, Uptime};
 use crate::version::Version;
@@ -29,10 +31,9 @@ pub struct Connection {
 
 /// An open socket to the server.
 struct Open {
-    inner: redis::Connection,
+    transport: Transport,
     /// As the server reported it, if it was asked.
     version: Option<Version>,
-    read_timeout: Duration,
     /// When it was last returned to its pool, or opened.
     last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
@@ -51,8 +52,6 @@ impl Connection {
             self.open = None;
             self.broken = false;
         }
-        // Other users of the pool get the timeout that the pool was built with.
-        self.set_reply_timeout(Duration::MAX);
         if let Some(open) = &mut self.open {
             open.last_used = clock::uptime();
         }
@@ -66,9 +65,8 @@ impl Connection {
                 let opened_at = health.closures();
                 let opened = self.opener.open()?;
                 Ok(none.insert(Open {
-                    inner: opened.connection,
+                    transport: opened.transport,
                     version: opened.version,
-                    read_timeout: self.opener.command_timeout,
                     last_used: clock::uptime(),
                     opened_at,
                     _counted: self.opener.is_counted.then(|| health.count_open()),
@@ -77,16 +75,20 @@ impl Connection {
         }
     }
 
-    fn guarded<T>(&mut self, work: impl FnOnce(&mut redis::Connection) -> RedisResult<T>) -> RedisResult<T> {
-        self.guarded_open(|open| work(&mut open.inner))
-    }
-
-    fn guarded_open<T>(&mut self, work: impl FnOnce(&mut Open) -> RedisResult<T>) -> RedisResult<T> {
+    /// Carries out `work` on the open transport, with a deadline for all of it.
+    fn guarded<T>(
+        &mut self,
+        limit: Duration,
+        work: impl FnOnce(&mut Transport, Uptime) -> RedisResult<T>,
+    ) -> RedisResult<T> {
         if self.broken {
             let text = "this connection saw an error and is not used again";
             return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
         }
         self.broken = true;
+        let limit = limit.min(self.opener.command_timeout);
+        let began = clock::uptime();
+        let was_open = self.open.is_some();
         let open = match self.opened() {
             Ok(open) => open,
             Err(error) => {
@@ -94,18 +96,19 @@ impl Connection {
                 return Err(not_connected(error));
             }
         };
-        let error = match work(open) {
+        // Opening has a limit of its own.
+        let deadline = if was_open { began } else { clock::uptime() }.after(limit);
+        let error = match work(&mut open.transport, deadline) {
             Err(error) if Refusal::of(&error).is_none() => error,
             clean => {
                 self.broken = false;
                 return clean;
             }
         };
-        let read_timeout = open.read_timeout;
         if error.is_connection_dropped() {
             self.opener.health.found_closed();
         }
-        Err(TransportError::on(&self.opener.address(), read_timeout, &error).into())
+        Err(TransportError::on(&self.opener.address(), in_steps(limit), &error).into())
     }
 }
 
@@ -113,18 +116,6 @@ fn not_connected(error: ConnectError) -> RedisError {
     match error {
         ConnectError::Failed(error) => error.into(),
         other => TransportError::new(io::ErrorKind::NotConnected, &other.to_string()).into(),
-    }
-}
-
-impl Open {
-    /// Limits the wait for the next reply, at most to the time of a command.
-    fn limit_reply(&mut self, limit: Duration, command_timeout: Duration) {
-        // In steps of 10 ms: the usual limit, which has just begun to run, then costs no system call.
-        let steps = u64::try_from(limit.as_millis() / 10).unwrap_or(u64::MAX).saturating_add(1);
-        let wanted = Duration::from_millis(steps.saturating_mul(10)).min(command_timeout);
-        if wanted != self.read_timeout && self.inner.set_read_timeout(Some(wanted)).is_ok() {
-            self.read_timeout = wanted;
-        }
     }
 }
 
@@ -156,13 +147,6 @@ impl LockConnection for Connection {
         self.open.as_ref().and_then(|open| open.version)
     }
 
-    fn set_reply_timeout(&mut self, limit: Duration) {
-        let command_timeout = self.opener.command_timeout;
-        if let Some(open) = &mut self.open {
-            open.limit_reply(limit, command_timeout);
-        }
-    }
-
     fn exchange(
         &mut self,
         packed: &[u8],
@@ -170,30 +154,41 @@ impl LockConnection for Connection {
         limit: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
-        let command_timeout = self.opener.command_timeout;
-        let (began, limit) = (clock::uptime(), limit.min(command_timeout));
-        self.guarded_open(|open| {
-            open.inner.send_packed_command(packed)?;
-            collect(count, replies, || {
-                // The limit is for all replies together.
-                open.limit_reply(limit.saturating_sub(clock::uptime().since(began)), command_timeout);
-                next_reply(&mut open.inner)
-            })
+        self.guarded(limit, |transport, deadline| {
+            transport.send(packed, deadline)?;
+            collect(count, replies, || transport.receive(deadline, LONGEST_REPLY))
         })
     }
 }
 
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_packed_command(cmd))
+        self.guarded(Duration::MAX, |transport, deadline| {
+            transport.send(cmd, deadline)?;
+            transport.receive(deadline, usize::MAX)
+        })
     }
 
+    /// Refusals are among the replies, but for one of a command before `offset`: that is the error.
     fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        self.guarded(|inner| inner.req_packed_commands(cmd, offset, count))
+        let replies = self.guarded(Duration::MAX, |transport, deadline| {
+            transport.send(cmd, deadline)?;
+            (0..offset + count)
+                .map(|_| transport.receive(deadline, usize::MAX))
+                .collect::<RedisResult<Vec<_>>>()
+        })?;
+        let mut replies = replies.into_iter();
+        replies.by_ref().take(offset).try_for_each(|reply| reply.extract_error().map(drop))?;
+        Ok(replies.collect())
     }
 
     fn req_command(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        self.guarded(|inner| inner.req_command(cmd))
+        let packed = cmd.get_packed_command();
+        if !cmd.is_no_response() {
+            return self.req_packed_command(&packed);
+        }
+        self.guarded(Duration::MAX, |transport, deadline| transport.send(&packed, deadline))?;
+        Ok(Value::Nil)
     }
 
     fn get_db(&self) -> i64 {
@@ -201,11 +196,11 @@ impl ConnectionLike for Connection {
     }
 
     fn check_connection(&mut self) -> bool {
-        self.guarded(|inner| Ok(inner.check_connection())).is_ok_and(|open| open)
+        cmd("PING").query::<String>(self).is_ok()
     }
 
     fn is_open(&self) -> bool {
-        !self.broken && self.open.as_ref().is_none_or(|open| open.inner.is_open())
+        !self.broken
     }
 }
 

@@ -1,67 +1,56 @@
 //! Opening one connection: the socket with its timeouts, then AUTH, SELECT and INFO. Sends nothing that an old server does not know.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use redis::{
-    Cmd, ConnectionAddr, ConnectionLike as _, ProtocolVersion, RedisConnectionInfo, RedisError, Value, cmd,
-};
+use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
 
+use super::read_spin::ReadSpin;
 use super::server_info::{Role, ServerInfo};
+use super::transport::{LONGEST_REPLY, Transport};
 use crate::backend::errors::{ConnectError, Refusal, TransportError};
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 
 /// An open connection, and what its server reported.
 pub(super) struct Opened {
-    pub(super) connection: redis::Connection,
+    pub(super) transport: Transport,
     pub(super) version: Option<Version>,
 }
 
-/// Opens a connection within `limit`, whose replies may take `command_timeout` from then on. `checks_server` asks the server for INFO.
+/// Opens a connection within `limit`. `checks_server` asks the server for INFO.
 pub(super) fn open(
-    client: &redis::Client,
+    client: &Client,
     limit: Duration,
-    command_timeout: Duration,
     checks_server: bool,
+    spin: &Arc<ReadSpin>,
 ) -> Result<Opened, ConnectError> {
-    let give_up = clock::uptime().after(limit);
+    let deadline = clock::uptime().after(limit);
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     let address = info.addr().to_string();
-    let tls = matches!(info.addr(), ConnectionAddr::TcpTls { .. });
-    let resp3 = settings.protocol() != ProtocolVersion::RESP2;
-    // RESP3's HELLO carries user and password. Otherwise they are sent here: the redis crate hides the server's words, and "too
-    // many clients" must not be taken for a wrong password.
-    let bare = if resp3 { settings.clone() } else { RedisConnectionInfo::default() };
-    // A connection that is closed drops what it has not sent yet: a command that arrives after its caller has given up does harm.
-    let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);
-    let target = info.clone().set_redis_settings(bare.set_skip_set_lib_name()).set_tcp_settings(tcp);
-
-    let failed = |error: RedisError| failed(&address, limit, &error);
-    let connect = || redis::Client::open(target)?.get_connection_with_timeout(limit);
-    let mut connection = connect().map_err(failed)?;
-    connection.set_write_timeout(Some(command_timeout)).map_err(failed)?;
-
-    let mut handshake = Handshake { connection: &mut connection, address: &address, limit, give_up };
-    if !resp3 {
-        if let Some(password) = settings.password() {
-            handshake.authenticate(settings.username(), password)?;
-        }
-        if settings.db() != 0 {
-            handshake.send(cmd("SELECT").arg(settings.db()))?;
-        }
+    let transport = Transport::open(info, limit, spin).map_err(|error| failed(&address, limit, &error))?;
+    let mut handshake = Handshake { transport, address: &address, limit, deadline };
+    // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
+    // wrong password.
+    if settings.protocol() != ProtocolVersion::RESP2 {
+        handshake.switch_to_resp3(settings.username(), settings.password())?;
+    } else if let Some(password) = settings.password() {
+        handshake.authenticate(settings.username(), password)?;
+    }
+    if settings.db() != 0 {
+        handshake.send(cmd("SELECT").arg(settings.db()))?;
     }
     let version = if checks_server {
         handshake.check_server()?
     } else {
-        if tls {
+        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
             handshake.send_optional(&cmd("PING"))?;
         }
         None
     };
-    connection.set_read_timeout(Some(command_timeout)).map_err(failed)?;
-    Ok(Opened { connection, version })
+    Ok(Opened { transport: handshake.transport, version })
 }
 
 fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
@@ -73,19 +62,17 @@ fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
 
 /// The commands sent on a new connection, within the time for connecting.
 struct Handshake<'a> {
-    connection: &'a mut redis::Connection,
+    transport: Transport,
     address: &'a str,
     limit: Duration,
-    give_up: Uptime,
+    deadline: Uptime,
 }
 
 impl Handshake<'_> {
     fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
-        // A timeout of zero would be none at all.
-        let left = self.give_up.since(clock::uptime()).max(Duration::from_millis(1));
-        let reply = self.connection.set_read_timeout(Some(left));
-        let reply = reply.and_then(|()| self.connection.req_command(command)).and_then(Value::extract_error);
-        reply.map_err(|error| failed(self.address, self.limit, &error))
+        let sent = self.transport.send(&command.get_packed_command(), self.deadline);
+        let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY));
+        reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
     }
 
     /// Sends a command whose refusal does not matter: the user may not run it, or the server has renamed it.
@@ -109,6 +96,16 @@ impl Handshake<'_> {
             }
             _ => Ok(info.version()),
         }
+    }
+
+    /// The user, if there is a password, goes with the command: a server that requires it refuses HELLO alone.
+    fn switch_to_resp3(&mut self, user: Option<&str>, password: Option<&str>) -> Result<(), ConnectError> {
+        let mut hello = cmd("HELLO");
+        hello.arg(3);
+        if let Some(password) = password {
+            hello.arg("AUTH").arg(user.unwrap_or("default")).arg(password);
+        }
+        self.send(&hello).map(drop)
     }
 
     /// Servers before 6 know no users: there, as in the redis crate, the password alone is sent.

@@ -182,7 +182,7 @@ pub(super) fn collect(
 }
 
 /// Receives a reply, and skips what a server pushes in between.
-pub(super) fn next_reply(connection: &mut redis::Connection) -> RedisResult<Value> {
+fn next_reply(connection: &mut redis::Connection) -> RedisResult<Value> {
     loop {
         match connection.recv_response()? {
             Value::Push { .. } => {}

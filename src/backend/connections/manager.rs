@@ -10,6 +10,7 @@ use super::connection::Connection;
 use super::health::Health;
 use super::lock_connection::{LockConnection as _, ask};
 use super::opener::Opener;
+use super::read_spin::ReadSpin;
 use crate::backend::errors::ConnectError;
 
 /// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
@@ -59,14 +60,22 @@ impl Manager {
         self.with(|opener| opener.checks_server = false)
     }
 
+    /// Returns the manager with another limit for spinning: for how long a thread that waits for a reply looks for it, yielding its
+    /// processor in between, before it sleeps. 100 µs unless set, zero for never
+    /// ([`LockerBuilder::spin`](crate::LockerBuilder::spin)).
+    #[must_use]
+    pub fn spin(self, at_most: Duration) -> Self {
+        self.with(|opener| opener.spin = Arc::new(ReadSpin::at_most(at_most)))
+    }
+
     /// The timeouts: for connecting, and for a command.
     pub(crate) fn timeouts(&self) -> [Duration; 2] {
         [self.0.connect_timeout, self.0.command_timeout]
     }
 
-    /// Returns a manager of connections to the same server that are not counted among these.
+    /// Returns a manager of connections to the same server that are not counted among these, and wait for seconds.
     pub(in crate::backend) fn beside_the_pool(&self) -> Self {
-        self.clone().with(|opener| opener.is_counted = false)
+        self.clone().spin(Duration::ZERO).with(|opener| opener.is_counted = false)
     }
 
     /// Returns a connection that is not open yet.

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::handshake::{self, Opened};
 use super::health::Health;
+use super::read_spin::ReadSpin;
 use crate::backend::errors::ConnectError;
 use crate::key::Cut;
 
@@ -23,6 +24,7 @@ pub(super) struct Opener {
     pub(super) command_timeout: Duration,
     pub(super) checks_server: bool,
     pub(super) health: Arc<Health>,
+    pub(super) spin: Arc<ReadSpin>,
     /// Whether its connections count among those of the pool.
     pub(super) is_counted: bool,
 }
@@ -35,11 +37,12 @@ impl Opener {
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
             health: Arc::default(),
+            spin: Arc::default(),
             is_counted: true,
         }
     }
 
-    /// Opens a connection within the time for connecting, whose replies may take the time for a command. A panic is an error.
+    /// Opens a connection within the time for connecting. A panic is an error.
     pub(super) fn open(&self) -> Result<Opened, ConnectError> {
         let opened = catch_unwind(AssertUnwindSafe(|| self.open_or_panic()))
             .unwrap_or_else(|panic| Err(panicked(panic.as_ref())))?;
@@ -50,9 +53,8 @@ impl Opener {
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
     fn open_or_panic(&self) -> Result<Opened, ConnectError> {
-        let open = |checks_server| {
-            handshake::open(&self.client, self.connect_timeout, self.command_timeout, checks_server)
-        };
+        let open =
+            |checks_server| handshake::open(&self.client, self.connect_timeout, checks_server, &self.spin);
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
                 Err(ConnectError::Failed(error)) if error.is_disconnect() => {}
@@ -86,6 +88,7 @@ impl fmt::Debug for Opener {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)
+            .field("spin", &self.spin)
             .finish_non_exhaustive()
     }
 }

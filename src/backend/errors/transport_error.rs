@@ -29,7 +29,9 @@ impl TransportError {
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
     /// "Resource temporarily unavailable" when time is up, and name no address.
     pub(in crate::backend) fn on(address: &str, limit: Duration, error: &RedisError) -> Self {
-        if error.is_timeout() {
+        if let Some(described) = described(error) {
+            Self::new(described.kind, &format!("{address}: {described}"))
+        } else if error.is_timeout() {
             Self::new(io::ErrorKind::TimedOut, &format!("{address} gave no reply within {limit:?}"))
         } else if error.is_connection_refusal() {
             Self::new(io::ErrorKind::ConnectionRefused, &format!("{address}: {error}"))

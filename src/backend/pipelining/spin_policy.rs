@@ -27,8 +27,12 @@ const YIELDS_BEFORE_A_QUEUE: u32 = 64;
 const WORTH: Duration = Duration::from_micros(20);
 /// What is lost when a thread has yielded as often as it may and sleeps all the same.
 const SLEEP: Duration = Duration::from_micros(10);
+/// How much may be lost by yielding before it pauses.
+const LOSS: Duration = Duration::from_millis(10);
+/// A server whose replies take longer is far away: there no thread waits for another's batch while there is a connection.
+const FAR: Duration = Duration::from_micros(300);
 /// When the first of the queue has been that for so long, it leads a batch of its own. A round trip on one machine takes less; over a
-/// longer way, this is what a thread may lose by pipelining.
+/// little longer way, this is what a thread may lose by pipelining.
 const MAX_FIRST: Duration = Duration::from_micros(150);
 /// How much longer than the reply may take the thread that sends is waited for.
 const GRACE: Duration = Duration::from_millis(50);
@@ -42,6 +46,8 @@ pub(in crate::backend) struct SpinPolicy {
     command_timeout: Duration,
     /// No thread yields during its pauses.
     account: LossAccount,
+    /// How long replies have taken lately, in microseconds.
+    reply_time: AtomicU64,
     /// Until when gains and losses have been counted, in microseconds of uptime, and until which request.
     counted_until: AtomicU64,
     counted: AtomicUsize,
@@ -59,7 +65,8 @@ impl SpinPolicy {
         Self {
             connections,
             command_timeout,
-            account: LossAccount::default(),
+            account: LossAccount::new(LOSS),
+            reply_time: AtomicU64::new(0),
             counted_until: AtomicU64::new(0),
             counted: AtomicUsize::new(0),
         }
@@ -67,8 +74,22 @@ impl SpinPolicy {
 
     /// Whether so many active threads should share batches.
     pub(in crate::backend) fn is_contended(&self, threads: usize) -> bool {
+        if self.is_far() {
+            return threads > self.connections;
+        }
         threads > FEW_THAT_SLEEP.min(self.connections)
             || threads > FEW.min(self.connections) && self.account.pays(clock::uptime())
+    }
+
+    /// Notes how long the replies to a batch have taken.
+    pub(in crate::backend) fn note_replies(&self, took: Duration) {
+        let before = self.reply_time.load(Ordering::Relaxed);
+        // A moving average.
+        self.reply_time.store((7 * before + micros(took)) / 8, Ordering::Relaxed);
+    }
+
+    fn is_far(&self) -> bool {
+        self.reply_time.load(Ordering::Relaxed) > micros(FAR)
     }
 
     /// Returns how a thread waits: a function that spends some time and returns whether to go on. `dequeued` counts the requests that
@@ -91,7 +112,8 @@ impl SpinPolicy {
             let until = match stage {
                 WaitStage::Queued(_) if stop.0() => return false,
                 WaitStage::Queued(Rank::First) => {
-                    *first.get_or_insert_with(|| before.at.after(MAX_FIRST).min(connected_by))
+                    let at_most = if self.is_far() { Duration::ZERO } else { MAX_FIRST };
+                    *first.get_or_insert_with(|| before.at.after(at_most).min(connected_by))
                 }
                 WaitStage::Queued(Rank::Later | Rank::Overdue) => connected_by,
                 // The leader notices its time limit no sooner, and then hands out the replies it has.

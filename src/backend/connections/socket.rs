@@ -1,0 +1,337 @@
+//! A socket to the server, with the redis crate's parser: sends packed commands and receives replies, within a deadline for all of them. A
+//! signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
+
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs as _};
+#[cfg(unix)]
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, mem};
+
+use redis::io::tcp::{TcpSettings, socket2::SockRef};
+use redis::{ConnectionAddr, Parser, RedisResult, Value};
+
+use super::read_spin::ReadSpin;
+use crate::backend::errors::TransportError;
+use crate::clock::{self, Uptime};
+
+/// A socket that is connected.
+pub(super) struct Socket {
+    parser: Parser,
+    stream: Stream,
+}
+
+impl Socket {
+    /// Connects until `deadline`; `None` to an address that is reached in another way.
+    pub(super) fn connect(
+        address: &ConnectionAddr,
+        settings: &TcpSettings,
+        deadline: Uptime,
+        spin: &Arc<ReadSpin>,
+    ) -> Option<io::Result<Self>> {
+        let kind = match address {
+            ConnectionAddr::Tcp(host, port) => connect_tcp(host, *port, settings, deadline).map(Kind::Tcp),
+            #[cfg(unix)]
+            ConnectionAddr::Unix(path) => UnixStream::connect(path).map(Kind::Unix),
+            _ => return None,
+        };
+        Some(kind.map(|kind| {
+            let stream = Stream { kind, spin: Arc::clone(spin), is_blocking: true, timeout: Duration::ZERO };
+            Self { parser: Parser::new(), stream }
+        }))
+    }
+
+    /// Sends all of it.
+    pub(super) fn send(&mut self, bytes: &[u8], deadline: Uptime) -> io::Result<()> {
+        self.stream.write_all(bytes, deadline)
+    }
+
+    /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read.
+    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize) -> RedisResult<Value> {
+        let spins = self.stream.spin.pays();
+        self.parser.parse_value(Reader { stream: &mut self.stream, deadline, spins, left: at_most })
+    }
+}
+
+/// A stream whose calls end at a deadline.
+struct Stream {
+    kind: Kind,
+    spin: Arc<ReadSpin>,
+    is_blocking: bool,
+    /// How long one call of the system blocks at most, where it blocks.
+    timeout: Duration,
+}
+
+impl Stream {
+    fn write_all(&mut self, mut bytes: &[u8], deadline: Uptime) -> io::Result<()> {
+        while !bytes.is_empty() {
+            if self.is_blocking {
+                self.block_until(deadline)?;
+            }
+            match self.kind.write(bytes) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => bytes = &bytes[count..],
+                // The system's buffer has no room, which is waited for.
+                Err(error) if is_not_ready(&error) => self.block_until(deadline)?,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads what is there, or waits for it. `spins` says whether spinning may pay, and learns that it did not.
+    fn read(&mut self, buffer: &mut [u8], deadline: Uptime, spins: &mut bool) -> io::Result<usize> {
+        if mem::take(spins) {
+            self.set_blocking(false)?;
+            let found = self.spin.until_some(deadline, || match self.kind.read(buffer) {
+                Err(error) if is_not_ready(&error) => None,
+                read => Some(read),
+            });
+            if let Some(read) = found {
+                *spins = true;
+                return read;
+            }
+        }
+        loop {
+            self.block_until(deadline)?;
+            match self.kind.read(buffer) {
+                Err(error) if is_not_ready(&error) => {}
+                read => return read,
+            }
+        }
+    }
+
+    /// Makes calls of the system block, until the deadline. It is an error if that has passed.
+    fn block_until(&mut self, deadline: Uptime) -> io::Result<()> {
+        let left = deadline.since(clock::uptime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.set_blocking(true)?;
+        let timeout = in_steps(left);
+        if timeout != self.timeout {
+            self.kind.set_timeout(timeout)?;
+            self.timeout = timeout;
+        }
+        Ok(())
+    }
+
+    fn set_blocking(&mut self, blocking: bool) -> io::Result<()> {
+        if blocking != self.is_blocking {
+            self.kind.set_nonblocking(!blocking)?;
+            self.is_blocking = blocking;
+        }
+        Ok(())
+    }
+}
+
+/// Reads for the parser, which takes as many bytes as there are, those of later replies among them.
+struct Reader<'a> {
+    stream: &'a mut Stream,
+    deadline: Uptime,
+    spins: bool,
+    /// How many bytes may still be read.
+    left: usize,
+}
+
+impl Read for Reader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.left == 0 {
+            let text = "the reply is longer than a megabyte, and no lock's value is";
+            let error = TransportError::new(io::ErrorKind::InvalidData, text);
+            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+        }
+        let count = self.stream.read(buffer, self.deadline, &mut self.spins)?;
+        self.left = self.left.saturating_sub(count);
+        Ok(count)
+    }
+}
+
+/// Rounds up to steps of 10 ms: the usual limit, which has just begun to run, then costs no system call.
+pub(super) fn in_steps(limit: Duration) -> Duration {
+    let steps = u64::try_from(limit.as_nanos().div_ceil(10_000_000)).unwrap_or(u64::MAX);
+    Duration::from_millis(steps.saturating_mul(10))
+}
+
+/// Whether a call would block, has blocked for its time, or was interrupted by a signal.
+fn is_not_ready(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted)
+}
+
+fn connect_tcp(host: &str, port: u16, settings: &TcpSettings, deadline: Uptime) -> io::Result<TcpStream> {
+    let mut last = io::Error::new(io::ErrorKind::NotFound, "the host name has no address");
+    for address in (host, port).to_socket_addrs()? {
+        let left = deadline.since(clock::uptime());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                set(&stream, settings)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn set(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    stream.set_nodelay(settings.nodelay())?;
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    // A connection that is closed drops what it has not sent yet: a command that arrives after its caller has given up does harm.
+    socket.set_linger(Some(Duration::ZERO))
+}
+
+enum Kind {
+    Tcp(TcpStream),
+    #[cfg(unix)]
+    Unix(UnixStream),
+}
+
+impl Kind {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.read(buffer),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.read(buffer),
+        }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Tcp(stream) => stream.write(bytes),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.write(bytes),
+        }
+    }
+
+    fn set_nonblocking(&self, nonblocking: bool) -> io::Result<()> {
+        match self {
+            Self::Tcp(stream) => stream.set_nonblocking(nonblocking),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.set_nonblocking(nonblocking),
+        }
+    }
+
+    fn set_timeout(&self, timeout: Duration) -> io::Result<()> {
+        let timeout = Some(timeout);
+        match self {
+            Self::Tcp(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+            #[cfg(unix)]
+            Self::Unix(stream) => stream.set_read_timeout(timeout).and(stream.set_write_timeout(timeout)),
+        }
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket").field("is_blocking", &self.stream.is_blocking).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+    use std::thread;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    fn after(limit: Duration) -> Uptime {
+        clock::uptime().after(limit)
+    }
+
+    /// A socket, and the stream of its server, with and without spinning.
+    fn pairs() -> [(Socket, TcpStream); 2] {
+        [Duration::ZERO, LONG].map(|spin| {
+            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+            let address = listener.local_addr().unwrap();
+            let address = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
+            let spin = Arc::new(ReadSpin::at_most(spin));
+            let socket = Socket::connect(&address, &TcpSettings::default(), after(LONG), &spin);
+            (socket.unwrap().unwrap(), listener.accept().unwrap().0)
+        })
+    }
+
+    #[test]
+    fn a_reply_may_come_in_pieces_and_several_in_one() {
+        for (mut socket, mut server) in pairs() {
+            let writer = thread::spawn(move || {
+                for piece in [&b"$3\r"[..], b"\nab", b"c\r\n:1\r\n:2\r\n>1\r\n+x\r\n"] {
+                    server.write_all(piece).unwrap();
+                    thread::sleep(Duration::from_millis(20));
+                }
+                server
+            });
+            let deadline = after(LONG);
+            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::BulkString(b"abc".to_vec()));
+            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::Int(1));
+            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::Int(2));
+            assert!(matches!(socket.receive(deadline, 100).unwrap(), Value::Push { .. }));
+            drop(writer.join().unwrap());
+            assert!(socket.receive(deadline, 100).unwrap_err().is_connection_dropped());
+        }
+    }
+
+    #[test]
+    fn the_deadline_is_for_all_pieces_together() {
+        for (mut socket, mut server) in pairs() {
+            let trickling = thread::spawn(move || {
+                // Until the socket is gone.
+                while server.write_all(b"+").is_ok() {
+                    thread::sleep(Duration::from_millis(10));
+                }
+            });
+            let error = socket.receive(after(Duration::from_millis(300)), usize::MAX).unwrap_err();
+            assert!(error.is_timeout(), "{error}");
+            drop(socket);
+            trickling.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn what_the_peer_does_not_take_ends_at_the_deadline() {
+        let much = vec![b'x'; 64 << 20];
+        for (mut socket, _server) in pairs() {
+            let error = socket.send(&much, after(Duration::from_millis(200))).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        }
+    }
+
+    #[test]
+    fn what_has_no_room_at_once_is_sent_when_there_is_some() {
+        let much = vec![b'x'; 16 << 20];
+        for (mut socket, mut server) in pairs() {
+            let reader = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(50));
+                let mut all = vec![0; 16 << 20];
+                server.read_exact(&mut all).map(|()| all)
+            });
+            socket.send(&much, after(LONG)).unwrap();
+            assert!(reader.join().unwrap().unwrap() == much);
+        }
+    }
+
+    #[test]
+    fn a_reply_that_is_too_long_is_not_read_to_its_end() {
+        for (mut socket, mut server) in pairs() {
+            let writer = thread::spawn(move || {
+                // Fails once the socket is gone.
+                let _ = server.write_all(b"$1000000000\r\n");
+                while server.write_all(&[b'x'; 1000]).is_ok() {}
+            });
+            let error = socket.receive(after(LONG), 100_000).unwrap_err();
+            assert!(error.to_string().contains("longer than a megabyte"), "{error}");
+            drop(socket);
+            writer.join().unwrap();
+        }
+    }
+}
