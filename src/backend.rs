@@ -21,6 +21,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::key::Key;
+use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
 pub use connections::{Connection, LockConnection, Manager, Role};
@@ -31,11 +32,34 @@ pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
 
+/// A command of another thread, which goes right behind one that deletes the key, in the same trip.
+#[derive(Clone, Debug)]
+pub(crate) struct Next {
+    pub(crate) request: Request,
+    /// A server that is known to be too old for this protocol does not get it.
+    pub(crate) needs: Protocol,
+}
+
+/// What came of a command, and of the one behind it.
+#[derive(Debug)]
+pub(crate) struct Answers {
+    pub(crate) own: Result<Reply, Failure>,
+    /// `None` if it was not sent.
+    pub(crate) next: Option<Result<Reply, Failure>>,
+}
+
+impl From<Result<Reply, Failure>> for Answers {
+    /// Of a command without another behind it.
+    fn from(own: Result<Reply, Failure>) -> Self {
+        Self { own, next: None }
+    }
+}
+
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
-    /// Sends one command and returns its reply in the form that the command has. Sends it once, unless the server refused it unread
-    /// because it has no room for the connection.
-    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure>;
+    /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the
+    /// server refused it unread because it has no room for the connection.
+    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers;
 
     /// Sends WATCH, GET and MULTI and returns GET's reply, with the connection that watches.
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
@@ -70,8 +94,14 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
 
 /// A connection that watches a key, with a transaction open: for one change, or to be unwatched. A dropped one is not used again.
 pub(crate) trait WatchedConnection: fmt::Debug {
-    /// Sends the change, ends the transaction, and returns its outcome.
-    fn exec(self: Box<Self>, key: &Key, command: &Command, limits: &Limits<'_>) -> Result<Reply, Failure>;
+    /// Sends the change, which ends the transaction, with `next` behind it.
+    fn exec(
+        self: Box<Self>,
+        key: &Key,
+        command: &Command,
+        next: Option<&Next>,
+        limits: &Limits<'_>,
+    ) -> Answers;
 
     /// Stops watching, and returns the connection to its pool.
     fn unwatch(self: Box<Self>, limits: &Limits<'_>);

@@ -5,6 +5,7 @@ mod acquire;
 mod call;
 mod notifications;
 mod release;
+mod successor;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
@@ -25,6 +26,7 @@ pub(crate) use acquire::Acquired;
 use call::Call;
 use notifications::Notifications;
 pub(crate) use release::HeldLock;
+pub(crate) use successor::Answer;
 
 /// What the locks of a locker share.
 #[derive(Clone, Debug)]
@@ -32,7 +34,7 @@ pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) observer: Observer,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) queue: Arc<WaitQueue>,
+    pub(crate) queue: Arc<WaitQueue<Answer>>,
     notifications: Arc<Notifications>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
     unreachable_since: Arc<AtomicU64>,
@@ -51,7 +53,7 @@ impl RefUnwindSafe for Engine {}
 
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, identity: Identity) -> Self {
-        let queue = Arc::<WaitQueue>::default();
+        let queue = Arc::<WaitQueue<Answer>>::default();
         let random = identity.next_nonce().seed();
         let notifications = Arc::new(Notifications::new(Arc::clone(&backend), Arc::clone(&queue), random));
         Self {

@@ -76,8 +76,7 @@ pub enum Event<'a> {
         from: &'a LockState,
     },
     /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
-    /// use the same expiration. Or a handoff has overwritten the value of another holder; the release returns
-    /// [`Lost`](Release::Lost) then.
+    /// use the same expiration.
     #[non_exhaustive]
     ValueOverwritten {
         /// The lock's key.
@@ -232,9 +231,6 @@ fn log_event(event: &Event<'_>) {
         }
         Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: false } => {
             log_at!(debug, key, "released after {held:?}");
-        }
-        Event::Released { key, outcome: Release::HandedOff { .. }, held, .. } => {
-            log_at!(debug, key, "handed off to the next thread after {held:?}");
         }
         Event::Released { key, outcome: Release::Inherited, .. } => {
             log_at!(debug, key, "left to the parent process, which holds it");

@@ -7,7 +7,7 @@ use std::{fmt, mem};
 use chrono::{DateTime, Utc};
 
 use crate::clock::{self, Now};
-use crate::engine::{Acquired, Engine, HeldLock};
+use crate::engine::{Acquired, Answer, Engine, HeldLock};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
@@ -30,12 +30,11 @@ pub struct LockGuard {
     options: LockOptions,
     protocol: Protocol,
     lease: Lease,
-    handoffs: u32,
     acquired: Now,
     attempts: u32,
     waited: Duration,
     /// Taken out at the release.
-    holder: Option<HolderTicket>,
+    holder: Option<HolderTicket<Answer>>,
     _mark: HoldMark,
 }
 
@@ -47,14 +46,13 @@ impl LockGuard {
         acquired: Acquired,
         mark: HoldMark,
     ) -> Self {
-        let Acquired { lease, protocol, holder, handoffs, at, attempts, waited } = acquired;
+        let Acquired { lease, protocol, holder, at, attempts, waited } = acquired;
         Self {
             engine,
             key,
             options,
             protocol,
             lease,
-            handoffs,
             acquired: at,
             attempts,
             waited,
@@ -69,8 +67,8 @@ impl LockGuard {
         &self.key
     }
 
-    /// Returns how often the server was asked for the lock: 1 if it was free, 0 if another thread
-    /// [handed it off](crate::LockOptions::handoff) before that.
+    /// Returns how often the server was asked for the lock: 1 if it was free, or if the release of another thread of this process got it
+    /// before this one had asked.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         self.attempts
@@ -128,8 +126,8 @@ impl LockGuard {
     /// the lease has not passed; after that the key is left to its holder of then. In Watched and Ttl a look at the key, and a
     /// transaction that deletes this holder's value, also after the lease. Waits for the server only, at most the time of one command.
     ///
-    /// With [`handoff`](crate::LockOptions::handoff) the lock passes to the next queued thread instead: by a GETSET,
-    /// or by a transaction that sets the key. With [`notify_waiters`](crate::LockOptions::notify_waiters) two more round trips leave a
+    /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), its SETNX goes in the same
+    /// trip, right behind the deletion, and it is woken with the reply. With [`notify_waiters`](crate::LockOptions::notify_waiters) two more round trips leave a
     /// notification.
     ///
     /// The gem's release at the end of a block, which reports nothing.
@@ -149,9 +147,8 @@ impl LockGuard {
         let held = now.uptime.since(self.acquired.uptime);
         // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
         let outcome = if self.engine.identity.is_this_process() {
-            let Self { key, options, protocol, lease, handoffs, .. } = &*self;
-            let (protocol, handoffs) = (*protocol, *handoffs);
-            self.engine.release(HeldLock { key, options, protocol, lease, handoffs, holder }, now)
+            let Self { key, options, protocol, lease, .. } = &*self;
+            self.engine.release(HeldLock { key, options, protocol: *protocol, lease, holder }, now)
         } else {
             mem::forget(holder);
             Ok(Release::Inherited)

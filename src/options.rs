@@ -43,8 +43,6 @@ pub struct LockOptions {
     pub(crate) takeover: Takeover,
     pub(crate) takeover_margin: Duration,
     pub(crate) protocol: Protocol,
-    /// How often in a row the held lock may be handed off to another thread.
-    pub(crate) handoff: u32,
     pub(crate) notifies: bool,
 }
 
@@ -145,7 +143,6 @@ impl LockOptions {
             takeover: Takeover::Expired,
             takeover_margin: Duration::ZERO,
             protocol: Protocol::Classic,
-            handoff: 0,
             notifies: false,
         }
     }
@@ -187,18 +184,6 @@ impl LockOptions {
     /// Returns the options with another way of polling: with jitter, say, or with pauses that grow. The gem has no such option.
     pub const fn polling(self, polling: Polling) -> Self {
         Self { polling, ..self }
-    }
-
-    /// Returns the options with handoff: when another thread of the process is queued for the key through the same
-    /// [`Locker`](crate::Locker), a release passes the held lock to it instead of deleting the key, at most `times` times in a row, so
-    /// that other processes get a chance; 0, no handoff, unless set.
-    ///
-    /// The lease is renewed by the rules of the protocol (in Classic by one GETSET), so the next holder has all of the
-    /// time that its own options say; a lease that has passed is never handed off. A handoff happens between locks of the same
-    /// protocol, both with or both without an expiration. Meanwhile, waiters in other processes find the key held; choose
-    /// `times` so that as many holds take a small part of their timeout. The gem has no such option.
-    pub const fn handoff(self, times: u32) -> Self {
-        Self { handoff: times, ..self }
     }
 
     /// Returns the options with release notifications: a release leaves an entry in the wake channel of the key, the list
@@ -254,12 +239,6 @@ impl LockOptions {
         self.protocol
     }
 
-    /// Returns how often in a row the lock may be handed off.
-    #[must_use]
-    pub const fn get_handoff(&self) -> u32 {
-        self.handoff
-    }
-
     /// Returns how much longer than its time an expired lock is left alone.
     #[must_use]
     pub const fn get_takeover_margin(&self) -> Duration {
@@ -313,7 +292,7 @@ mod tests {
         let options = LockOptions::held_until_released();
         assert_eq!(options.timeout, Some(Duration::from_secs(5)));
         assert_eq!(options.polling, Polling::every(Duration::from_millis(100)));
-        assert_eq!((options.handoff, options.notifies), (0, false));
+        assert!(!options.notifies);
         assert_eq!(options.takeover, Takeover::Expired);
         assert_eq!(options.problem(), None);
     }
@@ -331,10 +310,10 @@ mod tests {
     fn options_are_read_back() {
         const SECOND: Duration = Duration::from_secs(1);
         let polling = Polling::every(SECOND).jittered_by(20);
-        let options = LockOptions::expiring_after(SECOND).timeout(SECOND * 2).polling(polling).handoff(3);
+        let options = LockOptions::expiring_after(SECOND).timeout(SECOND * 2).polling(polling);
         let options = options.takeover_margin(SECOND * 4).protocol(Protocol::Watched).notify_waiters();
         assert_eq!((options.get_expiration(), options.get_timeout()), (Some(SECOND), Some(SECOND * 2)));
-        assert_eq!((options.get_polling(), options.get_handoff()), (polling, 3));
+        assert_eq!(options.get_polling(), polling);
         assert_eq!((options.get_takeover_margin(), options.get_protocol()), (SECOND * 4, Protocol::Watched));
         assert!(options.notifies_waiters() && !options.steals_as_the_gem_does());
         assert_eq!(options.wait_forever().get_timeout(), None);

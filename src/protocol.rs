@@ -20,7 +20,8 @@
 pub(crate) mod acquire;
 pub(crate) mod lease;
 pub(crate) mod release;
-pub(crate) mod renew;
+#[cfg(test)]
+mod renew;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
@@ -87,6 +88,11 @@ impl Command {
             Command::WatchGet => "WATCH",
             Command::Exec(_) => "EXEC",
         }
+    }
+
+    /// Whether it deletes the key.
+    pub(crate) fn deletes(&self) -> bool {
+        matches!(self, Command::Del | Command::Exec(Change::Del))
     }
 
     /// Whether it leaves the key as it is.

@@ -4,19 +4,15 @@
 mod cancel_token;
 mod wait_queue;
 
-use std::time::Duration;
-
 pub use cancel_token::CancelToken;
-pub(crate) use wait_queue::{Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
+pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Sleep, Ticket, Turn, WaitQueue, Woken};
 
 use crate::key::Key;
-use crate::options::{LockOptions, Protocol};
+use crate::options::LockOptions;
 pub(crate) use crate::protocol::acquire::Observation;
-use crate::protocol::lease::Lease;
 use crate::sync;
-use crate::version::Version;
 
-/// How a thread waits, for a holder that could hand its lock off.
+/// How a thread waits, for a holder that asks for the lock on its behalf.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitMode(LockOptions);
 
@@ -26,13 +22,8 @@ impl WaitMode {
         Self(options.wait_forever())
     }
 
-    pub(crate) fn expiration(&self) -> Option<Duration> {
-        self.0.expiration
-    }
-
-    /// Whether a lock of this protocol and kind of lease, on a server of this version, can be handed off to a thread that waits so.
-    pub(crate) fn accepts(&self, protocol: Protocol, lease: &Lease, server: Option<Version>) -> bool {
-        self.0.protocol.on(server) == protocol && self.0.expiration.is_some() == lease.end.is_some()
+    pub(crate) fn options(&self) -> &LockOptions {
+        &self.0
     }
 
     /// Whether one of two threads can look at the lock for both.
@@ -44,16 +35,4 @@ impl WaitMode {
     fn is_notified(&self) -> bool {
         self.0.notifies
     }
-}
-
-/// A held lock that passes from one thread to the next.
-#[derive(Clone, Debug)]
-pub(crate) struct Handoff {
-    /// Renewed for the successor.
-    pub(crate) lease: Lease,
-    pub(crate) protocol: Protocol,
-    /// What others may know of it.
-    pub(crate) observation: Observation,
-    /// How often in a row it has been handed off.
-    pub(crate) handoffs: u32,
 }

@@ -34,8 +34,8 @@ enum Path {
     Release,
     /// Releases a lock, and sends a notification to waiters of other processes.
     ReleaseWithNotification,
-    /// Hands a lock off to a waiting thread.
-    Handoff,
+    /// Releases a lock, and asks for it for a waiting thread.
+    ReleaseWithSuccessor,
 }
 
 const PATHS: [(&str, Path); 6] = [
@@ -44,7 +44,7 @@ const PATHS: [(&str, Path); 6] = [
     ("an_expired_lock", Path::TakeOver),
     ("a_release", Path::Release),
     ("a_release_with_a_notification", Path::ReleaseWithNotification),
-    ("a_handoff", Path::Handoff),
+    ("a_release_with_a_successor", Path::ReleaseWithSuccessor),
 ];
 
 /// The faults, and whether each can happen to a command within a batch: a stream of bytes loses nothing in the middle.

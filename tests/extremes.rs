@@ -42,14 +42,12 @@ fn options() -> impl Strategy<Value = LockOptions> {
         durations(),
         polling(),
         prop::sample::select(protocols.to_vec()),
-        prop::sample::select(vec![0, 1, u32::MAX]),
         any::<[bool; 2]>(),
     )
-        .prop_map(|(expiration, timeout, margin, polling, protocol, handoff, [notifies, steals])| {
+        .prop_map(|(expiration, timeout, margin, polling, protocol, [notifies, steals])| {
             let options = expiration.map_or(LockOptions::held_until_released(), LockOptions::expiring_after);
             let options = timeout.map_or(options.wait_forever(), |timeout| options.timeout(timeout));
-            let options =
-                options.takeover_margin(margin).polling(polling).protocol(protocol).handoff(handoff);
+            let options = options.takeover_margin(margin).polling(polling).protocol(protocol);
             let options = if notifies { options.notify_waiters() } else { options };
             if steals { options.stealing_as_the_gem_does() } else { options }
         })

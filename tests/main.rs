@@ -28,7 +28,7 @@
 //! | `pipelining` | threads whose commands are pipelined together get the same outcomes as alone |
 //! | `pipelining_faults`, `pipelining_leaders` | faults within a batch, on the connection or in the thread that sends the batch |
 //! | `shared_batches` | under load commands share batches, unpipelined they do not; and the tests that do not run under some loads exist |
-//! | `handoffs`, `handoff_faults`, `handoff_contention` | a lock is handed off between threads: the rules, faults, and many waiters |
+//! | `successors`, `successor_faults`, `successor_contention` | a release asks for the next thread: the commands, faults, and many waiters |
 //! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
@@ -53,9 +53,6 @@ mod events;
 mod extremes;
 mod faults;
 mod golden;
-mod handoff_contention;
-mod handoff_faults;
-mod handoffs;
 mod inspection;
 mod interop;
 mod links;
@@ -85,6 +82,9 @@ mod shared_batches;
 mod shared_pools;
 mod sockets;
 mod stress;
+mod successor_contention;
+mod successor_faults;
+mod successors;
 mod support;
 mod transaction_faults;
 mod transactions;
@@ -129,9 +129,9 @@ fn main() -> ExitCode {
         extremes::trials(),
         faults::trials(),
         golden::trials(),
-        handoff_contention::trials(),
-        handoff_faults::trials(),
-        handoffs::trials(),
+        successor_contention::trials(),
+        successor_faults::trials(),
+        successors::trials(),
         inspection::trials(),
         links::trials(),
         many_threads::trials(),

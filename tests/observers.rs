@@ -287,12 +287,12 @@ fn one_event_for_a_call_after_the_shut_down() -> Outcome {
     Ok(())
 }
 
-/// Also where a lock is handed off, and where a call times out behind others without an attempt of its own.
+/// Also where a release asks for the next thread, and where a call times out behind others without an attempt of its own.
 fn one_event_for_each_of_many_threads() -> Outcome {
     const THREADS: usize = 8;
     const CALLS: usize = 20;
     let (key, locker, calls) = observed("threads")?;
-    let options = expiring().timeout(millis(20)).handoff(3);
+    let options = expiring().timeout(millis(20));
     let lock = Lock::new(&locker, &key.key, options)?;
     let acquired = AtomicUsize::new(0);
     thread::scope(|scope| {

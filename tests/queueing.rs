@@ -196,11 +196,11 @@ fn locks_with_different_options_share_a_queue() -> Outcome {
     let scenario = Scenario::new("options")?;
     let all = [
         NEVER_POLLS,
-        NEVER_POLLS.protocol(Protocol::Watched).handoff(8),
+        NEVER_POLLS.protocol(Protocol::Watched),
         LockOptions::held_until_released().poll_interval(LONG).timeout(LONG),
         LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG),
         NEVER_POLLS.protocol(Protocol::Ttl),
-        NEVER_POLLS.takeover_margin(millis(5)).handoff(1),
+        NEVER_POLLS.takeover_margin(millis(5)),
     ];
     let names = ["plain", "watched", "unexpiring", "without a timeout", "ttl", "margin"];
     for first in all {

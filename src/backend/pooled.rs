@@ -11,11 +11,11 @@ use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::notification::{self, BlpopListener};
 use super::pipelining::{
-    Admission, Batch, Bounds, Combiner, Encoded, Joined, Outcome, QueuedCommand, SpinPolicy, lost_in_batch,
-    report_abandoned, send,
+    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcome, PackedNext, QueuedCommand,
+    SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
-use super::{Backend, Listener, WatchedConnection};
+use super::{Answers, Backend, Listener, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};
@@ -32,7 +32,7 @@ const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, shar
 pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     pub(super) pool: Pool<M>,
     admission: Admission,
-    combiner: Combiner<QueuedCommand, Outcome>,
+    combiner: Combiner<QueuedCommand, JobOutcome>,
     spin_policy: SpinPolicy,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
@@ -77,16 +77,18 @@ where
         }
     }
 
-    /// Sends one command on a connection of the pool and, if it leads a batch, the commands of other threads. Returns its reply, and
-    /// the connection if that is in good order and the command went alone; otherwise the connection is back in its pool before any
-    /// thread gets its result (I9).
+    /// Sends one command and the one behind it on a connection of the pool and, if it leads a batch, the commands of other threads.
+    /// Returns the answers, and the connection if that is in good order and is to be kept; otherwise the connection is back in its pool
+    /// before any thread gets its result (I9).
     fn send(
         &self,
         key: &Key,
         request: &Request,
+        next: Option<&PackedNext>,
         limits: &Limits<'_>,
-        mut batch: Option<Batch<'_, QueuedCommand, Outcome>>,
-    ) -> Result<(Reply, Option<Checkout<M>>), Failure> {
+        keeps: bool,
+        mut batch: Option<Batch<'_, QueuedCommand, JobOutcome>>,
+    ) -> Result<(Answers, Option<Checkout<M>>), Failure> {
         let Request { command, before } = request;
         let (packed, replies) = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
@@ -116,7 +118,9 @@ where
                 batch.fill(|queued| queued.is_answered_in_time_by(&limits, now.uptime, self.command_timeout));
             }
             let others = batch.iter().flat_map(Batch::jobs);
-            let outcomes = send(&mut *connection, own, others, clock::now, limit);
+            let server = connection.server_version();
+            let job = Job { own, next: next.and_then(|next| next.encoded(server, now)) };
+            let outcomes = send(&mut *connection, job, others, clock::now, limit);
             self.spin_policy.note_replies(clock::uptime().since(now.uptime));
             if outcomes.any_read_only()
                 && let Some(manager) = &self.pool.manager
@@ -124,23 +128,26 @@ where
                 // Its master has become a replica: a new connection finds out where the address leads now.
                 manager.health().found_closed();
             }
-            let mut connection = if outcomes.leave_in_order(own) {
-                Some(connection)
+            let connection = if outcomes.leave_in_order(own) {
+                keeps.then_some(connection)
             } else {
                 connection.invalidate();
                 None
             };
             if let Some(batch) = &mut batch {
-                connection = None;
                 batch
                     .end(outcomes.others, |queued, outcome| report_abandoned(queued, outcome, limits.report));
             }
-            let refusal = match outcomes.own {
-                Outcome::Reply(reply) => return Ok((reply, connection)),
-                Outcome::Refused(refusal) if refusal.closes_connection() => refusal,
-                Outcome::Refused(refusal) => return Err(Failure::Refused(refusal)),
-                Outcome::Lost(error) => return Err(Failure::Lost(error)),
-                Outcome::Unread => unreachable!("it is the first of its batch"),
+            let refusal = match &outcomes.own {
+                JobOutcome { own: Outcome::Refused(refusal), next: Outcome::Unread }
+                    if refusal.closes_connection() =>
+                {
+                    refusal.clone()
+                }
+                _ => match outcomes.own.answers() {
+                    Some(answers) => return Ok((answers, connection)),
+                    None => unreachable!("it is the first of its batch"),
+                },
             };
             // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
             // on another connection does not break I6.
@@ -155,7 +162,13 @@ where
     }
 
     /// Leads a batch, or has another thread's batch carry the command.
-    fn combine(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+    fn combine(
+        &self,
+        key: &Key,
+        request: &Request,
+        next: Option<PackedNext>,
+        limits: &Limits<'_>,
+    ) -> Result<Answers, Failure> {
         let began = clock::uptime();
         // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
         // reply, and a call that tries once does not wait.
@@ -171,22 +184,25 @@ where
             }),
             _ => self.admission.enter(),
         };
-        let job = || QueuedCommand::new(key, request, limits);
+        let job = || QueuedCommand::new(key, request, next.clone(), limits);
         let is_contended = |threads| self.spin_policy.is_contended(threads);
         let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued(), &admitted);
         let (batch, waited) = match self.combiner.join(job, is_contended, waiting) {
             Joined::Leader { batch, waited } => (Some(batch), waited),
-            Joined::Completed(outcome) => match outcome.result() {
-                Some(result) => return result,
+            Joined::Completed(outcome) => match outcome.answers() {
+                Some(answers) => return Ok(answers),
                 None => (None, true),
             },
-            Joined::Abandoned => return Err(Failure::Lost(lost_in_batch())),
+            Joined::Abandoned => {
+                let lost = || Err(Failure::Lost(lost_in_batch()));
+                return Ok(Answers { own: lost(), next: next.map(|_| lost()) });
+            }
         };
         let decided_at = if waited || admitted.waited { clock::now() } else { limits.decided_at };
         // Until it has a connection and the reply it takes no processor time from others.
         admitted.give_up_place();
-        let sent = self.send(key, request, &Limits { decided_at, ..*limits }, batch);
-        sent.map(|(reply, _)| reply).map_err(|failure| match failure {
+        let sent = self.send(key, request, next.as_ref(), &Limits { decided_at, ..*limits }, false, batch);
+        sent.map(|(answers, _)| answers).map_err(|failure| match failure {
             // It includes the waits for admission and for another thread's batch.
             Failure::NoConnection { cause, .. } => {
                 Failure::NoConnection { cause, waited: clock::uptime().since(began) }
@@ -200,16 +216,22 @@ impl<M: r2d2::ManageConnection> Backend for PooledBackend<M>
 where
     M::Connection: LockConnection,
 {
-    fn call(&self, key: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        if M::Connection::PIPELINES && limits.pipelined {
-            return self.combine(key, request, limits);
-        }
-        self.send(key, request, limits, None).map(|(reply, _)| reply)
+    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
+        let next = next.map(|next| PackedNext::new(key, next));
+        let answers = if M::Connection::PIPELINES && limits.pipelined {
+            self.combine(key, request, next, limits)
+        } else {
+            // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
+            self.send(key, request, next.as_ref(), limits, false, None).map(|(answers, _)| answers)
+        };
+        answers.unwrap_or_else(|failure| Err(failure).into())
     }
 
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
-        let (reply, connection) = self.send(key, &Request::at_any_time(Command::WatchGet), limits, None)?;
-        let Some(connection) = connection else { unreachable!("it went alone, and has its reply") };
+        let request = Request::at_any_time(Command::WatchGet);
+        let (answers, connection) = self.send(key, &request, None, limits, true, None)?;
+        let reply = answers.own?;
+        let Some(connection) = connection else { unreachable!("it has its reply, and is kept") };
         Ok((reply, Box::new(PooledWatch::on(connection))))
     }
 
@@ -314,10 +336,11 @@ mod tests {
         let (key, request) = (Key::from("k"), Request::at_any_time(Command::Del));
         let drive = |limit, batch| {
             let limits = limits(clock::uptime().after(limit));
-            assert_eq!(pooled.send(&key, &request, &limits, Some(batch)).unwrap().0, Reply::Integer(1));
+            let (answers, _) = pooled.send(&key, &request, None, &limits, false, Some(batch)).unwrap();
+            assert_eq!(answers.own.unwrap(), Reply::Integer(1));
         };
         let join = || {
-            let job = || QueuedCommand::new(&key, &request, &limits(clock::uptime().after(LONG)));
+            let job = || QueuedCommand::new(&key, &request, None, &limits(clock::uptime().after(LONG)));
             pooled.combiner.join(
                 job,
                 |_| true,
@@ -333,7 +356,7 @@ mod tests {
                 scope.spawn(|| match join() {
                     Joined::Leader { batch, .. } => drive(LONG, batch),
                     Joined::Completed(outcome) => {
-                        assert_eq!(outcome.result().unwrap().unwrap(), Reply::Integer(1));
+                        assert_eq!(outcome.answers().unwrap().own.unwrap(), Reply::Integer(1));
                         // I9: no other thread could have taken it since.
                         let is_back = format!("{:?}", pooled.pool).contains("idle_connections: 1");
                         assert!(is_back || others >= MAX_BATCH);

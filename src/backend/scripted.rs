@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, WatchedConnection};
+use super::{Answers, Backend, Failure, Inspect, Limits, Next, Refusal, ServerReport, WatchedConnection};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::protocol::lease::End;
@@ -31,9 +31,12 @@ impl ScriptedBackend {
 }
 
 impl Backend for ScriptedBackend {
-    fn call(&self, _: &Key, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
-        Ok((self.reply)(&request.command))
+    fn call(&self, _: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
+        let reply = |request: &Request| {
+            self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
+            Ok((self.reply)(&request.command))
+        };
+        Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
     }
 
     fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {

@@ -1,18 +1,18 @@
 //! A connection that watches a key, with a transaction open. It returns to its pool only when nothing is watched and no transaction is
 //! open, since its next user's transaction would fail.
 
-use std::fmt;
+use std::{fmt, iter};
 
 use redis::{Value, cmd};
 
-use super::WatchedConnection;
 use super::codec;
-use super::connections::{Checkout, LockConnection, ask, exchange};
-use super::errors::Failure;
+use super::connections::{Checkout, LockConnection, ask};
 use super::limits::Limits;
+use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, send};
+use super::{Answers, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
-use crate::protocol::{Command, Reply};
+use crate::protocol::Command;
 
 /// A pool's connection after WATCH and MULTI.
 pub(super) struct PooledWatch<M: r2d2::ManageConnection>
@@ -49,24 +49,27 @@ where
         mut self: Box<Self>,
         key: &Key,
         command: &Command,
+        next: Option<&Next>,
         limits: &Limits<'_>,
-    ) -> Result<Reply, Failure> {
-        let (packed, replies) = codec::packed(key, command);
+    ) -> Answers {
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the watch ends") };
+        let (packed, replies) = codec::packed(key, command);
+        let next = next.map(|next| PackedNext::new(key, next));
+        let next = next.as_ref().and_then(|next| next.encoded(connection.server_version(), clock::now()));
+        let job = Job { own: Encoded { command, packed: &packed, replies }, next };
         let left = limits.answered_by.since(clock::uptime());
-        let replies = exchange(&mut **connection, &packed, replies, left).complete();
-        match replies.and_then(|replies| codec::read(command, replies)) {
-            Ok(Ok(reply)) => {
-                // Carried out or not, EXEC ends both the transaction and the watch.
-                drop(self.connection.take());
-                Ok(reply)
-            }
+        let outcomes = send(&mut **connection, job, iter::empty(), clock::now, left);
+        let is_in_order = outcomes.leave_in_order(job.own);
+        match &outcomes.own {
+            // Carried out or not, EXEC ends both the transaction and the watch.
+            JobOutcome { own: Outcome::Reply(_), .. } if is_in_order => drop(self.connection.take()),
             // Up to 2.4 a server that is over its memory refuses EXEC itself, and the transaction stays open.
-            Ok(Err(refusal)) => {
-                self.discard(limits);
-                Err(Failure::Refused(refusal))
-            }
-            Err(error) => Err(Failure::Lost(error)),
+            JobOutcome { own: Outcome::Refused(_), next: Outcome::Unread } => self.discard(limits),
+            _ => {}
+        }
+        match outcomes.own.answers() {
+            Some(answers) => answers,
+            None => unreachable!("it is the first of its batch"),
         }
     }
 

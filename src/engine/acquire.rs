@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::call::Call;
-use super::{Engine, HeldLock};
+use super::{Answer, Engine, HeldLock};
 use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
@@ -15,9 +15,12 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::lease::Lease;
 use crate::protocol::{GiveUp, Reply};
-use crate::queue::{CancelToken, Handoff, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode, Woken};
+use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds::{self, HoldKind, HoldMark};
 use crate::value::LockState;
+
+/// How much longer than its reply may take the thread that sends a command for another is waited for.
+const ANSWER_GRACE: Duration = Duration::from_millis(50);
 
 /// A lock that was acquired, and what it took.
 #[derive(Debug)]
@@ -25,9 +28,7 @@ pub(crate) struct Acquired {
     pub(crate) lease: Lease,
     /// The protocol to release it by.
     pub(crate) protocol: Protocol,
-    pub(crate) holder: HolderTicket,
-    /// How often in a row it has been handed off.
-    pub(crate) handoffs: u32,
+    pub(crate) holder: HolderTicket<Answer>,
     pub(crate) at: Now,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
@@ -41,9 +42,19 @@ struct Wait<'a> {
     cancel_token: Option<&'a CancelToken>,
     began: Now,
     deadline: Option<Uptime>,
-    /// How often the server was asked for the lock so far, in all rounds of the wait and in those before the present one.
+    /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
-    earlier_attempts: Cell<u32>,
+}
+
+/// An attempt that begins, and its first action.
+struct Beginning<'a> {
+    call: Call<'a>,
+    attempt: Acquiring,
+    action: Action,
+    /// Whether the last reply was to a command that another thread has sent.
+    answered: bool,
+    /// When the key was last looked at.
+    looked: Uptime,
 }
 
 impl Engine {
@@ -57,16 +68,7 @@ impl Engine {
     ) -> Result<(Acquired, HoldMark), Error> {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let wait = Wait {
-            engine: self,
-            key,
-            options,
-            cancel_token,
-            began,
-            deadline,
-            attempts: Cell::new(0),
-            earlier_attempts: Cell::new(0),
-        };
+        let wait = Wait { engine: self, key, options, cancel_token, began, deadline, attempts: Cell::new(0) };
         let acquired = wait.acquire();
         let waited = clock::uptime().since(began.uptime);
         let (attempts, outcome) = match &acquired {
@@ -97,26 +99,20 @@ impl Wait<'_> {
         self.engine.refuse_after_fork(self.key)?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
-        loop {
-            let acquired = self.once()?;
-            // I3: a thread that slept through the lease that was handed off to it is queued again, as the last.
-            if acquired.lease.has_passed(acquired.at) {
-                self.engine.report(self.key, &mut vec![Note::LateGrant]);
-                self.earlier_attempts.set(self.attempts.get());
-                continue;
-            }
-            return Ok(acquired);
-        }
+        self.once()
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
     fn once(&self) -> Result<Acquired, Error> {
+        let stop = || self.is_over();
         if self.options.timeout == Some(Duration::ZERO) {
             let (attempt, action) = Acquiring::start(self.params(), self.began);
-            return self.attempt(attempt, action, self.began, self.began.uptime, &mut None);
+            let (call, looked) = (self.call(&stop), self.began.uptime);
+            let beginning = Beginning { call, attempt, action, answered: false, looked };
+            return self.attempt(beginning, self.began, &mut None);
         }
         let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
-        let acquired = self.queued(&mut ticket);
+        let acquired = self.queued(&mut ticket, &stop);
         // A notification that came as this thread gave up is for another process, if no other thread is queued here.
         if self.options.notifies && ticket.and_then(Ticket::leave) == Some(Hint::Freed) {
             let now = clock::uptime();
@@ -125,53 +121,67 @@ impl Wait<'_> {
         acquired
     }
 
-    fn queued(&self, ticket: &mut Option<Ticket>) -> Result<Acquired, Error> {
+    fn queued(
+        &self,
+        ticket: &mut Option<Ticket<Answer>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Acquired, Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
         let turn = waiting.turn(self.parking(self.deadline));
         let now = clock::now();
         match &turn {
-            Turn::HandedOff(..) => {}
+            // As after a command of its own.
+            Turn::Answered(_) => {}
             Turn::Over { .. } => self.check()?,
-            Turn::Head(_) if self.is_cancelled() => {
-                self.pass_on(Hint::Changed);
+            Turn::Head(_, hint) if self.is_cancelled() => {
+                self.pass_on(hint.unwrap_or(Hint::Changed));
                 self.check()?;
             }
-            Turn::Head(_) => {}
+            Turn::Head(..) => {}
         }
-        let looked = match &turn {
-            Turn::Head(Some(observation)) => observation.at,
-            _ => now.uptime,
-        };
+        let mut call = self.call(stop);
+        let mut looked = now.uptime;
+        let params = self.params();
+        let answered = matches!(turn, Turn::Answered(_));
         let (attempt, action) = match turn {
-            Turn::Head(None) => match self.notification_under_way() {
-                None => Acquiring::start(self.params(), now),
-                Some(since) => Acquiring::waiting(self.params(), since, now),
+            Turn::Head(None, _) => match self.notification_under_way() {
+                None => Acquiring::start(params, now),
+                Some(since) => Acquiring::waiting(params, since, now),
             },
-            Turn::Head(Some(observation)) => Acquiring::behind(self.params(), observation, now),
-            Turn::HandedOff(handoff, holder) => return self.accepted(handoff, holder),
+            Turn::Head(Some(observation), _) => {
+                looked = observation.at;
+                Acquiring::behind(params, observation, now)
+            }
+            Turn::Answered(answer) => {
+                let (lease, reply) = call.answered(answer);
+                Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
+            }
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
-            Turn::Over { seen: None, .. } => Acquiring::start(self.params(), now),
+            Turn::Over { seen: None, .. } => Acquiring::start(params, now),
             Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
                 return Err(self.timed_out(seen, ahead, now));
             }
         };
-        self.attempt(attempt, action, now, looked, ticket)
+        self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+    }
+
+    /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
+    /// unreachable.
+    fn call<'a>(&'a self, stop: &'a dyn Fn() -> bool) -> Call<'a> {
+        let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
+        call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
     }
 
     /// Talks to the server, as the head of the queue.
     fn attempt(
         &self,
-        mut attempt: Acquiring,
-        mut action: Action,
+        beginning: Beginning<'_>,
         mut now: Now,
-        mut looked: Uptime,
-        ticket: &mut Option<Ticket>,
+        ticket: &mut Option<Ticket<Answer>>,
     ) -> Result<Acquired, Error> {
-        let stop = || self.is_over();
-        let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
-        let mut call = call.stopped_by(StopCheck(&stop), self.engine.unreachable_timeout(self.began.uptime));
+        let Beginning { mut call, mut attempt, mut action, mut answered, mut looked } = beginning;
         loop {
-            self.attempts.set(self.earlier_attempts.get() + attempt.attempts);
+            self.attempts.set(attempt.attempts);
             match action {
                 Action::Send(_) => {}
                 // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
@@ -189,6 +199,7 @@ impl Wait<'_> {
                     }
                     now = clock::now();
                     looked = now.uptime;
+                    answered = false;
                     attempt.reply(reply, now)
                 }
                 Action::Sleep(time) => {
@@ -199,9 +210,11 @@ impl Wait<'_> {
                         self.engine.notifications.want(self.key, &self.engine.observer);
                     }
                     let observation = Observation { seen: attempt.seen.clone(), at: looked };
-                    let woken = ticket.sleep(observation, self.parking(Some(now.uptime.after(time))));
+                    let claimable = !attempt.is_in_doubt();
+                    let parking = self.parking(Some(now.uptime.after(time)));
+                    let woken = ticket.sleep(observation, claimable, parking);
                     now = clock::now();
-                    if self.is_over() && !matches!(woken, Woken::HandedOff(..)) {
+                    if self.is_over() && !matches!(woken, Woken::Answered(_)) {
                         if let Woken::Hint(hint) = woken {
                             self.pass_on(hint);
                         }
@@ -212,8 +225,11 @@ impl Wait<'_> {
                     }
                     match woken {
                         Woken::Hint(Hint::Freed) => attempt.freed(now),
-                        Woken::HandedOff(handoff, holder) => {
-                            return self.accepted(handoff, holder);
+                        Woken::Answered(answer) => {
+                            looked = now.uptime;
+                            answered = true;
+                            let (lease, reply) = call.answered(answer);
+                            attempt.answered(lease, reply, self.engine.backend.server_version(), now)
                         }
                         Woken::Hint(Hint::Changed) | Woken::Over => attempt.woken(now),
                     }
@@ -225,8 +241,12 @@ impl Wait<'_> {
                         None => self.engine.queue.hold(self.key, observation),
                     };
                     let (protocol, attempts) = (attempt.protocol(), self.attempts.get());
+                    if let Err(ended) = self.check_answer(answered) {
+                        self.release_at_once(&lease, protocol, holder, now);
+                        return Err(ended);
+                    }
                     let waited = now.uptime.since(self.began.uptime);
-                    return Ok(Acquired { lease, protocol, holder, handoffs: 0, at: now, attempts, waited });
+                    return Ok(Acquired { lease, protocol, holder, at: now, attempts, waited });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
                     return Err(self.timed_out(attempt.seen.take(), 0, now));
@@ -239,6 +259,19 @@ impl Wait<'_> {
                     return Err(self.given_up(call, reason));
                 }
             };
+        }
+    }
+
+    /// Fails where the wait was ended before another thread got the lock for this one: a command of its own would not have been sent.
+    fn check_answer(&self, answered: bool) -> Result<(), Error> {
+        if answered { self.check() } else { Ok(()) }
+    }
+
+    /// Releases a lock that this thread has got and does not want any more.
+    fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
+        let (key, options) = (self.key, self.options);
+        if let Err(error) = self.engine.release(HeldLock { key, options, protocol, lease, holder }, now) {
+            self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
         }
     }
 
@@ -271,22 +304,6 @@ impl Wait<'_> {
         self.options.notifies.then(|| self.engine.notifications.sent(self.key)).flatten()
     }
 
-    /// A lock that another thread has handed off. One that comes after the wait was ended is released at once.
-    fn accepted(&self, handoff: Handoff, holder: HolderTicket) -> Result<Acquired, Error> {
-        let at = clock::now();
-        let (key, options) = (self.key, self.options);
-        let Handoff { lease, protocol, handoffs, .. } = handoff;
-        if let Err(ended) = self.check() {
-            let lock = HeldLock { key, options, protocol, lease: &lease, handoffs, holder };
-            if let Err(error) = self.engine.release(lock, at) {
-                self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
-            }
-            return Err(ended);
-        }
-        let waited = at.uptime.since(self.began.uptime);
-        Ok(Acquired { lease, protocol, holder, handoffs, at, attempts: self.attempts.get(), waited })
-    }
-
     fn params(&self) -> Params {
         Params {
             options: *self.options,
@@ -296,11 +313,20 @@ impl Wait<'_> {
         }
     }
 
-    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
-    fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
-        move || {
+    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on. An answer to a
+    /// command that was sent for it is waited for as long as one to a command of its own.
+    fn parking(&self, until: Option<Uptime>) -> impl FnMut(Sleep) -> bool {
+        let mut answered_by = None;
+        move |sleep| {
+            let until = match sleep {
+                Sleep::Waiting if self.is_cancelled() => return false,
+                Sleep::Waiting => until,
+                Sleep::Claimed => Some(*answered_by.get_or_insert_with(|| {
+                    clock::uptime().after(self.engine.backend.command_timeout()).after(ANSWER_GRACE)
+                })),
+            };
             let left = until.map(|until| until.since(clock::uptime()));
-            if left == Some(Duration::ZERO) || self.is_cancelled() {
+            if left == Some(Duration::ZERO) {
                 return false;
             }
             match left {

@@ -3,16 +3,19 @@
 use std::time::Duration;
 
 use super::Engine;
+use super::successor::{Answer, Successor};
 use crate::backend::{
-    Budget, Failure, Incident, Limits, NoConnection, Refusal, Report, StopCheck, TransportError,
-    WatchedConnection,
+    Answers, Budget, Failure, Incident, Limits, Next, NoConnection, Refusal, Report, StopCheck,
+    TransportError, WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
+use crate::queue::HolderTicket;
 use crate::version::Version;
 
 /// The commands of one call on one lock, and the last failure: the rules know only that there was one.
@@ -24,6 +27,10 @@ pub(super) struct Call<'a> {
     budget: Budget,
     stop: StopCheck<'a>,
     last_failure: Option<LastFailure>,
+    /// The holder that releases by this call, until it has asked for the head of its queue.
+    releasing: Option<&'a HolderTicket<Answer>>,
+    /// Whether the head of the queue has its answer.
+    pub(super) has_answered: bool,
     /// The connection that watches the key, and until when leaving it may take.
     watched: Option<(Box<dyn WatchedConnection>, Limits<'static>)>,
     /// The last command that may have changed the key and whose reply was lost, and why.
@@ -46,13 +53,29 @@ impl<'a> Call<'a> {
     ) -> Self {
         let budget = engine.budget(deadline);
         let stop = StopCheck::NEVER;
-        Self { engine, key, protocol, budget, stop, last_failure: None, watched: None, unanswered: None }
+        Self {
+            engine,
+            key,
+            protocol,
+            budget,
+            stop,
+            last_failure: None,
+            releasing: None,
+            has_answered: false,
+            watched: None,
+            unanswered: None,
+        }
     }
 
     /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
     pub(super) fn stopped_by(self, stop: StopCheck<'a>, unreachable_timeout: Duration) -> Self {
         let budget = Budget { unreachable_timeout, ..self.budget };
         Self { budget, stop, ..self }
+    }
+
+    /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
+    pub(super) fn releasing(self, holder: &'a HolderTicket<Answer>) -> Self {
+        Self { releasing: Some(holder), ..self }
     }
 
     /// Runs rules that neither sleep nor wait, until they end.
@@ -91,22 +114,37 @@ impl<'a> Call<'a> {
         if self.last_failure.is_some() && clock::uptime() >= limits.answered_by {
             return Reply::Unsent;
         }
-        let (reply, failure) = match self.carry(request, &limits) {
+        let successor = self.successor(&request.command, now);
+        let Answers { own, next } =
+            self.carry(request, successor.as_ref().map(|successor| &successor.next), &limits);
+        if let Some(successor) = successor {
+            self.has_answered = successor.end(next);
+        }
+        self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
+    }
+
+    /// Returns the rules' reply for what the backend returned, and keeps why it is none.
+    fn reply(
+        &mut self,
+        carried: Result<Reply, Failure>,
+        command: &'static str,
+        only_reads: bool,
+        needs: Protocol,
+    ) -> Reply {
+        let (reply, failure) = match carried {
             Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
-                (Reply::Refused, LastFailure::TooOld { version, protocol: limits.needs })
+                (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
             }
-            Err(Failure::Refused(refusal)) => {
-                (Reply::Refused, LastFailure::Refused { command: request.command.name(), refusal })
-            }
+            Err(Failure::Refused(refusal)) => (Reply::Refused, LastFailure::Refused { command, refusal }),
             Err(Failure::NoConnection { cause, waited }) => {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                let (key, command) = (self.key, request.command.name());
+                let key = self.key;
                 self.engine.observer.notify(&Event::ReplyLost { key, command, error: &error });
-                if !request.command.only_reads() {
+                if !only_reads {
                     self.unanswered = Some((command, error.clone()));
                 }
                 (Reply::Lost, LastFailure::Lost { command, error })
@@ -116,36 +154,49 @@ impl<'a> Call<'a> {
         reply
     }
 
+    /// Returns the lease and the reply of an answer, as if this call had sent the command.
+    pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
+        let Answer { lease, command, reply } = answer;
+        (lease, self.reply(reply, command, false, self.protocol.on(None)))
+    }
+
+    /// Claims the head of the queue, once, if the command deletes the key.
+    fn successor(&mut self, command: &Command, now: Now) -> Option<Successor> {
+        let holder = self.releasing.take_if(|_| command.deletes())?;
+        Successor::claim(holder, command, &self.engine.identity, self.engine.backend.server_version(), now)
+    }
+
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions.
     fn needs(&self, command: &Command) -> Protocol {
         match (self.protocol, command) {
             (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
-            (Protocol::Auto, _) => Protocol::Classic,
-            (protocol, _) => protocol,
+            (protocol, _) => protocol.on(None),
         }
     }
 
     /// A transaction goes to the connection that watches; every other command ends the watch first, so that a call never needs two
     /// connections at a time.
-    fn carry(&mut self, request: &Request, limits: &Limits<'_>) -> Result<Reply, Failure> {
+    fn carry(&mut self, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let backend = &self.engine.backend;
         match &request.command {
             command @ Command::Exec(_) => match self.watched.take() {
                 // It changes what is watched, or nothing, so it is right at any time.
-                Some((watched, _)) => watched.exec(self.key, command, limits),
+                Some((watched, _)) => watched.exec(self.key, command, next, limits),
                 None => unreachable!("the rules watch a key before they change it"),
             },
             Command::WatchGet => {
                 self.unwatch();
-                let (reply, watched) = backend.watch(self.key, limits)?;
-                self.watched =
-                    Some((watched, Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*limits }));
-                Ok(reply)
+                let watched = backend.watch(self.key, limits).map(|(reply, watched)| {
+                    let limits = Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*limits };
+                    self.watched = Some((watched, limits));
+                    reply
+                });
+                watched.into()
             }
             _ => {
                 self.unwatch();
-                backend.call(self.key, request, limits)
+                backend.call(self.key, request, next, limits)
             }
         }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, mem, thread};
 
-use super::SHORT_CONNECT_WAIT;
+use super::{Answer, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits, Listener, RefusalKind};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
@@ -32,7 +32,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// The notifications of a locker.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
-    queue: Arc<WaitQueue>,
+    queue: Arc<WaitQueue<Answer>>,
     /// The list that interrupts the thread.
     interrupt_list: Vec<u8>,
     state: Mutex<State>,
@@ -73,7 +73,7 @@ struct Wanted {
 
 impl Notifications {
     /// `random` names this locker's own list.
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue>, random: u64) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Answer>>, random: u64) -> Self {
         let interrupt_list = format!("setnx-lock:interrupt:{random:x}").into_bytes();
         Self { backend, queue, interrupt_list, state: Mutex::default() }
     }

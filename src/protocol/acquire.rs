@@ -10,8 +10,8 @@ use std::time::Duration;
 use super::lease::{End, Lease};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
-use crate::options::{Protocol, Takeover};
-use crate::value::{Expiry, LockState};
+use crate::options::{LockOptions, Protocol, Takeover};
+use crate::value::{Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
 use unresolved::Unresolved;
@@ -46,7 +46,8 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | `Replacing` (EXEC sent) | carried out | held |
 /// | | not carried out | another client was faster, nothing was overwritten: GET → `Reading`, three times in a row at most |
 /// | | lost | keep the lease as unresolved, GET → `Reading`: our bytes there prove that the takeover succeeded |
-/// | `Sleeping` | woken | expiring: GET → `Reading`, the one command of an idle waiter; else `Setting` |
+/// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Setting`, with that lease |
+/// | | woken | expiring: GET → `Reading`, the one command of an idle waiter; else `Setting` |
 /// | | a hint that the lock is free | `Setting`; if the outcome of a command is in doubt: GET → `Reading` |
 ///
 /// The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
@@ -70,6 +71,14 @@ pub(crate) struct Acquiring {
     pub(crate) seen: Option<LockState>,
     /// For the engine to take and report after each step.
     pub(crate) notes: Vec<Note>,
+}
+
+/// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
+pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
+    let lease = Lease::beginning(now, options.expiration, nonce);
+    let command = Command::SetNx(Entry::of(&lease, options.protocol, options.expiration));
+    let before = lease.end;
+    (lease, Request { command, before })
 }
 
 #[derive(Debug)]
@@ -123,6 +132,19 @@ impl Acquiring {
         }
     }
 
+    /// Begins with the reply to a SETNX that another thread of the process has sent for the attempt.
+    pub(crate) fn answered_first(
+        params: Params,
+        lease: Lease,
+        reply: Reply,
+        server: Option<Version>,
+        now: Now,
+    ) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        let action = attempt.answered(lease, reply, server, now);
+        (attempt, action)
+    }
+
     fn new(params: Params, seen: Option<LockState>) -> Self {
         Self {
             auto: params.protocol() == Protocol::Auto,
@@ -160,6 +182,24 @@ impl Acquiring {
         self.idle_pauses = 0;
         self.begin_round();
         if self.is_in_doubt() { self.read() } else { self.set(now) }
+    }
+
+    /// Goes on after a SETNX that another thread of the process has sent for the attempt.
+    pub(crate) fn answered(
+        &mut self,
+        lease: Lease,
+        reply: Reply,
+        server: Option<Version>,
+        now: Now,
+    ) -> Action {
+        debug_assert!(!self.is_in_doubt(), "its outcome would hide that of an earlier command");
+        self.idle_pauses = 0;
+        self.begin_round();
+        if matches!(reply, Reply::Integer(_)) {
+            self.decide_protocol(server);
+        }
+        self.state = State::Setting(lease);
+        self.reply(reply, now)
     }
 
     /// Whether a command whose reply was lost may have acquired the lock.
@@ -219,11 +259,10 @@ impl Acquiring {
 
     /// Rule 1: acquires a free lock.
     fn set(&mut self, now: Now) -> Action {
-        let lease = self.new_lease(now);
-        let command = Command::SetNx(self.entry(&lease));
-        let before = lease.end;
+        self.params.nonce = self.params.nonce.next();
+        let (lease, request) = first_command(&self.params.options, self.params.nonce, now);
         self.state = State::Setting(lease);
-        Action::Send(Request { command, before })
+        Action::Send(request)
     }
 
     /// A lease that begins now, with a value that no other command of this client has carried (I2).

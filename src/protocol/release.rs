@@ -23,13 +23,6 @@ pub enum Release {
         /// an expiration, and in [`Protocol::Classic`](crate::Protocol::Classic), it is `false`.
         certified: bool,
     },
-    /// The lock passed to the next queued thread of this process, with a lease of its own, and the key was not deleted. Only with
-    /// [`LockOptions::handoff`](crate::LockOptions::handoff).
-    HandedOff {
-        /// Whether the key still held this holder's very own bytes, as in `Released`. In [`Protocol::Classic`](crate::Protocol::Classic)
-        /// too, where a handoff shows what the key held.
-        certified: bool,
-    },
     /// The lease had passed before the release, by the wall clock or by the monotonic one. Nothing was deleted, since the
     /// key may belong to another holder by now; **that one may have worked at the same time**. Choose a longer expiration.
     Expired,

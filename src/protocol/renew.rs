@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
-use super::release::Release;
 pub(crate) use super::watched_change::Found;
 use super::watched_change::{Progress, WatchedChange};
 use super::{Change, Command, Entry, GiveUp, Reply, Request, Rules, Step};
@@ -30,19 +29,6 @@ pub(crate) enum Renewal {
 pub(crate) struct Renewed {
     pub(crate) lease: Lease,
     pub(crate) found: Found,
-}
-
-impl Found {
-    /// Returns the outcome of a release that follows a renewal. Since the renewal the key has held the new value: only the
-    /// renewal has seen what the old one became.
-    pub(crate) fn confirms(self, outcome: Release) -> Release {
-        match (self, outcome) {
-            (Found::Nothing, Release::Released { .. } | Release::HandedOff { .. }) => Release::Lost,
-            (Found::Unproven, Release::Released { .. }) => Release::Released { certified: false },
-            (Found::Unproven, Release::HandedOff { .. }) => Release::HandedOff { certified: false },
-            (_, outcome) => outcome,
-        }
-    }
 }
 
 /// Renews one lease.

@@ -17,6 +17,7 @@ pub(crate) enum Found {
     /// The value of a loser of the classic takeover over ours, or it is unknown, since the reply was lost.
     Unproven,
     /// Nothing: the key had been cleared. The lock is ours anew (I1), but was not all the time.
+    #[cfg(test)]
     Nothing,
 }
 
@@ -92,6 +93,7 @@ impl WatchedChange {
         Request::at_any_time(Command::WatchGet)
     }
 
+    #[cfg(test)]
     /// Whether the key is still to be read, and nothing is sent yet that changes it.
     pub(super) fn is_looking(&self) -> bool {
         matches!(self.state, State::Looking)

@@ -4,7 +4,7 @@
 //!
 //! The whole queue is under one mutex, and a waiting thread parks outside of it. Why no wake-up is lost:
 //!
-//! - Whatever a waiter waits for (that it is a head, a hint, a handoff, the end of all waiting) is written under the mutex, and the thread
+//! - Whatever a waiter waits for (that it is a head, a hint, an answer, the end of all waiting) is written under the mutex, and the thread
 //!   that writes it unparks the waiter's thread afterwards.
 //! - A waiter looks at all of that under the mutex, then parks. A write after the look is followed by an unpark, and
 //!   an unpark before the park makes that return at once.
@@ -17,6 +17,12 @@
 //! A hint also makes the queue forget what was last seen of the key. A new head looks there first: where
 //! nothing was seen it asks the server, and where something was, a holder will notify it or its sleep has an end.
 //!
+//! A holder that releases asks for the lock on behalf of the head, in the same trip to the server: it claims the sleeping head, and gives it
+//! the server's answer. From the claim on it is as if the head had sent the command itself. A hint, the end of all waiting and the end of
+//! its sleep do not wake it before the answer; after a limit of its own it takes the answer that stands for a lost reply, which the holder
+//! had left with the claim, and one that comes later is dropped. A claim that is dropped leaves that answer too; one whose command
+//! was not sent is withdrawn, as if it had never been.
+//!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
 use std::collections::{HashMap, VecDeque};
@@ -24,38 +30,50 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
-use super::{Handoff, Key, Observation, WaitMode};
+use super::{Key, Observation, WaitMode};
 
-/// The wait queues of a locker.
-#[derive(Debug, Default)]
-pub(crate) struct WaitQueue(Mutex<All>);
+/// The wait queues of a locker. `A` is what a holder answers the head of a queue.
+#[derive(Debug)]
+pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
-#[derive(Debug, Default)]
-struct All {
-    keys: HashMap<Key, KeyQueue>,
+#[derive(Debug)]
+struct All<A> {
+    keys: HashMap<Key, KeyQueue<A>>,
     /// No thread waits any more.
     closed: bool,
     next_id: u64,
 }
 
-#[derive(Debug, Default)]
-struct KeyQueue {
+#[derive(Debug)]
+struct KeyQueue<A> {
     /// How many threads of this process have the lock: more than one if a holder outlived its lease.
     holders: usize,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
-    waiters: VecDeque<Waiter>,
+    waiters: VecDeque<Waiter<A>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct Waiter<A> {
     id: u64,
     thread: Thread,
     mode: WaitMode,
-    /// Whether it is asleep: a waiter in the middle of a command gets no handoff.
+    /// Whether it is asleep and may be claimed: no other thread asks for one that is in the middle of a command.
     asleep: bool,
     hint: Option<Hint>,
-    handoff: Option<Handoff>,
+    /// The answer that stands for a lost reply, while a holder asks for it.
+    claim: Option<A>,
+    answer: Option<A>,
+}
+
+/// How the head of a queue learns that a holder has released the lock, or has it no longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Hint(Hint),
+    /// By a notification, if it waits for one; else by this hint.
+    Notification(Hint),
+    /// By the answer that it has.
+    Answer,
 }
 
 /// What a head is told of its key.
@@ -69,40 +87,61 @@ pub(crate) enum Hint {
 
 /// How waiting for one's turn ended.
 #[derive(Debug)]
-pub(crate) enum Turn {
-    /// The thread is a head, and talks to the server. With what was last seen, unless that is no longer true.
-    Head(Option<Observation>),
-    HandedOff(Handoff, HolderTicket),
+pub(crate) enum Turn<A> {
+    /// The thread is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
+    Head(Option<Observation>, Option<Hint>),
+    /// The same, and a holder has asked for it.
+    Answered(A),
     /// The parking function has ended the wait, or all waiting has ended. With what was last seen, and how many threads are ahead.
-    Over {
-        seen: Option<Observation>,
-        ahead: usize,
-    },
+    Over { seen: Option<Observation>, ahead: usize },
 }
 
 /// How the sleep of a head ended.
 #[derive(Debug)]
-pub(crate) enum Woken {
+pub(crate) enum Woken<A> {
     Hint(Hint),
-    HandedOff(Handoff, HolderTicket),
+    /// A holder has asked for it.
+    Answered(A),
     /// The parking function has ended the sleep, or all waiting has ended.
     Over,
 }
 
-impl WaitQueue {
+/// What a waiting thread sleeps for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sleep {
+    /// Its turn, or a hint.
+    Waiting,
+    /// The answer of a holder that asks for it.
+    Claimed,
+}
+
+impl<A> Default for WaitQueue<A> {
+    fn default() -> Self {
+        Self(Mutex::new(All { keys: HashMap::new(), closed: false, next_id: 0 }))
+    }
+}
+
+impl<A> Default for KeyQueue<A> {
+    fn default() -> Self {
+        Self { holders: 0, observation: None, waiters: VecDeque::new() }
+    }
+}
+
+impl<A> WaitQueue<A> {
     /// Queues the calling thread as the last.
-    pub(crate) fn join(self: &Arc<Self>, key: &Key, mode: WaitMode) -> Ticket {
+    pub(crate) fn join(self: &Arc<Self>, key: &Key, mode: WaitMode) -> Ticket<A> {
         let mut all = self.lock();
         let id = all.next_id;
         all.next_id += 1;
-        let waiter = Waiter { id, thread: current(), mode, asleep: false, hint: None, handoff: None };
+        let thread = current();
+        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, claim: None, answer: None };
         all.keys.entry(key.clone()).or_default().waiters.push_back(waiter);
         drop(all);
         Ticket { queue: Arc::clone(self), key: key.clone(), id, left: false }
     }
 
     /// Notes a lock that was acquired without being queued.
-    pub(crate) fn hold(self: &Arc<Self>, key: &Key, observation: Observation) -> HolderTicket {
+    pub(crate) fn hold(self: &Arc<Self>, key: &Key, observation: Observation) -> HolderTicket<A> {
         let mut all = self.lock();
         let queue = all.keys.entry(key.clone()).or_default();
         queue.holders += 1;
@@ -142,14 +181,14 @@ impl WaitQueue {
         self.lock().closed
     }
 
-    fn lock(&self) -> MutexGuard<'_, All> {
+    fn lock(&self) -> MutexGuard<'_, All<A>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl All {
+impl<A> All<A> {
     /// Takes a thread out of a key's queue, which is removed with its last thread.
-    fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue) -> T) -> Option<T> {
+    fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue<A>) -> T) -> Option<T> {
         let queue = self.keys.get_mut(key)?;
         let left = leave(queue);
         if queue.holders == 0 && queue.waiters.is_empty() {
@@ -159,13 +198,17 @@ impl All {
     }
 }
 
-impl KeyQueue {
+impl<A> KeyQueue<A> {
     /// Returns the thread to unpark once the mutex is free.
     fn notify(&mut self, hint: Hint) -> Option<Thread> {
         self.observation = None;
         let head = self.waiters.front_mut()?;
         head.hint = head.hint.max(Some(hint));
         Some(head.thread.clone())
+    }
+
+    fn waiter(&mut self, id: u64) -> Option<&mut Waiter<A>> {
+        self.waiters.iter_mut().find(|waiter| waiter.id == id)
     }
 
     fn position(&self, id: u64) -> Option<usize> {
@@ -179,7 +222,7 @@ impl KeyQueue {
     }
 
     /// Removes a waiter. Returns it, and the thread of the next if that is a head now.
-    fn remove(&mut self, id: u64) -> Option<(Waiter, Option<Thread>)> {
+    fn remove(&mut self, id: u64) -> Option<(Waiter<A>, Option<Thread>)> {
         let position = self.position(id)?;
         let was_head = self.is_head(position);
         let waiter = self.waiters.remove(position)?;
@@ -192,39 +235,44 @@ impl KeyQueue {
 
 /// A waiting thread's place in the queue of a key. Left when dropped.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    queue: Arc<WaitQueue>,
+pub(crate) struct Ticket<A> {
+    queue: Arc<WaitQueue<A>>,
     key: Key,
     id: u64,
     left: bool,
 }
 
 /// How a sleep ended.
-enum Outcome<T> {
-    HandedOff(Handoff, HolderTicket),
+enum Outcome<A, T> {
+    Answered(A),
     Found(T),
     Over { seen: Option<Observation>, ahead: usize },
 }
 
-impl Ticket {
+impl<A> Ticket<A> {
     /// Waits until the thread is a head. `park` puts the thread to sleep for a while, and returns whether to go on waiting.
-    pub(crate) fn turn(&mut self, park: impl FnMut() -> bool) -> Turn {
-        let outcome = self.sleep_until(park, |queue, position| {
+    pub(crate) fn turn(&mut self, park: impl FnMut(Sleep) -> bool) -> Turn<A> {
+        let outcome = self.sleep_until(true, park, |queue, position| {
             if !queue.is_head(position) {
                 return None;
             }
-            queue.waiters[position].hint = None;
-            Some(queue.observation.clone())
+            let hint = queue.waiters[position].hint.take();
+            Some((queue.observation.clone(), hint))
         });
         match outcome {
-            Outcome::HandedOff(handoff, holder) => Turn::HandedOff(handoff, holder),
-            Outcome::Found(observation) => Turn::Head(observation),
+            Outcome::Answered(answer) => Turn::Answered(answer),
+            Outcome::Found((observation, hint)) => Turn::Head(observation, hint),
             Outcome::Over { seen, ahead } => Turn::Over { seen, ahead },
         }
     }
 
-    /// Sleeps as a head, and leaves what it saw last for the threads behind.
-    pub(crate) fn sleep(&mut self, observation: Observation, park: impl FnMut() -> bool) -> Woken {
+    /// Sleeps as a head, and leaves what it saw last for the threads behind. `claimable` says whether a holder may ask for it.
+    pub(crate) fn sleep(
+        &mut self,
+        observation: Observation,
+        claimable: bool,
+        park: impl FnMut(Sleep) -> bool,
+    ) -> Woken<A> {
         let mut all = self.queue.lock();
         if let Some(queue) = all.keys.get_mut(&self.key)
             && queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none())
@@ -232,15 +280,15 @@ impl Ticket {
             queue.observation = Some(observation);
         }
         drop(all);
-        match self.sleep_until(park, |queue, position| queue.waiters[position].hint.take()) {
-            Outcome::HandedOff(handoff, holder) => Woken::HandedOff(handoff, holder),
+        match self.sleep_until(claimable, park, |queue, position| queue.waiters[position].hint.take()) {
+            Outcome::Answered(answer) => Woken::Answered(answer),
             Outcome::Found(hint) => Woken::Hint(hint),
             Outcome::Over { .. } => Woken::Over,
         }
     }
 
     /// Leaves the queue with the lock, and with what others may know of it. The next becomes a head.
-    pub(crate) fn enter(mut self, observation: Observation) -> HolderTicket {
+    pub(crate) fn enter(mut self, observation: Observation) -> HolderTicket<A> {
         let mut all = self.queue.lock();
         let next = all.keys.get_mut(&self.key).and_then(|queue| {
             queue.holders += 1;
@@ -253,42 +301,43 @@ impl Ticket {
         HolderTicket::new(&self.queue, &self.key)
     }
 
-    /// Parks until there is a handoff, or what `find` finds under the mutex, or the parking function ends the wait.
+    /// Parks until there is an answer, or what `find` finds under the mutex, or the parking function ends the wait.
     fn sleep_until<T>(
         &mut self,
-        mut park: impl FnMut() -> bool,
-        mut find: impl FnMut(&mut KeyQueue, usize) -> Option<T>,
-    ) -> Outcome<T> {
-        let look = |given_up: Option<()>| {
+        claimable: bool,
+        park: impl FnMut(Sleep) -> bool,
+        mut find: impl FnMut(&mut KeyQueue<A>, usize) -> Option<T>,
+    ) -> Outcome<A, T> {
+        let look = |given_up: Option<Sleep>| {
             let mut all = self.queue.lock();
             let closed = all.closed;
-            let over = closed || given_up.is_some();
             let Some((queue, position)) = all.keys.get_mut(&self.key).and_then(|queue| {
                 let position = queue.position(self.id)?;
                 Some((queue, position))
             }) else {
                 unreachable!("a ticket is in its queue until it is left")
             };
-            if let Some(handoff) = queue.waiters[position].handoff.take() {
-                queue.observation = Some(handoff.observation.clone());
-                let next = queue.remove(self.id).and_then(|(_, next)| next);
-                drop(all);
-                self.left = true;
-                unpark(next.as_ref());
-                let holder = HolderTicket::new(&self.queue, &self.key);
-                return ControlFlow::Break(Outcome::HandedOff(handoff, holder));
+            let waiter = &mut queue.waiters[position];
+            if waiter.claim.is_some() && given_up != Some(Sleep::Claimed) {
+                return ControlFlow::Continue(Sleep::Claimed);
             }
+            // With a claim, it has waited for the answer as long as it would.
+            if let Some(answer) = waiter.answer.take().or(waiter.claim.take()) {
+                waiter.asleep = false;
+                return ControlFlow::Break(Outcome::Answered(answer));
+            }
+            let over = closed || given_up == Some(Sleep::Waiting);
             let found = if closed { None } else { find(queue, position) };
-            queue.waiters[position].asleep = found.is_none() && !over;
+            queue.waiters[position].asleep = claimable && found.is_none() && !over;
             match found {
                 Some(found) => ControlFlow::Break(Outcome::Found(found)),
                 None if over => {
                     ControlFlow::Break(Outcome::Over { seen: queue.observation.clone(), ahead: position })
                 }
-                None => ControlFlow::Continue(()),
+                None => ControlFlow::Continue(Sleep::Waiting),
             }
         };
-        park_until(look, |()| park())
+        park_until(look, park)
     }
 
     /// Leaves the queue without the lock. The next thread gets the hint that was not acted upon; if there is none, it is returned.
@@ -303,13 +352,10 @@ impl Ticket {
         self.left = true;
         let mut all = self.queue.lock();
         let (woken, hint) = all.leave(&self.key, |queue| {
-            let (waiter, next) = queue.remove(self.id)?;
-            let unclaimed = waiter.handoff.map(|_| {
-                queue.holders -= 1;
-                Hint::Changed
-            });
+            let (Waiter { hint, answer, .. }, next) = queue.remove(self.id)?;
+            // The holder that has answered gives no other thread a hint.
+            let hint = hint.max(answer.map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
-            let hint = waiter.hint.max(unclaimed);
             let first = hint.and_then(|hint| queue.notify(hint));
             Some(([next, first.clone()], hint.filter(|_| first.is_none())))
         })??;
@@ -319,7 +365,7 @@ impl Ticket {
     }
 }
 
-impl Drop for Ticket {
+impl<A> Drop for Ticket<A> {
     fn drop(&mut self) {
         self.go();
     }
@@ -327,67 +373,102 @@ impl Drop for Ticket {
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
 #[derive(Debug)]
-pub(crate) struct HolderTicket {
-    queue: Arc<WaitQueue>,
+pub(crate) struct HolderTicket<A> {
+    queue: Arc<WaitQueue<A>>,
     key: Key,
     over: bool,
 }
 
-impl HolderTicket {
-    fn new(queue: &Arc<WaitQueue>, key: &Key) -> Self {
+impl<A> HolderTicket<A> {
+    fn new(queue: &Arc<WaitQueue<A>>, key: &Key) -> Self {
         Self { queue: Arc::clone(queue), key: key.clone(), over: false }
     }
 
-    /// Returns the thread that the lock could be handed off to now, and how it waits.
-    pub(crate) fn successor(&self) -> Option<(u64, WaitMode)> {
-        let all = self.queue.lock();
+    /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.
+    pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
+        let mut all = self.queue.lock();
         if all.closed {
             return None;
         }
-        let head = all.keys.get(&self.key)?.waiters.front()?;
-        (head.asleep && head.handoff.is_none()).then_some((head.id, head.mode))
-    }
-
-    /// Hands the lock off, if the successor still waits; else returns itself.
-    pub(crate) fn hand_off(mut self, successor: u64, handoff: &Handoff) -> Option<Self> {
-        let mut all = self.queue.lock();
-        let head = all.keys.get_mut(&self.key).and_then(|queue| queue.waiters.front_mut());
-        let Some(head) = head.filter(|head| head.id == successor && head.asleep && head.handoff.is_none())
-        else {
-            drop(all);
-            return Some(self);
-        };
-        head.handoff = Some(handoff.clone());
-        let thread = head.thread.clone();
+        let head = all.keys.get_mut(&self.key)?.waiters.front_mut()?;
+        if !head.asleep || head.hint.is_some() || head.claim.is_some() || head.answer.is_some() {
+            return None;
+        }
+        head.claim = Some(lost(head.mode)?);
+        let id = head.id;
         drop(all);
-        self.over = true;
-        thread.unpark();
-        None
+        Some(Claim { queue: Arc::clone(&self.queue), key: self.key.clone(), id, over: false })
     }
 
-    /// The lock is released: gives the head a hint, unless a notification will.
-    pub(crate) fn end(mut self, hint: Hint, by_notification: bool) {
-        self.give_up(hint, by_notification);
+    /// The lock is released.
+    pub(crate) fn end(mut self, ending: Ending) {
+        self.give_up(ending);
     }
 
-    fn give_up(&mut self, hint: Hint, by_notification: bool) {
+    fn give_up(&mut self, ending: Ending) {
         self.over = true;
         let mut all = self.queue.lock();
         let head = all.leave(&self.key, |queue| {
             queue.holders -= 1;
-            let notified =
-                by_notification && queue.waiters.front().is_some_and(|head| head.mode.is_notified());
-            if notified { None } else { queue.notify(hint) }
+            let is_notified = || queue.waiters.front().is_some_and(|head| head.mode.is_notified());
+            match ending {
+                Ending::Answer => None,
+                Ending::Notification(_) if is_notified() => None,
+                Ending::Hint(hint) | Ending::Notification(hint) => queue.notify(hint),
+            }
         });
         drop(all);
         unpark(head.flatten().as_ref());
     }
 }
 
-impl Drop for HolderTicket {
+impl<A> Drop for HolderTicket<A> {
     fn drop(&mut self) {
         if !self.over {
-            self.give_up(Hint::Changed, false);
+            self.give_up(Ending::Hint(Hint::Changed));
+        }
+    }
+}
+
+/// That a holder asks for the head of a queue. Dropped, it leaves the answer that stands for a lost reply.
+#[derive(Debug)]
+pub(crate) struct Claim<A> {
+    queue: Arc<WaitQueue<A>>,
+    key: Key,
+    id: u64,
+    over: bool,
+}
+
+impl<A> Claim<A> {
+    /// Gives the head its answer. Returns `false` if it waits for none any more.
+    pub(crate) fn answer(mut self, answer: A) -> bool {
+        self.end(|waiter, _| waiter.answer = Some(answer))
+    }
+
+    /// The command was not sent.
+    pub(crate) fn withdraw(mut self) {
+        self.end(|_, _| ());
+    }
+
+    fn end(&mut self, end: impl FnOnce(&mut Waiter<A>, A)) -> bool {
+        self.over = true;
+        let mut all = self.queue.lock();
+        let thread = all.keys.get_mut(&self.key).and_then(|queue| {
+            let waiter = queue.waiter(self.id)?;
+            let lost = waiter.claim.take()?;
+            end(waiter, lost);
+            Some(waiter.thread.clone())
+        });
+        drop(all);
+        unpark(thread.as_ref());
+        thread.is_some()
+    }
+}
+
+impl<A> Drop for Claim<A> {
+    fn drop(&mut self) {
+        if !self.over {
+            self.end(|waiter, lost| waiter.answer = Some(lost));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::{mem, thread};
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Protocol, Release};
 
 use super::{COMMAND_TIMEOUT, Case, IN_TIME, LEASE, Path};
-use crate::handoffs::{Successor, successor};
+use crate::successors::{Successor, successor};
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
 use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis};
 
@@ -46,11 +46,8 @@ impl Stage {
         };
         let locker = scenario.open(builder);
         let options = LockOptions::expiring_after(LEASE).protocol(protocol).timeout(millis(100));
-        let variant = Variant {
-            handoff: matches!(path, Path::Handoff),
-            notifications: matches!(path, Path::ReleaseWithNotification),
-            ..Variant::default()
-        };
+        let variant =
+            Variant { notifications: matches!(path, Path::ReleaseWithNotification), ..Variant::default() };
         let options = variant.set(options);
         let lock = Lock::new(&locker, &key.key, options)?;
         if !matches!(path, Path::Connecting) {
@@ -65,11 +62,14 @@ impl Stage {
                 key.set(PAST);
                 None
             }
-            Path::Release | Path::ReleaseWithNotification | Path::Handoff => Some(patient.lock()?),
+            Path::Release | Path::ReleaseWithNotification | Path::ReleaseWithSuccessor => {
+                Some(patient.lock()?)
+            }
         };
         // The waiter asks the server after a hint of the release, or when the lease has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
-        let successor = variant.handoff.then(waits).transpose()?.map(|lock| successor(&lock));
+        let successor =
+            matches!(path, Path::ReleaseWithSuccessor).then(waits).transpose()?.map(|lock| successor(&lock));
         scenario.proxy.forget();
         Ok(Self { scenario, protocol, key, lock, held, successor })
     }
@@ -104,7 +104,7 @@ impl Stage {
                 assert!(began.elapsed() < IN_TIME);
                 match self.successor.take() {
                     None => self.judge_released(&released, lease_end)?,
-                    Some(successor) => self.judge_handed_off(&released, successor.join())?,
+                    Some(successor) => self.judge_with_successor(&released, successor.join())?,
                 }
             }
         }
@@ -173,13 +173,13 @@ impl Stage {
     }
 
     /// Whatever happened, the waiting thread acquires the lock, and is the only holder.
-    fn judge_handed_off(
+    fn judge_with_successor(
         &self,
         released: &Result<Release, Error>,
         successor: Result<LockGuard, Error>,
     ) -> Result<(), Box<dyn std::error::Error>> {
         match released {
-            Ok(Release::HandedOff { .. } | Release::Released { .. } | Release::Expired) => {}
+            Ok(Release::Released { .. } | Release::Expired) => {}
             Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => {}
             _ => return Err(format!("{released:?}").into()),
         }

@@ -1,4 +1,4 @@
-//! Threads in the wait queue of a key, as the engine has them wait, hold, hand off and give up. The checker is shuttle: it runs random
+//! Threads in the wait queue of a key, as the engine has them wait, hold, ask for each other and give up. The checker is shuttle: it runs random
 //! schedules, half of them with few preemptions.
 
 mod notifications;
@@ -15,7 +15,7 @@ use libtest_mimic::Trial;
 
 use crate::sync;
 use scenario::Ending::{Panics, Polls, TimesOut};
-use scenario::Release::{HandsOff, Notifies, OutlivesItsLease, ReplyLost};
+use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
 use scenario::{Behavior, Scenario};
 
 /// A key that counts its copies.
@@ -62,11 +62,13 @@ impl WaitMode {
     }
 }
 
-#[derive(Clone, Debug)]
-struct Handoff {
-    observation: Observation,
-    /// The successor's.
-    mode: WaitMode,
+/// What the server has answered to the command that a holder has sent for the head of the queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Answer {
+    Granted,
+    NotGranted,
+    /// It may have been carried out.
+    Lost,
 }
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -80,27 +82,39 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("first_come_first_served_but_one_gives_up", move || {
             Scenario::of([waits(), waits().until(TimesOut), waits(), waits()]).in_order()
         }),
-        trial("the_lock_is_handed_off", move || {
-            Scenario::of([waits().then(HandsOff), waits().then(HandsOff), waits().then(HandsOff)])
+        trial("a_holder_asks_for_the_next", move || {
+            Scenario::of([waits().then(Asks), waits().then(Asks), waits().then(Asks)])
         }),
-        trial("the_lock_is_handed_off_first_come_first_served", move || {
-            Scenario::of([waits().then(HandsOff), waits().then(HandsOff), waits(), waits()]).in_order()
+        trial("a_holder_asks_for_the_next_first_come_first_served", move || {
+            Scenario::of([waits().then(Asks), waits().then(Asks), waits(), waits()]).in_order()
         }),
         trial("the_successor_gives_up", move || {
-            Scenario::of([waits().then(HandsOff), waits().until(TimesOut).then(HandsOff), waits()])
+            Scenario::of([waits().then(Asks), waits().until(TimesOut).then(Asks), waits()])
         }),
         trial("the_successor_polls", move || {
-            Scenario::of([waits().then(HandsOff).twice(), waits().until(Polls).then(HandsOff), waits()])
+            Scenario::of([waits().then(Asks).twice(), waits().until(Polls).then(Asks), waits()])
         }),
         trial("the_successor_panics", move || {
-            let hands_off = waits().then(HandsOff);
-            Scenario::of([hands_off, hands_off.until(Panics), hands_off])
+            let asks = waits().then(Asks);
+            Scenario::of([asks, asks.until(Panics), asks])
+        }),
+        trial("the_reply_to_the_next_is_lost", move || {
+            let (lost, vain) = (waits().then(ReplyLost), waits().then(AsksInVain));
+            Scenario::of([vain, lost, vain, waits()])
+        }),
+        trial("the_next_is_not_asked_for_after_all", move || {
+            let late = waits().then(AsksButIsTooLate);
+            Scenario::of([late, late.until(TimesOut), late, waits()])
+        }),
+        trial("the_next_gives_up_on_its_answer", move || {
+            let impatient = waits().until(TimesOut).then(Asks);
+            Scenario::of([waits().then(Asks).twice(), impatient, impatient])
         }),
         trial("a_holder_outlives_its_lease", move || {
             Scenario::of([waits().then(OutlivesItsLease), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
         trial("a_successor_outlives_its_lease", move || {
-            Scenario::of([waits().then(HandsOff), waits().then(OutlivesItsLease), waits()]).in_order()
+            Scenario::of([waits().then(Asks), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
         trial("a_hint_passes_to_the_next", move || {
             Scenario::of([waits(), waits().until(TimesOut), waits()]).in_order()
@@ -110,11 +124,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("two_give_up_one_after_the_other", move || {
             let impatient = waits().until(TimesOut);
-            Scenario::of([waits().then(HandsOff), impatient, impatient, waits()]).in_order()
+            Scenario::of([waits().then(Asks), impatient, impatient, waits()]).in_order()
         }),
         trial("some_are_not_queued", move || {
             let tries = Behavior::tries_once;
-            Scenario::of([waits(), waits().then(HandsOff), tries(), tries().then(HandsOff)])
+            Scenario::of([waits(), waits().then(Asks), tries(), tries().then(Asks)])
         }),
         trial("the_reply_to_a_release_is_lost", move || {
             let lost = waits().then(ReplyLost);
@@ -122,17 +136,17 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("two_keys", move || {
             let other = |worker: Behavior| worker.of_key(1);
-            Scenario::of([waits(), waits().then(HandsOff), other(waits()), other(waits().until(TimesOut))])
+            Scenario::of([waits(), waits().then(Asks), other(waits()), other(waits().until(TimesOut))])
         }),
         trial("the_queue_is_closed", move || {
             let other = waits().of_key(1).twice();
-            Scenario::of([waits().twice(), waits().then(HandsOff), waits().until(TimesOut), other]).closed()
+            Scenario::of([waits().twice(), waits().then(Asks), waits().until(TimesOut), other]).closed()
         }),
         trial("the_queue_is_closed_and_the_lock_is_never_free", move || {
             Scenario::of([waits(), waits(), waits().of_key(1)]).never_free().closed()
         }),
         trial("threads_are_unparked_without_a_cause", move || {
-            Scenario::of([waits().then(HandsOff), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
+            Scenario::of([waits().then(Asks), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
         }),
         trial("notifications_wake", move || {
             let notifies = waits().then(Notifies);
@@ -140,14 +154,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("notifications_wake_some", move || {
             let notifies = waits().then(Notifies);
-            Scenario::of([notifies.until(TimesOut), notifies, waits().then(HandsOff)]).with_notifications()
+            Scenario::of([notifies.until(TimesOut), notifies, waits().then(Asks)]).with_notifications()
         }),
         trial("each_wait_mode_has_a_head", move || {
             Scenario::of([waits(), waits().in_another_mode(), waits(), waits().in_another_mode()])
         }),
-        trial("a_lock_is_handed_off_whatever_the_mode", move || {
-            let impatient = waits().until(TimesOut).then(HandsOff);
-            Scenario::of([waits().then(HandsOff), waits().in_another_mode(), impatient])
+        trial("a_holder_asks_for_the_next_whatever_the_mode", move || {
+            let impatient = waits().until(TimesOut).then(Asks);
+            Scenario::of([waits().then(Asks), waits().in_another_mode(), impatient])
         }),
         trial("notifications_come_from_another_process", move || {
             let notifies = waits().then(Notifies);

@@ -44,9 +44,9 @@ const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
         &[
             "faults::a_connection_that_is_given_up_sends_nothing_more",
             "transaction_faults::a_server_without_room_for_a_client_is_waited_for",
-            "handoff_faults::classic::the_lease_passes_in_a_wait_for_a_connection",
-            "handoff_faults::watched::the_lease_passes_in_a_wait_for_a_connection",
-            "handoff_faults::ttl::the_lease_passes_in_a_wait_for_a_connection",
+            "successor_faults::classic::the_lease_passes_in_a_wait_for_a_connection",
+            "successor_faults::watched::the_lease_passes_in_a_wait_for_a_connection",
+            "successor_faults::ttl::the_lease_passes_in_a_wait_for_a_connection",
         ],
     ),
     (

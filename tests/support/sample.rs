@@ -1,5 +1,5 @@
 //! The sample: which tests a run has unless it asks for all. The name of a test says what it is about:
-//! `contract::emulated_2.4::watched::handoff_under_load::a_free_lock_is_acquired_and_released` has a place, which is the part, the server
+//! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released` has a place, which is the part, the server
 //! and the protocol; a variant, which is the mode of waiting and the load; and a scenario. Tests whose names differ in the variant only
 //! are a group, and the sample has one of each group.
 //!

@@ -7,25 +7,17 @@ use super::Load;
 use super::load_threads::{LoadThreads, Tolerance};
 use super::scenario::patient;
 
-/// How many handoffs in a row the tests allow.
-pub(crate) const HANDOFFS: u32 = 3;
-
 /// One combination of options and load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Variant {
-    pub(crate) handoff: bool,
     pub(crate) notifications: bool,
     pub(crate) load: Load,
 }
 
 impl Variant {
     /// The variants of waiting, under any load.
-    pub(crate) const ALL: [Variant; 4] = [
-        Variant { handoff: false, notifications: false, load: Load::Any },
-        Variant { handoff: true, notifications: false, load: Load::Any },
-        Variant { handoff: false, notifications: true, load: Load::Any },
-        Variant { handoff: true, notifications: true, load: Load::Any },
-    ];
+    pub(crate) const ALL: [Variant; 2] =
+        [Variant { notifications: false, load: Load::Any }, Variant { notifications: true, load: Load::Any }];
 
     /// The variants of waiting, each under each load.
     pub(crate) fn every() -> impl Iterator<Item = Self> {
@@ -33,12 +25,7 @@ impl Variant {
     }
 
     pub(crate) fn name(self) -> String {
-        let waiting = match (self.handoff, self.notifications) {
-            (false, false) => "plain",
-            (true, false) => "handoff",
-            (false, true) => "notifications",
-            (true, true) => "handoff_and_notifications",
-        };
+        let waiting = if self.notifications { "notifications" } else { "plain" };
         self.load.name().map_or(waiting.to_owned(), |load| format!("{waiting}_{load}"))
     }
 
@@ -47,7 +34,6 @@ impl Variant {
     }
 
     pub(crate) fn set(self, options: LockOptions) -> LockOptions {
-        let options = if self.handoff { options.handoff(HANDOFFS) } else { options };
         if self.notifications { options.notify_waiters() } else { options }
     }
 

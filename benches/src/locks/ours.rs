@@ -35,11 +35,7 @@ pub(crate) const VARIANTS: &[Variant] = &[
         options.protocol(Protocol::Watched)
     }),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
-    variant("ours-handoff", "handoff, 16 times in a row", &[W1, W3, W4], |options| options.handoff(16)),
     variant("ours-notifications", "notifications", &[W1, W3, W4, W5], LockOptions::notify_waiters),
-    variant("ours-both", "handoff, 16 times in a row, and notifications", &[W3, W4], |options| {
-        options.handoff(16).notify_waiters()
-    }),
     Variant {
         pipelining: false,
         ..variant(
@@ -120,7 +116,7 @@ impl Client for Thread {
         let guard = lock.lock()?;
         inside();
         match guard.release()? {
-            Release::Released { .. } | Release::HandedOff { .. } => Ok(()),
+            Release::Released { .. } => Ok(()),
             outcome => Err(format!("the release said {outcome:?}").into()),
         }
     }

@@ -16,8 +16,8 @@ const THREADS_PER_CONNECTION: u32 = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Contender {
     Library(Protocol),
-    /// Watched, with handoffs between threads and release notifications between processes.
-    Handoff,
+    /// Watched, with release notifications between processes.
+    Notified,
     /// Watched, with few connections, so that commands of several threads are pipelined together.
     Pipelined,
     /// Watched, with pipelining off.
@@ -28,7 +28,7 @@ pub(crate) enum Contender {
 impl Contender {
     pub(crate) const ALL: [(&str, Self); 7] = [
         ("watched", Self::Library(Protocol::Watched)),
-        ("handoff", Self::Handoff),
+        ("notified", Self::Notified),
         ("pipelined", Self::Pipelined),
         ("unpipelined", Self::Unpipelined),
         ("gem", Self::Gem),
@@ -40,7 +40,7 @@ impl Contender {
     pub(crate) fn excludes(self) -> bool {
         match self {
             Self::Library(protocol) => protocol != Protocol::Classic,
-            Self::Handoff | Self::Pipelined | Self::Unpipelined => true,
+            Self::Notified | Self::Pipelined | Self::Unpipelined => true,
             Self::Gem => false,
         }
     }
@@ -57,7 +57,7 @@ impl Contender {
             Self::Library(protocol) => {
                 ProcessClient::Library(library::Library::open(url, protocol, threads)?)
             }
-            Self::Handoff => ProcessClient::Library(watched(threads)?.with_handoff()),
+            Self::Notified => ProcessClient::Library(watched(threads)?.with_notifications()),
             Self::Pipelined => ProcessClient::Library(watched(threads.div_ceil(THREADS_PER_CONNECTION))?),
             Self::Unpipelined => ProcessClient::Library(watched(threads)?.unpipelined()),
             Self::Gem => ProcessClient::Gem(url.to_owned()),

@@ -36,7 +36,6 @@ pub(crate) enum Outcome {
     Certified,
     Released,
     /// The lock passed to another thread of the process.
-    HandedOff,
     Expired,
     Lost,
     /// Nothing: the gem's release reports nothing.
@@ -61,9 +60,6 @@ impl Hold {
 
     /// Whether the release reported nothing of another holder.
     pub(crate) fn reported_no_problem(&self) -> bool {
-        matches!(
-            self.end,
-            End::Left(_, Some(Outcome::Certified | Outcome::Released | Outcome::HandedOff | Outcome::Silent))
-        )
+        matches!(self.end, End::Left(_, Some(Outcome::Certified | Outcome::Released | Outcome::Silent)))
     }
 }

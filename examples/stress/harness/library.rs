@@ -13,26 +13,28 @@ use super::random::Random;
 /// Less than the longest delay, so that some replies are given up although their commands are executed.
 const COMMAND_TIMEOUT: Duration = Duration::from_millis(1800);
 
-/// How many handoffs follow each other at most.
-const HANDOFFS: u32 = 3;
-
 #[derive(Debug)]
 pub(crate) struct Library {
     locker: Locker,
     protocol: Protocol,
     /// Whether locks are handed off between threads, and processes notify each other of releases.
-    handoff: bool,
+    notifications: bool,
     random: Random,
 }
 
 impl Library {
     pub(crate) fn open(url: &str, protocol: Protocol, connections: u32) -> Result<Self, Failure> {
         let locker = Locker::builder(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT).build()?;
-        Ok(Self { locker: locker.observed_by(Collector), protocol, handoff: false, random: Random::new() })
+        Ok(Self {
+            locker: locker.observed_by(Collector),
+            protocol,
+            notifications: false,
+            random: Random::new(),
+        })
     }
 
-    pub(crate) fn with_handoff(self) -> Self {
-        Self { handoff: true, ..self }
+    pub(crate) fn with_notifications(self) -> Self {
+        Self { notifications: true, ..self }
     }
 
     pub(crate) fn unpipelined(self) -> Self {
@@ -71,7 +73,7 @@ impl ThreadClient for &Library {
     ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
         let poll = self.random.millis(&(30..100));
         let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
-        let options = if self.handoff { options.handoff(HANDOFFS).notify_waiters() } else { options };
+        let options = if self.notifications { options.notify_waiters() } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
         SEEN.with_borrow_mut(|(taken_over, _)| *taken_over = false);
         match lock.try_lock_for(timeout) {
@@ -101,7 +103,6 @@ impl HeldLock for LockGuard {
         let outcome = match LockGuard::release(*self) {
             Ok(Release::Released { certified: true }) => Outcome::Certified,
             Ok(Release::Released { certified: false }) => Outcome::Released,
-            Ok(Release::HandedOff { .. }) => Outcome::HandedOff,
             Ok(Release::Expired) => Outcome::Expired,
             Ok(Release::Lost) => Outcome::Lost,
             Ok(other) => return (Outcome::Failed, Some(format!("{other:?}"))),

@@ -24,10 +24,9 @@ pub(crate) enum Line {
     Note { at: Moment, words: String },
 }
 
-const OUTCOMES: [(Outcome, &str); 7] = [
+const OUTCOMES: [(Outcome, &str); 6] = [
     (Outcome::Certified, "certified"),
     (Outcome::Released, "released"),
-    (Outcome::HandedOff, "handed-off"),
     (Outcome::Expired, "expired"),
     (Outcome::Lost, "lost"),
     (Outcome::Silent, "silent"),

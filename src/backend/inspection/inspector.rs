@@ -57,7 +57,8 @@ where
                 Err(error) if error.is_disconnect() && !retried => retried = true,
                 Err(error) => {
                     // The probe may have been left behind. If this fails as well, it expires, or stays.
-                    let _ = self.call(probe, &Request::at_any_time(Command::Del), &self.cleanup_limits());
+                    let _ =
+                        self.call(probe, &Request::at_any_time(Command::Del), None, &self.cleanup_limits());
                     return Err(Failure::Lost(error));
                 }
                 Ok(report) => return Ok(report),

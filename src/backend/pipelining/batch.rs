@@ -9,6 +9,7 @@ use crate::backend::codec;
 use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Incident, Limits, Report};
+use crate::backend::{Answers, Next};
 use crate::clock::{Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -24,15 +25,48 @@ pub(in crate::backend) struct QueuedCommand {
     replies: usize,
     /// A server that is known to be too old for this protocol gets nothing sent.
     needs: Protocol,
+    next: Option<PackedNext>,
     /// Until when its own thread would wait for the reply.
     answered_by: Uptime,
 }
 
+/// The command behind another.
+#[derive(Clone, Debug)]
+pub(in crate::backend) struct PackedNext {
+    next: Next,
+    packed: Vec<u8>,
+    replies: usize,
+}
+
+impl PackedNext {
+    pub(in crate::backend) fn new(key: &Key, next: &Next) -> Self {
+        let (packed, replies) = codec::packed(key, &next.request.command);
+        Self { next: next.clone(), packed, replies }
+    }
+
+    /// Returns it if it may still be sent, and to this server.
+    pub(in crate::backend) fn encoded(&self, server: Option<Version>, now: Now) -> Option<Encoded<'_>> {
+        let Next { request, needs } = &self.next;
+        let encoded = Encoded { command: &request.command, packed: &self.packed, replies: self.replies };
+        may_be_sent(request, *needs, server, now).then_some(encoded)
+    }
+}
+
+fn may_be_sent(request: &Request, needs: Protocol, server: Option<Version>, now: Now) -> bool {
+    let too_old = server.is_some_and(|version| version < needs.needs());
+    !too_old && request.before.is_none_or(|end| !end.has_passed(now))
+}
+
 impl QueuedCommand {
-    pub(in crate::backend) fn new(key: &Key, request: &Request, limits: &Limits<'_>) -> Self {
+    pub(in crate::backend) fn new(
+        key: &Key,
+        request: &Request,
+        next: Option<PackedNext>,
+        limits: &Limits<'_>,
+    ) -> Self {
         let (packed, replies) = codec::packed(key, &request.command);
         let (needs, answered_by) = (limits.needs, limits.answered_by);
-        Self { key: key.clone(), request: request.clone(), packed, replies, needs, answered_by }
+        Self { key: key.clone(), request: request.clone(), packed, replies, needs, next, answered_by }
     }
 
     /// Whether a thread with these limits waits for its reply about as long as its own thread would, for which a command may take
@@ -47,14 +81,13 @@ impl QueuedCommand {
         self.answered_by.min(at_most) <= leader.answered_by.min(at_most).after(command_timeout / 4)
     }
 
-    /// Whether it may still be sent, and to this server. If not, its own thread finds out why.
-    fn may_be_sent(&self, server: Option<Version>, now: Now) -> bool {
-        let too_old = server.is_some_and(|version| version < self.needs.needs());
-        !too_old && self.request.before.is_none_or(|end| !end.has_passed(now))
-    }
-
-    fn encoded(&self) -> Encoded<'_> {
-        Encoded { command: &self.request.command, packed: &self.packed, replies: self.replies }
+    /// Returns it if it may still be sent, and to this server. If not, its own thread finds out why.
+    fn job(&self, server: Option<Version>, now: Now) -> Option<Job<'_>> {
+        if !may_be_sent(&self.request, self.needs, server, now) {
+            return None;
+        }
+        let own = Encoded { command: &self.request.command, packed: &self.packed, replies: self.replies };
+        Some(Job { own, next: self.next.as_ref().and_then(|next| next.encoded(server, now)) })
     }
 }
 
@@ -66,6 +99,33 @@ pub(in crate::backend) struct Encoded<'a> {
     pub(in crate::backend) replies: usize,
 }
 
+/// What one thread has sent: a command, and the one behind it.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::backend) struct Job<'a> {
+    pub(in crate::backend) own: Encoded<'a>,
+    pub(in crate::backend) next: Option<Encoded<'a>>,
+}
+
+impl<'a> Job<'a> {
+    fn commands(self) -> impl Iterator<Item = Encoded<'a>> {
+        iter::once(self.own).chain(self.next)
+    }
+}
+
+/// The outcome of what one thread has sent.
+#[derive(Debug)]
+pub(in crate::backend) struct JobOutcome {
+    pub(in crate::backend) own: Outcome,
+    pub(in crate::backend) next: Outcome,
+}
+
+impl JobOutcome {
+    /// Returns what the backend returns for it; `None` if the thread is to send it itself.
+    pub(in crate::backend) fn answers(self) -> Option<Answers> {
+        Some(Answers { own: self.own.result()?, next: self.next.result() })
+    }
+}
+
 /// The outcome of a command.
 #[derive(Debug)]
 pub(in crate::backend) enum Outcome {
@@ -73,7 +133,7 @@ pub(in crate::backend) enum Outcome {
     Refused(Refusal),
     /// It may have been carried out.
     Lost(TransportError),
-    /// It was not carried out: it was not sent, or the server had no room for the client and has read nothing.
+    /// It was not carried out: there is none, it was not sent, or the server had no room for the client and has read nothing.
     Unread,
 }
 
@@ -99,15 +159,17 @@ pub(in crate::backend) fn lost_in_batch() -> TransportError {
 
 /// Reports a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or found it out
 /// by reading the key (I6).
-pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Outcome, report: Report<'_>) {
-    let command = &queued.request.command;
-    let changed = match (command, outcome) {
-        (Command::SetNx(_) | Command::Del, Outcome::Reply(reply)) => *reply == Reply::Integer(1),
-        (Command::GetSet(_), Outcome::Reply(_)) => true,
-        _ => false,
-    };
-    if changed {
-        report.incident(Incident::CarriedOutLate { key: &queued.key, command: command.name() });
+pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &JobOutcome, report: Report<'_>) {
+    let next = queued.next.as_ref().map(|next| (&next.next.request.command, &outcome.next));
+    for (command, outcome) in iter::once((&queued.request.command, &outcome.own)).chain(next) {
+        let changed = match (command, outcome) {
+            (Command::SetNx(_) | Command::Del, Outcome::Reply(reply)) => *reply == Reply::Integer(1),
+            (Command::GetSet(_), Outcome::Reply(_)) => true,
+            _ => false,
+        };
+        if changed {
+            report.incident(Incident::CarriedOutLate { key: &queued.key, command: command.name() });
+        }
     }
 }
 
@@ -115,14 +177,14 @@ pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Out
 #[derive(Debug)]
 pub(in crate::backend) struct Outcomes {
     /// The leader's.
-    pub(in crate::backend) own: Outcome,
-    /// Those of the other commands, in their order.
-    pub(in crate::backend) others: Vec<Outcome>,
+    pub(in crate::backend) own: JobOutcome,
+    /// Those of the other threads, in their order.
+    pub(in crate::backend) others: Vec<JobOutcome>,
 }
 
 impl Outcomes {
     fn all(&self) -> impl Iterator<Item = &Outcome> {
-        iter::once(&self.own).chain(&self.others)
+        iter::once(&self.own).chain(&self.others).flat_map(|outcome| [&outcome.own, &outcome.next])
     }
 
     /// Whether the connection may be used again (I8). One whose WATCH was refused may be watching.
@@ -132,7 +194,7 @@ impl Outcomes {
             Outcome::Refused(refusal) => refusal.closes_connection(),
             Outcome::Reply(_) | Outcome::Unread => false,
         };
-        let may_watch = own.replies > 1 && matches!(self.own, Outcome::Refused(_));
+        let may_watch = own.replies > 1 && matches!(self.own.own, Outcome::Refused(_));
         !may_watch && !self.any_read_only() && !self.all().any(lost)
     }
 
@@ -145,31 +207,31 @@ impl Outcomes {
     }
 }
 
-/// Sends a command, and with it those of other threads that may be sent now. All replies together may take `limit`.
+/// Sends what a thread has to send, and with it what other threads have that may be sent now. All replies together may take `limit`.
 pub(in crate::backend) fn send<'a>(
     connection: &mut impl LockConnection,
-    own: Encoded<'_>,
+    own: Job<'_>,
     others: impl Iterator<Item = &'a QueuedCommand>,
     now: impl FnOnce() -> Now,
     limit: Duration,
 ) -> Outcomes {
     let mut others = others.peekable();
-    if others.peek().is_none() {
-        let own = Replies::to(own.packed, own.replies, limit, connection).outcome(own);
+    if others.peek().is_none() && own.next.is_none() {
+        let Encoded { packed, replies, .. } = own.own;
+        let own = Replies::to(packed, replies, limit, connection).job_outcome(own);
         return Outcomes { own, others: Vec::new() };
     }
     let (server, now) = (connection.server_version(), now());
-    let others: Vec<_> =
-        others.map(|queued| queued.may_be_sent(server, now).then(|| queued.encoded())).collect();
+    let others: Vec<_> = others.map(|queued| queued.job(server, now)).collect();
     let (mut packed, mut count) = (Vec::new(), 0);
-    for encoded in iter::once(&own).chain(others.iter().flatten()) {
+    for encoded in iter::once(own).chain(others.iter().flatten().copied()).flat_map(Job::commands) {
         packed.extend_from_slice(encoded.packed);
         count += encoded.replies;
     }
     let mut replies = Replies::to(&packed, count, limit, connection);
-    let own = replies.outcome(own);
-    let others =
-        others.into_iter().map(|encoded| encoded.map_or(Outcome::Unread, |encoded| replies.outcome(encoded)));
+    let own = replies.job_outcome(own);
+    let unread = || JobOutcome { own: Outcome::Unread, next: Outcome::Unread };
+    let others = others.into_iter().map(|job| job.map_or_else(unread, |job| replies.job_outcome(job)));
     Outcomes { own, others: others.collect() }
 }
 
@@ -191,6 +253,11 @@ impl Replies {
         let Exchange { replies, ended } = exchange(connection, packed, count, limit);
         let only = replies.len() == 1 && ended.is_none();
         Self { values: replies.into_iter(), ended, only, no_room: false, broken: None }
+    }
+
+    fn job_outcome(&mut self, job: Job<'_>) -> JobOutcome {
+        let own = self.outcome(job.own);
+        JobOutcome { own, next: job.next.map_or(Outcome::Unread, |next| self.outcome(next)) }
     }
 
     fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
@@ -257,7 +324,21 @@ mod tests {
         let budget =
             Budget { deadline: None, unreachable_timeout: Duration::ZERO, command_timeout: Duration::ZERO };
         let limits = Limits { needs, ..Limits::within(budget, clock::now()) };
-        QueuedCommand::new(&Key::from(name), &Request { command, before }, &limits)
+        QueuedCommand::new(&Key::from(name), &Request { command, before }, None, &limits)
+    }
+
+    /// A DEL, and behind it a SETNX of another thread.
+    fn deleting(name: &str, needs: Protocol, before: Option<End>) -> QueuedCommand {
+        let mut queued = queued(name, Command::Del, None, Protocol::Classic);
+        let next = Next { request: Request { command: set(), before }, needs };
+        queued.next = Some(PackedNext::new(&queued.key, &next));
+        queued
+    }
+
+    impl QueuedCommand {
+        fn alone(&self) -> Job<'_> {
+            self.job(None, clock::now()).expect("it may be sent at any time")
+        }
     }
 
     fn set() -> Command {
@@ -274,9 +355,9 @@ mod tests {
         let others =
             [Command::Get, Command::Del, set()].map(|command| queued("k", command, None, Protocol::Classic));
         let own = queued("own", set(), None, Protocol::Classic);
-        let outcomes = send(&mut fake, own.encoded(), others.iter(), clock::now, Duration::from_secs(1));
-        let all: Vec<_> = outcomes.all().map(short).collect();
-        (all.join(", "), outcomes.leave_in_order(own.encoded()))
+        let outcomes = send(&mut fake, own.alone(), others.iter(), clock::now, Duration::from_secs(1));
+        let all: Vec<_> = outcomes.all().map(short).step_by(2).collect();
+        (all.join(", "), outcomes.leave_in_order(own.alone().own))
     }
 
     #[test]
@@ -331,13 +412,66 @@ mod tests {
             queued("new-enough", set(), None, Protocol::Watched),
         ];
         let own = queued("own", Command::Del, None, Protocol::Classic);
-        let outcomes = send(&mut fake, own.encoded(), others.iter(), || now, Duration::from_secs(1));
-        assert_eq!(outcomes.all().map(short).collect::<Vec<_>>(), ["1", "unread", "1", "unread", "1"]);
-        assert!(outcomes.leave_in_order(own.encoded()));
+        let outcomes = send(&mut fake, own.alone(), others.iter(), || now, Duration::from_secs(1));
+        assert_eq!(
+            outcomes.all().map(short).step_by(2).collect::<Vec<_>>(),
+            ["1", "unread", "1", "unread", "1"]
+        );
+        assert!(outcomes.leave_in_order(own.alone().own));
         let sent = fake.sent.lock().unwrap();
         let [(packed, 3)] = sent.as_slice() else { panic!("{sent:?}") };
         let all = [&own, &others[1], &others[3]].map(|command| command.packed.clone()).concat();
         assert_eq!(packed.as_bytes(), all);
+    }
+
+    #[test]
+    fn the_command_behind_another_has_an_outcome_of_its_own() {
+        let (one, zero) = (Value::Int(1), Value::Int(0));
+        let full = || refused("ERR max number of clients reached");
+        for (replies, expected, in_order) in [
+            (vec![one.clone(), one.clone(), zero.clone(), one.clone()], "1, 1, 0, 1", true),
+            (
+                vec![one.clone(), refused("OOM command not allowed"), zero.clone(), one.clone()],
+                "1, refused: OverMemory, 0, 1",
+                true,
+            ),
+            (
+                vec![refused("OOM command not allowed"), one.clone(), zero.clone(), one.clone()],
+                "refused: OverMemory, 1, 0, 1",
+                true,
+            ),
+            (vec![one.clone(), one.clone(), Value::Okay, one.clone()], "1, 1, lost, lost", false),
+            (vec![one.clone()], "1, lost, lost, lost", false),
+            (vec![full()], "refused: TooManyClients, unread, unread, unread", false),
+        ] {
+            let short_of = replies.len() < 4 && replies != [full()];
+            let mut fake = FakeConnection::answering(move |count| {
+                assert_eq!(count, 4);
+                (replies.clone(), short_of.then(closed))
+            });
+            let (own, other) =
+                (deleting("own", Protocol::Classic, None), deleting("k", Protocol::Classic, None));
+            let outcomes =
+                send(&mut fake, own.alone(), [&other].into_iter(), clock::now, Duration::from_secs(1));
+            assert_eq!(outcomes.all().map(short).collect::<Vec<_>>().join(", "), expected);
+            assert_eq!(outcomes.leave_in_order(own.alone().own), in_order);
+        }
+    }
+
+    #[test]
+    fn the_command_behind_another_is_left_out_where_it_may_not_be_sent() {
+        let mut fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
+        fake.version = Some(Version::new(2, 4, 0));
+        let now = clock::now();
+        let others = [
+            deleting("too-late", Protocol::Classic, Some(End::of(now, Duration::ZERO))),
+            deleting("too-new", Protocol::Ttl, None),
+            deleting("sent", Protocol::Watched, None),
+        ];
+        let own = queued("own", Command::Del, None, Protocol::Classic);
+        let outcomes = send(&mut fake, own.alone(), others.iter(), || now, Duration::from_secs(1));
+        let expected = ["1", "unread", "1", "unread", "1", "unread", "1", "1"];
+        assert_eq!(outcomes.all().map(short).collect::<Vec<_>>(), expected);
     }
 
     #[test]
@@ -348,8 +482,8 @@ mod tests {
             (vec![Value::Okay, refused("WRONGTYPE list"), Value::Okay], false),
         ] {
             let mut fake = FakeConnection::answering(move |_| (replies.clone(), None));
-            let outcomes = send(&mut fake, own.encoded(), [].iter(), clock::now, Duration::from_secs(1));
-            assert_eq!(outcomes.leave_in_order(own.encoded()), in_order);
+            let outcomes = send(&mut fake, own.alone(), [].iter(), clock::now, Duration::from_secs(1));
+            assert_eq!(outcomes.leave_in_order(own.alone().own), in_order);
         }
     }
 }

@@ -6,11 +6,11 @@ use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
-use super::Key;
 use super::notifications::Notifications;
 use super::subject::{Hint, WaitQueue};
 use super::sync::{Thread, lock};
 use super::worker::Worker;
+use super::{Answer, Key};
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug)]
@@ -48,9 +48,13 @@ pub(super) enum Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
     Plain,
-    /// To the head of the queue, if it sleeps.
-    HandsOff,
-    /// The server deletes the key, and the reply is lost.
+    /// Asks for the head of the queue, if it sleeps.
+    Asks,
+    /// The same, and the server has the lock taken by another process in between.
+    AsksInVain,
+    /// The same, but the command for the head is not sent.
+    AsksButIsTooLate,
+    /// The same, and the replies are lost.
     ReplyLost,
     Notifies,
     /// Only when the next thread is the head of the queue and could take over.
@@ -193,7 +197,7 @@ fn spawn(harness: &Arc<Harness>, body: impl FnOnce(&Harness) + Send + 'static) -
 }
 
 pub(super) struct Harness {
-    pub(super) queue: Arc<WaitQueue>,
+    pub(super) queue: Arc<WaitQueue<Answer>>,
     pub(super) keys: Vec<Key>,
     pub(super) servers: Vec<Server>,
     pub(super) notifications: Notifications,
@@ -206,20 +210,24 @@ pub(super) struct Harness {
     pub(super) head: (Mutex<usize>, Condvar),
     /// The threads that acquired the lock, in that order, where it matters.
     pub(super) served: Mutex<Vec<usize>>,
-    /// Whether a thread has panicked: it may have been a successor that did not accept its handoff.
+    /// Whether a thread has panicked: it may not have taken its answer.
     pub(super) panicked: AtomicBool,
+    pub(super) panicked_by: AtomicUsize,
 }
 
 pub(super) const FREE: usize = 0;
+/// By a thread that is not among the workers.
 pub(super) const HELD: usize = 1;
-/// Renewed for a successor, and not accepted yet.
-pub(super) const HANDED_OFF: usize = 2;
+/// By the first worker; the others follow.
+pub(super) const BY_FIRST: usize = 2;
 
 pub(super) struct Server {
     pub(super) value: AtomicUsize,
     /// Whether a head has a command on its way, for each variant.
     pub(super) asked: [AtomicBool; 2],
     holders: AtomicUsize,
+    /// Which workers have given up with a command on its way.
+    pub(super) abandoned: Vec<AtomicBool>,
 }
 
 impl Harness {
@@ -230,6 +238,7 @@ impl Harness {
                 value: AtomicUsize::new(if held { HELD } else { FREE }),
                 asked: [AtomicBool::new(false), AtomicBool::new(false)],
                 holders: AtomicUsize::new(0),
+                abandoned: scenario.workers.iter().map(|_| AtomicBool::new(false)).collect(),
             }
         };
         Self {
@@ -243,6 +252,7 @@ impl Harness {
             head: (Mutex::new(0), Condvar::new()),
             served: Mutex::new(Vec::new()),
             panicked: AtomicBool::new(false),
+            panicked_by: AtomicUsize::new(0),
         }
     }
 
@@ -260,7 +270,7 @@ impl Harness {
         for (key, server) in self.keys.iter().zip(&self.servers) {
             let value = server.value.load(SeqCst);
             let expected = if scenario.never_free { HELD } else { FREE };
-            let not_accepted = value == HANDED_OFF && self.panicked.load(SeqCst);
+            let not_accepted = value >= BY_FIRST && self.panicked.load(SeqCst);
             assert!(value == expected || not_accepted, "a lock is lost: {value}");
             assert_eq!(
                 Arc::strong_count(&key.copies),
@@ -283,10 +293,10 @@ impl Harness {
 }
 
 impl Server {
-    /// SETNX, or a takeover of a lock that was handed off to a thread that panicked.
-    pub(super) fn set(&self, takes_over: bool) -> bool {
-        self.value.compare_exchange(FREE, HELD, SeqCst, SeqCst).is_ok()
-            || takes_over && self.value.compare_exchange(HANDED_OFF, HELD, SeqCst, SeqCst).is_ok()
+    /// SETNX by a worker, or a takeover from one that has panicked while it waited.
+    pub(super) fn set(&self, worker: usize, panicked: Option<usize>) -> bool {
+        let set = |from| self.value.compare_exchange(from, BY_FIRST + worker, SeqCst, SeqCst).is_ok();
+        set(FREE) || panicked.is_some_and(|panicked| set(BY_FIRST + panicked))
     }
 
     pub(super) fn hold(&self) {

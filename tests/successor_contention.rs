@@ -1,4 +1,4 @@
-//! Handoff under contention: threads that acquire a lock in a loop lose no update, and other processes acquire it as well.
+//! Threads that acquire a lock in a loop lose no update, while releases ask for the next thread, and other processes acquire it as well.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -7,14 +7,13 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Protocol};
 
-use crate::events::EventLog;
-use crate::handoffs::{Scenario, for_each_protocol};
+use crate::successors::{Scenario, for_each_protocol};
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     for_each_protocol(
-        "handoff_contention",
+        "successor_contention",
         tests![two_processes_both_acquire_the_lock, eight_threads_share_one_connection],
     )
 }
@@ -36,18 +35,12 @@ impl Counter {
     }
 }
 
-#[track_caller]
-fn assert_handed_off(events: &EventLog) {
-    assert!(events.lines().iter().any(|line| line.contains("HandedOff")), "there was no handoff");
-}
-
 fn two_processes_both_acquire_the_lock(protocol: Protocol) -> Outcome {
     const ENOUGH: u32 = 25;
     for notifications in [false, true] {
         let scenario = Scenario::new(protocol)?;
-        let options = expiring().poll_interval(millis(2)).timeout(LONG).handoff(3).protocol(protocol);
+        let options = expiring().poll_interval(millis(2)).timeout(LONG).protocol(protocol);
         let options = if notifications { options.notify_waiters() } else { options };
-        let logs = [EventLog::default(), EventLog::default()];
         let counter = Counter::default();
         let acquired = [AtomicU32::new(0), AtomicU32::new(0)];
         let end = Instant::now() + LONG;
@@ -55,9 +48,8 @@ fn two_processes_both_acquire_the_lock(protocol: Protocol) -> Outcome {
             acquired.iter().any(|acquired| acquired.load(Ordering::SeqCst) < ENOUGH) && Instant::now() < end
         };
         thread::scope(|scope| {
-            for (events, acquired) in logs.iter().zip(&acquired) {
-                let locker =
-                    patient(&scenario.server.url()).unwrap().build().unwrap().observed_by(events.clone());
+            for acquired in &acquired {
+                let locker = patient(&scenario.server.url()).unwrap().build().unwrap();
                 let lock = Lock::new(&locker, &scenario.key.key, options).unwrap();
                 for _ in 0..3 {
                     let (lock, counter, go_on) = (lock.clone(), &counter, &go_on);
@@ -78,7 +70,6 @@ fn two_processes_both_acquire_the_lock(protocol: Protocol) -> Outcome {
             "{acquired:?}, with notifications: {notifications}"
         );
         assert_eq!(counter.number.into_inner(), acquired.iter().sum::<u32>(), "an update was lost");
-        logs.iter().for_each(assert_handed_off);
     }
     Ok(())
 }
@@ -86,9 +77,8 @@ fn two_processes_both_acquire_the_lock(protocol: Protocol) -> Outcome {
 fn eight_threads_share_one_connection(protocol: Protocol) -> Outcome {
     const ROUNDS: u32 = 25;
     let scenario = Scenario::new(protocol)?;
-    let events = EventLog::default();
-    let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?.observed_by(events.clone());
-    let options = expiring().protocol(protocol).timeout(LONG).handoff(3);
+    let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
+    let options = expiring().protocol(protocol).timeout(LONG);
     let lock = Lock::new(&locker, &scenario.key.key, options)?;
     let counter = Counter::default();
     thread::scope(|scope| {
@@ -105,7 +95,6 @@ fn eight_threads_share_one_connection(protocol: Protocol) -> Outcome {
         }
     });
     assert_eq!(counter.number.into_inner(), 8 * ROUNDS, "an update was lost");
-    assert_handed_off(&events);
     let connections = scenario.proxy.asked().iter().map(|asked| asked.connection).max();
     assert_eq!(connections, Some(0));
     assert_eq!(scenario.key.value(), None);

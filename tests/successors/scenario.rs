@@ -14,13 +14,11 @@ use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
 use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
 
-/// Options of a waiter that never polls: it acquires the lock by a handoff or by a hint of its process.
+/// Options of a waiter that never polls: it acquires the lock by a release of its process.
 pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
 
 /// A value of another holder, which expires in 2030.
 pub(crate) const FOREIGN: &str = "1895000000.5";
-
-pub(crate) const HANDED_OFF: Release = Release::HandedOff { certified: true };
 
 pub(crate) struct Scenario {
     pub(crate) server: Arc<RedisServer>,
@@ -53,7 +51,7 @@ impl Scenario {
             Some(version) => Proxy::emulating(version, server.address())?,
             None => Proxy::before(server.address())?,
         };
-        let key = Target::of(&server).key("handoff");
+        let key = Target::of(&server).key("successor");
         let events = EventLog::default();
         // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
         let builder = patient(&proxy.url())?;

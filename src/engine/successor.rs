@@ -1,0 +1,75 @@
+//! The next holder's SETNX, which travels with a release: when a thread is queued, the holder sends its own DEL and that thread's SETNX in one
+//! trip, and hands over the answer. What comes of it is the other thread's: its lease, its deadline, its lost reply.
+
+use std::io;
+
+use crate::backend::{Failure, Next, TransportError};
+use crate::clock::Now;
+use crate::identity::Identity;
+use crate::protocol::acquire::first_command;
+use crate::protocol::lease::Lease;
+use crate::protocol::{Command, Reply};
+use crate::queue::{self, HolderTicket};
+use crate::version::Version;
+
+/// What the server has answered to a SETNX that another thread has sent.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// What it acquires.
+    pub(super) lease: Lease,
+    pub(super) command: &'static str,
+    pub(super) reply: Result<Reply, Failure>,
+}
+
+/// The thread that is next, and the command that is sent for it.
+pub(super) struct Successor {
+    claim: queue::Claim<Answer>,
+    lease: Lease,
+    pub(super) next: Next,
+}
+
+impl Successor {
+    /// Claims the head of the queue, unless it is to ask itself: the server may be too old for its protocol, or a lost reply could not be
+    /// resolved for which a transaction that `release` ends may be the reason.
+    pub(super) fn claim(
+        holder: &HolderTicket<Answer>,
+        release: &Command,
+        identity: &Identity,
+        server: Option<Version>,
+        now: Now,
+    ) -> Option<Self> {
+        let mut made = None;
+        let claim = holder.claim(|mode| {
+            let options = mode.options();
+            let needs = options.protocol.on(None);
+            let too_old = server.is_some_and(|version| version < needs.needs());
+            // A server that refuses EXEC itself may have the transaction open, and SETNX only queued.
+            let unresolvable = matches!(release, Command::Exec(_)) && options.expiration.is_none();
+            if too_old || unresolvable {
+                return None;
+            }
+            let (lease, request) = first_command(options, identity.next_nonce(), now);
+            let lost = TransportError::new(
+                io::ErrorKind::TimedOut,
+                "it was sent with another thread's release, and that thread returned no reply in time",
+            );
+            let command = request.command.name();
+            made = Some((lease.clone(), Next { request, needs }));
+            Some(Answer { lease, command, reply: Err(Failure::Lost(lost)) })
+        })?;
+        let (lease, next) = made?;
+        Some(Self { claim, lease, next })
+    }
+
+    /// Hands over the answer; without one the command was not sent. Returns whether the thread has it.
+    pub(super) fn end(self, reply: Option<Result<Reply, Failure>>) -> bool {
+        let Self { claim, lease, next } = self;
+        match reply {
+            Some(reply) => claim.answer(Answer { lease, command: next.request.command.name(), reply }),
+            None => {
+                claim.withdraw();
+                false
+            }
+        }
+    }
+}
