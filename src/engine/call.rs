@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
     last_failure: Option<LastFailure>,
     /// The holder that releases by this call, until it has asked for the head of its queue.
     releasing: Option<&'a HolderTicket<Answer>>,
-    /// Whether the head of the queue has its answer.
+    /// Whether the head of the queue has an answer from behind the last command that deletes the key.
     pub(super) has_answered: bool,
     /// The connection that watches the key, and until when leaving it may take.
     watched: Option<(Box<dyn WatchedConnection>, Limits<'static>)>,
@@ -117,8 +117,9 @@ impl<'a> Call<'a> {
         let successor = self.successor(&request.command, now);
         let Answers { own, next } =
             self.carry(request, successor.as_ref().map(|successor| &successor.next), &limits);
-        if let Some(successor) = successor {
-            self.has_answered = successor.end(next);
+        if request.command.deletes() {
+            // An answer to an earlier command says nothing of what this one does.
+            self.has_answered = successor.is_some_and(|successor| successor.end(next));
         }
         self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
     }
