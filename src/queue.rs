@@ -7,6 +7,7 @@ mod wait_queue;
 pub use cancel_token::CancelToken;
 pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Sleep, Ticket, Turn, WaitQueue, Woken};
 
+use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::LockOptions;
 pub(crate) use crate::protocol::acquire::Observation;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use crate::locks::{VARIANTS, Variant};
-use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7};
 use crate::{Failure, root};
 
 /// The candidates that others are compared with.
@@ -14,6 +14,7 @@ pub(crate) const NO_SPIN: &str = "ours-no-spin";
 pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ECHO: &str = "echo";
+pub(crate) const GEM: &str = "gem";
 pub(crate) const RSLOCK: &str = "rslock";
 
 #[derive(Clone, Debug)]
@@ -51,7 +52,12 @@ impl Candidate {
             new(RAW, Language::Rust, &[W1, W2, W2Busy, W6], "SETNX and DEL, a connection for each thread"),
         ];
         let peers = [
-            new("gem", Language::Ruby, ALL, "polls every 0.1 s (fixed); a connection for each thread"),
+            new(
+                GEM,
+                Language::Ruby,
+                &[W1, W2, W3, W4, W5, W7],
+                "polls every 0.1 s (fixed); a connection for each thread",
+            ),
             new(
                 "redis-py",
                 Language::Python,

@@ -52,6 +52,8 @@ pub(crate) enum Workload {
     W5,
     /// A server that is some way off
     W6,
+    /// Pollers, and a key that is never idle
+    W7,
 }
 
 impl Workload {
@@ -66,6 +68,7 @@ impl Workload {
             Workload::W4 => "w4-waiting",
             Workload::W5 => "w5-crash",
             Workload::W6 => "w6-relay",
+            Workload::W7 => "w7-fairness",
         }
     }
 }
@@ -90,6 +93,7 @@ pub(crate) struct Plan {
     pub(crate) idle_rounds: u32,
     pub(crate) idle_time: Duration,
     pub(crate) crash_rounds: u32,
+    pub(crate) fairness_time: Duration,
 }
 
 impl Options {
@@ -121,6 +125,7 @@ impl Options {
                 idle_rounds: 1,
                 idle_time: Duration::from_secs(2),
                 crash_rounds: 2,
+                fairness_time: Duration::from_secs(6),
             }
         } else {
             Plan {
@@ -137,6 +142,7 @@ impl Options {
                 idle_rounds: 2,
                 idle_time: Duration::from_secs(10),
                 crash_rounds: 10,
+                fairness_time: Duration::from_secs(60),
             }
         };
         match self.rounds {

@@ -2,6 +2,7 @@
 
 mod contention;
 mod crash;
+mod fairness;
 mod idle;
 mod many;
 mod pairs;
@@ -23,6 +24,7 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
         Workload::W3 => contention::run(run, &able),
         Workload::W4 => idle::run(run, &able),
         Workload::W5 => crash::run(run, &able),
+        Workload::W7 => fairness::run(run, &able),
         Workload::W6 => pairs::over_a_relay(run, &able),
     }
 }

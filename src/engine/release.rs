@@ -29,14 +29,21 @@ impl Engine {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let deadline = now.uptime;
         let call = Call::new(self, key, options.protocol, Some(deadline));
+        // Other processes that poll would not get a key that is never idle in this one.
+        let passed_for = || holder.passing_since().map(|since| now.uptime.since(since));
+        let yields = !options.notifies && passed_for().is_some_and(|time| time >= options.yields_every);
         // With notifications the processes take turns.
-        let mut call = if options.notifies { call } else { call.releasing(&holder) };
+        let mut call = if options.notifies || yields { call } else { call.releasing(&holder) };
         let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
         let has_answered = call.has_answered;
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         let released = matches!(outcome, Ok(Release::Released { .. }));
         if has_answered || !released {
             holder.end(if has_answered { Ending::Answer } else { Ending::Hint(Hint::Changed) });
+            return outcome;
+        }
+        if yields {
+            holder.end(Ending::Hint(Hint::Yielded));
             return outcome;
         }
         // Where this process listens as others do, its next thread is woken when it is its turn among the processes.

@@ -118,7 +118,7 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a pause that counts from `since`, since a release notification is on its way.
+    /// Begins with a pause that counts from `since`: a release notification is on its way, or other processes are given time to look.
     pub(crate) fn waiting(params: Params, since: Uptime, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
         let action = attempt.rest_of_pause(since, now);
@@ -200,6 +200,13 @@ impl Acquiring {
         }
         self.state = State::Setting(lease);
         self.reply(reply, now)
+    }
+
+    /// Goes on at the hint that the lock was released for other processes, which look once in a poll interval.
+    pub(crate) fn yielding(&mut self, now: Now) -> Action {
+        self.idle_pauses = 0;
+        self.seen = None;
+        self.wait(now)
     }
 
     /// Whether a command whose reply was lost may have acquired the lock.

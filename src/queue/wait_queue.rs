@@ -30,7 +30,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
-use super::{Key, Observation, WaitMode};
+use super::{Key, Observation, Uptime, WaitMode};
 
 /// The wait queues of a locker. `A` is what a holder answers the head of a queue.
 #[derive(Debug)]
@@ -48,6 +48,8 @@ struct All<A> {
 struct KeyQueue<A> {
     /// How many threads of this process have the lock: more than one if a holder outlived its lease.
     holders: usize,
+    /// Since when the lock has passed among the threads of this process without a pause.
+    passing_since: Option<Uptime>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
@@ -79,6 +81,8 @@ pub(crate) enum Ending {
 /// What a head is told of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hint {
+    /// It was released for other processes: give them time to look first.
+    Yielded,
     /// Something happened to it: look.
     Changed,
     /// It was released: ask for it.
@@ -123,7 +127,7 @@ impl<A> Default for WaitQueue<A> {
 
 impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
-        Self { holders: 0, observation: None, waiters: VecDeque::new() }
+        Self { holders: 0, passing_since: None, observation: None, waiters: VecDeque::new() }
     }
 }
 
@@ -144,8 +148,7 @@ impl<A> WaitQueue<A> {
     pub(crate) fn hold(self: &Arc<Self>, key: &Key, observation: Observation) -> HolderTicket<A> {
         let mut all = self.lock();
         let queue = all.keys.entry(key.clone()).or_default();
-        queue.holders += 1;
-        queue.observation = Some(observation);
+        queue.hold(observation);
         drop(all);
         HolderTicket::new(self, key)
     }
@@ -199,6 +202,12 @@ impl<A> All<A> {
 }
 
 impl<A> KeyQueue<A> {
+    fn hold(&mut self, observation: Observation) {
+        self.holders += 1;
+        self.passing_since.get_or_insert(observation.at);
+        self.observation = Some(observation);
+    }
+
     /// Returns the thread to unpark once the mutex is free.
     fn notify(&mut self, hint: Hint) -> Option<Thread> {
         self.observation = None;
@@ -274,10 +283,14 @@ impl<A> Ticket<A> {
         park: impl FnMut(Sleep) -> bool,
     ) -> Woken<A> {
         let mut all = self.queue.lock();
-        if let Some(queue) = all.keys.get_mut(&self.key)
-            && queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none())
-        {
-            queue.observation = Some(observation);
+        if let Some(queue) = all.keys.get_mut(&self.key) {
+            if queue.holders == 0 {
+                // Another process has the lock, or gets a chance.
+                queue.passing_since = None;
+            }
+            if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
+                queue.observation = Some(observation);
+            }
         }
         drop(all);
         match self.sleep_until(claimable, park, |queue, position| queue.waiters[position].hint.take()) {
@@ -291,8 +304,7 @@ impl<A> Ticket<A> {
     pub(crate) fn enter(mut self, observation: Observation) -> HolderTicket<A> {
         let mut all = self.queue.lock();
         let next = all.keys.get_mut(&self.key).and_then(|queue| {
-            queue.holders += 1;
-            queue.observation = Some(observation);
+            queue.hold(observation);
             queue.remove(self.id)?.1
         });
         drop(all);
@@ -384,6 +396,13 @@ impl<A> HolderTicket<A> {
         Self { queue: Arc::clone(queue), key: key.clone(), over: false }
     }
 
+    /// Returns since when the lock has passed among the threads of this process without a pause; `None` if no thread waits for it.
+    pub(crate) fn passing_since(&self) -> Option<Uptime> {
+        let all = self.queue.lock();
+        let queue = all.keys.get(&self.key)?;
+        queue.passing_since.filter(|_| !queue.waiters.is_empty())
+    }
+
     /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.
     pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
         let mut all = self.queue.lock();
@@ -410,6 +429,9 @@ impl<A> HolderTicket<A> {
         let mut all = self.queue.lock();
         let head = all.leave(&self.key, |queue| {
             queue.holders -= 1;
+            if queue.holders == 0 && queue.waiters.is_empty() {
+                queue.passing_since = None;
+            }
             let is_notified = || queue.waiters.front().is_some_and(|head| head.mode.is_notified());
             match ending {
                 Ending::Answer => None,

@@ -39,9 +39,15 @@ impl Hash for Key {
     }
 }
 
+/// The models have no clock.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Uptime;
+
 /// That the key was held, and the lock is not released yet.
-#[derive(Clone, Debug)]
-struct Observation;
+#[derive(Clone, Debug, Default)]
+struct Observation {
+    at: Uptime,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct WaitMode {

@@ -7,7 +7,7 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
 use crate::candidates::{NO_PIPELINING, NO_SPIN};
-use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6], |options| options),
+    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
         options.protocol(Protocol::Watched)
     }),

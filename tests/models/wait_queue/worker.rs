@@ -31,7 +31,7 @@ impl Worker<'_> {
                     Err(panic) if panic.is::<ExpectedPanic>() => None,
                     Err(panic) => resume_unwind(panic),
                 },
-                Kind::TriesOnce => self.set().then(|| self.harness.queue.hold(self.key(), Observation)),
+                Kind::TriesOnce => self.set().then(|| self.harness.queue.hold(self.key(), Observation::default())),
                 Kind::InAnotherProcess => {
                     if self.set() {
                         self.server().hold();
@@ -80,7 +80,7 @@ impl Worker<'_> {
             };
             if granted {
                 assert!(self.owns(), "not granted to this thread");
-                return Some(ticket.enter(Observation));
+                return Some(ticket.enter(Observation::default()));
             }
             if over {
                 self.abandon(in_doubt);
@@ -90,7 +90,7 @@ impl Worker<'_> {
                 self.harness.notifications.want();
             }
             look = true;
-            match ticket.sleep(Observation, true, |sleep| self.park(sleep, true)) {
+            match ticket.sleep(Observation::default(), true, |sleep| self.park(sleep, true)) {
                 Woken::Answered(answered) => answer = Some(answered),
                 // A thread that is past its deadline passes the hint on.
                 Woken::Hint(hint) if self.behavior.ending == Ending::TimesOut && self.ends() => {
