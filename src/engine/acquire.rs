@@ -144,7 +144,7 @@ impl Wait<'_> {
         let params = self.params();
         let answered = matches!(turn, Turn::Answered(_));
         let (attempt, action) = match turn {
-            Turn::Head(_, Some(Hint::Yielded)) => Acquiring::waiting(params, now.uptime, now),
+            Turn::Head(_, Some(Hint::Yielded(until))) => Acquiring::begin_yielding(params, until, now),
             Turn::Head(None, _) => match self.notification_under_way() {
                 None => Acquiring::start(params, now),
                 Some(since) => Acquiring::waiting(params, since, now),
@@ -226,7 +226,7 @@ impl Wait<'_> {
                     }
                     match woken {
                         Woken::Hint(Hint::Freed) => attempt.freed(now),
-                        Woken::Hint(Hint::Yielded) => attempt.yielding(now),
+                        Woken::Hint(Hint::Yielded(until)) => attempt.yielding(until, now),
                         Woken::Answered(answer) => {
                             looked = now.uptime;
                             answered = true;

@@ -2,6 +2,8 @@
 
 use super::call::Call;
 use super::{Answer, Engine};
+use std::time::Duration;
+
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
 use crate::key::Key;
@@ -10,6 +12,9 @@ use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
 use crate::queue::{Ending, Hint, HolderTicket};
+
+/// How often the gem polls, with some time for its own work in between.
+const GEM_INTERVAL: Duration = Duration::from_millis(105);
 
 /// A held lock, to be released.
 #[derive(Debug)]
@@ -29,11 +34,9 @@ impl Engine {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let deadline = now.uptime;
         let call = Call::new(self, key, options.protocol, Some(deadline));
-        // Other processes that poll would not get a key that is never idle in this one.
-        let passed_for = || holder.passing_since().map(|since| now.uptime.since(since));
-        let yields = !options.notifies && passed_for().is_some_and(|time| time >= options.yields_every);
-        // With notifications the processes take turns.
-        let mut call = if options.notifies || yields { call } else { call.releasing(&holder) };
+        // Other processes that poll would not get a key that is never idle in this one. With notifications the processes take turns.
+        let yields = if options.notifies { None } else { yields(&holder, options, now.uptime) };
+        let mut call = if options.notifies || yields.is_some() { call } else { call.releasing(&holder) };
         let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
         let has_answered = call.has_answered;
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
@@ -42,8 +45,8 @@ impl Engine {
             holder.end(if has_answered { Ending::Answer } else { Ending::Hint(Hint::Changed) });
             return outcome;
         }
-        if yields {
-            holder.end(Ending::Hint(Hint::Yielded));
+        if let Some(until) = yields {
+            holder.end(Ending::Hint(Hint::Yielded(until)));
             return outcome;
         }
         // Where this process listens as others do, its next thread is woken when it is its turn among the processes.
@@ -62,6 +65,12 @@ impl Engine {
     pub(super) fn send_notification(&self, key: &Key, since: Uptime) -> bool {
         self.notifications.send(key, self.budget(Some(since)), &self.observer)
     }
+}
+
+/// Returns until when the lock is left to other processes: for the poll interval of the gem, so that each of them looks once.
+fn yields(holder: &HolderTicket<Answer>, options: &LockOptions, now: Uptime) -> Option<Uptime> {
+    let since = Uptime(now.0.checked_sub(options.yields_every)?);
+    holder.yields(now, since, now.after(GEM_INTERVAL))
 }
 
 fn not_released(call: Call<'_>, reason: GiveUp, lease: &Lease) -> Error {

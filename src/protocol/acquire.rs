@@ -14,6 +14,7 @@ use crate::options::{LockOptions, Protocol, Takeover};
 use crate::value::{Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
+use pauses::Yielding;
 use unresolved::Unresolved;
 
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
@@ -65,6 +66,7 @@ pub(crate) struct Acquiring {
     never_expires_noted: bool,
     /// How many pauses in a row have passed without a change of the key.
     idle_pauses: u32,
+    yields: Option<Yielding>,
     /// How often the attempt has looked whether the lock is free.
     pub(crate) attempts: u32,
     /// What the key was last seen to hold.
@@ -118,10 +120,17 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a pause that counts from `since`: a release notification is on its way, or other processes are given time to look.
+    /// Begins with a pause that counts from `since`, since a release notification is on its way.
     pub(crate) fn waiting(params: Params, since: Uptime, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
         let action = attempt.rest_of_pause(since, now);
+        (attempt, action)
+    }
+
+    /// Begins while the lock is left to other processes.
+    pub(crate) fn begin_yielding(params: Params, until: Uptime, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        let action = attempt.yielding(until, now);
         (attempt, action)
     }
 
@@ -155,6 +164,7 @@ impl Acquiring {
             immediate_retries: 0,
             never_expires_noted: false,
             idle_pauses: 0,
+            yields: None,
             attempts: 0,
             seen,
             notes: Vec::new(),
@@ -174,7 +184,12 @@ impl Acquiring {
     /// Goes on after a sleep. The key is probably still held, so GET is enough; a takeover begins with it as well.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
         self.begin_round();
-        if self.params.expires() { self.read() } else { self.set(now) }
+        match &self.yields {
+            Some(yielding) if yielding.leaves(now.uptime) => self.read(),
+            Some(_) if !self.is_in_doubt() => self.set(now),
+            _ if self.params.expires() => self.read(),
+            _ => self.set(now),
+        }
     }
 
     /// Goes on at the hint that the lock was released.
@@ -202,10 +217,11 @@ impl Acquiring {
         self.reply(reply, now)
     }
 
-    /// Goes on at the hint that the lock was released for other processes, which look once in a poll interval.
-    pub(crate) fn yielding(&mut self, now: Now) -> Action {
+    /// Goes on at the hint that the lock was released for other processes: it is theirs until then.
+    pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
         self.idle_pauses = 0;
         self.seen = None;
+        self.yields = Some(Yielding { until, taken_at: None });
         self.wait(now)
     }
 
@@ -296,6 +312,13 @@ impl Acquiring {
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
         self.observe(state.clone());
+        if let Some(yielding) = &mut self.yields {
+            if !is_free {
+                yielding.taken_at.get_or_insert(now.uptime);
+            } else if yielding.leaves(now.uptime) {
+                return self.wait(now);
+            }
+        }
         if is_free {
             return if self.may_retry_immediately() { self.set(now) } else { self.wait(now) };
         }

@@ -50,6 +50,8 @@ struct KeyQueue<A> {
     holders: usize,
     /// Since when the lock has passed among the threads of this process without a pause.
     passing_since: Option<Uptime>,
+    /// Until when it is left to other processes.
+    yields_until: Option<Uptime>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
@@ -81,8 +83,8 @@ pub(crate) enum Ending {
 /// What a head is told of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hint {
-    /// It was released for other processes: give them time to look first.
-    Yielded,
+    /// It was released for other processes: leave it to them until then.
+    Yielded(Uptime),
     /// Something happened to it: look.
     Changed,
     /// It was released: ask for it.
@@ -127,7 +129,7 @@ impl<A> Default for WaitQueue<A> {
 
 impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
-        Self { holders: 0, passing_since: None, observation: None, waiters: VecDeque::new() }
+        Self { holders: 0, passing_since: None, yields_until: None, observation: None, waiters: VecDeque::new() }
     }
 }
 
@@ -396,11 +398,18 @@ impl<A> HolderTicket<A> {
         Self { queue: Arc::clone(queue), key: key.clone(), over: false }
     }
 
-    /// Returns since when the lock has passed among the threads of this process without a pause; `None` if no thread waits for it.
-    pub(crate) fn passing_since(&self) -> Option<Uptime> {
-        let all = self.queue.lock();
-        let queue = all.keys.get(&self.key)?;
-        queue.passing_since.filter(|_| !queue.waiters.is_empty())
+    /// Returns until when the lock is left to other processes: until `until` if it has passed among the threads of this process since
+    /// `since`, or until a time that was set before. `None` if it is not, or no thread waits for it.
+    pub(crate) fn yields(&self, now: Uptime, since: Uptime, until: Uptime) -> Option<Uptime> {
+        let mut all = self.queue.lock();
+        let queue = all.keys.get_mut(&self.key).filter(|queue| !queue.waiters.is_empty())?;
+        if queue.yields_until.is_some_and(|until| until <= now) {
+            queue.yields_until = None;
+        }
+        if queue.yields_until.is_none() && queue.passing_since.is_some_and(|began| began <= since) {
+            queue.yields_until = Some(until);
+        }
+        queue.yields_until
     }
 
     /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.

@@ -40,7 +40,7 @@ impl Hash for Key {
 }
 
 /// The models have no clock.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Uptime;
 
 /// That the key was held, and the lock is not released yet.

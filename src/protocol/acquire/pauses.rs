@@ -7,6 +7,31 @@ use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
 use crate::value::{Expiry, LockState};
 
+/// How often a thread looks whether another process has taken the lock that it leaves to others, and asks for it after that. Of several
+/// processes that poll, each gets a chance at its own moment, and one that asks again at once does not keep the others out.
+const GLANCE: Duration = Duration::from_micros(500);
+/// For how long it asks so often. A holder that takes longer is polled as any other.
+const GLANCES: Duration = Duration::from_millis(20);
+
+/// The lock is left to other processes.
+#[derive(Debug)]
+pub(super) struct Yielding {
+    pub(super) until: Uptime,
+    /// When another process was first seen to have it.
+    pub(super) taken_at: Option<Uptime>,
+}
+
+impl Yielding {
+    /// Whether it is left to others, also if it is free.
+    pub(super) fn leaves(&self, now: Uptime) -> bool {
+        self.taken_at.is_none() && now < self.until
+    }
+
+    fn glances(&self, now: Uptime) -> bool {
+        now < self.taken_at.unwrap_or(self.until).after(GLANCES)
+    }
+}
+
 impl Acquiring {
     /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
     /// that was seen.
@@ -38,6 +63,8 @@ impl Acquiring {
     /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline.
     pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
+        let glances = self.yields.as_ref().is_some_and(|yielding| yielding.glances(now.uptime));
+        let pause = if glances { pause.min(GLANCE) } else { pause };
         let pause = pause.saturating_sub(now.uptime.since(looked));
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
