@@ -13,8 +13,8 @@ use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
 use crate::queue::{Ending, Hint, HolderTicket};
 
-/// How often the gem polls, with some time for its own work in between.
-const GEM_INTERVAL: Duration = Duration::from_millis(105);
+/// How often the gem polls.
+const GEM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A held lock, to be released.
 #[derive(Debug)]
@@ -69,7 +69,8 @@ impl Engine {
 
 /// Returns until when the lock is left to other processes: for the poll interval of the gem, so that each of them looks once.
 fn yields(holder: &HolderTicket<Answer>, options: &LockOptions, now: Uptime) -> Option<Uptime> {
-    let since = Uptime(now.0.checked_sub(options.yields_every)?);
+    let before = |time| Uptime(now.0.saturating_sub(time));
+    let since = [before(options.yields_every), before(options.yields_every / 2)];
     holder.yields(now, since, now.after(GEM_INTERVAL))
 }
 

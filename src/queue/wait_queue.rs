@@ -50,8 +50,8 @@ struct KeyQueue<A> {
     holders: usize,
     /// Since when the lock has passed among the threads of this process without a pause.
     passing_since: Option<Uptime>,
-    /// Until when it is left to other processes.
-    yields_until: Option<Uptime>,
+    /// Until when it is, or was last, left to other processes, and how often a thread of this process had it meanwhile.
+    yields: Option<(Uptime, u32)>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
@@ -129,7 +129,7 @@ impl<A> Default for WaitQueue<A> {
 
 impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
-        Self { holders: 0, passing_since: None, yields_until: None, observation: None, waiters: VecDeque::new() }
+        Self { holders: 0, passing_since: None, yields: None, observation: None, waiters: VecDeque::new() }
     }
 }
 
@@ -398,18 +398,24 @@ impl<A> HolderTicket<A> {
         Self { queue: Arc::clone(queue), key: key.clone(), over: false }
     }
 
-    /// Returns until when the lock is left to other processes: until `until` if it has passed among the threads of this process since
-    /// `since`, or until a time that was set before. `None` if it is not, or no thread waits for it.
-    pub(crate) fn yields(&self, now: Uptime, since: Uptime, until: Uptime) -> Option<Uptime> {
+    /// Returns until when the lock is left to other processes; `None` if it is not, or no thread waits for it. It is left until `until`
+    /// if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
+    /// asked again since then, up to the fourth, it is left until `until` once more, and the next time already if it has passed from the
+    /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
+    pub(crate) fn yields(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Option<Uptime> {
         let mut all = self.queue.lock();
         let queue = all.keys.get_mut(&self.key).filter(|queue| !queue.waiters.is_empty())?;
-        if queue.yields_until.is_some_and(|until| until <= now) {
-            queue.yields_until = None;
-        }
-        if queue.yields_until.is_none() && queue.passing_since.is_some_and(|began| began <= since) {
-            queue.yields_until = Some(until);
-        }
-        queue.yields_until
+        queue.yields = Some(match queue.yields {
+            Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
+            Some((end, times)) if now < end => (end, times + 1),
+            last => {
+                let contended = last.is_some_and(|(_, times)| times > 1);
+                let since = since[usize::from(contended)];
+                queue.passing_since.filter(|began| *began <= since)?;
+                (until, 0)
+            }
+        });
+        queue.yields.map(|(until, _)| until)
     }
 
     /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.

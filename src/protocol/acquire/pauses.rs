@@ -7,11 +7,14 @@ use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
 use crate::value::{Expiry, LockState};
 
-/// How often a thread looks whether another process has taken the lock that it leaves to others, and asks for it after that. Of several
-/// processes that poll, each gets a chance at its own moment, and one that asks again at once does not keep the others out.
+/// How often a thread looks whether another process has taken the lock that it leaves to others.
 const GLANCE: Duration = Duration::from_micros(500);
-/// For how long it asks so often. A holder that takes longer is polled as any other.
-const GLANCES: Duration = Duration::from_millis(20);
+/// How long another process may at most have it then, again and again, before it is asked for. The time is random: processes that are
+/// served and then wait for as long as each other would poll at the same moments for ever, and but one of them would find the lock free.
+const LEFT_ALONE: Duration = Duration::from_millis(25);
+/// For how long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. A holder
+/// that takes longer is polled as any other.
+const INSISTS: Duration = Duration::from_millis(5);
 
 /// The lock is left to other processes.
 #[derive(Debug)]
@@ -27,8 +30,17 @@ impl Yielding {
         self.taken_at.is_none() && now < self.until
     }
 
-    fn glances(&self, now: Uptime) -> bool {
-        now < self.taken_at.unwrap_or(self.until).after(GLANCES)
+    /// Limits a pause. `random` is any number.
+    fn limit(&self, pause: Duration, now: Uptime, random: u64) -> Duration {
+        let Some(taken_at) = self.taken_at else {
+            return if now < self.until { pause.min(GLANCE) } else { pause };
+        };
+        let insists_at = taken_at.after(LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0));
+        match insists_at.since(now) {
+            Duration::ZERO if now < insists_at.after(INSISTS) => Duration::ZERO,
+            Duration::ZERO => pause,
+            left => left.min(pause),
+        }
     }
 }
 
@@ -63,8 +75,10 @@ impl Acquiring {
     /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline.
     pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-        let glances = self.yields.as_ref().is_some_and(|yielding| yielding.glances(now.uptime));
-        let pause = if glances { pause.min(GLANCE) } else { pause };
+        let pause = self
+            .yields
+            .as_ref()
+            .map_or(pause, |yielding| yielding.limit(pause, now.uptime, self.params.nonce.seed()));
         let pause = pause.saturating_sub(now.uptime.since(looked));
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,

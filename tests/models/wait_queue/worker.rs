@@ -31,7 +31,9 @@ impl Worker<'_> {
                     Err(panic) if panic.is::<ExpectedPanic>() => None,
                     Err(panic) => resume_unwind(panic),
                 },
-                Kind::TriesOnce => self.set().then(|| self.harness.queue.hold(self.key(), Observation::default())),
+                Kind::TriesOnce => {
+                    self.set().then(|| self.harness.queue.hold(self.key(), Observation::default()))
+                }
                 Kind::InAnotherProcess => {
                     if self.set() {
                         self.server().hold();
