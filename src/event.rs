@@ -60,7 +60,7 @@ pub enum Event<'a> {
         key: &'a Key,
         /// How long the call took.
         waited: Duration,
-        /// How often the server was asked for the lock; 0 if another thread handed it off, if others were queued ahead all the time, or
+        /// How often the server was asked for the lock; 0 if others were queued ahead all the time, or
         /// if the call ended before it began to wait.
         attempts: u32,
         /// Whether the lock was acquired, or why not. Contention is an error here, also where the call returns `None`:
@@ -173,9 +173,6 @@ fn log_event(event: &Event<'_>) {
         };
     }
     match event {
-        Event::AcquireFinished { key, waited, attempts: 0, outcome: Ok(()) } => {
-            log_at!(debug, key, "handed off by another thread after {waited:?}");
-        }
         Event::AcquireFinished { key, waited, attempts, outcome: Ok(()) } => {
             log_at!(debug, key, "acquired after {waited:?}, attempts: {attempts}");
         }
@@ -184,11 +181,7 @@ fn log_event(event: &Event<'_>) {
         }
         Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
         Event::ValueOverwritten { key, winner } => {
-            log_at!(
-                debug,
-                key,
-                "lost a takeover, or handed off another's lock, and overwrote the holder's value: {winner}"
-            );
+            log_at!(debug, key, "lost a takeover, and overwrote the holder's value: {winner}");
         }
         Event::LateGrant { key } => {
             log_at!(

@@ -108,7 +108,7 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
 }
 
 /// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two
-/// threads, so that a lock can be handed off. `rounds` are those of both.
+/// threads, so that a release asks for the next. `rounds` are those of both.
 fn churn(
     url: &str,
     key: &str,

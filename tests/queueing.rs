@@ -9,6 +9,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol, Release};
 
+use crate::successors::successor;
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{opened, patient};
@@ -24,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             only_the_head_of_the_queue_talks_to_the_server,
             an_acquisition_and_its_release_take_two_commands,
             a_call_that_tries_once_is_not_queued,
+            a_key_is_left_to_other_processes_in_time,
+            a_pause_ends_the_time_that_counts,
             locks_with_different_options_share_a_queue,
             a_waiter_of_another_mode_reads_the_key_itself,
             each_locker_and_key_has_a_queue_of_its_own,
@@ -189,6 +192,45 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
     let waiting = waiter(lock.clone());
     drop(held);
     waiting.join().unwrap()?;
+    Ok(())
+}
+
+/// A key that has passed among the threads of a process for so long is left to others for a while, which some poll.
+fn a_key_is_left_to_other_processes_in_time() -> Outcome {
+    for (every, is_left) in
+        [(Duration::ZERO, true), (millis(200), true), (LONG, false), (Duration::MAX, false)]
+    {
+        let scenario = Scenario::new("yields")?;
+        let lock = scenario.lock(NEVER_POLLS.yield_to_pollers_every(every))?;
+        let other = Lock::new(&opened(&scenario.server.url())?, &scenario.key.key, expiring())?;
+        let held = lock.lock()?;
+        let next = successor(&lock);
+        thread::sleep(millis(210));
+        held.release()?;
+        // Unless this thread stands still for longer than the key is left to others, it gets it.
+        if is_left && let Some(theirs) = other.try_lock()? {
+            theirs.release()?;
+        }
+        let next = next.join()?;
+        assert_eq!(next.attempts() > 1, is_left, "{every:?}: {next:?}");
+        assert!(matches!(next.release()?, Release::Released { .. }));
+        assert_eq!(scenario.key.value(), None);
+    }
+    Ok(())
+}
+
+fn a_pause_ends_the_time_that_counts() -> Outcome {
+    let scenario = Scenario::new("pause")?;
+    let lock = scenario.lock(NEVER_POLLS.yield_to_pollers_every(millis(500)))?;
+    // No thread waits when this one is released.
+    let held = lock.lock()?;
+    thread::sleep(millis(510));
+    held.release()?;
+    let held = lock.lock()?;
+    let next = successor(&lock);
+    held.release()?;
+    let next = next.join()?;
+    assert_eq!(next.attempts(), 1, "asked for by the release: {next:?}");
     Ok(())
 }
 

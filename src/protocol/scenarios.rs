@@ -11,6 +11,8 @@
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
+//! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
+//! | `ann yields until +100ms` | goes on at the hint that the lock was released for other processes, and is theirs until then |
 //! | `ann renews`, `ann renews for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
@@ -31,7 +33,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{Acquiring, Action, Params};
+use super::acquire::{Acquiring, Action, Params, first_command};
 use super::release::Releasing;
 use super::renew::Renewing;
 use super::simulated::Server;
@@ -152,6 +154,11 @@ impl Interpreter {
             }
             [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
             [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
+            [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
+            [name, "yields", "until", time] => {
+                let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                self.wakes(name, |attempt, now| attempt.yielding(until, now)).map(Some)
+            }
             [name, "renews"] => {
                 let expiration = self.client(name)?.options.expiration;
                 self.renews(name, expiration).map(Some)
@@ -272,6 +279,20 @@ impl Interpreter {
         Ok(client.shown_renewal(step))
     }
 
+    fn asks_for(&mut self, name: &str, other: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        self.client(name)?.sent.as_ref().filter(|sent| sent.deletes()).ok_or("it deletes nothing")?;
+        let client = self.client(other)?;
+        if !std::mem::take(&mut client.asleep) {
+            return Err("it is not asleep".into());
+        }
+        client.renewals += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.renewals);
+        let (lease, request) = first_command(&client.options, nonce, now);
+        client.asked_for = Some(lease);
+        Ok(client.shown(Action::Send(request)))
+    }
+
     fn too_late(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         if !self.client(name)?.before.is_some_and(|end| end.has_passed(now)) {
@@ -314,7 +335,11 @@ impl Interpreter {
         let looked = matches!(reply, Reply::Bulk(_));
         let server = self.version;
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+        let asked_for = self.client(name)?.asked_for.take();
         let shown = self.resume(name, |attempt, now| {
+            if let Some(lease) = asked_for {
+                return attempt.answered(lease, reply, server, now);
+            }
             if replied {
                 attempt.decide_protocol(server);
             }

@@ -17,7 +17,7 @@ const COMMAND_TIMEOUT: Duration = Duration::from_millis(1800);
 pub(crate) struct Library {
     locker: Locker,
     protocol: Protocol,
-    /// Whether locks are handed off between threads, and processes notify each other of releases.
+    /// Whether processes notify each other of releases.
     notifications: bool,
     random: Random,
 }

@@ -26,8 +26,10 @@ pub(super) struct Client {
     pub(super) releasing: Option<Releasing>,
     /// The renewal of the lease, if it has begun.
     pub(super) renewing: Option<Renewing>,
-    /// How often a lease was renewed.
+    /// How often a lease was renewed, or asked for by another client.
     pub(super) renewals: u64,
+    /// The lease of the command that another client has sent for it.
+    pub(super) asked_for: Option<Lease>,
     /// What its connection watches.
     pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
@@ -54,6 +56,7 @@ impl Client {
             releasing: None,
             renewing: None,
             renewals: 0,
+            asked_for: None,
             watching: Watching::default(),
             sent: None,
             before: None,
