@@ -8,7 +8,7 @@ use crate::protocol::GiveUp;
 use crate::value::{Expiry, LockState};
 
 /// How often a thread looks whether another process has taken the lock that it leaves to others.
-const GLANCE: Duration = Duration::from_micros(500);
+const GLANCE: Duration = Duration::from_millis(2);
 /// How long another process may at most have it then, again and again, before it is asked for. The time is random: processes that are
 /// served and then wait for as long as each other would poll at the same moments for ever, and but one of them would find the lock free.
 const LEFT_ALONE: Duration = Duration::from_millis(25);

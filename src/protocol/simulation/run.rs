@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Observation, Params};
+use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::renew::{Renewal, Renewed, Renewing};
@@ -68,6 +68,8 @@ struct Client {
     watching: Watching,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
+    /// The lease of the command that another client has sent for it.
+    asked_for: Option<Lease>,
 }
 
 #[derive(Debug)]
@@ -100,6 +102,7 @@ impl Run {
             renewing: None,
             watching: Watching::default(),
             observation: None,
+            asked_for: None,
         });
         Self {
             conditions,
@@ -206,20 +209,35 @@ impl Run {
         let other = usize::from(choice / 6) % 3;
         let observation = self.clients[other].observation.clone().filter(|_| one_in(6, choice));
         let nonce = self.fresh_nonce();
+        let options = self.options(n);
         let client = &mut self.clients[n];
-        let options = LockOptions::expiring_after(client.expiration).protocol(client.protocol).wait_forever();
-        let params = Params {
-            options: options.takeover_margin(Duration::from_millis(self.conditions.margin)),
-            deadline: None,
-            unreachable_timeout: Duration::from_secs(5),
-            nonce,
-        };
+        let params = Params { options, deadline: None, unreachable_timeout: Duration::from_secs(5), nonce };
         let (attempt, action) = match observation {
             Some(observation) => Acquiring::behind(params, observation, now),
             None => Acquiring::start(params, now),
         };
         client.attempt = Some(attempt);
         self.act(n, Some(action));
+    }
+
+    fn options(&self, n: usize) -> LockOptions {
+        let Client { expiration, protocol, .. } = self.clients[n];
+        let options = LockOptions::expiring_after(expiration).protocol(protocol).wait_forever();
+        options.takeover_margin(Duration::from_millis(self.conditions.margin))
+    }
+
+    /// A client that deletes the key asks for one that sleeps, whose command is on its way for as long as it may be here.
+    fn ask_for_another(&mut self, n: usize) {
+        let asleep = |client: &Client| {
+            let attempt = client.attempt.as_ref().filter(|attempt| !attempt.is_in_doubt());
+            matches!(client.doing, Doing::Asleep) && attempt.is_some()
+        };
+        let Some(other) = (0..3).find(|other| *other != n && asleep(&self.clients[*other])) else { return };
+        let (nonce, now) = (self.fresh_nonce(), self.now(n));
+        let (lease, request) = first_command(&self.options(other), nonce, now);
+        self.note(other, format_args!("is asked for by client {n}: {request:?}"));
+        self.clients[other].asked_for = Some(lease);
+        self.clients[other].doing = self.sent(request);
     }
 
     /// The holder replaces its lease by one of any client's expiration.
@@ -241,6 +259,10 @@ impl Run {
         } else if let Some((renewing, _)) = &mut client.renewing {
             let step = renewing.reply(&reply, now);
             self.act_on_renewal(n, step);
+        } else if let (Some(attempt), Some(lease)) = (&mut client.attempt, client.asked_for.take()) {
+            let action = attempt.answered(lease, reply, client.server, now);
+            client.holds_by = attempt.protocol();
+            self.act(n, Some(action));
         } else if let Some(attempt) = &mut client.attempt {
             if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
                 attempt.decide_protocol(client.server);
@@ -268,7 +290,12 @@ impl Run {
     fn act_on_release(&mut self, n: usize, step: Step<Release>) {
         self.note(n, format_args!("{step:?}"));
         match step {
-            Step::Send(request) => self.clients[n].doing = self.sent(request),
+            Step::Send(request) => {
+                if request.command.deletes() {
+                    self.ask_for_another(n);
+                }
+                self.clients[n].doing = self.sent(request);
+            }
             Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
         }
     }
