@@ -10,8 +10,6 @@ use crate::{Failure, root};
 
 /// The candidates that others are compared with.
 pub(crate) const OURS: &str = "ours";
-pub(crate) const NO_SPIN: &str = "ours-no-spin";
-pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 pub(crate) const RAW: &str = "raw";
 pub(crate) const ECHO: &str = "echo";
 pub(crate) const GEM: &str = "gem";

@@ -6,7 +6,6 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::candidates::{NO_PIPELINING, NO_SPIN};
 use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7};
 
 /// One way to use the crate.
@@ -27,6 +26,9 @@ pub(crate) struct Variant {
 
 /// The variant with a pool of one connection.
 pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
+/// Those that others are compared with.
+pub(crate) const NO_SPIN: &str = "ours-no-spin";
+pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[

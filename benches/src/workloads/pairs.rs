@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::busy::BusyLoops;
-use crate::candidates::{Candidate, NO_PIPELINING, NO_SPIN, RAW};
+use crate::candidates::{Candidate, RAW};
 use crate::format::{cell, plain, rounds};
+use crate::locks::{NO_PIPELINING, NO_SPIN};
 use crate::moment::as_f64;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
