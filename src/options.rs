@@ -195,7 +195,8 @@ impl LockOptions {
     /// Returns the options with another limit for keeping a key from clients that poll, such as the gem. When the lock has passed among the
     /// threads of this process for that long, without a moment in which none of them had it or waited for it, a release gives other
     /// processes a chance: the next thread of this process waits one poll interval before it asks. 1 s unless set; [`Duration::MAX`] is
-    /// never. Costs at most a tenth of the throughput of a key that is never idle, and nothing elsewhere. Has no effect with
+    /// never. Costs a tenth of the throughput of a key that is never idle, up to a third where several such clients contend
+    /// for it, and nothing elsewhere. Has no effect with
     /// [`notify_waiters`](Self::notify_waiters), where processes take turns. The gem has no such option.
     pub const fn yield_to_pollers_every(self, time: Duration) -> Self {
         Self { yields_every: time, ..self }

@@ -1,9 +1,9 @@
 //! Releasing, and who learns of it: the next queued thread of this process, or the next process that waits.
 
-use super::call::Call;
-use super::{Answer, Engine};
 use std::time::Duration;
 
+use super::call::Call;
+use super::{Answer, Engine};
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
 use crate::key::Key;

@@ -184,12 +184,18 @@ impl Acquiring {
     /// Goes on after a sleep. The key is probably still held, so GET is enough; a takeover begins with it as well.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
         self.begin_round();
-        match &self.yields {
-            Some(yielding) if yielding.leaves(now.uptime) => self.read(),
-            Some(_) if !self.is_in_doubt() => self.set(now),
-            _ if self.params.expires() => self.read(),
-            _ => self.set(now),
+        if let Some(yielding) = self.yields.take_if(|_| !self.unresolved.in_doubt) {
+            if yielding.leaves(now.uptime) {
+                self.yields = Some(yielding);
+                return self.read();
+            }
+            // Once more after its time; from then on it polls as any other.
+            if !yielding.is_over(now.uptime) {
+                self.yields = Some(yielding);
+            }
+            return self.set(now);
         }
+        if self.params.expires() { self.read() } else { self.set(now) }
     }
 
     /// Goes on at the hint that the lock was released.

@@ -30,6 +30,11 @@ impl Yielding {
         self.taken_at.is_none() && now < self.until
     }
 
+    /// Whether the thread goes on as one that does not yield.
+    pub(super) fn is_over(&self, now: Uptime) -> bool {
+        self.taken_at.is_none_or(|since| now >= since.after(LEFT_ALONE).after(INSISTS))
+    }
+
     /// Limits a pause. `random` is any number.
     fn limit(&self, pause: Duration, now: Uptime, random: u64) -> Duration {
         let Some(taken_at) = self.taken_at else {
