@@ -225,6 +225,9 @@ impl Acquiring {
 
     /// Goes on at the hint that the lock was released for other processes: it is theirs until then.
     pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
+        if now.uptime >= until {
+            return self.freed(now);
+        }
         self.idle_pauses = 0;
         self.seen = None;
         self.yields = Some(Yielding { until, taken_at: None });

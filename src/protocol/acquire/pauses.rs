@@ -113,6 +113,20 @@ mod tests {
     use crate::protocol::acquire::Params;
 
     #[test]
+    fn a_thread_that_wakes_after_the_time_for_others_asks_at_once() {
+        let hour = Duration::from_secs(3600);
+        let params = Params {
+            options: LockOptions::expiring_after(hour).poll_interval(hour),
+            deadline: None,
+            unreachable_timeout: hour,
+            nonce: Identity::new().next_nonce(),
+        };
+        let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
+        let (_, action) = Acquiring::begin_yielding(params, now.uptime, now);
+        assert!(matches!(action, Action::Send(_)), "{action:?}");
+    }
+
+    #[test]
     fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
         const LEASE: Duration = Duration::from_millis(100);
         let hour = Duration::from_secs(3600);
