@@ -10,7 +10,6 @@ mod errors;
 mod inspection;
 mod limits;
 mod loss_account;
-mod notification;
 mod pipelining;
 mod pooled;
 #[cfg(test)]
@@ -24,6 +23,8 @@ use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
+pub(crate) use connections::Heard;
+use connections::NEEDED_TO_PUBLISH;
 pub use connections::{Connection, LockConnection, Manager, Role};
 pub(crate) use errors::Failure;
 pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
@@ -70,19 +71,20 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Returns the version that the server reported on the connection opened last.
     fn server_version(&self) -> Option<Version>;
 
-    /// Whether it can open a connection that waits for notifications. The two methods that follow are called only if it can.
+    /// Whether it can open a connection that listens.
     fn can_listen(&self) -> bool {
         false
     }
 
-    /// Leaves a notification in a list, for a process that waits there. Sends nothing to a server before 2.0, which has no BLPOP.
-    fn send_notification(&self, _list: &[u8], _limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Subscribes to a channel, and gives `heard` what is published there, until that returns `false` or the connection fails. Called only
+    /// if it can listen.
+    fn listen(&self, _channel: &[u8], _heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
         unreachable!("a lock on a backend that cannot listen has no notifications")
     }
 
-    /// Opens a connection that is used for nothing but waiting for notifications.
-    fn listen(&self) -> Result<Box<dyn Listener>, Failure> {
-        unreachable!("a lock on a backend that cannot listen has no notifications")
+    /// Whether the server has channels: from Redis 2.0 on, and if it did not report its version.
+    fn has_channels(&self) -> bool {
+        self.server_version().is_none_or(|version| version >= NEEDED_TO_PUBLISH)
     }
 
     /// How long one command may take.
@@ -105,10 +107,4 @@ pub(crate) trait WatchedConnection: fmt::Debug {
 
     /// Stops watching, and returns the connection to its pool.
     fn unwatch(self: Box<Self>, limits: &Limits<'_>);
-}
-
-/// A connection that waits for notifications.
-pub(crate) trait Listener: Send + fmt::Debug {
-    /// Waits for some seconds; returns the first of the lists that had a notification, which is removed.
-    fn next_notification(&mut self, lists: &[&[u8]]) -> Result<Option<Vec<u8>>, Failure>;
 }

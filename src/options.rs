@@ -17,6 +17,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 /// For how long the lock passes among the threads of a process, unless set, before other processes get a chance.
 const DEFAULT_YIELD: Duration = Duration::from_secs(1);
 
+/// For how long the lock passes among the threads of a process, unless set, before it is the turn of another that waits for notifications.
+const DEFAULT_SLICE: Duration = Duration::from_millis(10);
+
 /// How long a waiter sleeps between two looks unless set: 0.1 s, as in the gem.
 pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -49,6 +52,7 @@ pub struct LockOptions {
     pub(crate) notifies: bool,
     /// After how long the lock is left to other processes for a poll interval.
     pub(crate) yields_every: Duration,
+    pub(crate) time_slice: Duration,
 }
 
 /// By which commands a lock is taken over and released. All write the same values and honour each other's, and the
@@ -150,6 +154,7 @@ impl LockOptions {
             protocol: Protocol::Classic,
             notifies: false,
             yields_every: DEFAULT_YIELD,
+            time_slice: DEFAULT_SLICE,
         }
     }
 
@@ -196,20 +201,28 @@ impl LockOptions {
     /// threads of this process for that long, without a moment in which none of them had it or waited for it, a release gives other
     /// processes a chance: the next thread of this process waits one poll interval before it asks. 1 s unless set; [`Duration::MAX`] is
     /// never. Costs a tenth of the throughput of a key that is never idle, up to a third where several such clients contend
-    /// for it, and nothing elsewhere. Has no effect with
-    /// [`notify_waiters`](Self::notify_waiters), where processes take turns. The gem has no such option.
+    /// for it, and nothing elsewhere. With [`notify_waiters`](Self::notify_waiters) the time is the mean over all processes that take turns.
+    /// The gem has no such option.
     pub const fn yield_to_pollers_every(self, time: Duration) -> Self {
         Self { yields_every: time, ..self }
     }
 
-    /// Returns the options with release notifications: a release leaves an entry in the wake channel of the key, the list
-    /// `KEY:setnx-lock:wake-up`, for two seconds at most, and a waiting process takes it with BLPOP on one connection of its own for all
-    /// its keys. So the process that has waited longest tries at once. For servers from Redis 2.0 on; older ones are polled only.
+    /// Returns the options with release notifications: a process that waits enters its channel in the key's waiting list
+    /// `KEY:setnx-lock:waiters`, and a release takes the first from there and publishes the key on it, so that the process that has
+    /// waited longest tries at once. Where no process waits, a release sends one command more, LPOP, in the trip of its DEL. One connection
+    /// of the locker listens for all keys. For servers from Redis 2.0 on; older ones are polled only.
     ///
-    /// A lost notification costs a poll interval. Gems, and locks without this option, leave none. Needs a locker that can
+    /// A lost notification costs a poll interval. Gems, and locks without this option, send none. Needs a locker that can
     /// open a connection: any but one made by [`Locker::with_pool`](crate::Locker::with_pool). The gem has no such option.
     pub const fn notify_waiters(self) -> Self {
         Self { notifies: true, ..self }
+    }
+
+    /// Returns the options with another time slice: for how long the lock passes among the threads of this process, with
+    /// [`notify_waiters`](Self::notify_waiters), before it is the turn of another process that waits. 10 ms unless set; zero is a turn for
+    /// each holder. The gem has no such option.
+    pub const fn time_slice(self, time: Duration) -> Self {
+        Self { time_slice: time, ..self }
     }
 
     /// Returns the options with the gem's takeover, which is a bug that some fleets may rely on: an expiring lock takes
@@ -265,6 +278,12 @@ impl LockOptions {
     #[must_use]
     pub const fn get_yield_to_pollers_every(&self) -> Duration {
         self.yields_every
+    }
+
+    /// Returns for how long the lock passes among the threads of a process while others wait for their turn.
+    #[must_use]
+    pub const fn get_time_slice(&self) -> Duration {
+        self.time_slice
     }
 
     /// Returns whether a release notifies waiters of other processes.

@@ -28,6 +28,7 @@ mod scenarios;
 mod simulated;
 #[cfg(test)]
 mod simulation;
+pub(crate) mod waiting_list;
 mod watched_change;
 
 use std::time::Duration;
@@ -35,8 +36,10 @@ use std::time::Duration;
 use crate::clock::Now;
 use crate::options::Protocol;
 use lease::{End, GUARD, Lease};
+use waiting_list::Waiting;
 
-/// A command on the lock's key. Locking sends no others; Classic sends the first four.
+/// A command on the lock's key, or on its waiting list. Locking sends no others; the rules of Classic send the first four, and no rules
+/// the last.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
@@ -48,6 +51,7 @@ pub(crate) enum Command {
     WatchGet,
     /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
     Exec(Change),
+    Waiting(Waiting),
 }
 
 /// What is written into the key.
@@ -87,6 +91,7 @@ impl Command {
             Command::Del => "DEL",
             Command::WatchGet => "WATCH",
             Command::Exec(_) => "EXEC",
+            Command::Waiting(waiting) => waiting.name(),
         }
     }
 
@@ -97,7 +102,7 @@ impl Command {
 
     /// Whether it leaves the key as it is.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Command::Get | Command::WatchGet)
+        matches!(self, Command::Get | Command::WatchGet | Command::Waiting(_))
     }
 }
 

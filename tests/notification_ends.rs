@@ -1,4 +1,4 @@
-//! The end of notifications and listeners: an unused notification expires or goes on to another process, and no listener is left behind.
+//! The end of notifications and listeners: an unused notification goes on to another process, and no entry and no listener is left behind.
 
 use std::thread;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use setnx_lock::{CancelToken, Error, Lock, Locker, Manager};
 use crate::servers::Proxy;
 use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
-    NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
+    NOTIFIED, Waiter, Worker, connection, elsewhere, keys, list_of, until, until_listening, until_waiting,
 };
 use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
@@ -19,52 +19,53 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "notification_ends",
         tests![
-            releases_without_waiters_leave_one_notification_that_expires,
-            a_releaser_that_is_killed_leaves_no_list_without_a_ttl,
+            releases_without_waiters_leave_nothing,
+            a_process_that_is_killed_is_passed_over_and_its_list_expires,
             a_notification_for_a_process_without_waiters_goes_on_to_another,
             a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another,
+            a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment,
             a_locker_that_is_dropped_stops_listening,
             a_locker_that_is_shut_down_ends_its_waits_and_stops_listening,
         ],
     )
 }
 
-fn releases_without_waiters_leave_one_notification_that_expires() -> Outcome {
+fn releases_without_waiters_leave_nothing() -> Outcome {
     let server = RedisServer::start()?;
     let lock = elsewhere(&server, "k", NOTIFIED)?;
-    let mut connection = connection(&server);
-    for _ in 0..50 {
+    for _ in 0..3 {
         drop(lock.lock()?);
-        let (length, ttl): (u32, i64) = redis::pipe()
-            .atomic()
-            .llen("k:setnx-lock:wake-up")
-            .pttl("k:setnx-lock:wake-up")
-            .query(&mut connection)?;
-        assert!(
-            (length == 1 && (1..=2000).contains(&ttl)) || length == 0,
-            "{length} notifications, TTL {ttl} ms"
-        );
+        assert_eq!(keys(&server, "*"), [""; 0]);
     }
-    until("no key is left", || keys(&server, "*").is_empty());
     Ok(())
 }
 
-fn a_releaser_that_is_killed_leaves_no_list_without_a_ttl() -> Outcome {
+fn a_process_that_is_killed_is_passed_over_and_its_list_expires() -> Outcome {
     let server = RedisServer::start()?;
     let mut connection = connection(&server);
-    for n in 0..15_u64 {
-        let key = format!("k{n}");
-        let mut worker = Worker::performing(&["churn", &server.url(), &key])?;
-        assert_eq!(worker.says()?, "ready");
-        until("a notification is sent", || {
-            connection.exists(format!("{key}:setnx-lock:wake-up")).unwrap_or(false)
-        });
-        thread::sleep(Duration::from_micros(n * 371));
-        worker.kill();
-        let ttl: i64 = connection.pttl(format!("{key}:setnx-lock:wake-up"))?;
-        assert_ne!(ttl, -1, "the list has no TTL");
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let mut workers = Vec::new();
+    for n in 1..=3 {
+        workers.push(Worker::performing(&["wait", &server.url(), "k"])?);
+        until_waiting(&server, "k", n);
     }
-    until("no notification is left", || keys(&server, "*:setnx-lock:wake-up").is_empty());
+    until("the list has a time to live", || {
+        let left: i64 = connection.ttl(list_of("k")).unwrap();
+        (1..=600).contains(&left)
+    });
+    let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 4);
+    for worker in &mut workers {
+        worker.kill();
+    }
+    until_listening(&server, 1);
+    let monitor = Monitor::on(&server)?;
+    drop(held);
+    drop(waiter.came()?);
+    let commands = monitor.recorded(&server)?;
+    let published = names(&commands).iter().filter(|name| **name == "PUBLISH").count();
+    assert_eq!(published, 4, "three that no client received, and one: {commands:?}");
+    assert_eq!(keys(&server, "*"), [""; 0]);
     Ok(())
 }
 
@@ -93,19 +94,49 @@ fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome 
         let mut connection = connection(&server);
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
         let (first_waiter, give_up) = wait(&server)?;
-        until_listening(&server, 1);
-        let first = listeners(&mut connection);
+        until_waiting(&server, "k", 1);
+        let first: Vec<String> = connection.lrange(list_of("k"), 0, -1)?;
         let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-        until("the other locker listens", || listeners(&mut connection).iter().any(|id| !first.contains(id)));
+        until_waiting(&server, "k", 2);
         give_up();
         let outcome = first_waiter.came();
         assert!(
             matches!(outcome, Err(Error::Timeout { .. } | Error::Cancelled { .. } | Error::ShutDown { .. })),
             "{outcome:?}"
         );
-        // Its BLPOP is open for up to five seconds, and came before that of the other locker.
+        until_waiting(&server, "k", 1);
+        // As if it had been notified just before it left: it still listens.
+        let _: i64 = connection.lpush(list_of("k"), first)?;
+        let monitor = Monitor::on(&server)?;
         drop(held);
-        assert_eq!(waiter.came()?.attempts(), 2);
+        assert!(waiter.came()?.attempts() <= 3);
+        let commands = monitor.recorded(&server)?;
+        let published = names(&commands).iter().filter(|name| **name == "PUBLISH").count();
+        assert_eq!(published, 2, "one to each: {commands:?}");
+    }
+    Ok(())
+}
+
+/// Several threads of a process wait, all of them are cancelled as another process releases the lock, and a thread of a third waits on.
+fn a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment() -> Outcome {
+    let server = RedisServer::start()?;
+    for n in 0..40_u64 {
+        let key = format!("k{n}");
+        let held = elsewhere(&server, &key, NOTIFIED)?.lock()?;
+        let cancel_token = CancelToken::new();
+        let lock = elsewhere(&server, &key, NOTIFIED)?.cancelled_by(&cancel_token);
+        let cancelled = [(); 3].map(|()| Waiter::of(&lock));
+        until_waiting(&server, &key, 1);
+        let waiter = Waiter::of(&elsewhere(&server, &key, NOTIFIED)?);
+        until_waiting(&server, &key, 2);
+        let release = thread::spawn(move || drop(held));
+        thread::sleep(Duration::from_micros(n * 17));
+        cancel_token.cancel();
+        release.join().unwrap();
+        for waiter in cancelled {
+            drop(waiter.came());
+        }
+        drop(waiter.came()?);
     }
     Ok(())
 }
@@ -128,15 +159,15 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
     let last_attempt = proxy.hold("GET", 2);
     let locker = sending_through(&proxy, &server).unwrap();
     let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(1500)))?);
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-    until_listening(&server, 2);
+    until_waiting(&server, "k", 2);
     last_attempt.reached();
     let mut monitor = Monitor::on(&server)?;
     drop(held);
-    monitor.wait_for("the notification", |words| words[0] == "RPUSH");
-    // The locker that received the notification has passed it on to its thread once it listens again.
-    monitor.wait_for_a_listener("k");
+    monitor.wait_for("the notification", |words| words[0] == "PUBLISH");
+    // Time for it to come to the thread. If it is not enough, the notification comes to a process without waiters.
+    thread::sleep(millis(100));
     let third = elsewhere(&server, "k", expiring())?.try_lock()?;
     last_attempt.go_on();
     assert_eq!(third.is_some(), gives_up.came().is_err(), "either of them holds the lock");
@@ -152,7 +183,7 @@ fn a_locker_that_is_dropped_stops_listening() -> Outcome {
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let lock = elsewhere(&server, "k", NOTIFIED.timeout(millis(1500)))?;
     let waiter = Waiter::of(&lock);
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     assert!(waiter.came().is_err());
     drop(lock);
     until_listening(&server, 0);
@@ -166,7 +197,7 @@ fn a_locker_that_is_shut_down_ends_its_waits_and_stops_listening() -> Outcome {
     let locker = opened(&server.url())?;
     let lock = Lock::new(&locker, "k", NOTIFIED)?;
     let waiters = [(); 3].map(|()| Waiter::of(&lock));
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     locker.shut_down();
     for waiter in waiters {
         assert!(matches!(waiter.came(), Err(Error::ShutDown { .. })));
@@ -175,6 +206,6 @@ fn a_locker_that_is_shut_down_ends_its_waits_and_stops_listening() -> Outcome {
     let monitor = Monitor::on(&server)?;
     drop(held);
     assert!(matches!(lock.lock(), Err(Error::ShutDown { .. })));
-    assert!(!names(&monitor.recorded(&server)?).contains(&"BLPOP"));
+    assert!(!names(&monitor.recorded(&server)?).contains(&"SUBSCRIBE"));
     Ok(())
 }

@@ -8,9 +8,9 @@ use setnx_lock::{Lock, LockOptions, Locker};
 
 use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
-    NOTIFIED, Reasons, Waiter, Worker, connection, elsewhere, keys, listeners, until, until_listening,
+    NOTIFIED, Reasons, Waiter, Worker, connection, elsewhere, list_of, listeners, until, until_listening,
+    until_waiting,
 };
-use crate::support::raw::Wire;
 use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -19,15 +19,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         "notification_faults",
         tests![
             a_listener_whose_connection_is_cut_reconnects_and_reports_it_once,
-            a_listener_that_is_unblocked_with_an_error_listens_again,
             a_server_that_is_restarted,
+            a_list_that_is_lost_is_made_anew_when_its_process_listens_again,
             a_server_that_freezes_and_thaws,
-            a_lost_notification_delays_no_later_waiter,
+            a_lost_notification_costs_a_poll_interval_and_delays_no_later_waiter,
+            a_poll_enters_a_list_that_was_removed,
             a_user_without_the_right_to_listen_polls,
             a_user_without_the_right_to_notify_releases_all_the_same,
-            a_user_without_the_right_to_notify_acquires_a_free_lock_at_once,
-            a_user_without_transactions_leaves_no_list_without_a_ttl,
-            a_wake_channel_that_is_not_a_list,
+            a_user_without_the_right_to_enter_a_list_polls,
+            a_waiting_list_that_is_not_a_list,
             a_waiter_that_is_stopped_or_killed_blocks_no_other,
         ],
     )
@@ -57,6 +57,7 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
         until("it is reported", || !reasons.reported().is_empty());
     }
     until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     assert!(waiter.still_waits());
     drop(held);
     let held = waiter.came()?;
@@ -75,37 +76,35 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
     Ok(())
 }
 
-fn a_listener_that_is_unblocked_with_an_error_listens_again() -> Outcome {
-    let server = RedisServer::start()?;
-    let reasons = Reasons::default();
-    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&reasons.of(&server.url(), "k", NOTIFIED)?);
-    until_listening(&server, 1);
-    let mut connection = connection(&server);
-    // As a server does when it becomes a replica.
-    let id = listeners(&mut connection).remove(0);
-    let _: i64 = redis::cmd("CLIENT").arg(&["UNBLOCK", &id, "ERROR"]).query(&mut connection)?;
-    until("it is reported", || reasons.reported().len() == 1);
-    assert!(reasons.reported()[0].contains("UNBLOCKED"), "{:?}", reasons.reported());
-    until_listening(&server, 1);
-    drop(held);
-    drop(waiter.came()?);
-    Ok(())
-}
-
 fn a_server_that_is_restarted() -> Outcome {
     let mut server = RedisServer::start()?;
     let reasons = Reasons::default();
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&reasons.of(&server.url(), "k", NOTIFIED)?);
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     server.restart()?;
-    until_listening(&server, 1);
+    // The key went with the server, which the waiter sees when it listens again.
+    let held_anew = waiter.came()?;
     assert_eq!(reasons.reported().len(), 1, "{:?}", reasons.reported());
-    // The key went with the server.
-    drop(elsewhere(&server, "k", NOTIFIED)?.lock()?);
+    let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    drop(held_anew);
     drop(waiter.came()?);
     drop(held);
+    Ok(())
+}
+
+/// Only the list is lost: it expired while the process was stopped, say.
+fn a_list_that_is_lost_is_made_anew_when_its_process_listens_again() -> Outcome {
+    let server = RedisServer::start()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    let _: i64 = connection(&server).del(list_of("k"))?;
+    cut_listeners(&server);
+    until_waiting(&server, "k", 1);
+    drop(held);
+    drop(waiter.came()?);
     Ok(())
 }
 
@@ -119,42 +118,54 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
     let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&waiting);
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     server.freeze();
     let reported = std::panic::catch_unwind(|| until("it is reported", || !reasons.reported().is_empty()));
     server.thaw();
     assert!(reported.is_ok() && reasons.reported().len() == 1, "{:?}", reasons.reported());
-    until_listening(&server, 1);
+    until_waiting(&server, "k", 1);
     drop(held);
     drop(waiter.came()?);
     Ok(())
 }
 
-fn a_lost_notification_delays_no_later_waiter() -> Outcome {
-    let mut server = RedisServer::start()?;
-    // Another client receives the notification first, and does not use it.
-    let mut other = Wire::to(&server.url());
-    other.send("BLPOP k:setnx-lock:wake-up 0");
-    until_listening(&server, 1);
-    let held = elsewhere(&server, "k", expiring())?.lock()?;
+fn a_lost_notification_costs_a_poll_interval_and_delays_no_later_waiter() -> Outcome {
+    let server = RedisServer::start()?;
     let locker = opened(&server.url())?;
-    let waiter = Waiter::of(&Lock::new(&locker, "k", POLLED)?);
-    until_listening(&server, 2);
-    drop(held);
-    let held = waiter.came()?;
-    until_listening(&server, 2);
-    drop(held);
-    assert_eq!(other.answer(), "[k:setnx-lock:wake-up 1]");
-    server.restart()?;
-    until_listening(&server, 1);
-    drop(Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?).came()?);
+    for _ in 0..3 {
+        let held = elsewhere(&server, "k", expiring())?.lock()?;
+        let waiter = Waiter::of(&Lock::new(&locker, "k", POLLED)?);
+        until_waiting(&server, "k", 1);
+        // As a releaser that is killed after it has taken the entry.
+        let taken: String = connection(&server).lpop(list_of("k"), None)?;
+        assert!(taken.starts_with("setnx-lock:wake-up:"), "{taken}");
+        drop(held);
+        let held = waiter.came()?;
+        let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+        until_waiting(&server, "k", 1);
+        drop(held);
+        drop(waiter.came()?);
+    }
     Ok(())
 }
 
-/// Creates a user with all rights but this one, and returns its URL.
-fn url_without(server: &RedisServer, command: &str) -> Result<String, std::io::Error> {
-    let rules = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", command];
-    assert_eq!(server.say(&rules)?, "+OK");
+/// An entry that is gone is found missing by a poll, after some seconds.
+fn a_poll_enters_a_list_that_was_removed() -> Outcome {
+    let server = RedisServer::start()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&elsewhere(&server, "k", POLLED)?);
+    until_waiting(&server, "k", 1);
+    let _: i64 = connection(&server).del(list_of("k"))?;
+    until_waiting(&server, "k", 1);
+    drop(held);
+    drop(waiter.came()?);
+    Ok(())
+}
+
+/// Creates a user with all rights and channels but what these rules take away, and returns its URL.
+fn url_with(server: &RedisServer, rules: &[&str]) -> Result<String, std::io::Error> {
+    let all = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "allchannels"];
+    assert_eq!(server.say(&[&all, rules].concat())?, "+OK");
     Ok(format!("redis://limited:secret@127.0.0.1:{}/", server.port()))
 }
 
@@ -170,82 +181,79 @@ fn assert_few_opened(monitor: Monitor, server: &RedisServer) -> Outcome {
 }
 
 fn a_user_without_the_right_to_listen_polls() -> Outcome {
-    let server = RedisServer::start()?;
-    let reasons = Reasons::default();
-    let polls = reasons.of(&url_without(&server, "-blpop")?, "k", POLLED)?;
-    let monitor = Monitor::on(&server)?;
-    let other = elsewhere(&server, "k", NOTIFIED)?;
-    for _ in 0..ROUNDS {
-        let held = other.lock()?;
-        assert!(polls.try_lock_for(millis(5))?.is_none(), "it tries to listen, and sleeps");
-        let waiter = Waiter::of(&polls);
-        until("it is reported", || !reasons.reported().is_empty());
-        drop(held);
-        drop(waiter.came()?);
+    for (rule, words) in [("-subscribe", "subscribe"), ("resetchannels", "channel")] {
+        let server = RedisServer::start()?;
+        let reasons = Reasons::default();
+        let polls = reasons.of(&url_with(&server, &[rule])?, "k", POLLED)?;
+        let monitor = Monitor::on(&server)?;
+        let other = elsewhere(&server, "k", NOTIFIED)?;
+        for _ in 0..ROUNDS {
+            let held = other.lock()?;
+            assert!(polls.try_lock_for(millis(5))?.is_none(), "it tries to listen, and sleeps");
+            let waiter = Waiter::of(&polls);
+            until("it is reported", || !reasons.reported().is_empty());
+            drop(held);
+            drop(waiter.came()?);
+        }
+        let reported = reasons.reported();
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(reported[0].contains("NOPERM") && reported[0].contains(words), "{reported:?}");
+        assert!(reported[0].contains("SUBSCRIBE on the channels setnx-lock:wake-up:*"), "{reported:?}");
+        assert_few_opened(monitor, &server)?;
     }
-    let reported = reasons.reported();
-    assert_eq!(reported.len(), 1, "{reported:?}");
-    assert!(reported[0].contains("NOPERM") && reported[0].contains("blpop"), "{reported:?}");
-    assert_few_opened(monitor, &server)
+    Ok(())
 }
 
 fn a_user_without_the_right_to_notify_releases_all_the_same() -> Outcome {
+    for rule in ["-lpop", "-publish"] {
+        let server = RedisServer::start()?;
+        let reasons = Reasons::default();
+        let limited = reasons.of(&url_with(&server, &[rule])?, "k", POLLED)?;
+        let other = elsewhere(&server, "k", POLLED)?;
+        let monitor = Monitor::on(&server)?;
+        for _ in 0..ROUNDS {
+            let held = limited.lock()?;
+            let waiter = Waiter::of(&other);
+            // Its entry is what the release finds.
+            if reasons.reported().is_empty() {
+                until_waiting(&server, "k", 1);
+            }
+            drop(held);
+            drop(waiter.came()?);
+        }
+        let reported = reasons.reported();
+        assert_eq!(reported.len(), 1, "{reported:?}");
+        assert!(reported[0].contains("NOPERM") && reported[0].contains(&rule[1..]), "{reported:?}");
+        assert_few_opened(monitor, &server)?;
+    }
+    Ok(())
+}
+
+fn a_user_without_the_right_to_enter_a_list_polls() -> Outcome {
     let server = RedisServer::start()?;
     let reasons = Reasons::default();
-    let limited = reasons.of(&url_without(&server, "-rpush")?, "k", POLLED)?;
-    let other = elsewhere(&server, "k", POLLED)?;
-    let monitor = Monitor::on(&server)?;
+    let limited = reasons.of(&url_with(&server, &["-rpush"])?, "k", POLLED)?;
     for _ in 0..ROUNDS {
-        let held = limited.lock()?;
-        let waiter = Waiter::of(&other);
+        let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+        let waiter = Waiter::of(&limited);
+        until("it is reported", || !reasons.reported().is_empty());
         drop(held);
         drop(waiter.came()?);
+        drop(limited.lock()?);
     }
     let reported = reasons.reported();
     assert_eq!(reported.len(), 1, "{reported:?}");
     assert!(reported[0].contains("NOPERM") && reported[0].contains("rpush"), "{reported:?}");
-    assert_few_opened(monitor, &server)
-}
-
-fn a_user_without_the_right_to_notify_acquires_a_free_lock_at_once() -> Outcome {
-    let server = RedisServer::start()?;
-    let limited = Reasons::default().of(&url_without(&server, "-rpush")?, "k", NOTIFIED)?;
-    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let waiter = Waiter::of(&limited);
-    until_listening(&server, 1);
-    drop(held);
-    drop(waiter.came()?);
-    for _ in 0..3 {
-        drop(Waiter::of(&limited).came()?);
-    }
     Ok(())
 }
 
-fn a_user_without_transactions_leaves_no_list_without_a_ttl() -> Outcome {
-    let server = RedisServer::start()?;
-    let url = url_without(&server, "+multi")?;
-    let reasons = Reasons::default();
-    let lock = reasons.of(&url, "k", POLLED)?;
-    // The server accepts one transaction before it refuses them.
-    drop(lock.lock()?);
-    assert_eq!(keys(&server, "*"), ["k:setnx-lock:wake-up"]);
-    server.say(&["FLUSHALL"])?;
-    assert_eq!(server.say(&["ACL", "SETUSER", "limited", "-multi", "-expire"])?, "+OK");
-    for _ in 0..3 {
-        drop(lock.lock()?);
-    }
-    assert_eq!(reasons.reported().len(), 1, "{:?}", reasons.reported());
-    assert_eq!(keys(&server, "*"), [""; 0]);
-    Ok(())
-}
-
-fn a_wake_channel_that_is_not_a_list() -> Outcome {
+fn a_waiting_list_that_is_not_a_list() -> Outcome {
     let server = RedisServer::start()?;
     let reasons = Reasons::default();
     let mut connection = connection(&server);
     let [first, second] = [reasons.of(&server.url(), "k", POLLED)?, reasons.of(&server.url(), "k", POLLED)?];
     for _ in 0..3 {
-        let () = connection.set("k:setnx-lock:wake-up", "a string")?;
+        let () = connection.set(list_of("k"), "a string")?;
         let held = first.lock()?;
         let waiter = Waiter::of(&second);
         until("it is reported", || !reasons.reported().is_empty());
@@ -254,7 +262,7 @@ fn a_wake_channel_that_is_not_a_list() -> Outcome {
     }
     let reported = reasons.reported();
     assert!(reported.iter().all(|reason| reason.contains("WRONGTYPE")), "{reported:?}");
-    assert!(reported.len() <= 3, "once by each locker that listens, and by each that notifies: {reported:?}");
+    assert!(reported.len() <= 2, "once by each locker: {reported:?}");
     Ok(())
 }
 
@@ -263,9 +271,9 @@ fn a_waiter_that_is_stopped_or_killed_blocks_no_other() -> Outcome {
         let server = RedisServer::start()?;
         let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
         let mut worker = Worker::performing(&["wait", &server.url(), "k"])?;
-        until_listening(&server, 1);
+        until_waiting(&server, "k", 1);
         let waiter = Waiter::of(&elsewhere(&server, "k", POLLED)?);
-        until_listening(&server, 2);
+        until_waiting(&server, "k", 2);
         worker.signal(signal);
         drop(held);
         let held = waiter.came()?;

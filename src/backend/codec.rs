@@ -6,6 +6,7 @@ use redis::Value;
 
 use super::errors::{Refusal, TransportError};
 use crate::key::Key;
+use crate::protocol::waiting_list::{LIST_TTL, Waiting};
 use crate::protocol::{Change, Command, Entry, Reply};
 
 /// Packs a command and returns how many replies there will be.
@@ -31,12 +32,31 @@ pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
             };
             &[change, redis::cmd("EXEC")]
         }
+        Command::Waiting(waiting) => &waiting_parts(key, waiting),
     };
     let mut packed = Vec::new();
     for part in parts {
         part.write_packed_command(&mut packed);
     }
     (packed, parts.len())
+}
+
+fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
+    let list = [key, b":setnx-lock:waiters"].concat();
+    let cmd = |name: &str| with(redis::cmd(name), &list);
+    match waiting {
+        Waiting::Enter(channel) => vec![with(cmd("RPUSH"), channel)],
+        Waiting::EnterFirst(channel) => vec![with(cmd("LPUSH"), channel)],
+        Waiting::Next => vec![cmd("LPOP")],
+        Waiting::NextAfter(channel) => vec![with(cmd("RPUSH"), channel), cmd("LPOP")],
+        Waiting::Check { expires: false, .. } => vec![with(with(cmd("LRANGE"), 0), -1)],
+        Waiting::Check { expires: true, .. } => {
+            vec![with(with(cmd("LRANGE"), 0), -1), with(cmd("EXPIRE"), LIST_TTL)]
+        }
+        Waiting::Expire => vec![with(cmd("EXPIRE"), LIST_TTL)],
+        Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 0), channel)],
+        Waiting::Wake(channel) => vec![with(with(redis::cmd("PUBLISH"), channel), key)],
+    }
 }
 
 fn with(mut cmd: redis::Cmd, argument: impl redis::ToRedisArgs) -> redis::Cmd {
@@ -68,6 +88,9 @@ pub(super) fn read(
     if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
         return Err(unexpected(command, None));
     }
+    if let Command::Waiting(waiting) = command {
+        return waiting_reply(waiting, &replies).ok_or_else(|| unexpected(command, replies.first())).map(Ok);
+    }
     let last = replies.pop();
     if *command == Command::WatchGet && replies != [Value::Okay] {
         return Err(unexpected(command, replies.first()));
@@ -82,6 +105,23 @@ pub(super) fn read(
         (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::Nil)) => Reply::Bulk(None),
         (command, other) => return Err(unexpected(command, other.as_ref())),
     }))
+}
+
+fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
+    Some(match (waiting, replies) {
+        (Waiting::Next, [Value::Nil]) | (Waiting::NextAfter(_), [_, Value::Nil]) => Reply::Bulk(None),
+        (Waiting::Next, [Value::BulkString(channel)])
+        | (Waiting::NextAfter(_), [_, Value::BulkString(channel)]) => Reply::Bulk(Some(channel.clone())),
+        (Waiting::Check { channel, .. }, [Value::Array(channels), ..]) => {
+            let is_channel = |entry: &Value| matches!(entry, Value::BulkString(entry) if entry == channel);
+            Reply::Integer(channels.iter().any(is_channel).into())
+        }
+        (Waiting::Next | Waiting::NextAfter(_) | Waiting::Check { .. }, _) => return None,
+        // Redis 1.x says of a push that it is done.
+        (_, [Value::Okay]) => Reply::Integer(1),
+        (_, [Value::Int(n)]) => Reply::Integer(*n),
+        _ => return None,
+    })
 }
 
 /// The change is answered by QUEUED, and EXEC by the outcome: nil if the key was written, or a list of exactly as
@@ -148,6 +188,10 @@ mod tests {
         Entry { value: b"2".to_vec(), ttl }
     }
 
+    fn check(expires: bool) -> Command {
+        Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
+    }
+
     fn words(command: &Command) -> (String, usize) {
         let (packed, replies) = packed(&Key::from("k"), command);
         let text = String::from_utf8(packed).unwrap();
@@ -172,6 +216,19 @@ mod tests {
             (Command::Exec(Change::Set(entry(None))), "SET k 2 EXEC ", 2),
             (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 EXEC ", 2),
             (Command::Exec(Change::Del), "DEL k EXEC ", 2),
+            (Command::Waiting(Waiting::Enter(b"c".to_vec())), "RPUSH k:setnx-lock:waiters c ", 1),
+            (Command::Waiting(Waiting::EnterFirst(b"c".to_vec())), "LPUSH k:setnx-lock:waiters c ", 1),
+            (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
+            (
+                Command::Waiting(Waiting::NextAfter(b"c".to_vec())),
+                "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ",
+                2,
+            ),
+            (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
+            (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
+            (Command::Waiting(Waiting::Expire), "EXPIRE k:setnx-lock:waiters 600 ", 1),
+            (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 0 c ", 1),
+            (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         ];
         for (command, text, replies) in table {
             assert_eq!(words(&command), (text.to_owned(), replies));
@@ -187,6 +244,9 @@ mod tests {
         assert!(read(&Command::SetNx(entry(ttl)), vec![Value::Int(1)]).is_err());
         assert!(read(&Command::Del, vec![Value::Okay]).is_err());
         assert!(read(&Command::Get, vec![]).is_err());
+        assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
+        assert!(read(&Command::Waiting(Waiting::Wake(vec![])), vec![Value::Nil]).is_err());
+        assert!(read(&check(false), vec![Value::Int(1)]).is_err());
         assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
         assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil]).is_err());
         assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil, Value::Nil]).is_err());
@@ -195,11 +255,20 @@ mod tests {
 
     #[test]
     fn replies_are_read_as_the_rules_want_them() {
+        let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let ttl = Some(Duration::from_secs(2));
         let table = [
             (Command::GetSet(vec![]), vec![Value::Nil], Reply::Bulk(None)),
             (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
             (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
+            (Command::Waiting(Waiting::Next), vec![bulk("c")], Reply::Bulk(Some(b"c".to_vec()))),
+            (
+                Command::Waiting(Waiting::NextAfter(vec![])),
+                vec![Value::Int(1), Value::Nil],
+                Reply::Bulk(None),
+            ),
+            (check(false), vec![Value::Array(vec![bulk("b"), bulk("c")])], Reply::Integer(1)),
+            (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
             (
                 Command::WatchGet,
                 vec![Value::Okay, Value::BulkString(b"x".to_vec()), Value::Okay],

@@ -16,6 +16,7 @@ mod read_spin;
 mod server_info;
 mod socket;
 mod store;
+mod subscription;
 mod transport;
 
 use crate::sync;
@@ -29,3 +30,5 @@ pub(super) use opener::DEFAULT_COMMAND_TIMEOUT;
 pub(super) use pool::{Checkout, Pool};
 pub use server_info::Role;
 pub(super) use server_info::ServerInfo;
+pub(crate) use subscription::Heard;
+pub(super) use subscription::NEEDS as NEEDED_TO_PUBLISH;

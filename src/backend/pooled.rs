@@ -9,13 +9,12 @@ use super::codec;
 use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask};
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
-use super::notification::{self, BlpopListener};
 use super::pipelining::{
     Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcome, PackedNext, QueuedCommand,
     SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
-use super::{Answers, Backend, Listener, Next, WatchedConnection};
+use super::{Answers, Backend, Heard, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};
@@ -249,32 +248,11 @@ where
         self.pool.manager.is_some()
     }
 
-    fn send_notification(&self, list: &[u8], limits: &Limits<'_>) -> Result<(), Failure> {
-        let (mut connection, _) = self.pool.checkout(limits)?;
-        if connection.server_version().is_some_and(|version| version < notification::NEEDS) {
-            return Ok(());
-        }
-        let failure = match notification::send(&mut *connection, list, limits) {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(refusal)) => Failure::Refused(refusal),
-            Err(error) => Failure::Lost(error),
-        };
-        connection.invalidate();
-        Err(failure)
-    }
-
-    fn listen(&self) -> Result<Box<dyn Listener>, Failure> {
+    fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
         let Some(manager) = &self.pool.manager else {
             unreachable!("a pool of another manager does not listen")
         };
-        let [_, command_timeout] = manager.timeouts();
-        let manager = manager
-            .beside_the_pool()
-            .command_timeout(command_timeout.saturating_add(notification::EXTRA_TIMEOUT));
-        let began = clock::uptime();
-        let mut connection = manager.unconnected();
-        connection.connect().map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
-        Ok(Box::new(BlpopListener::on(connection)?))
+        manager.listen(channel, heard)
     }
 
     fn command_timeout(&self) -> Duration {

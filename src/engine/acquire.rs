@@ -12,9 +12,10 @@ use crate::error::{Contention, Error};
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Note, Params};
+use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
 use crate::protocol::lease::Lease;
-use crate::protocol::{GiveUp, Reply};
+use crate::protocol::waiting_list::Waiting;
+use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds::{self, HoldKind, HoldMark};
 use crate::value::LockState;
@@ -113,10 +114,11 @@ impl Wait<'_> {
         }
         let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
         let acquired = self.queued(&mut ticket, &stop);
-        // A notification that came as this thread gave up is for another process, if no other thread is queued here.
-        if self.options.notifies && ticket.and_then(Ticket::leave) == Some(Hint::Freed) {
-            let now = clock::uptime();
-            self.engine.send_notification(self.key, self.deadline.map_or(now, |deadline| deadline.min(now)));
+        if let Some(ticket) = ticket {
+            let hint = ticket.leave();
+            if self.options.notifies {
+                self.engine.notifications.left(self.key, hint == Some(Hint::Freed));
+            }
         }
         acquired
     }
@@ -144,10 +146,15 @@ impl Wait<'_> {
         let params = self.params();
         let answered = matches!(turn, Turn::Answered(_));
         let (attempt, action) = match turn {
-            Turn::Head(_, Some(Hint::Yielded(until))) => Acquiring::begin_yielding(params, until, now),
-            Turn::Head(None, _) => match self.notification_under_way() {
+            Turn::Head(_, Some(Hint::Yielded(until))) => {
+                Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
+            }
+            Turn::Head(None, hint) => match self.head_start().filter(|_| hint != Some(Hint::Freed)) {
                 None => Acquiring::start(params, now),
-                Some(since) => Acquiring::waiting(params, since, now),
+                Some(until) => {
+                    self.enter_only();
+                    Acquiring::begin_yielding(params, Yielding::to_one(until), now)
+                }
             },
             Turn::Head(Some(observation), _) => {
                 looked = observation.at;
@@ -193,7 +200,12 @@ impl Wait<'_> {
             self.engine.report(self.key, &mut attempt.notes);
             action = match action {
                 Action::Send(request) => {
-                    let reply = call.send(&request, now);
+                    let entering =
+                        if request.command == Command::Get { self.entering(ticket.as_ref()) } else { None };
+                    let reply = match entering {
+                        Some(waiting) => self.look(&mut call, waiting, now),
+                        None => call.send(&request, now),
+                    };
                     let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
                     if replied && attempt.protocol() == Protocol::Auto {
                         attempt.decide_protocol(self.engine.backend.server_version());
@@ -203,13 +215,16 @@ impl Wait<'_> {
                     answered = false;
                     attempt.reply(reply, now)
                 }
+                Action::Sleep(_)
+                    if !attempt.yields(now.uptime) && self.finds_free(&mut call, ticket.as_ref(), now) =>
+                {
+                    now = clock::now();
+                    attempt.freed(now)
+                }
                 Action::Sleep(time) => {
                     let Some(ticket) = ticket else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
-                    if self.options.notifies {
-                        self.engine.notifications.want(self.key, &self.engine.observer);
-                    }
                     let observation = Observation { seen: attempt.seen.clone(), at: looked };
                     let claimable = !attempt.is_in_doubt();
                     let parking = self.parking(Some(now.uptime.after(time)));
@@ -226,7 +241,9 @@ impl Wait<'_> {
                     }
                     match woken {
                         Woken::Hint(Hint::Freed) => attempt.freed(now),
-                        Woken::Hint(Hint::Yielded(until)) => attempt.yielding(until, now),
+                        Woken::Hint(Hint::Yielded(until)) => {
+                            attempt.yielding(Yielding::to_pollers(until), now)
+                        }
                         Woken::Answered(answer) => {
                             looked = now.uptime;
                             answered = true;
@@ -237,6 +254,9 @@ impl Wait<'_> {
                     }
                 }
                 Action::Held(lease) => {
+                    if self.options.notifies {
+                        self.engine.notifications.acquired(self.key);
+                    }
                     let observation = Observation::of(&lease, now);
                     let holder = match ticket.take() {
                         Some(ticket) => ticket.enter(observation),
@@ -302,8 +322,50 @@ impl Wait<'_> {
         self.engine.queue.notify(self.key, hint);
     }
 
-    fn notification_under_way(&self) -> Option<Uptime> {
-        self.options.notifies.then(|| self.engine.notifications.sent(self.key)).flatten()
+    /// Until when this thread leaves the lock to a process that was just notified.
+    fn head_start(&self) -> Option<Uptime> {
+        if self.options.notifies { self.engine.notifications.head_start(self.key) } else { None }
+    }
+
+    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
+    /// release would wake this one.
+    fn entering(&self, ticket: Option<&Ticket<Answer>>) -> Option<Waiting> {
+        if !self.options.notifies || ticket.is_none() {
+            return None;
+        }
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+    }
+
+    /// Enters this process in the waiting list, where it is not yet, and returns whether the key is absent then: the rules do not look before
+    /// each sleep.
+    fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
+        self.entering(ticket).is_some_and(|waiting| self.look(call, waiting, now) == Reply::Bulk(None))
+    }
+
+    /// Enters this process in the waiting list, and looks at the key.
+    fn look(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
+        let Engine { notifications, observer, .. } = self.engine;
+        loop {
+            let (reply, entered) = call.look(waiting.clone(), now);
+            if !notifications.entered(self.key, &waiting, entered, observer) {
+                return reply;
+            }
+            match notifications.enter(self.key) {
+                Some(again) => (waiting, now) = (again, clock::now()),
+                None => return reply,
+            }
+        }
+    }
+
+    /// Enters this process in the waiting list. The key is looked at during the head start of another.
+    fn enter_only(&self) {
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        if !queue.is_held(self.key) {
+            notifications.enter_only(self.key, observer);
+        }
     }
 
     fn params(&self) -> Params {

@@ -14,6 +14,7 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::lease::Lease;
+use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
 use crate::version::Version;
@@ -27,14 +28,22 @@ pub(super) struct Call<'a> {
     budget: Budget,
     stop: StopCheck<'a>,
     last_failure: Option<LastFailure>,
-    /// The holder that releases by this call, until it has asked for the head of its queue.
-    releasing: Option<&'a HolderTicket<Answer>>,
+    /// What goes behind the command that deletes the key, until that is sent.
+    behind: Option<Behind<'a>>,
     /// Whether the head of the queue has an answer from behind the last command that deletes the key.
     pub(super) has_answered: bool,
+    /// The reply to the command on the waiting list.
+    pub(super) taken: Option<Result<Reply, Failure>>,
     /// The connection that watches the key, and until when leaving it may take.
     watched: Option<(Box<dyn WatchedConnection>, Limits<'static>)>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<(&'static str, TransportError)>,
+}
+
+enum Behind<'a> {
+    /// The command of the head of this holder's queue.
+    Successor(&'a HolderTicket<Answer>),
+    Waiting(Waiting),
 }
 
 enum LastFailure {
@@ -60,8 +69,9 @@ impl<'a> Call<'a> {
             budget,
             stop,
             last_failure: None,
-            releasing: None,
+            behind: None,
             has_answered: false,
+            taken: None,
             watched: None,
             unanswered: None,
         }
@@ -75,7 +85,12 @@ impl<'a> Call<'a> {
 
     /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
     pub(super) fn releasing(self, holder: &'a HolderTicket<Answer>) -> Self {
-        Self { releasing: Some(holder), ..self }
+        Self { behind: Some(Behind::Successor(holder)), ..self }
+    }
+
+    /// Returns the call as one that also takes an entry from the key's waiting list, along with the command that deletes the key.
+    pub(super) fn taking(self, waiting: Waiting) -> Self {
+        Self { behind: Some(Behind::Waiting(waiting)), ..self }
     }
 
     /// Runs rules that neither sleep nor wait, until they end.
@@ -104,24 +119,61 @@ impl<'a> Call<'a> {
 
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
         let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
-        let limits = Limits {
-            report: Report(Some(&report)),
-            needs: self.needs(&request.command),
-            stop: self.stop,
-            pipelined: self.engine.pipelining,
-            ..Limits::within(self.budget, now)
-        };
-        if self.last_failure.is_some() && clock::uptime() >= limits.answered_by {
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        if self.is_too_late(&limits) {
             return Reply::Unsent;
         }
-        let successor = self.successor(&request.command, now);
-        let Answers { own, next } =
-            self.carry(request, successor.as_ref().map(|successor| &successor.next), &limits);
-        if request.command.deletes() {
+        let behind = self.behind.take_if(|_| request.command.deletes());
+        let successor = match &behind {
+            Some(Behind::Successor(holder)) => self.successor(holder, &request.command, now),
+            _ => None,
+        };
+        let taking = match behind {
+            Some(Behind::Waiting(waiting)) => Some(at_any_time(Command::Waiting(waiting))),
+            _ => None,
+        };
+        let next = successor.as_ref().map(|successor| &successor.next).or(taking.as_ref());
+        let Answers { own, next } = self.carry(request, next, &limits);
+        if taking.is_some() {
+            self.taken = next;
+        } else if request.command.deletes() {
             // An answer to an earlier command says nothing of what this one does.
             self.has_answered = successor.is_some_and(|successor| successor.end(next));
         }
         self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
+    }
+
+    /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
+    pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
+        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let request = Request::at_any_time(Command::Waiting(waiting));
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        if self.is_too_late(&limits) {
+            return (Reply::Unsent, None);
+        }
+        let get = at_any_time(Command::Get);
+        let (entered, looked) = match self.carry(&request, Some(&get), &limits) {
+            Answers { own, next: Some(looked) } => (Some(own), looked),
+            Answers { own, next: None } => (None, own),
+        };
+        (self.reply(looked, get.request.command.name(), true, limits.needs), entered)
+    }
+
+    fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>
+    where
+        'a: 'b,
+    {
+        Limits {
+            report,
+            needs: self.needs(command),
+            stop: self.stop,
+            pipelined: self.engine.pipelining,
+            ..Limits::within(self.budget, now)
+        }
+    }
+
+    fn is_too_late(&self, limits: &Limits<'_>) -> bool {
+        self.last_failure.is_some() && clock::uptime() >= limits.answered_by
     }
 
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
@@ -161,9 +213,8 @@ impl<'a> Call<'a> {
         (lease, self.reply(reply, command, false, self.protocol.on(None)))
     }
 
-    /// Claims the head of the queue, once, if the command deletes the key.
-    fn successor(&mut self, command: &Command, now: Now) -> Option<Successor> {
-        let holder = self.releasing.take_if(|_| command.deletes())?;
+    /// Claims the head of the queue for the trip of a command that deletes the key.
+    fn successor(&self, holder: &HolderTicket<Answer>, command: &Command, now: Now) -> Option<Successor> {
         Successor::claim(holder, command, &self.engine.identity, self.engine.backend.server_version(), now)
     }
 
@@ -247,4 +298,8 @@ impl<'a> Call<'a> {
             }
         }
     }
+}
+
+fn at_any_time(command: Command) -> Next {
+    Next { request: Request::at_any_time(command), needs: Protocol::Classic }
 }

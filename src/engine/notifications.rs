@@ -1,56 +1,65 @@
-//! Release notifications between processes: one thread of a locker waits for them, on one connection, for all keys that threads of this
-//! process wait for, and wakes the head of the key's queue. A failure here costs a waiter a poll interval and no more.
+//! Release notifications between processes. Each key has a waiting list on the server, with the channels of the processes that wait for
+//! it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that listens wakes the head of
+//! its queue for the key. A failure here costs a waiter a poll interval and no more.
 //!
-//! The thread is started when the first waiter asks for it, and ends when no thread has waited for a while. A key that is new to it
-//! interrupts its BLPOP by an entry in a list of the locker's own.
+//! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
+//! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
+//! before. A process that was notified owes it to the others to ask for the lock, and its own release notifies the next. If it does not
+//! want it any more, it notifies the next itself. `tests/models` searches for schedules in which this fails.
+//!
+//! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
+//! polls check the entry. That no client receives a message shows that its process is gone, and the next is notified at once.
+
+mod listener;
 
 use std::collections::HashMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fmt, mem, thread};
 
 use super::{Answer, SHORT_CONNECT_WAIT};
-use crate::backend::{Backend, Budget, Failure, Limits, Listener, RefusalKind};
+use crate::backend::{Backend, Budget, Failure, Limits, RefusalKind};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
+use crate::protocol::waiting_list::Waiting;
+use crate::protocol::{Command, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
+use crate::version::Version;
 
-/// How long a key is listened for after it was last waited for, so that a key in constant use is not added anew each time.
-const LINGER: Duration = Duration::from_secs(5);
-
-/// How long the thread pauses after it could not connect, at first and at most.
-const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-
-/// A BLPOP that ends sooner than this without a notification did not wait: one that finds nothing takes seconds.
-const AT_ONCE: Duration = Duration::from_millis(500);
-
-/// How long a server is left alone that has refused, or is too old.
+/// How long a server is left alone that has refused.
 const REFUSED: Duration = Duration::from_secs(60);
+
+/// How old what is known of an entry may be before a poll checks that it is still there.
+const CHECKED_EVERY: Duration = Duration::from_secs(5);
+
+/// How long a process leaves a key to one that it has notified, which may have to wait for a processor. It is lost time only where that one
+/// has had the lock and released it meanwhile, to nobody, since this process had not come back yet.
+const HEAD_START: Duration = Duration::from_millis(10);
+
+/// Before this version, a push removes a list that has a time to live.
+const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 
 /// The notifications of a locker.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
     queue: Arc<WaitQueue<Answer>>,
-    /// The list that interrupts the thread.
-    interrupt_list: Vec<u8>,
+    /// What this process listens on.
+    channel: Vec<u8>,
     state: Mutex<State>,
 }
 
 #[derive(Default)]
 struct State {
-    /// The keys that notifications are waited for, by their wake channels.
-    wanted: HashMap<Vec<u8>, Wanted>,
-    /// Whether there is a thread.
+    /// The keys that threads of this process wait for, or waited for lately.
+    keys: HashMap<Key, Waited>,
+    /// Whether there is a thread that listens, or tries to.
     running: bool,
-    /// Whether it has a connection.
+    /// Whether it is subscribed.
     listening: bool,
-    /// Whether keys were added that it does not listen for yet.
-    stale: bool,
-    /// Until when the thread does not listen, since the server refuses it.
+    /// Until when it does not listen, since the server refuses it.
     listening_paused_until: Option<Uptime>,
-    /// Until when no notifications are sent, for the same reason.
+    /// Until when no list is used and nothing is published, for the same reason.
     sending_paused_until: Option<Uptime>,
     /// What has been reported as not working, and has not worked since.
     reported: Reported,
@@ -59,227 +68,292 @@ struct State {
 #[derive(Default)]
 struct Reported {
     listening: bool,
-    /// And into which list.
-    sending: Option<Vec<u8>>,
+    /// And for which key.
+    sending: Option<Key>,
 }
 
-struct Wanted {
-    key: Key,
-    /// When it was last asked for.
+struct Waited {
+    /// When it was last waited for.
     at: Uptime,
-    /// When this process last sent a notification there, unless one has come since.
-    sent: Option<Uptime>,
+    entry: Entry,
+    /// When this process notified another that may not have asked yet.
+    notified_other: Option<Uptime>,
+}
+
+/// What is known of this process's channel in a waiting list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Entry {
+    None,
+    /// It is there, as far as is known since then; `None` is not checked on this connection yet.
+    Listed(Option<Uptime>),
+    /// This process was notified, and no thread of it has acquired the lock since, or has found it held.
+    Notified,
+}
+
+/// Who was notified of a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// The process that has waited longest, and is another.
+    ToOther,
+    /// No other process waits, or it is the turn of this one.
+    ToNone,
 }
 
 impl Notifications {
-    /// `random` names this locker's own list.
+    /// `random` names this locker's channel.
     pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Answer>>, random: u64) -> Self {
-        let interrupt_list = format!("setnx-lock:interrupt:{random:x}").into_bytes();
-        Self { backend, queue, interrupt_list, state: Mutex::default() }
+        let channel = format!("setnx-lock:wake-up:{random:x}").into_bytes();
+        Self { backend, queue, channel, state: Mutex::default() }
     }
 
-    /// Leaves a notification for a waiter of the key in any process. Returns whether there is one now.
-    pub(super) fn send(&self, key: &Key, budget: Budget, observer: &Observer) -> bool {
-        let list = wake_channel(key);
+    /// Returns what goes with a look at a key that is waited for; `None` if the process is listed there, or cannot be notified.
+    pub(super) fn enter(&self, key: &Key) -> Option<Waiting> {
+        let now = clock::uptime();
         let mut state = self.lock();
-        if state.sending_paused_until.is_some_and(|until| clock::uptime() < until) {
-            return false;
+        if !state.listening || !self.may_send(&state, now) {
+            return None;
         }
-        // Before it is there: it may come back at once.
-        if let Some(wanted) = state.wanted.get_mut(&list) {
-            wanted.sent = Some(clock::uptime());
-        }
-        drop(state);
-        let sent = self.backend.send_notification(&list, &Limits::within(budget, clock::now()));
-        let mut state = self.lock();
-        let Err(failure) = sent else {
-            if state.reported.sending.as_ref() == Some(&list) {
-                state.reported.sending = None;
-            }
-            return true;
+        let waited = state.keys.get_mut(key)?;
+        let channel = self.channel.clone();
+        let waiting = match waited.entry {
+            Entry::None => Waiting::Enter(channel),
+            // Another process was faster; the turn is still that of this one.
+            Entry::Notified => Waiting::EnterFirst(channel),
+            Entry::Listed(Some(checked)) if now.since(checked) < CHECKED_EVERY => return None,
+            Entry::Listed(_) => Waiting::Check { channel, expires: self.lists_expire() },
         };
-        // No thread is to wait for its effect.
-        if let Some(wanted) = state.wanted.get_mut(&list) {
-            wanted.sent = None;
-        }
-        if let Failure::Refused(refusal) = &failure
-            && !(refusal.passes_by_waiting()
-                || refusal.ends_blocking()
-                || refusal.kind() == RefusalKind::WrongType)
-        {
-            state.sending_paused_until = Some(clock::uptime().after(REFUSED));
-        }
-        let reported = state.reported.sending.is_some();
-        state.reported.sending.get_or_insert(list);
-        drop(state);
-        if !reported {
-            let reason =
-                format!("cannot send them, so waiters in other processes poll: {}", describe(&failure));
-            observer.notify(&Event::NotificationsUnavailable { reason: &reason });
-        }
-        false
+        // Before it is there: a notification may come at once.
+        waited.entry = Entry::Listed(Some(now));
+        Some(waiting)
     }
 
-    /// Returns when this process sent a notification for the key that another process may be acting upon, if this process would learn
-    /// of the next release. A thread that comes next waits its turn among the processes.
-    pub(super) fn sent(&self, key: &Key) -> Option<Uptime> {
+    /// Enters the list without a look.
+    pub(super) fn enter_only(&self, key: &Key, observer: &Observer) {
+        if let Some(waiting) = self.enter(key) {
+            let reply = self.send(key, waiting.clone(), &self.limits());
+            self.entered(key, &waiting, Some(reply), observer);
+        }
+    }
+
+    /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
+    pub(super) fn entered(
+        &self,
+        key: &Key,
+        waiting: &Waiting,
+        reply: Option<Result<Reply, Failure>>,
+        observer: &Observer,
+    ) -> bool {
+        let Some(reply) = reply else {
+            self.forget_entry(key);
+            return false;
+        };
+        match (waiting, reply) {
+            (Waiting::Check { .. }, Ok(Reply::Integer(0))) => {
+                self.forget_entry(key);
+                true
+            }
+            (Waiting::Enter(_) | Waiting::EnterFirst(_), Ok(Reply::Integer(1))) => {
+                if self.lists_expire() {
+                    // A new list. If that fails, the list stays until the next release.
+                    let _ = self.send(key, Waiting::Expire, &self.limits());
+                }
+                false
+            }
+            (_, Ok(_)) => {
+                self.worked(key);
+                false
+            }
+            (_, Err(failure)) => {
+                self.forget_entry(key);
+                // A broken connection is reported by the look.
+                if matches!(failure, Failure::Refused(_)) {
+                    self.failed(key, &failure, observer);
+                }
+                false
+            }
+        }
+    }
+
+    /// Returns what a release sends behind the command that deletes the key, and whether this process is listed then; `None` if it sends
+    /// nothing. `follows` says whether a thread of this process waits its turn.
+    pub(super) fn next(&self, key: &Key, follows: bool) -> Option<(Waiting, bool)> {
+        let now = clock::uptime();
+        let mut state = self.lock();
+        if !self.may_send(&state, now) {
+            return None;
+        }
+        let listening = state.listening;
+        Some(match state.keys.get_mut(key).filter(|_| follows && listening) {
+            Some(waited) if waited.entry.is_listed() => (Waiting::Next, true),
+            Some(waited) => {
+                waited.entry = Entry::Listed(Some(now));
+                (Waiting::NextAfter(self.channel.clone()), true)
+            }
+            None => (Waiting::Next, false),
+        })
+    }
+
+    /// Notifies the process of the channel that a release has taken from the list, or the next if that is gone.
+    pub(super) fn pass_on(
+        &self,
+        key: &Key,
+        taken: Result<Reply, Failure>,
+        budget: Budget,
+        observer: &Observer,
+    ) -> Passed {
+        let limits = Limits::within(budget, clock::now());
+        match self.notify_first(key, taken, &limits) {
+            Ok(passed) => {
+                self.worked(key);
+                passed
+            }
+            Err(failure) => {
+                self.failed(key, &failure, observer);
+                Passed::ToNone
+            }
+        }
+    }
+
+    fn notify_first(
+        &self,
+        key: &Key,
+        mut taken: Result<Reply, Failure>,
+        limits: &Limits<'_>,
+    ) -> Result<Passed, Failure> {
+        loop {
+            let Reply::Bulk(Some(channel)) = taken? else { return Ok(Passed::ToNone) };
+            if channel == self.channel {
+                self.forget_entry(key);
+                if self.queue.is_waited_for(key) {
+                    return Ok(Passed::ToNone);
+                }
+            } else {
+                let now = clock::uptime();
+                // Before it is sent: the answer may be fast.
+                if let Some(waited) = self.lock().keys.get_mut(key) {
+                    waited.notified_other = Some(now);
+                }
+                if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
+                    return Ok(Passed::ToOther);
+                }
+            }
+            taken = self.send(key, Waiting::Next, limits);
+        }
+    }
+
+    /// A notification has come that no thread waits for, or whose thread has given up: it goes to the next thread or process.
+    fn pass_on_unused(&self, key: &Key) {
+        if self.queue.notify(key, Hint::Freed) {
+            return;
+        }
+        self.forget_entry(key);
+        let limits = self.limits();
+        let first = self.send(key, Waiting::Next, &limits);
+        if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
+            // A thread may have come meanwhile.
+            self.queue.notify(key, Hint::Freed);
+        }
+    }
+
+    /// Notes that a thread of this process has acquired the lock.
+    pub(super) fn acquired(&self, key: &Key) {
+        if let Some(waited) = self.lock().keys.get_mut(key) {
+            waited.notified_other = None;
+            if waited.entry == Entry::Notified {
+                waited.entry = Entry::None;
+            }
+        }
+    }
+
+    /// Notes that a thread of this process does not wait any more, without the lock. `notified` says whether it had learned of a release
+    /// that it did not act upon.
+    pub(super) fn left(&self, key: &Key, notified: bool) {
+        let mut state = self.lock();
+        let entry = state.keys.get(key).map_or(Entry::None, |waited| waited.entry);
+        if notified || entry == Entry::Notified {
+            drop(state);
+            self.pass_on_unused(key);
+        } else if entry.is_listed() && !self.queue.is_waited_for(key) {
+            state.keys.remove(key);
+            drop(state);
+            // If that fails, a notification will show that no thread waits here.
+            let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+        }
+    }
+
+    /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
+    pub(super) fn head_start(&self, key: &Key) -> Option<Uptime> {
         let state = self.lock();
-        state.wanted.get(&wake_channel(key)).filter(|_| state.listening)?.sent
+        let notified = state.keys.get(key).filter(|_| state.listening)?.notified_other?;
+        let until = notified.after(HEAD_START);
+        (clock::uptime() < until).then_some(until)
     }
 
-    /// Whether this process waits for notifications for the key.
-    pub(super) fn listens_for(&self, key: &Key) -> bool {
-        let state = self.lock();
-        state.listening && !state.stale && state.wanted.contains_key(&wake_channel(key))
-    }
-
-    /// Has notifications for the key waited for, from now on and for a while after the last such call.
+    /// Has the process listen, and notes that the key is waited for.
     pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &Observer) {
         let now = clock::uptime();
         let mut state = self.lock();
         if state.listening_paused_until.is_some_and(|until| now < until) {
             return;
         }
-        let mut added = false;
-        let wanted = state.wanted.entry(wake_channel(key)).or_insert_with(|| {
-            added = true;
-            Wanted { key: key.clone(), at: now, sent: None }
-        });
-        wanted.at = now;
-        let interrupt = added && state.listening && !state.stale;
-        state.stale |= added;
+        match state.keys.get_mut(key) {
+            Some(waited) => waited.at = now,
+            None => {
+                let waited = Waited { at: now, entry: Entry::None, notified_other: None };
+                state.keys.insert(key.clone(), waited);
+            }
+        }
         let start = !state.running;
         state.running = true;
         drop(state);
         if start {
             self.start(observer);
         }
-        if interrupt {
-            // If that fails, the thread adds the key when its BLPOP ends.
-            let _ = self.backend.send_notification(&self.interrupt_list, &self.limits());
+    }
+
+    fn may_send(&self, state: &State, now: Uptime) -> bool {
+        state.sending_paused_until.is_none_or(|until| now >= until) && self.backend.has_channels()
+    }
+
+    fn lists_expire(&self) -> bool {
+        self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
+    }
+
+    fn forget_entry(&self, key: &Key) {
+        if let Some(waited) = self.lock().keys.get_mut(key) {
+            waited.entry = Entry::None;
         }
     }
 
-    fn start(self: &Arc<Self>, observer: &Observer) {
-        let (this, of_thread) = (Arc::clone(self), observer.clone());
-        let body = move || {
-            if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
-                this.end(Some(REFUSED));
-            }
-        };
-        if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
-            observer.notify(&Event::NotificationsUnavailable {
-                reason: &format!("cannot start a thread, so waiters of this process poll: {error}"),
-            });
-            self.end(Some(REFUSED));
-        }
+    fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
+        self.backend.call(key, &Request::at_any_time(Command::Waiting(waiting)), None, limits).own
     }
 
-    /// Waits for notifications, until no thread wants any.
-    fn run(&self, observer: &Observer) {
-        let mut listener: Option<Box<dyn Listener>> = None;
-        let mut pause = RETRY[0];
-        while let Some(lists) = self.wanted_lists(listener.is_some()) {
-            let asked = clock::uptime();
-            let received = match &mut listener {
-                Some(listener) => {
-                    listener.next_notification(&lists.iter().map(Vec::as_slice).collect::<Vec<_>>())
-                }
-                None => match self.backend.listen() {
-                    Ok(opened) => {
-                        listener = Some(opened);
-                        continue;
-                    }
-                    Err(failure) => Err(failure),
-                },
-            };
-            let failure = match received {
-                Ok(list) => {
-                    pause = RETRY[0];
-                    self.lock().reported.listening = false;
-                    match list {
-                        Some(list) => self.pass_on(&list),
-                        // A server that answers at once that there is nothing must not be asked in a loop.
-                        None if clock::uptime().since(asked) < AT_ONCE => thread::sleep(pause),
-                        None => {}
-                    }
-                    continue;
-                }
-                Err(failure) => failure,
-            };
-            listener = None;
-            if !mem::replace(&mut self.lock().reported.listening, true) {
-                let reason =
-                    format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
-                observer.notify(&Event::NotificationsUnavailable { reason: &reason });
-            }
-            match failure {
-                Failure::Refused(refusal) if !(refusal.passes_by_waiting() || refusal.ends_blocking()) => {
-                    return self.end(Some(REFUSED));
-                }
-                Failure::TooOld(_) => return self.end(Some(REFUSED)),
-                _ => {}
-            }
-            self.forget_sent();
-            thread::sleep(pause);
-            pause = RETRY[1].min(pause * 2);
-        }
-    }
-
-    /// Returns the lists to wait for; `None` if no thread wants any, and the notification thread ends.
-    fn wanted_lists(&self, listening: bool) -> Option<Vec<Vec<u8>>> {
-        let now = clock::uptime();
+    fn worked(&self, key: &Key) {
         let mut state = self.lock();
-        state
-            .wanted
-            .retain(|_, wanted| now.since(wanted.at) < LINGER || self.queue.is_waited_for(&wanted.key));
-        state.stale = false;
-        state.listening = listening;
-        if state.wanted.is_empty() {
-            (state.running, state.listening) = (false, false);
-            return None;
+        if state.reported.sending.as_ref() == Some(key) {
+            state.reported.sending = None;
         }
-        let mut lists = vec![self.interrupt_list.clone()];
-        lists.extend(state.wanted.keys().cloned());
-        Some(lists)
     }
 
-    /// Notifications under way may be lost with the connection, or with the server.
-    fn forget_sent(&self) {
+    fn failed(&self, key: &Key, failure: &Failure, observer: &Observer) {
         let mut state = self.lock();
-        state.listening = false;
-        for wanted in state.wanted.values_mut() {
-            wanted.sent = None;
+        if let Failure::Refused(refusal) = failure
+            && !(refusal.passes_by_waiting() || refusal.kind() == RefusalKind::WrongType)
+        {
+            state.sending_paused_until = Some(clock::uptime().after(REFUSED));
+        }
+        let reported = state.reported.sending.is_some();
+        state.reported.sending.get_or_insert_with(|| key.clone());
+        drop(state);
+        if !reported {
+            let reason =
+                format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
+            observer.notify(&Event::NotificationsUnavailable { reason: &reason });
         }
     }
 
-    /// Passes a notification to the head of the key's queue. One that no thread here waits for any more belongs to another process.
-    fn pass_on(&self, list: &[u8]) {
-        let key = self.lock().wanted.get_mut(list).map(|wanted| {
-            wanted.sent = None;
-            wanted.key.clone()
-        });
-        let Some(key) = key else { return };
-        if !self.queue.notify(&key, Hint::Freed) {
-            let mut state = self.lock();
-            // A thread that was queued since wants the notification that is put back.
-            if !self.queue.is_waited_for(&key) {
-                state.wanted.remove(list);
-            }
-            drop(state);
-            // If that fails, the next waiter waits for a poll interval.
-            let _ = self.backend.send_notification(list, &self.limits());
-        }
-    }
-
-    fn end(&self, pause: Option<Duration>) {
-        let listening_paused_until = pause.map(|time| clock::uptime().after(time));
-        let mut state = self.lock();
-        let State { sending_paused_until, reported, .. } = mem::take(&mut *state);
-        *state = State { listening_paused_until, sending_paused_until, reported, ..State::default() };
-    }
-
-    /// For a notification sent by a waiter, which is about to sleep: a moment for a connection, and a reply.
+    /// For what is sent beside a wait, or after it: a moment for a connection, and a reply.
     fn limits(&self) -> Limits<'static> {
         let now = clock::now();
         let command_timeout = self.backend.command_timeout();
@@ -293,9 +367,10 @@ impl Notifications {
     }
 }
 
-/// The list beside a key.
-fn wake_channel(key: &Key) -> Vec<u8> {
-    [key.as_bytes(), b":setnx-lock:wake-up"].concat()
+impl Entry {
+    fn is_listed(self) -> bool {
+        matches!(self, Entry::Listed(_))
+    }
 }
 
 fn describe(failure: &Failure) -> String {
@@ -305,12 +380,12 @@ fn describe(failure: &Failure) -> String {
             let text = refusal.text().trim_end_matches('.');
             match refusal.kind() {
                 RefusalKind::NotPermitted => format!(
-                    "the server refused: {text}: the user needs BLPOP, RPUSH, LTRIM, EXPIRE, MULTI and EXEC, on KEY:setnx-lock:wake-up and \
-                     setnx-lock:interrupt:*"
+                    "the server refused: {text}: the user needs RPUSH, LPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and \
+                     PUBLISH and SUBSCRIBE on the channels setnx-lock:wake-up:*"
                 ),
                 RefusalKind::WrongType => {
                     format!(
-                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:wake-up holds no list"
+                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:waiters holds no list"
                     )
                 }
                 _ => refusal.to_string(),

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::call::Call;
+use super::notifications::Passed;
 use super::{Answer, Engine};
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
@@ -11,9 +12,10 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
+use crate::protocol::waiting_list::Waiting;
 use crate::queue::{Ending, Hint, HolderTicket};
 
-/// How often the gem polls.
+/// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
 const GEM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A held lock, to be released.
@@ -34,44 +36,73 @@ impl Engine {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let deadline = now.uptime;
         let call = Call::new(self, key, options.protocol, Some(deadline));
-        // Other processes that poll would not get a key that is never idle in this one. With notifications the processes take turns.
-        let yields = if options.notifies { None } else { yields(&holder, options, now.uptime) };
-        let mut call = if options.notifies || yields.is_some() { call } else { call.releasing(&holder) };
+        let turn = self.turn(&holder, key, options, now.uptime);
+        let mut call = match &turn {
+            Turn::Passes => call.releasing(&holder),
+            Turn::Yields(_) => call,
+            Turn::Ends { taking, .. } => call.taking(taking.clone()),
+        };
         let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
-        let has_answered = call.has_answered;
+        let (has_answered, taken) = (call.has_answered, call.taken.take());
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         let released = matches!(outcome, Ok(Release::Released { .. }));
-        if has_answered || !released {
-            holder.end(if has_answered { Ending::Answer } else { Ending::Hint(Hint::Changed) });
-            return outcome;
-        }
-        if let Some(until) = yields {
-            holder.end(Ending::Hint(Hint::Yielded(until)));
-            return outcome;
-        }
-        // Where this process listens as others do, its next thread is woken when it is its turn among the processes.
-        let listens = options.notifies && self.notifications.listens_for(key);
-        let by_notification = listens && self.send_notification(key, deadline);
-        let ending = if by_notification { Ending::Notification } else { Ending::Hint };
-        holder.end(ending(Hint::Freed));
-        if options.notifies && !listens {
-            self.send_notification(key, deadline);
-        }
+        let passed = match taken {
+            // What was taken from the list is passed on, also if the key is another's: the process that waits there enters it again.
+            Some(taken) if released || taken.is_ok() => {
+                self.notifications.pass_on(key, taken, self.budget(Some(deadline)), &self.observer)
+            }
+            _ => Passed::ToNone,
+        };
+        holder.end(match turn {
+            _ if has_answered => Ending::Answer,
+            _ if !released => Ending::Hint(Hint::Changed),
+            Turn::Passes => Ending::Hint(Hint::Freed),
+            Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(until)),
+            Turn::Ends { .. } if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
+            Turn::Ends { is_listed: true, .. } => Ending::Notification(Hint::Freed),
+            // A thread that has come meanwhile is to look, and to enter the list.
+            Turn::Ends { is_listed: false, .. } => Ending::NextSlice(Hint::Changed),
+        });
         outcome
     }
 
-    /// Leaves a notification for the next waiter in any process, within the time of one command since then. Returns whether there is
-    /// one now.
-    pub(super) fn send_notification(&self, key: &Key, since: Uptime) -> bool {
-        self.notifications.send(key, self.budget(Some(since)), &self.observer)
+    /// Whose turn it is after a release.
+    fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Uptime) -> Turn {
+        let until = now.after(GEM_INTERVAL);
+        if options.notifies {
+            let slice = holder.slice().map(|since| now.since(since));
+            if slice.is_some_and(|time| time < options.time_slice) {
+                return Turn::Passes;
+            }
+            if slice.is_some_and(|time| self.yields_after(time, options)) {
+                return Turn::Yields(until);
+            }
+            if let Some((taking, is_listed)) = self.notifications.next(key, slice.is_some()) {
+                return Turn::Ends { taking, is_listed };
+            }
+        }
+        // Other processes that poll would not get a key that is never idle in this one.
+        let before = |time| Uptime(now.0.saturating_sub(time));
+        let since = [before(options.yields_every), before(options.yields_every / 2)];
+        holder.yields(now, since, until).map_or(Turn::Passes, Turn::Yields)
+    }
+
+    /// Whether a process leaves the lock to pollers after a time slice. Of all slices of all processes some do, at random, so that no process
+    /// needs to know of the others'.
+    fn yields_after(&self, slice: Duration, options: &LockOptions) -> bool {
+        let slices = (options.yields_every.as_nanos() / slice.as_nanos().max(1)).max(1);
+        u128::from(self.identity.next_nonce().seed()) % slices == 0
     }
 }
 
-/// Returns until when the lock is left to other processes: for the poll interval of the gem, so that each of them looks once.
-fn yields(holder: &HolderTicket<Answer>, options: &LockOptions, now: Uptime) -> Option<Uptime> {
-    let before = |time| Uptime(now.0.saturating_sub(time));
-    let since = [before(options.yields_every), before(options.yields_every / 2)];
-    holder.yields(now, since, now.after(GEM_INTERVAL))
+/// Whose turn it is after a release.
+enum Turn {
+    /// That of the next thread of this process.
+    Passes,
+    /// That of other processes which poll, until then.
+    Yields(Uptime),
+    /// That of the process which has waited longest, as the waiting list says.
+    Ends { taking: Waiting, is_listed: bool },
 }
 
 fn not_released(call: Call<'_>, reason: GiveUp, lease: &Lease) -> Error {

@@ -14,7 +14,7 @@ use crate::options::{LockOptions, Protocol, Takeover};
 use crate::value::{Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
-use pauses::Yielding;
+pub(crate) use pauses::Yielding;
 use unresolved::Unresolved;
 
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
@@ -120,17 +120,10 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a pause that counts from `since`, since a release notification is on its way.
-    pub(crate) fn waiting(params: Params, since: Uptime, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(params, None);
-        let action = attempt.rest_of_pause(since, now);
-        (attempt, action)
-    }
-
     /// Begins while the lock is left to other processes.
-    pub(crate) fn begin_yielding(params: Params, until: Uptime, now: Now) -> (Self, Action) {
+    pub(crate) fn begin_yielding(params: Params, yielding: Yielding, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
-        let action = attempt.yielding(until, now);
+        let action = attempt.yielding(yielding, now);
         (attempt, action)
     }
 
@@ -184,11 +177,10 @@ impl Acquiring {
     /// Goes on after a sleep. The key is probably still held, so GET is enough; a takeover begins with it as well.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
         self.begin_round();
+        if self.yields(now.uptime) && !self.is_in_doubt() {
+            return self.read();
+        }
         if let Some(yielding) = self.yields.take_if(|_| !self.unresolved.in_doubt) {
-            if yielding.leaves(now.uptime) {
-                self.yields = Some(yielding);
-                return self.read();
-            }
             // Once more after its time; from then on it polls as any other.
             if !yielding.is_over(now.uptime) {
                 self.yields = Some(yielding);
@@ -223,15 +215,22 @@ impl Acquiring {
         self.reply(reply, now)
     }
 
-    /// Goes on at the hint that the lock was released for other processes: it is theirs until then.
-    pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
-        if now.uptime >= until {
+    /// Goes on at the hint that the lock was released for other processes.
+    pub(crate) fn yielding(&mut self, yielding: Yielding, now: Now) -> Action {
+        self.yields = Some(yielding);
+        if !self.yields(now.uptime) {
+            self.yields = None;
             return self.freed(now);
         }
         self.idle_pauses = 0;
         self.seen = None;
-        self.yields = Some(Yielding { until, taken_at: None });
         self.wait(now)
+    }
+
+    /// Whether the lock is left to other processes. Not at the deadline, where it is asked for once more.
+    pub(crate) fn yields(&self, now: Uptime) -> bool {
+        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
+        !is_last && self.yields.as_ref().is_some_and(|yielding| yielding.leaves(now))
     }
 
     /// Whether a command whose reply was lost may have acquired the lock.
@@ -321,12 +320,10 @@ impl Acquiring {
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
         self.observe(state.clone());
-        if let Some(yielding) = &mut self.yields {
-            if !is_free {
-                yielding.taken_at.get_or_insert(now.uptime);
-            } else if yielding.leaves(now.uptime) {
-                return self.wait(now);
-            }
+        if !is_free {
+            self.yields = self.yields.take().and_then(|yielding| yielding.taken(now.uptime));
+        } else if self.yields(now.uptime) {
+            return self.wait(now);
         }
         if is_free {
             return if self.may_retry_immediately() { self.set(now) } else { self.wait(now) };

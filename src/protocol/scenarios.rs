@@ -10,6 +10,7 @@
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
+//! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until it has it or then |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
 //! | `ann yields until +100ms` | goes on at the hint that the lock was released for other processes, and is theirs until then |
@@ -33,7 +34,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{Acquiring, Action, Params, first_command};
+use super::acquire::{Acquiring, Action, Params, Yielding, first_command};
 use super::release::Releasing;
 use super::renew::Renewing;
 use super::simulated::Server;
@@ -152,12 +153,17 @@ impl Interpreter {
                 let observation = self.client(other)?.observation.clone().ok_or("it has seen nothing")?;
                 self.starts(name, |params, now| Acquiring::behind(params, observation, now)).map(Some)
             }
+            [name, "starts", "after", "one", "until", time] => {
+                let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                let yielding = Yielding::to_one(until);
+                self.starts(name, |params, now| Acquiring::begin_yielding(params, yielding, now)).map(Some)
+            }
             [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
             [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
             [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, |attempt, now| attempt.yielding(until, now)).map(Some)
+                self.wakes(name, |attempt, now| attempt.yielding(Yielding::to_pollers(until), now)).map(Some)
             }
             [name, "renews"] => {
                 let expiration = self.client(name)?.options.expiration;

@@ -71,6 +71,7 @@ impl Server {
                 Reply::Integer(n) => Reply::Executed(Some(n)),
                 _ => unreachable!("the reply to DEL is a count"),
             },
+            Command::Waiting(_) => unreachable!("the rules of the lock do not use the waiting list"),
         }
     }
 

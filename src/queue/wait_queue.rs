@@ -50,6 +50,8 @@ struct KeyQueue<A> {
     holders: usize,
     /// Since when the lock has passed among the threads of this process without a pause.
     passing_since: Option<Uptime>,
+    /// Since when it has passed among them in the turn of this process.
+    slice_since: Option<Uptime>,
     /// Until when it is, or was last, left to other processes, and how often a thread of this process had it meanwhile.
     yields: Option<(Uptime, u32)>,
     /// What was last seen of the key, since the last hint.
@@ -74,7 +76,9 @@ struct Waiter<A> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
     Hint(Hint),
-    /// By a notification, if it waits for one; else by this hint.
+    /// By this hint, since it is its turn among the processes.
+    NextSlice(Hint),
+    /// By a notification when it is the turn of this process again, if it waits for one; else by this hint.
     Notification(Hint),
     /// By the answer that it has.
     Answer,
@@ -129,7 +133,14 @@ impl<A> Default for WaitQueue<A> {
 
 impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
-        Self { holders: 0, passing_since: None, yields: None, observation: None, waiters: VecDeque::new() }
+        Self {
+            holders: 0,
+            passing_since: None,
+            slice_since: None,
+            yields: None,
+            observation: None,
+            waiters: VecDeque::new(),
+        }
     }
 }
 
@@ -170,6 +181,11 @@ impl<A> WaitQueue<A> {
         self.lock().keys.get(key).is_some_and(|queue| !queue.waiters.is_empty())
     }
 
+    /// Whether a thread of this process has the lock, or had it when its lease ended.
+    pub(crate) fn is_held(&self, key: &Key) -> bool {
+        self.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
+    }
+
     /// Ends all waiting, for good.
     pub(crate) fn close(&self) {
         let mut all = self.lock();
@@ -207,6 +223,7 @@ impl<A> KeyQueue<A> {
     fn hold(&mut self, observation: Observation) {
         self.holders += 1;
         self.passing_since.get_or_insert(observation.at);
+        self.slice_since.get_or_insert(observation.at);
         self.observation = Some(observation);
     }
 
@@ -418,6 +435,15 @@ impl<A> HolderTicket<A> {
         queue.yields.map(|(until, _)| until)
     }
 
+    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
+    /// does learns of a release by this holder alone.
+    pub(crate) fn slice(&self) -> Option<Uptime> {
+        let all = self.queue.lock();
+        let queue = all.keys.get(&self.key)?;
+        queue.waiters.front().filter(|head| head.mode.is_notified())?;
+        queue.slice_since
+    }
+
     /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.
     pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
         let mut all = self.queue.lock();
@@ -447,11 +473,16 @@ impl<A> HolderTicket<A> {
             if queue.holders == 0 && queue.waiters.is_empty() {
                 queue.passing_since = None;
             }
+            if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || queue.waiters.is_empty() {
+                queue.slice_since = None;
+            }
             let is_notified = || queue.waiters.front().is_some_and(|head| head.mode.is_notified());
             match ending {
                 Ending::Answer => None,
                 Ending::Notification(_) if is_notified() => None,
-                Ending::Hint(hint) | Ending::Notification(hint) => queue.notify(hint),
+                Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => {
+                    queue.notify(hint)
+                }
             }
         });
         drop(all);

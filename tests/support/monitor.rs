@@ -44,13 +44,6 @@ impl Monitor {
         }
     }
 
-    /// Waits until a client begins to wait for notifications of the key.
-    #[track_caller]
-    pub(crate) fn wait_for_a_listener(&mut self, key: &str) {
-        let channel = format!("{key}:setnx-lock:wake-up");
-        self.wait_for("BLPOP", |words| words[0] == "BLPOP" && words.contains(&channel));
-    }
-
     /// Returns all commands until now, each as its words.
     pub(crate) fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
         server.say(&["ECHO", END])?;

@@ -66,18 +66,35 @@ pub(crate) fn connection(server: &RedisServer) -> redis::Connection {
     redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
-/// Returns the numbers of the connections that wait for notifications.
+/// Returns the numbers of the connections that listen for notifications.
 pub(crate) fn listeners(connection: &mut redis::Connection) -> Vec<String> {
     let all: String = redis::cmd("CLIENT").arg("LIST").query(connection).unwrap();
-    let blocked = all.lines().filter(|line| line.contains(" flags=b ") && line.contains(" cmd=blpop "));
-    blocked.filter_map(|line| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())).collect()
+    let listening = all.lines().filter(|line| line.contains(" sub=1 "));
+    listening.filter_map(|line| Some(line.strip_prefix("id=")?.split(' ').next()?.to_owned())).collect()
 }
 
-/// Waits until so many connections wait for notifications.
+/// Waits until so many connections listen.
 #[track_caller]
 pub(crate) fn until_listening(server: &RedisServer, count: usize) {
     let mut connection = connection(server);
     until(&format!("{count} listeners"), || listeners(&mut connection).len() == count);
+}
+
+/// The waiting list of a key.
+pub(crate) fn list_of(key: &str) -> String {
+    format!("{key}:setnx-lock:waiters")
+}
+
+/// Returns how many processes are in the waiting list of a key.
+pub(crate) fn waiting(connection: &mut redis::Connection, key: &str) -> usize {
+    redis::cmd("LLEN").arg(list_of(key)).query(connection).unwrap()
+}
+
+/// Waits until so many processes are in the waiting list of a key.
+#[track_caller]
+pub(crate) fn until_waiting(server: &RedisServer, key: &str, count: usize) {
+    let mut connection = connection(server);
+    until(&format!("{count} processes wait for {key}"), || waiting(&mut connection, key) == count);
 }
 
 /// Returns the keys that match the pattern.

@@ -38,7 +38,7 @@ struct Open {
     last_used: Uptime,
     /// How many connections had been found closed when this one was opened.
     opened_at: u64,
-    _counted: Option<CountedOpen>,
+    _counted: CountedOpen,
 }
 
 impl Connection {
@@ -69,7 +69,7 @@ impl Connection {
                     version: opened.version,
                     last_used: clock::uptime(),
                     opened_at,
-                    _counted: self.opener.is_counted.then(|| health.count_open()),
+                    _counted: health.count_open(),
                 }))
             }
         }

@@ -11,7 +11,9 @@ use super::health::Health;
 use super::lock_connection::{LockConnection as _, ask};
 use super::opener::Opener;
 use super::read_spin::ReadSpin;
-use crate::backend::errors::ConnectError;
+use super::subscription::{self, Heard};
+use crate::backend::errors::{ConnectError, Failure};
+use crate::clock;
 
 /// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
 /// use it yourself to share a pool between locks and other work, or to configure the pool:
@@ -73,9 +75,32 @@ impl Manager {
         [self.0.connect_timeout, self.0.command_timeout]
     }
 
-    /// Returns a manager of connections to the same server that are not counted among these, and wait for seconds.
-    pub(in crate::backend) fn beside_the_pool(&self) -> Self {
-        self.clone().spin(Duration::ZERO).with(|opener| opener.is_counted = false)
+    /// Opens a connection beside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
+    /// the connection fails.
+    pub(in crate::backend) fn listen(
+        &self,
+        channel: &[u8],
+        heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        let beside = self.0.beside_the_pool();
+        let health = self.health();
+        loop {
+            let began = clock::uptime();
+            let opened = beside.open();
+            let opened =
+                opened.map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
+            let closures = health.closures();
+            let mut goes_on = true;
+            let hear = |received: Heard<'_>| {
+                goes_on = heard(received);
+                // The address may lead to another server now.
+                goes_on && !(matches!(received, Heard::Silence) && health.closures() > closures)
+            };
+            subscription::listen(opened, channel, beside.command_timeout, &beside.address(), hear)?;
+            if !goes_on {
+                return Ok(());
+            }
+        }
     }
 
     /// Returns a connection that is not open yet.

@@ -6,6 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use redis::ProtocolVersion;
+
 use super::handshake::{self, Opened};
 use super::health::Health;
 use super::read_spin::ReadSpin;
@@ -25,8 +27,6 @@ pub(super) struct Opener {
     pub(super) checks_server: bool,
     pub(super) health: Arc<Health>,
     pub(super) spin: Arc<ReadSpin>,
-    /// Whether its connections count among those of the pool.
-    pub(super) is_counted: bool,
 }
 
 impl Opener {
@@ -38,7 +38,6 @@ impl Opener {
             checks_server: true,
             health: Arc::default(),
             spin: Arc::default(),
-            is_counted: true,
         }
     }
 
@@ -62,6 +61,19 @@ impl Opener {
             }
         }
         open(false)
+    }
+
+    /// Returns what opens connections to the same server that wait for seconds, and receive messages as all versions of Redis send
+    /// them.
+    pub(super) fn beside_the_pool(&self) -> Self {
+        let info = self.client.get_connection_info();
+        let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
+        let client = redis::Client::open(info.clone().set_redis_settings(settings));
+        Self {
+            client: client.unwrap_or_else(|_| self.client.clone()),
+            spin: Arc::new(ReadSpin::at_most(Duration::ZERO)),
+            ..self.clone()
+        }
     }
 
     pub(super) fn address(&self) -> String {

@@ -124,12 +124,6 @@ impl Refusal {
         }
     }
 
-    /// Whether the server ended a blocked command, because it has become a replica, say. A new connection finds out where the
-    /// address leads now.
-    pub(crate) fn ends_blocking(&self) -> bool {
-        self.kind == RefusalKind::ReadOnly || self.text.starts_with("UNBLOCKED")
-    }
-
     /// Whether the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients

@@ -18,13 +18,31 @@ const INSISTS: Duration = Duration::from_millis(5);
 
 /// The lock is left to other processes.
 #[derive(Debug)]
-pub(super) struct Yielding {
-    pub(super) until: Uptime,
+pub(crate) struct Yielding {
+    until: Uptime,
+    /// Whether it is asked for again soon after another process was seen to have it.
+    insists: bool,
     /// When another process was first seen to have it.
-    pub(super) taken_at: Option<Uptime>,
+    taken_at: Option<Uptime>,
 }
 
 impl Yielding {
+    /// To each that polls: until then, or until soon after one of them has it.
+    pub(crate) fn to_pollers(until: Uptime) -> Self {
+        Self { until, insists: true, taken_at: None }
+    }
+
+    /// To one that was notified: until then, or until it has it.
+    pub(crate) fn to_one(until: Uptime) -> Self {
+        Self { until, insists: false, taken_at: None }
+    }
+
+    /// Another process has it. Returns how the thread goes on, unless as one that does not yield.
+    pub(super) fn taken(self, now: Uptime) -> Option<Self> {
+        let taken_at = self.taken_at.or(Some(now));
+        self.insists.then_some(Self { taken_at, ..self })
+    }
+
     /// Whether it is left to others, also if it is free.
     pub(super) fn leaves(&self, now: Uptime) -> bool {
         self.taken_at.is_none() && now < self.until
@@ -122,7 +140,7 @@ mod tests {
             nonce: Identity::new().next_nonce(),
         };
         let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (_, action) = Acquiring::begin_yielding(params, now.uptime, now);
+        let (_, action) = Acquiring::begin_yielding(params, Yielding::to_pollers(now.uptime), now);
         assert!(matches!(action, Action::Send(_)), "{action:?}");
     }
 

@@ -1,0 +1,143 @@
+//! The thread that listens: for all keys that threads of the process wait for, on one connection and one channel. It starts when the first
+//! waiter asks for it, and ends when no thread has waited for a while.
+
+use std::mem;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::{Entry, Notifications, REFUSED, State, describe};
+use crate::backend::{Failure, Heard};
+use crate::clock::{self, Uptime};
+use crate::event::{Event, Observer};
+use crate::key::Key;
+use crate::protocol::waiting_list::Waiting;
+use crate::queue::Hint;
+
+/// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How often it looks which keys are still waited for.
+const SWEPT_EVERY: Duration = Duration::from_secs(1);
+
+/// How long the thread pauses after it could not connect, at first and at most.
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+
+impl Notifications {
+    pub(super) fn start(self: &Arc<Self>, observer: &Observer) {
+        let (this, of_thread) = (Arc::clone(self), observer.clone());
+        let body = move || {
+            if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
+                this.end(Some(REFUSED));
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
+            observer.notify(&Event::NotificationsUnavailable {
+                reason: &format!("cannot start a thread, so waiters of this process poll: {error}"),
+            });
+            self.end(Some(REFUSED));
+        }
+    }
+
+    /// Listens until no thread waits.
+    fn run(&self, observer: &Observer) {
+        let mut pause = RETRY[0];
+        let mut swept_at = clock::uptime();
+        loop {
+            let listened = self.backend.listen(&self.channel, &mut |heard| {
+                pause = RETRY[0];
+                match heard {
+                    Heard::Subscribed => self.subscribed(),
+                    Heard::Message(key) => self.notified(&Key::from(key)),
+                    Heard::Silence => {}
+                }
+                if !matches!(heard, Heard::Subscribed) {
+                    self.lock().reported.listening = false;
+                }
+                self.goes_on(&mut swept_at)
+            });
+            let failure = match listened {
+                Ok(()) => return,
+                Err(failure) => failure,
+            };
+            self.lock().listening = false;
+            if !mem::replace(&mut self.lock().reported.listening, true) {
+                let reason =
+                    format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
+                observer.notify(&Event::NotificationsUnavailable { reason: &reason });
+            }
+            match failure {
+                Failure::Refused(refusal) if !refusal.passes_by_waiting() => return self.end(Some(REFUSED)),
+                Failure::TooOld(_) => return self.end(Some(REFUSED)),
+                _ => {}
+            }
+            thread::sleep(pause);
+            pause = RETRY[1].min(pause * 2);
+            if !self.goes_on(&mut swept_at) {
+                return;
+            }
+        }
+    }
+
+    /// Has the heads of all queues look, and enter their lists: what was published before is lost.
+    fn subscribed(&self) {
+        let mut state = self.lock();
+        state.listening = true;
+        for waited in state.keys.values_mut() {
+            waited.notified_other = None;
+            if waited.entry.is_listed() {
+                waited.entry = Entry::Listed(None);
+            }
+        }
+        let keys: Vec<Key> = state.keys.keys().cloned().collect();
+        drop(state);
+        for key in &keys {
+            self.queue.notify(key, Hint::Changed);
+        }
+    }
+
+    /// It is the turn of this process for a key.
+    fn notified(&self, key: &Key) {
+        if let Some(waited) = self.lock().keys.get_mut(key) {
+            waited.entry = Entry::Notified;
+            waited.notified_other = None;
+        }
+        self.pass_on_unused(key);
+    }
+
+    /// Forgets the keys that no thread waits for any more. Returns whether some are left; if not, the thread ends.
+    fn goes_on(&self, swept_at: &mut Uptime) -> bool {
+        let now = clock::uptime();
+        if now.since(*swept_at) < SWEPT_EVERY {
+            return true;
+        }
+        *swept_at = now;
+        let mut left = Vec::new();
+        let mut state = self.lock();
+        state.keys.retain(|key, waited| {
+            let stays = now.since(waited.at) < LINGER || self.queue.is_waited_for(key);
+            if !stays && waited.entry.is_listed() {
+                left.push(key.clone());
+            }
+            stays
+        });
+        let ends = state.keys.is_empty();
+        if ends {
+            (state.running, state.listening) = (false, false);
+        }
+        drop(state);
+        for key in &left {
+            // If that fails, a release finds out that no client listens.
+            let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+        }
+        !ends
+    }
+
+    fn end(&self, pause: Option<Duration>) {
+        let listening_paused_until = pause.map(|time| clock::uptime().after(time));
+        let mut state = self.lock();
+        let State { sending_paused_until, reported, .. } = mem::take(&mut *state);
+        *state = State { listening_paused_until, sending_paused_until, reported, ..State::default() };
+    }
+}
