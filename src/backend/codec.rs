@@ -55,6 +55,7 @@ fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
         }
         Waiting::Expire => vec![with(cmd("EXPIRE"), LIST_TTL)],
         Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 0), channel)],
+        Waiting::Thin(channel, count) => vec![with(with(cmd("LREM"), format!("-{count}")), channel)],
         Waiting::Wake(channel) => vec![with(with(redis::cmd("PUBLISH"), channel), key)],
     }
 }
@@ -113,8 +114,8 @@ fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
         (Waiting::Next, [Value::BulkString(channel)])
         | (Waiting::NextAfter(_), [_, Value::BulkString(channel)]) => Reply::Bulk(Some(channel.clone())),
         (Waiting::Check { channel, .. }, [Value::Array(channels), ..]) => {
-            let is_channel = |entry: &Value| matches!(entry, Value::BulkString(entry) if entry == channel);
-            Reply::Integer(channels.iter().any(is_channel).into())
+            let is_channel = |entry: &&Value| matches!(entry, Value::BulkString(entry) if entry == channel);
+            Reply::Integer(i64::try_from(channels.iter().filter(is_channel).count()).ok()?)
         }
         (Waiting::Next | Waiting::NextAfter(_) | Waiting::Check { .. }, _) => return None,
         // Redis 1.x says of a push that it is done.
@@ -228,6 +229,7 @@ mod tests {
             (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
             (Command::Waiting(Waiting::Expire), "EXPIRE k:setnx-lock:waiters 600 ", 1),
             (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 0 c ", 1),
+            (Command::Waiting(Waiting::Thin(b"c".to_vec(), 2)), "LREM k:setnx-lock:waiters -2 c ", 1),
             (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         ];
         for (command, text, replies) in table {
@@ -267,7 +269,7 @@ mod tests {
                 vec![Value::Int(1), Value::Nil],
                 Reply::Bulk(None),
             ),
-            (check(false), vec![Value::Array(vec![bulk("b"), bulk("c")])], Reply::Integer(1)),
+            (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
             (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
             (
                 Command::WatchGet,

@@ -151,10 +151,8 @@ impl Wait<'_> {
             }
             Turn::Head(None, hint) => match self.head_start().filter(|_| hint != Some(Hint::Freed)) {
                 None => Acquiring::start(params, now),
-                Some(until) => {
-                    self.enter_only();
-                    Acquiring::begin_yielding(params, Yielding::to_one(until), now)
-                }
+                Some(_) if self.enter_only() => Acquiring::pausing(params, now),
+                Some(until) => Acquiring::begin_yielding(params, Yielding::to_one(until), now),
             },
             Turn::Head(Some(observation), _) => {
                 looked = observation.at;
@@ -359,13 +357,11 @@ impl Wait<'_> {
         }
     }
 
-    /// Enters this process in the waiting list. The key is looked at during the head start of another.
-    fn enter_only(&self) {
+    /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.
+    fn enter_only(&self) -> bool {
         let Engine { notifications, queue, observer, .. } = self.engine;
         notifications.want(self.key, observer);
-        if !queue.is_held(self.key) {
-            notifications.enter_only(self.key, observer);
-        }
+        !queue.is_held(self.key) && notifications.enter_only(self.key, observer)
     }
 
     fn params(&self) -> Params {

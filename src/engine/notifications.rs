@@ -4,8 +4,9 @@
 //!
 //! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
 //! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
-//! before. A process that was notified owes it to the others to ask for the lock, and its own release notifies the next. If it does not
-//! want it any more, it notifies the next itself. `tests/models` searches for schedules in which this fails.
+//! before. A process that was notified asks for the lock, and its own release notifies the next. If it does not want it any more, it
+//! notifies the next itself. Who enters behind another need not look: the release that takes the other's entry, or the look of the other,
+//! is followed by a release that finds this one's. `tests/models` searches for schedules in which this fails.
 //!
 //! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
 //! polls check the entry. That no client receives a message shows that its process is gone, and the next is notified at once.
@@ -30,12 +31,18 @@ use crate::version::Version;
 /// How long a server is left alone that has refused.
 const REFUSED: Duration = Duration::from_secs(60);
 
+/// How often a process looks after a list that it enters again and again: that it lives on, and that this process is there once.
+const TENDED_EVERY: Duration = Duration::from_secs(60);
+
 /// How old what is known of an entry may be before a poll checks that it is still there.
 const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. It is lost time only where that one
 /// has had the lock and released it meanwhile, to nobody, since this process had not come back yet.
 const HEAD_START: Duration = Duration::from_millis(10);
+
+/// Of how many keys it is noted at most that another process was notified, before old notes are dropped.
+const MANY: usize = 128;
 
 /// Before this version, a push removes a list that has a time to live.
 const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
@@ -53,6 +60,8 @@ pub(super) struct Notifications {
 struct State {
     /// The keys that threads of this process wait for, or waited for lately.
     keys: HashMap<Key, Waited>,
+    /// When this process notified another that may not have asked yet.
+    notified: HashMap<Key, Uptime>,
     /// Whether there is a thread that listens, or tries to.
     running: bool,
     /// Whether it is subscribed.
@@ -76,16 +85,21 @@ struct Waited {
     /// When it was last waited for.
     at: Uptime,
     entry: Entry,
-    /// When this process notified another that may not have asked yet.
-    notified_other: Option<Uptime>,
+    /// When this process last looked after the list.
+    tended: Uptime,
 }
 
 /// What is known of this process's channel in a waiting list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Entry {
     None,
-    /// It is there, as far as is known since then; `None` is not checked on this connection yet.
-    Listed(Option<Uptime>),
+    /// It is there, as far as was known then; `None` is that messages may have been lost since. The key may not have been looked at yet.
+    Listed {
+        checked: Option<Uptime>,
+        looked: bool,
+    },
+    /// It was not found. A notification may be on its way, so the next poll enters it.
+    Missing,
     /// This process was notified, and no thread of it has acquired the lock since, or has found it held.
     Notified,
 }
@@ -116,23 +130,42 @@ impl Notifications {
         let waited = state.keys.get_mut(key)?;
         let channel = self.channel.clone();
         let waiting = match waited.entry {
-            Entry::None => Waiting::Enter(channel),
+            Entry::None | Entry::Missing => Waiting::Enter(channel),
             // Another process was faster; the turn is still that of this one.
             Entry::Notified => Waiting::EnterFirst(channel),
-            Entry::Listed(Some(checked)) if now.since(checked) < CHECKED_EVERY => return None,
-            Entry::Listed(_) => Waiting::Check { channel, expires: self.lists_expire() },
+            Entry::Listed { checked: Some(_), looked: false } if self.lists_expire() => Waiting::Expire,
+            Entry::Listed { checked: Some(checked), .. } if now.since(checked) < CHECKED_EVERY => {
+                return None;
+            }
+            Entry::Listed { checked, .. } => {
+                let check = Waiting::Check { channel, expires: self.lists_expire() };
+                if checked.is_none() {
+                    return Some(check);
+                }
+                check
+            }
         };
         // Before it is there: a notification may come at once.
-        waited.entry = Entry::Listed(Some(now));
+        waited.entry = Entry::Listed { checked: Some(now), looked: true };
         Some(waiting)
     }
 
-    /// Enters the list without a look.
-    pub(super) fn enter_only(&self, key: &Key, observer: &Observer) {
-        if let Some(waiting) = self.enter(key) {
-            let reply = self.send(key, waiting.clone(), &self.limits());
-            self.entered(key, &waiting, Some(reply), observer);
+    /// Enters the list without a look. Returns whether another process is ahead, so that none is needed.
+    pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
+        let Some(waiting @ Waiting::Enter(_)) = self.enter(key) else { return false };
+        let reply = self.send(key, waiting.clone(), &self.limits());
+        let is_first = matches!(reply, Ok(Reply::Integer(1)));
+        if is_first {
+            // The look gives a new list its time to live.
+            self.change_entry(key, |entry| match entry {
+                Entry::Listed { checked, .. } => Entry::Listed { checked, looked: false },
+                other => other,
+            });
+            return false;
         }
+        let is_entered = reply.is_ok();
+        self.entered(key, &waiting, Some(reply), observer);
+        is_entered
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
@@ -148,19 +181,23 @@ impl Notifications {
             return false;
         };
         match (waiting, reply) {
-            (Waiting::Check { .. }, Ok(Reply::Integer(0))) => {
-                self.forget_entry(key);
-                true
+            (Waiting::Check { .. }, Ok(Reply::Integer(count))) => {
+                let mut again = false;
+                self.change_entry(key, |entry| match entry {
+                    Entry::Listed { checked: None, .. } if count == 0 => {
+                        again = true;
+                        Entry::None
+                    }
+                    Entry::Listed { .. } if count == 0 => Entry::Missing,
+                    Entry::Listed { looked, .. } => Entry::Listed { checked: Some(clock::uptime()), looked },
+                    other => other,
+                });
+                again
             }
-            (Waiting::Enter(_) | Waiting::EnterFirst(_), Ok(Reply::Integer(1))) => {
-                if self.lists_expire() {
-                    // A new list. If that fails, the list stays until the next release.
-                    let _ = self.send(key, Waiting::Expire, &self.limits());
-                }
-                false
-            }
-            (_, Ok(_)) => {
+            (Waiting::Expire, Ok(_)) => false,
+            (_, Ok(length)) => {
                 self.worked(key);
+                self.tend(key, length == Reply::Integer(1));
                 false
             }
             (_, Err(failure)) => {
@@ -186,7 +223,7 @@ impl Notifications {
         Some(match state.keys.get_mut(key).filter(|_| follows && listening) {
             Some(waited) if waited.entry.is_listed() => (Waiting::Next, true),
             Some(waited) => {
-                waited.entry = Entry::Listed(Some(now));
+                waited.entry = Entry::Listed { checked: Some(now), looked: true };
                 (Waiting::NextAfter(self.channel.clone()), true)
             }
             None => (Waiting::Next, false),
@@ -230,9 +267,7 @@ impl Notifications {
             } else {
                 let now = clock::uptime();
                 // Before it is sent: the answer may be fast.
-                if let Some(waited) = self.lock().keys.get_mut(key) {
-                    waited.notified_other = Some(now);
-                }
+                self.lock().note_notified(key, now);
                 if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
                     return Ok(Passed::ToOther);
                 }
@@ -257,11 +292,12 @@ impl Notifications {
 
     /// Notes that a thread of this process has acquired the lock.
     pub(super) fn acquired(&self, key: &Key) {
-        if let Some(waited) = self.lock().keys.get_mut(key) {
-            waited.notified_other = None;
-            if waited.entry == Entry::Notified {
-                waited.entry = Entry::None;
-            }
+        let mut state = self.lock();
+        state.notified.remove(key);
+        if let Some(waited) = state.keys.get_mut(key)
+            && waited.entry == Entry::Notified
+        {
+            waited.entry = Entry::None;
         }
     }
 
@@ -278,15 +314,21 @@ impl Notifications {
             drop(state);
             // If that fails, a notification will show that no thread waits here.
             let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+            if matches!(entry, Entry::Listed { looked: false, .. }) {
+                // Those behind may have relied on the look that is not taken.
+                self.pass_on_unused(key);
+            }
         }
     }
 
     /// Until when a thread that comes now leaves the key to another process, which this one has just notified.
     pub(super) fn head_start(&self, key: &Key) -> Option<Uptime> {
+        let now = clock::uptime();
         let state = self.lock();
-        let notified = state.keys.get(key).filter(|_| state.listening)?.notified_other?;
-        let until = notified.after(HEAD_START);
-        (clock::uptime() < until).then_some(until)
+        let until = state.notified.get(key)?.after(HEAD_START);
+        // One that cannot listen has no turn to wait for.
+        let listens = state.listening_paused_until.is_none_or(|paused| now >= paused);
+        (listens && now < until).then_some(until)
     }
 
     /// Has the process listen, and notes that the key is waited for.
@@ -299,7 +341,7 @@ impl Notifications {
         match state.keys.get_mut(key) {
             Some(waited) => waited.at = now,
             None => {
-                let waited = Waited { at: now, entry: Entry::None, notified_other: None };
+                let waited = Waited { at: now, entry: Entry::None, tended: now };
                 state.keys.insert(key.clone(), waited);
             }
         }
@@ -319,9 +361,36 @@ impl Notifications {
         self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
     }
 
+    /// Looks after a list that was entered: gives a new one its time to live, and from time to time an old one, with entries of this process
+    /// removed that a lost reply has left. Failures do no harm.
+    fn tend(&self, key: &Key, is_new: bool) {
+        let (now, expires) = (clock::uptime(), self.lists_expire());
+        let mut state = self.lock();
+        let Some(waited) = state.keys.get_mut(key) else { return };
+        let is_due = now.since(waited.tended) >= TENDED_EVERY;
+        if is_due {
+            waited.tended = now;
+        }
+        drop(state);
+        let channel = self.channel.clone();
+        if is_new && expires {
+            let _ = self.send(key, Waiting::Expire, &self.limits());
+        } else if is_due
+            && let Ok(Reply::Integer(count @ 2..)) =
+                self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.limits())
+        {
+            let others = usize::try_from(count - 1).unwrap_or(usize::MAX);
+            let _ = self.send(key, Waiting::Thin(channel, others), &self.limits());
+        }
+    }
+
     fn forget_entry(&self, key: &Key) {
+        self.change_entry(key, |_| Entry::None);
+    }
+
+    fn change_entry(&self, key: &Key, change: impl FnOnce(Entry) -> Entry) {
         if let Some(waited) = self.lock().keys.get_mut(key) {
-            waited.entry = Entry::None;
+            waited.entry = change(waited.entry);
         }
     }
 
@@ -367,9 +436,18 @@ impl Notifications {
     }
 }
 
+impl State {
+    fn note_notified(&mut self, key: &Key, now: Uptime) {
+        if self.notified.len() >= MANY {
+            self.notified.retain(|_, at| now < at.after(HEAD_START));
+        }
+        self.notified.insert(key.clone(), now);
+    }
+}
+
 impl Entry {
     fn is_listed(self) -> bool {
-        matches!(self, Entry::Listed(_))
+        matches!(self, Entry::Listed { .. })
     }
 }
 

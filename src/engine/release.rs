@@ -70,11 +70,13 @@ impl Engine {
     fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Uptime) -> Turn {
         let until = now.after(GEM_INTERVAL);
         if options.notifies {
-            let slice = holder.slice().map(|since| now.since(since));
-            if slice.is_some_and(|time| time < options.time_slice) {
+            let slice = holder.slice().map(|times| times.map(|since| now.since(since)));
+            if slice.is_some_and(|[time, _]| time < options.time_slice) {
                 return Turn::Passes;
             }
-            if slice.is_some_and(|time| self.yields_after(time, options)) {
+            if slice
+                .is_some_and(|[time, busy]| busy >= options.yields_every && self.yields_after(time, options))
+            {
                 return Turn::Yields(until);
             }
             if let Some((taking, is_listed)) = self.notifications.next(key, slice.is_some()) {

@@ -120,6 +120,13 @@ impl Acquiring {
         (attempt, action)
     }
 
+    /// Begins with a pause.
+    pub(crate) fn pausing(params: Params, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        let action = attempt.wait(now);
+        (attempt, action)
+    }
+
     /// Begins while the lock is left to other processes.
     pub(crate) fn begin_yielding(params: Params, yielding: Yielding, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);

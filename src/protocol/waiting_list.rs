@@ -15,12 +15,14 @@ pub(crate) enum Waiting {
     Next,
     /// Enters a channel as the last, and removes the first.
     NextAfter(Vec<u8>),
-    /// The reply is 1 if the channel is there, and 0 if not. The list lives on, where it can have a time to live.
+    /// The reply is how often the channel is there. The list lives on, where it can have a time to live.
     Check { channel: Vec<u8>, expires: bool },
     /// Gives the list its time to live.
     Expire,
-    /// Removes a channel.
+    /// Removes a channel, wherever it is.
     Leave(Vec<u8>),
+    /// Removes so many entries of a channel from the end.
+    Thin(Vec<u8>, usize),
     /// Sends the key on a channel. The reply is how many clients have received it.
     Wake(Vec<u8>),
 }
@@ -34,7 +36,7 @@ impl Waiting {
             Waiting::Next => "LPOP",
             Waiting::Check { .. } => "LRANGE",
             Waiting::Expire => "EXPIRE",
-            Waiting::Leave(_) => "LREM",
+            Waiting::Leave(_) | Waiting::Thin(..) => "LREM",
             Waiting::Wake(_) => "PUBLISH",
         }
     }

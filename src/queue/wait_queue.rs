@@ -52,6 +52,8 @@ struct KeyQueue<A> {
     passing_since: Option<Uptime>,
     /// Since when it has passed among them in the turn of this process.
     slice_since: Option<Uptime>,
+    /// Since when threads of this process have had it or waited for it, from the first that had it on.
+    busy_since: Option<Uptime>,
     /// Until when it is, or was last, left to other processes, and how often a thread of this process had it meanwhile.
     yields: Option<(Uptime, u32)>,
     /// What was last seen of the key, since the last hint.
@@ -137,6 +139,7 @@ impl<A> Default for KeyQueue<A> {
             holders: 0,
             passing_since: None,
             slice_since: None,
+            busy_since: None,
             yields: None,
             observation: None,
             waiters: VecDeque::new(),
@@ -224,6 +227,7 @@ impl<A> KeyQueue<A> {
         self.holders += 1;
         self.passing_since.get_or_insert(observation.at);
         self.slice_since.get_or_insert(observation.at);
+        self.busy_since.get_or_insert(observation.at);
         self.observation = Some(observation);
     }
 
@@ -435,13 +439,13 @@ impl<A> HolderTicket<A> {
         queue.yields.map(|(until, _)| until)
     }
 
-    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
-    /// does learns of a release by this holder alone.
-    pub(crate) fn slice(&self) -> Option<Uptime> {
+    /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
+    /// or waited for it; `None` if no thread waits, or the first that does learns of a release by this holder alone.
+    pub(crate) fn slice(&self) -> Option<[Uptime; 2]> {
         let all = self.queue.lock();
         let queue = all.keys.get(&self.key)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
-        queue.slice_since
+        Some([queue.slice_since?, queue.busy_since?])
     }
 
     /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.

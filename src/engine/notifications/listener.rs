@@ -85,9 +85,8 @@ impl Notifications {
         let mut state = self.lock();
         state.listening = true;
         for waited in state.keys.values_mut() {
-            waited.notified_other = None;
-            if waited.entry.is_listed() {
-                waited.entry = Entry::Listed(None);
+            if let Entry::Listed { checked, .. } = &mut waited.entry {
+                *checked = None;
             }
         }
         let keys: Vec<Key> = state.keys.keys().cloned().collect();
@@ -99,10 +98,12 @@ impl Notifications {
 
     /// It is the turn of this process for a key.
     fn notified(&self, key: &Key) {
-        if let Some(waited) = self.lock().keys.get_mut(key) {
+        let mut state = self.lock();
+        state.notified.remove(key);
+        if let Some(waited) = state.keys.get_mut(key) {
             waited.entry = Entry::Notified;
-            waited.notified_other = None;
         }
+        drop(state);
         self.pass_on_unused(key);
     }
 
