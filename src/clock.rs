@@ -21,7 +21,7 @@ pub(crate) struct Now {
 pub(crate) struct Wall(pub(crate) u64);
 
 /// A point in time by the monotonic clock, counted from its first reading in this process.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Uptime(pub(crate) Duration);
 
 /// Reads both clocks. A wall clock set before 1970 reads as 1970.

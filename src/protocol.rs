@@ -33,7 +33,7 @@ mod watched_change;
 
 use std::time::Duration;
 
-use crate::clock::Now;
+use crate::clock::{Now, Uptime};
 use crate::options::Protocol;
 use lease::{End, GUARD, Lease};
 use waiting_list::Waiting;

@@ -15,7 +15,7 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
-use crate::protocol::{Command, GiveUp, Reply};
+use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds::{self, HoldKind, HoldMark};
 use crate::value::LockState;
@@ -198,11 +198,10 @@ impl Wait<'_> {
             self.engine.report(self.key, &mut attempt.notes);
             action = match action {
                 Action::Send(request) => {
-                    let entering =
-                        if request.command == Command::Get { self.entering(ticket.as_ref()) } else { None };
-                    let reply = match entering {
-                        Some(waiting) => self.look(&mut call, waiting, now),
-                        None => call.send(&request, now),
+                    let reply = if self.options.notifies && request.command == Command::Get {
+                        self.look(&mut call, ticket.as_ref(), now)
+                    } else {
+                        call.send(&request, now)
                     };
                     let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
                     if replied && attempt.protocol() == Protocol::Auto {
@@ -336,25 +335,43 @@ impl Wait<'_> {
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
-    /// Enters this process in the waiting list, where it is not yet, and returns whether the key is absent then: the rules do not look before
-    /// each sleep.
+    /// Looks at the key where that is due before a sleep, since the process is not in the waiting list yet. Returns whether it is absent.
     fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
-        self.entering(ticket).is_some_and(|waiting| self.look(call, waiting, now) == Reply::Bulk(None))
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),
+            None => false,
+        }
+    }
+
+    /// Looks at the key, as a process that waits for notifications.
+    fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now),
+            None => self.noted(call.send(&Request::at_any_time(Command::Get), now)),
+        }
     }
 
     /// Enters this process in the waiting list, and looks at the key.
-    fn look(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
+    fn look_behind(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
         let Engine { notifications, observer, .. } = self.engine;
         loop {
             let (reply, entered) = call.look(waiting.clone(), now);
             if !notifications.entered(self.key, &waiting, entered, observer) {
-                return reply;
+                return self.noted(reply);
             }
             match notifications.enter(self.key) {
                 Some(again) => (waiting, now) = (again, clock::now()),
-                None => return reply,
+                None => return self.noted(reply),
             }
         }
+    }
+
+    /// Notes what a look has found.
+    fn noted(&self, reply: Reply) -> Reply {
+        if let Reply::Bulk(found) = &reply {
+            self.engine.notifications.saw(self.key, found.is_some());
+        }
+        reply
     }
 
     /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.

@@ -1,15 +1,6 @@
 //! Release notifications between processes. Each key has a waiting list on the server, with the channels of the processes that wait for
 //! it. A release takes the first channel in the trip of its DEL, and publishes the key there; the process that listens wakes the head of
 //! its queue for the key. A failure here costs a waiter a poll interval and no more.
-//!
-//! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
-//! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
-//! before. A process that was notified asks for the lock, and its own release notifies the next. If it does not want it any more, it
-//! notifies the next itself. Who enters behind another need not look: the release that takes the other's entry, or the look of the other,
-//! is followed by a release that finds this one's. `tests/models` searches for schedules in which this fails.
-//!
-//! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
-//! polls check the entry. That no client receives a message shows that its process is gone, and the next is notified at once.
 
 mod listener;
 
@@ -23,7 +14,7 @@ use crate::backend::{Backend, Budget, Failure, Limits, RefusalKind};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
-use crate::protocol::waiting_list::Waiting;
+use crate::protocol::waiting_list::{Entry, Owed, Waiting};
 use crate::protocol::{Command, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
 use crate::version::Version;
@@ -33,9 +24,6 @@ const REFUSED: Duration = Duration::from_secs(60);
 
 /// How often a process looks after a list that it enters again and again: that it lives on, and that this process is there once.
 const TENDED_EVERY: Duration = Duration::from_secs(60);
-
-/// How old what is known of an entry may be before a poll checks that it is still there.
-const CHECKED_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. It is lost time only where that one
 /// has had the lock and released it meanwhile, to nobody, since this process had not come back yet.
@@ -89,21 +77,6 @@ struct Waited {
     tended: Uptime,
 }
 
-/// What is known of this process's channel in a waiting list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Entry {
-    None,
-    /// It is there, as far as was known then; `None` is that messages may have been lost since. The key may not have been looked at yet.
-    Listed {
-        checked: Option<Uptime>,
-        looked: bool,
-    },
-    /// It was not found. A notification may be on its way, so the next poll enters it.
-    Missing,
-    /// This process was notified, and no thread of it has acquired the lock since, or has found it held.
-    Notified,
-}
-
 /// Who was notified of a release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
@@ -127,45 +100,29 @@ impl Notifications {
         if !state.listening || !self.may_send(&state, now) {
             return None;
         }
-        let waited = state.keys.get_mut(key)?;
-        let channel = self.channel.clone();
-        let waiting = match waited.entry {
-            Entry::None | Entry::Missing => Waiting::Enter(channel),
-            // Another process was faster; the turn is still that of this one.
-            Entry::Notified => Waiting::EnterFirst(channel),
-            Entry::Listed { checked: Some(_), looked: false } if self.lists_expire() => Waiting::Expire,
-            Entry::Listed { checked: Some(checked), .. } if now.since(checked) < CHECKED_EVERY => {
-                return None;
-            }
-            Entry::Listed { checked, .. } => {
-                let check = Waiting::Check { channel, expires: self.lists_expire() };
-                if checked.is_none() {
-                    return Some(check);
-                }
-                check
-            }
-        };
-        // Before it is there: a notification may come at once.
-        waited.entry = Entry::Listed { checked: Some(now), looked: true };
-        Some(waiting)
+        state.keys.get_mut(key)?.entry.enter(&self.channel, self.lists_expire(), now)
     }
 
-    /// Enters the list without a look. Returns whether another process is ahead, so that none is needed.
+    /// Notes what a look has found.
+    pub(super) fn saw(&self, key: &Key, is_held: bool) {
+        self.change_entry(key, |entry| entry.saw(is_held));
+    }
+
+    /// Enters the list without a look. Returns whether none is needed, since another process is ahead.
     pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
-        let Some(waiting @ Waiting::Enter(_)) = self.enter(key) else { return false };
+        let Some(waiting) = self.enter(key) else { return false };
         let reply = self.send(key, waiting.clone(), &self.limits());
-        let is_first = matches!(reply, Ok(Reply::Integer(1)));
-        if is_first {
-            // The look gives a new list its time to live.
-            self.change_entry(key, |entry| match entry {
-                Entry::Listed { checked, .. } => Entry::Listed { checked, looked: false },
-                other => other,
-            });
-            return false;
+        let is_behind = match (&waiting, &reply) {
+            (Waiting::Enter(_), Ok(Reply::Integer(length))) => {
+                self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default()
+            }
+            _ => false,
+        };
+        // The look that follows gives a new list its time to live.
+        if is_behind || reply.is_err() {
+            self.entered(key, &waiting, Some(reply), observer);
         }
-        let is_entered = reply.is_ok();
-        self.entered(key, &waiting, Some(reply), observer);
-        is_entered
+        is_behind
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
@@ -182,17 +139,7 @@ impl Notifications {
         };
         match (waiting, reply) {
             (Waiting::Check { .. }, Ok(Reply::Integer(count))) => {
-                let mut again = false;
-                self.change_entry(key, |entry| match entry {
-                    Entry::Listed { checked: None, .. } if count == 0 => {
-                        again = true;
-                        Entry::None
-                    }
-                    Entry::Listed { .. } if count == 0 => Entry::Missing,
-                    Entry::Listed { looked, .. } => Entry::Listed { checked: Some(clock::uptime()), looked },
-                    other => other,
-                });
-                again
+                self.change_entry(key, |entry| entry.found(count, clock::uptime())).unwrap_or_default()
             }
             (Waiting::Expire, Ok(_)) => false,
             (_, Ok(length)) => {
@@ -211,9 +158,9 @@ impl Notifications {
         }
     }
 
-    /// Returns what a release sends behind the command that deletes the key, and whether this process is listed then; `None` if it sends
-    /// nothing. `follows` says whether a thread of this process waits its turn.
-    pub(super) fn next(&self, key: &Key, follows: bool) -> Option<(Waiting, bool)> {
+    /// Returns what a release sends behind the command that deletes the key; `None` if it sends nothing. `follows` says whether a thread of
+    /// this process waits its turn.
+    pub(super) fn next(&self, key: &Key, follows: bool) -> Option<Waiting> {
         let now = clock::uptime();
         let mut state = self.lock();
         if !self.may_send(&state, now) {
@@ -221,12 +168,8 @@ impl Notifications {
         }
         let listening = state.listening;
         Some(match state.keys.get_mut(key).filter(|_| follows && listening) {
-            Some(waited) if waited.entry.is_listed() => (Waiting::Next, true),
-            Some(waited) => {
-                waited.entry = Entry::Listed { checked: Some(now), looked: true };
-                (Waiting::NextAfter(self.channel.clone()), true)
-            }
-            None => (Waiting::Next, false),
+            Some(waited) => waited.entry.next_behind(&self.channel, now),
+            None => Waiting::Next,
         })
     }
 
@@ -260,10 +203,12 @@ impl Notifications {
         loop {
             let Reply::Bulk(Some(channel)) = taken? else { return Ok(Passed::ToNone) };
             if channel == self.channel {
-                self.forget_entry(key);
+                // In this order: a thread that leaves passes it on from then on.
+                self.change_entry(key, |entry| *entry = Entry::Notified);
                 if self.queue.is_waited_for(key) {
                     return Ok(Passed::ToNone);
                 }
+                self.forget_entry(key);
             } else {
                 let now = clock::uptime();
                 // Before it is sent: the answer may be fast.
@@ -290,14 +235,18 @@ impl Notifications {
         }
     }
 
+    /// Whether this process will be notified of a release to come.
+    pub(super) fn is_listed(&self, key: &Key) -> bool {
+        let state = self.lock();
+        state.listening && state.keys.get(key).is_some_and(|waited| waited.entry.is_listed())
+    }
+
     /// Notes that a thread of this process has acquired the lock.
     pub(super) fn acquired(&self, key: &Key) {
         let mut state = self.lock();
         state.notified.remove(key);
-        if let Some(waited) = state.keys.get_mut(key)
-            && waited.entry == Entry::Notified
-        {
-            waited.entry = Entry::None;
+        if let Some(waited) = state.keys.get_mut(key) {
+            waited.entry.acquired();
         }
     }
 
@@ -305,19 +254,18 @@ impl Notifications {
     /// that it did not act upon.
     pub(super) fn left(&self, key: &Key, notified: bool) {
         let mut state = self.lock();
-        let entry = state.keys.get(key).map_or(Entry::None, |waited| waited.entry);
-        if notified || entry == Entry::Notified {
-            drop(state);
-            self.pass_on_unused(key);
-        } else if entry.is_listed() && !self.queue.is_waited_for(key) {
+        let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
+        let owed = entry.left(notified, self.queue.is_waited_for(key));
+        if let Owed::Entry | Owed::Look = owed {
             state.keys.remove(key);
-            drop(state);
+        }
+        drop(state);
+        if let Owed::Entry | Owed::Look = owed {
             // If that fails, a notification will show that no thread waits here.
             let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
-            if matches!(entry, Entry::Listed { looked: false, .. }) {
-                // Those behind may have relied on the look that is not taken.
-                self.pass_on_unused(key);
-            }
+        }
+        if let Owed::Notification | Owed::Look = owed {
+            self.pass_on_unused(key);
         }
     }
 
@@ -385,13 +333,11 @@ impl Notifications {
     }
 
     fn forget_entry(&self, key: &Key) {
-        self.change_entry(key, |_| Entry::None);
+        self.change_entry(key, |entry| *entry = Entry::None);
     }
 
-    fn change_entry(&self, key: &Key, change: impl FnOnce(Entry) -> Entry) {
-        if let Some(waited) = self.lock().keys.get_mut(key) {
-            waited.entry = change(waited.entry);
-        }
+    fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
+        self.lock().keys.get_mut(key).map(|waited| change(&mut waited.entry))
     }
 
     fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
@@ -442,12 +388,6 @@ impl State {
             self.notified.retain(|_, at| now < at.after(HEAD_START));
         }
         self.notified.insert(key.clone(), now);
-    }
-}
-
-impl Entry {
-    fn is_listed(self) -> bool {
-        matches!(self, Entry::Listed { .. })
     }
 }
 

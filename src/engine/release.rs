@@ -40,7 +40,7 @@ impl Engine {
         let mut call = match &turn {
             Turn::Passes => call.releasing(&holder),
             Turn::Yields(_) => call,
-            Turn::Ends { taking, .. } => call.taking(taking.clone()),
+            Turn::Ends(taking) => call.taking(taking.clone()),
         };
         let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
         let (has_answered, taken) = (call.has_answered, call.taken.take());
@@ -58,10 +58,10 @@ impl Engine {
             _ if !released => Ending::Hint(Hint::Changed),
             Turn::Passes => Ending::Hint(Hint::Freed),
             Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(until)),
-            Turn::Ends { .. } if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
-            Turn::Ends { is_listed: true, .. } => Ending::Notification(Hint::Freed),
-            // A thread that has come meanwhile is to look, and to enter the list.
-            Turn::Ends { is_listed: false, .. } => Ending::NextSlice(Hint::Changed),
+            Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
+            Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
+            // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
+            Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
         });
         outcome
     }
@@ -79,8 +79,8 @@ impl Engine {
             {
                 return Turn::Yields(until);
             }
-            if let Some((taking, is_listed)) = self.notifications.next(key, slice.is_some()) {
-                return Turn::Ends { taking, is_listed };
+            if let Some(taking) = self.notifications.next(key, slice.is_some()) {
+                return Turn::Ends(taking);
             }
         }
         // Other processes that poll would not get a key that is never idle in this one.
@@ -104,7 +104,7 @@ enum Turn {
     /// That of other processes which poll, until then.
     Yields(Uptime),
     /// That of the process which has waited longest, as the waiting list says.
-    Ends { taking: Waiting, is_listed: bool },
+    Ends(Waiting),
 }
 
 fn not_released(call: Call<'_>, reason: GiveUp, lease: &Lease) -> Error {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `cancel_token` | a registered thread is woken whenever the token is cancelled, also from a signal handler: in every schedule with few preemptions, with every order in which memory may become visible |
 //! | `wait_queue` | one head at a time; first come, first served; no thread sleeps for ever; no lock is lost between two threads: in many random schedules |
+//! | `waiting_list` | several processes, each with its entries and notifications, and a server: no process sleeps while the lock is free and no other is about to ask for it; in every schedule, with threads that give up at any moment |
 //! | `admission` | a thread that waits is let in, though others come back sooner; no thread sleeps for ever; none is counted twice or forgotten: in many random schedules, and for threads that enter once also in every schedule with few preemptions |
 //! | `permits` | never more permits than there are, none is lost, no thread sleeps for ever; first come, first served: in every schedule with few preemptions, and in many random ones |
 //! | `combiner` | no thread waits for ever, or without contention; each job is executed once, and its result goes to its thread or is reported as abandoned; first come, first served; no batch is too large: in many random schedules, and for up to three threads also in every schedule with few preemptions |
@@ -23,6 +24,7 @@ mod part;
 mod permits;
 mod sync;
 mod wait_queue;
+mod waiting_list;
 mod weak_sync;
 
 use std::env;
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
     shuttle::check_random(|| {}, 1);
     let mut trials = cancel_token::trials();
     trials.extend(wait_queue::trials());
+    trials.extend(waiting_list::trials());
     trials.extend(combiner::trials());
     trials.extend(permits::trials());
     trials.extend(admission::trials());

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Entry, Notifications, REFUSED, State, describe};
+use super::{Notifications, REFUSED, State, describe};
 use crate::backend::{Failure, Heard};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
-use crate::protocol::waiting_list::Waiting;
+use crate::protocol::waiting_list::{Entry, Waiting};
 use crate::queue::Hint;
 
 /// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
@@ -85,9 +85,7 @@ impl Notifications {
         let mut state = self.lock();
         state.listening = true;
         for waited in state.keys.values_mut() {
-            if let Entry::Listed { checked, .. } = &mut waited.entry {
-                *checked = None;
-            }
+            waited.entry.doubt();
         }
         let keys: Vec<Key> = state.keys.keys().cloned().collect();
         drop(state);

@@ -1,0 +1,435 @@
+//! One process: a thread that holds the lock, a thread at the head of the queue, others behind it, and the thread that listens.
+
+use super::subject::{Entry, Owed, Waiting};
+use super::{Server, Uptime};
+
+/// What a process does.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behavior {
+    holds: u8,
+    behind: u8,
+    gives_up: bool,
+}
+
+impl Behavior {
+    /// One thread acquires the lock so often.
+    pub(super) fn holds(holds: u8) -> Self {
+        Self { holds, behind: 0, gives_up: false }
+    }
+
+    /// So many other threads wait behind it, once each.
+    pub(super) fn with_threads(self, behind: u8) -> Self {
+        Self { behind, ..self }
+    }
+
+    /// A thread that waits gives up at any moment.
+    pub(super) fn gives_up(self) -> Self {
+        Self { gives_up: true, ..self }
+    }
+}
+
+/// What the head of the queue does next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Step {
+    /// None is queued.
+    Idle,
+    /// SETNX.
+    Set,
+    /// A command on the list, then a look.
+    Enter(Waiting),
+    /// A command on the list. If another process is not ahead, it glances.
+    EnterOnly(Waiting),
+    /// GET.
+    Look,
+    /// It leaves the lock to another process for a while, and looks meanwhile.
+    Glance,
+    /// GET, for a glance.
+    LookAtGlance,
+    Asleep,
+    /// It has left the queue without the lock. Whether it had a hint that the lock is free.
+    Left(bool),
+    /// LREM, and whether the next process is to be notified then.
+    Remove(bool),
+}
+
+/// What the holder, or another thread that has a notification to pass on, does next.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Pass {
+    No,
+    /// It has deleted the key. What it does with the list.
+    Take(Waiting),
+    Publish(usize),
+    /// The thread that was notified looks whether a thread waits.
+    Deliver,
+    /// LPOP, for a notification that no thread wants.
+    TakeUnused,
+    PublishUnused(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+enum Hint {
+    Changed,
+    Freed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Process {
+    number: usize,
+    /// How often threads are still to be queued at the head, and then behind it.
+    left: u8,
+    behind: u8,
+    gives_up: bool,
+    pub(super) step: Step,
+    hint: Option<Hint>,
+    entry: Entry,
+    is_holding: bool,
+    /// Threads that release: the next may hold the lock before they are done.
+    releasers: Vec<Pass>,
+    /// The thread that listens, and a thread that leaves.
+    listener: Pass,
+    leaver: Pass,
+    /// It has notified another process lately.
+    has_notified: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Action {
+    /// A thread comes, and the head start of another process has passed, or not.
+    Comes {
+        head_start: bool,
+    },
+    Head,
+    /// A head start is over.
+    TimeIsOver,
+    GivesUp,
+    Releases,
+    /// This one of the threads that release goes on.
+    Releaser(usize),
+    /// The holder passes the lock to the next thread of its process.
+    PassesWithin,
+    Receives,
+    Listener,
+    Leaver,
+}
+
+impl Action {
+    /// Whether it may never happen.
+    pub(super) fn is_optional(&self) -> bool {
+        matches!(self, Action::GivesUp)
+    }
+}
+
+impl Process {
+    pub(super) fn of(number: usize, behavior: Behavior) -> Self {
+        Self {
+            number,
+            left: behavior.holds,
+            behind: behavior.behind,
+            gives_up: behavior.gives_up,
+            step: Step::Idle,
+            hint: None,
+            entry: Entry::None,
+            is_holding: false,
+            releasers: Vec::new(),
+            listener: Pass::No,
+            leaver: Pass::No,
+            has_notified: false,
+        }
+    }
+
+    pub(super) fn holds(&self) -> bool {
+        self.is_holding
+    }
+
+    /// Whether the queue knows of a thread of this process that has the lock.
+    fn is_held(&self) -> bool {
+        self.is_holding || !self.releasers.is_empty()
+    }
+
+    pub(super) fn is_done(&self) -> bool {
+        self.left == 0
+    }
+
+    fn channel(&self) -> Vec<u8> {
+        vec![u8::try_from(self.number).unwrap()]
+    }
+
+    /// Whether a thread is queued.
+    fn is_waited_for(&self) -> bool {
+        !matches!(self.step, Step::Idle | Step::Left(_) | Step::Remove(_))
+    }
+
+    pub(super) fn actions(&self, server: &Server) -> Vec<Action> {
+        let mut actions = Vec::new();
+        match &self.step {
+            Step::Idle if self.left > 0 && self.leaver == Pass::No => {
+                actions.push(Action::Comes { head_start: false });
+                if self.has_notified {
+                    actions.push(Action::Comes { head_start: true });
+                }
+            }
+            Step::Idle => {}
+            Step::Asleep if self.hint.is_none() => {}
+            Step::Glance => actions.extend([Action::Head, Action::TimeIsOver]),
+            _ => actions.push(Action::Head),
+        }
+        if self.gives_up && matches!(self.step, Step::Set | Step::Glance | Step::Asleep) {
+            actions.push(Action::GivesUp);
+        }
+        if self.is_holding {
+            actions.push(Action::Releases);
+        }
+        actions.extend((0..self.releasers.len()).map(Action::Releaser));
+        if self.holds() && self.step == Step::Asleep && self.hint.is_none() {
+            actions.push(Action::PassesWithin);
+        }
+        if server.messages[self.number] > 0 && self.listener == Pass::No {
+            actions.push(Action::Receives);
+        }
+        if self.listener != Pass::No {
+            actions.push(Action::Listener);
+        }
+        if self.leaver != Pass::No {
+            actions.push(Action::Leaver);
+        }
+        actions
+    }
+
+    pub(super) fn act(&mut self, action: Action, server: &mut Server) {
+        match action {
+            Action::Comes { head_start } => {
+                self.left -= 1;
+                self.step = Step::Set;
+                if head_start {
+                    self.step = match if self.is_held() { None } else { self.enter() } {
+                        Some(waiting) => Step::EnterOnly(waiting),
+                        None => Step::Glance,
+                    };
+                }
+            }
+            Action::Head => self.head(server),
+            Action::TimeIsOver => self.step = Step::Set,
+            Action::GivesUp => {
+                let hint = self.hint.take();
+                if self.behind > 0 {
+                    // The next becomes the head, with the hint.
+                    self.behind -= 1;
+                    self.hint = hint;
+                    self.step = if self.is_held() { Step::Asleep } else { Step::Set };
+                } else {
+                    self.step = Step::Left(hint == Some(Hint::Freed));
+                }
+            }
+            Action::Releases => {
+                let channel = self.channel();
+                let follows = self.is_waited_for();
+                let waiting = if follows { self.entry.next_behind(&channel, Uptime) } else { Waiting::Next };
+                (self.is_holding, server.holder) = (false, None);
+                self.releasers.push(Pass::Take(waiting));
+            }
+            Action::Releaser(n) => {
+                let pass = self.releasers.remove(n);
+                self.release(pass, server);
+            }
+            Action::PassesWithin => {
+                self.next_head();
+                self.entry.acquired();
+            }
+            Action::Receives => {
+                server.messages[self.number] -= 1;
+                self.has_notified = false;
+                self.entry = Entry::Notified;
+                self.listener = Pass::Deliver;
+            }
+            Action::Listener => {
+                let pass = std::mem::replace(&mut self.listener, Pass::No);
+                self.listener = self.pass_on(pass, server);
+            }
+            Action::Leaver => {
+                let pass = std::mem::replace(&mut self.leaver, Pass::No);
+                self.leaver = self.pass_on(pass, server);
+            }
+        }
+    }
+
+    fn enter(&mut self) -> Option<Waiting> {
+        let channel = self.channel();
+        self.entry.enter(&channel, true, Uptime)
+    }
+
+    /// What precedes a look; none where a thread of this process holds the lock.
+    fn look(&mut self, look: Step) -> Step {
+        if self.is_held() {
+            return look;
+        }
+        self.enter().map_or(look, Step::Enter)
+    }
+
+    /// The head has the lock, and the next in the queue becomes the head. It knows what that has seen, and sleeps.
+    fn next_head(&mut self) {
+        self.hint = None;
+        self.step = Step::Idle;
+        if self.behind > 0 {
+            self.behind -= 1;
+            self.step = Step::Asleep;
+        }
+    }
+
+    fn head(&mut self, server: &mut Server) {
+        let number = self.number;
+        match std::mem::replace(&mut self.step, Step::Idle) {
+            Step::Idle => unreachable!("there is none"),
+            Step::Set if server.holder.is_none() => {
+                server.holder = Some(number);
+                self.has_notified = false;
+                self.entry.acquired();
+                self.next_head();
+                self.is_holding = true;
+            }
+            Step::Set => self.step = self.look(Step::Look),
+            Step::Enter(waiting) => {
+                self.carry_out(&waiting, server);
+                self.step = Step::Look;
+            }
+            Step::EnterOnly(waiting) => {
+                let length = self.carry_out(&waiting, server);
+                let is_behind = matches!(waiting, Waiting::Enter(_)) && self.entry.entered_only(length);
+                self.step = if is_behind { Step::Asleep } else { Step::Glance };
+            }
+            Step::Look if server.holder.is_none() => {
+                self.entry.saw(false);
+                self.step = Step::Set;
+            }
+            Step::Look => {
+                self.entry.saw(true);
+                // Before it sleeps it is entered, if that is due since the holder of this process has gone.
+                self.step = self.look(Step::Asleep);
+            }
+            Step::Glance if self.hint.is_some() => {
+                self.hint = None;
+                self.step = Step::Set;
+            }
+            Step::Glance => {
+                self.step = match self.look(Step::LookAtGlance) {
+                    Step::Enter(waiting) => {
+                        self.carry_out(&waiting, server);
+                        Step::LookAtGlance
+                    }
+                    step => step,
+                };
+            }
+            Step::LookAtGlance => {
+                self.entry.saw(server.holder.is_some());
+                self.step = if server.holder.is_none() { Step::Glance } else { self.look(Step::Asleep) };
+            }
+            Step::Asleep => {
+                self.step = match self.hint.take() {
+                    Some(Hint::Freed) => Step::Set,
+                    Some(Hint::Changed) => self.look(Step::Look),
+                    None => unreachable!("it has no reason to wake"),
+                };
+            }
+            Step::Left(notified) => match self.entry.left(notified, false) {
+                Owed::Nothing => {}
+                Owed::Entry => self.step = Step::Remove(false),
+                Owed::Look => self.step = Step::Remove(true),
+                Owed::Notification => self.leaver = Pass::Deliver,
+            },
+            Step::Remove(notifies) => {
+                server.list.retain(|entry| *entry != number);
+                self.entry = Entry::None;
+                if notifies {
+                    self.leaver = Pass::Deliver;
+                }
+            }
+        }
+    }
+
+    /// Carries out a command that enters the list, and returns its length.
+    fn carry_out(&mut self, waiting: &Waiting, server: &mut Server) -> i64 {
+        match waiting {
+            Waiting::Enter(_) => server.list.push(self.number),
+            Waiting::EnterFirst(_) => server.list.insert(0, self.number),
+            Waiting::Expire => {}
+            other => unreachable!("no time passes, so {other:?} is not sent"),
+        }
+        i64::try_from(server.list.len()).unwrap()
+    }
+
+    fn release(&mut self, pass: Pass, server: &mut Server) {
+        let mut give = None;
+        match pass {
+            Pass::Take(Waiting::NextAfter(_)) => {
+                server.list.push(self.number);
+                self.releasers.push(Pass::Take(Waiting::Next));
+            }
+            Pass::Take(_) => match Self::taken(server) {
+                None => give = Some(Hint::Freed),
+                Some(own) if own == self.number => {
+                    self.entry = Entry::Notified;
+                    if self.is_waited_for() {
+                        give = Some(Hint::Freed);
+                    } else {
+                        self.entry = Entry::None;
+                        self.releasers.push(Pass::Take(Waiting::Next));
+                    }
+                }
+                Some(other) => self.releasers.push(Pass::Publish(other)),
+            },
+            Pass::Publish(other) => {
+                server.messages[other] += 1;
+                self.has_notified = true;
+                if !self.entry.is_listed() {
+                    give = Some(Hint::Changed);
+                }
+            }
+            _ => unreachable!("the holder releases"),
+        }
+        if let Some(hint) = give {
+            self.give(hint);
+        }
+    }
+
+    fn give(&mut self, hint: Hint) -> bool {
+        if self.is_waited_for() {
+            self.hint = self.hint.max(Some(hint));
+        }
+        self.is_waited_for()
+    }
+
+    fn taken(server: &mut Server) -> Option<usize> {
+        (!server.list.is_empty()).then(|| server.list.remove(0))
+    }
+
+    /// A notification that came, or that a thread owes.
+    fn pass_on(&mut self, pass: Pass, server: &mut Server) -> Pass {
+        match pass {
+            Pass::Deliver if self.give(Hint::Freed) => Pass::No,
+            Pass::Deliver => {
+                self.entry = Entry::None;
+                Pass::TakeUnused
+            }
+            Pass::TakeUnused => match Self::taken(server) {
+                Some(own) if own == self.number => {
+                    self.entry = Entry::Notified;
+                    if self.give(Hint::Freed) {
+                        return Pass::No;
+                    }
+                    self.entry = Entry::None;
+                    Pass::TakeUnused
+                }
+                Some(other) => Pass::PublishUnused(other),
+                None => {
+                    self.give(Hint::Freed);
+                    Pass::No
+                }
+            },
+            Pass::PublishUnused(other) => {
+                server.messages[other] += 1;
+                self.has_notified = true;
+                Pass::No
+            }
+            _ => unreachable!("it has nothing to pass on"),
+        }
+    }
+}
