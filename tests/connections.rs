@@ -8,6 +8,8 @@ use redis::Commands as _;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
 
 use crate::servers::Fault;
+#[cfg(feature = "tls-rustls")]
+use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
 use crate::support::scenario::{Scenario, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
 
@@ -88,7 +90,16 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
     let locker =
         Locker::with_client(client).connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG);
-    works(&locker.build()?, &server, "", 0)?;
+    let locker = locker.build()?;
+    works(&locker, &server, "", 0)?;
+
+    // It listens by TLS as well, and through seconds of silence.
+    let held = elsewhere(&server, "waits", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&locker, "waits", NOTIFIED)?);
+    until_waiting(&server, "waits", 1);
+    std::thread::sleep(Duration::from_millis(1200));
+    drop(held);
+    drop(waiter.came()?);
 
     // Without it in the trusted roots, the certificate is refused.
     let once = patient(&url)?.unreachable_timeout(Duration::ZERO).build()?;

@@ -1,18 +1,16 @@
 //! Notifications and faults of servers, networks, users' rights and processes: a waiter polls then, and the observer is notified once.
 
-use std::time::Duration;
-
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, LockOptions, Locker};
+use setnx_lock::{Lock, Locker};
 
 use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
-    NOTIFIED, Reasons, Waiter, Worker, connection, elsewhere, list_of, listeners, until, until_listening,
-    until_waiting,
+    NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, list_of, listeners, until,
+    until_listening, until_waiting,
 };
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -32,10 +30,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         ],
     )
 }
-
-/// Options of a waiter that polls.
-const POLLED: LockOptions =
-    LockOptions::expiring_after(LONG).timeout(LONG).poll_interval(Duration::from_millis(20)).notify_waiters();
 
 /// Closes the connections of all listeners.
 fn cut_listeners(server: &RedisServer) {

@@ -11,10 +11,11 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol}
 
 use crate::notification_order::Counting;
 use crate::processes::TaskOutcome;
+use crate::servers::{Emulated, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
-    IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, listeners, until_listening,
-    until_waiting,
+    IN_TIME, NEVER, NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys, listeners, until,
+    until_listening, until_waiting,
 };
 use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
@@ -30,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             one_process_is_notified_and_the_others_send_nothing,
             one_connection_listens_for_all_keys_while_a_thread_waits,
             releases_without_a_notification_are_found_by_polling,
+            releases_on_old_servers_notify_from_2_0_on,
             a_pool_that_cannot_listen_is_refused,
             a_pool_of_one_connection_is_enough,
             a_time_limit_of_any_length_can_listen,
@@ -231,6 +233,40 @@ fn releases_without_a_notification_are_found_by_polling() -> Outcome {
     // Lockers with and without the option lose no update among them.
     let other = Lock::new(&opened(&server.url())?, "k", polling)?;
     Counting::with(&[notified.clone(), other, plain, notified]).assert_complete();
+    Ok(())
+}
+
+fn releases_on_old_servers_notify_from_2_0_on() -> Outcome {
+    for version in Emulated::ALL {
+        let server = RedisServer::start()?;
+        let proxy = Proxy::emulating(version, server.address())?;
+        let lock = |options| Lock::new(&opened(&proxy.url()).unwrap(), "k", options);
+        if version < Emulated::V2_0 {
+            let held = lock(NOTIFIED)?.lock()?;
+            let reasons = Reasons::default();
+            let waiter = Waiter::of(&reasons.of(&proxy.url(), "k", POLLED)?);
+            until("it is reported", || !reasons.reported().is_empty());
+            assert!(reasons.reported()[0].contains("notifications need 2.0"), "{:?}", reasons.reported());
+            drop(held);
+            drop(waiter.came()?);
+            assert!(
+                !proxy.names().iter().any(|name| ["SUBSCRIBE", "LPOP", "RPUSH"].contains(&name.as_str()))
+            );
+            continue;
+        }
+        let held = lock(NOTIFIED)?.lock()?;
+        let first = Waiter::of(&lock(NOTIFIED)?);
+        until_waiting(&server, "k", 1);
+        let second = Waiter::of(&lock(NOTIFIED)?);
+        until_waiting(&server, "k", 2);
+        drop(held);
+        drop(first.came()?);
+        drop(second.came()?);
+        assert_eq!(keys(&server, "*"), [""; 0]);
+        // Before 2.2 a push would remove a list that has a time to live.
+        let expires = proxy.names().iter().any(|name| name == "EXPIRE");
+        assert_eq!(expires, version >= Emulated::V2_2, "{version:?}");
+    }
     Ok(())
 }
 

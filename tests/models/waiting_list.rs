@@ -13,13 +13,13 @@ use stateright::{Checker as _, Model, Property};
 
 use process::{Action, Behavior, Process, Step};
 
-/// The models have no clock.
+/// The clock of the models stands still.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub(crate) struct Uptime;
+pub(crate) struct Uptime(Duration);
 
 impl Uptime {
-    fn since(self, _: Self) -> Duration {
-        Duration::ZERO
+    fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
     }
 }
 

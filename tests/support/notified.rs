@@ -22,6 +22,10 @@ pub(crate) const IN_TIME: Duration = Duration::from_secs(150);
 pub(crate) const NOTIFIED: LockOptions =
     LockOptions::expiring_after(NEVER).timeout(NEVER).poll_interval(NEVER).notify_waiters();
 
+/// Options of a waiter that polls.
+pub(crate) const POLLED: LockOptions =
+    LockOptions::expiring_after(LONG).timeout(LONG).poll_interval(Duration::from_millis(20)).notify_waiters();
+
 /// A lock through a locker of its own, as another process has it.
 pub(crate) fn elsewhere(server: &RedisServer, key: &str, options: LockOptions) -> Result<Lock, Error> {
     Lock::new(&patient(&server.url())?.build()?, key, options)

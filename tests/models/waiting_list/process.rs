@@ -223,13 +223,14 @@ impl Process {
             Action::Releases => {
                 let channel = self.channel();
                 let follows = self.is_waited_for();
-                let waiting = if follows { self.entry.next_behind(&channel, Uptime) } else { Waiting::Next };
+                let waiting =
+                    if follows { self.entry.next_behind(&channel, Uptime::default()) } else { Waiting::Next };
                 (self.is_holding, server.holder) = (false, None);
                 self.releasers.push(Pass::Take(waiting));
             }
             Action::Releaser(n) => {
                 let pass = self.releasers.remove(n);
-                self.release(pass, server);
+                self.release(&pass, server);
             }
             Action::PassesWithin => {
                 self.next_head();
@@ -243,18 +244,18 @@ impl Process {
             }
             Action::Listener => {
                 let pass = std::mem::replace(&mut self.listener, Pass::No);
-                self.listener = self.pass_on(pass, server);
+                self.listener = self.pass_on(&pass, server);
             }
             Action::Leaver => {
                 let pass = std::mem::replace(&mut self.leaver, Pass::No);
-                self.leaver = self.pass_on(pass, server);
+                self.leaver = self.pass_on(&pass, server);
             }
         }
     }
 
     fn enter(&mut self) -> Option<Waiting> {
         let channel = self.channel();
-        self.entry.enter(&channel, true, Uptime)
+        self.entry.enter(&channel, true, Uptime::default())
     }
 
     /// What precedes a look; none where a thread of this process holds the lock.
@@ -356,7 +357,7 @@ impl Process {
         i64::try_from(server.list.len()).unwrap()
     }
 
-    fn release(&mut self, pass: Pass, server: &mut Server) {
+    fn release(&mut self, pass: &Pass, server: &mut Server) {
         let mut give = None;
         match pass {
             Pass::Take(Waiting::NextAfter(_)) => {
@@ -377,7 +378,7 @@ impl Process {
                 Some(other) => self.releasers.push(Pass::Publish(other)),
             },
             Pass::Publish(other) => {
-                server.messages[other] += 1;
+                server.messages[*other] += 1;
                 self.has_notified = true;
                 if !self.entry.is_listed() {
                     give = Some(Hint::Changed);
@@ -402,7 +403,7 @@ impl Process {
     }
 
     /// A notification that came, or that a thread owes.
-    fn pass_on(&mut self, pass: Pass, server: &mut Server) -> Pass {
+    fn pass_on(&mut self, pass: &Pass, server: &mut Server) -> Pass {
         match pass {
             Pass::Deliver if self.give(Hint::Freed) => Pass::No,
             Pass::Deliver => {
@@ -425,7 +426,7 @@ impl Process {
                 }
             },
             Pass::PublishUnused(other) => {
-                server.messages[other] += 1;
+                server.messages[*other] += 1;
                 self.has_notified = true;
                 Pass::No
             }
