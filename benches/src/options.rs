@@ -54,6 +54,8 @@ pub(crate) enum Workload {
     W6,
     /// Pollers, and a key that is never idle
     W7,
+    /// Notifications beside other keys that are waited for
+    W8,
 }
 
 impl Workload {
@@ -69,6 +71,7 @@ impl Workload {
             Workload::W5 => "w5-crash",
             Workload::W6 => "w6-relay",
             Workload::W7 => "w7-fairness",
+            Workload::W8 => "w8-keys",
         }
     }
 }

@@ -6,7 +6,7 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7, W8};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -37,7 +37,7 @@ pub(crate) const VARIANTS: &[Variant] = &[
         options.protocol(Protocol::Watched)
     }),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
-    variant("ours-notifications", "notifications", &[W1, W3, W4, W5], LockOptions::notify_waiters),
+    variant("ours-notifications", "notifications", &[W1, W3, W4, W5, W8], LockOptions::notify_waiters),
     Variant {
         pipelining: false,
         ..variant(
