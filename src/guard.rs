@@ -127,8 +127,9 @@ impl LockGuard {
     /// transaction that deletes this holder's value, also after the lease. Waits for the server only, at most the time of one command.
     ///
     /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), its SETNX goes in the same
-    /// trip, right behind the deletion, and it is woken with the reply. With [`notify_waiters`](crate::LockOptions::notify_waiters) two more round trips leave a
-    /// notification.
+    /// trip, right behind the deletion, and it is woken with the reply. With
+    /// [`notify_waiters`](crate::LockOptions::notify_waiters) the same trip asks whether another process waits; if one does, a second one
+    /// notifies it.
     ///
     /// The gem's release at the end of a block, which reports nothing.
     ///

@@ -37,7 +37,7 @@
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
-//! | `proxy_faults`, `proxy_blocking` | the proxy injects faults correctly, also while clients block on a list |
+//! | `proxy_faults` | the proxy injects faults correctly |
 //! | `links` | the links of the documents lead somewhere |
 //! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
 
@@ -69,7 +69,6 @@ mod pipelining_faults;
 mod pipelining_leaders;
 mod pools;
 mod processes;
-mod proxy_blocking;
 mod proxy_faults;
 mod proxy_lists;
 mod proxy_versions;
@@ -147,7 +146,6 @@ fn main() -> ExitCode {
         pipelining_leaders::trials(),
         pools::trials(),
         processes::trials(),
-        proxy_blocking::trials(),
         proxy_faults::trials(),
         proxy_lists::trials(),
         proxy_versions::trials(),

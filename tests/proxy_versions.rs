@@ -72,7 +72,6 @@ fn commands_appear_with_their_versions() -> Outcome {
         ("MULTI", V2_0),
         ("EXEC", V2_0),
         ("DISCARD", V2_0),
-        ("BLPOP list 1", V2_0),
         ("BRPOP list 1", V2_0),
         ("PUBLISH channel text", V2_0),
         ("SETEX key 1 1", V2_0),

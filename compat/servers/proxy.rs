@@ -11,7 +11,6 @@ use std::{fmt, io, mem, thread};
 
 use super::asked::{Asked, Position};
 use super::faults::{Fault, Faults, Hold, Which};
-use super::presence::Presence;
 use super::quirks::{EmulatedServer, Memory};
 use super::real::Real;
 use super::resp::{Request, read_batch, text};
@@ -204,7 +203,6 @@ impl Shared {
         client.set_nodelay(true)?;
         let real = Real::connect(self.real)?;
         self.keep(connection, real.stream());
-        let presence = Presence::new(real.stream())?;
         let (sender, requests) = mpsc::channel();
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -217,10 +215,9 @@ impl Shared {
                         break;
                     }
                 }
-                presence.client_left();
                 drop(sender);
             });
-            let ended = self.answer(connection, requests, client, real, &presence);
+            let ended = self.answer(connection, requests, client, real);
             shut(client);
             ended
         })
@@ -232,7 +229,6 @@ impl Shared {
         requests: Receiver<(Request, Position)>,
         mut to_client: &TcpStream,
         mut real: Real,
-        presence: &Presence,
     ) -> io::Result<()> {
         let version = *self.emulated.lock().unwrap();
         let mut emulated = version.map(|version| EmulatedServer::new(version, self.real, &self.limit));
@@ -251,13 +247,9 @@ impl Shared {
                 return forward(requests, to_client, &mut real);
             }
             self.notice_limit(&asked);
-            let mut execute = || {
-                presence.during(&asked.name, || match &mut emulated {
-                    Some(emulated) => {
-                        emulated.answer(&request, &mut real, self.limited.load(Ordering::SeqCst))
-                    }
-                    None => real.ask(&request),
-                })
+            let mut execute = || match &mut emulated {
+                Some(emulated) => emulated.answer(&request, &mut real, self.limited.load(Ordering::SeqCst)),
+                None => real.ask(&request),
             };
             // A client may leave before its replies come; what it has sent is executed all the same.
             let mut reply_with = |reply: &[u8]| drop(to_client.write_all(reply));

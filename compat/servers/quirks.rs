@@ -8,7 +8,6 @@ use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 
 use super::info::Info;
-use super::lists::{self, Queued};
 use super::real::Real;
 use super::resp::{self, Request, text};
 use super::versions::{Emulated, NO_PASSWORD_SET, NOT_PERMITTED, OVER_MEMORY, WRONG_PASSWORD};
@@ -88,7 +87,6 @@ pub(super) struct EmulatedServer {
     spoiled: bool,
     /// A wrong password has taken away what a right one had permitted.
     forgotten: bool,
-    queued: Queued,
     /// Taken for writing while the real server's memory limit is lifted.
     limit: Arc<RwLock<()>>,
     /// Asks for the memory while the connection itself may be in a transaction.
@@ -104,7 +102,6 @@ impl EmulatedServer {
             in_multi: false,
             spoiled: false,
             forgotten: false,
-            queued: Queued::default(),
             limit: Arc::clone(limit),
             aside: None,
         }
@@ -123,8 +120,7 @@ impl EmulatedServer {
         }
         let limit = Arc::clone(&self.limit);
         if !(self.in_multi && self.version.proceeds_over_memory(&name)) {
-            // A client that waits for a list would keep the limit from being lifted for as long.
-            let _not_lifted = (self.in_multi || !lists::may_wait(&name)).then(|| limit.read().unwrap());
+            let _not_lifted = limit.read().unwrap();
             return self.execute(&name, request, real, limited);
         }
         let _alone = limit.write().unwrap();
@@ -156,9 +152,6 @@ impl EmulatedServer {
             return Ok(resp::error("EXECABORT Transaction discarded because of previous errors."));
         }
         let version = self.version;
-        if name == "EXEC" && version < Emulated::V2_6 {
-            return self.exec(request, real);
-        }
         let script = script(version, name).map(|script| {
             let words = request.words.iter().map(Vec::as_slice);
             Request::of(
@@ -170,11 +163,8 @@ impl EmulatedServer {
         });
         let nested = name == "MULTI" && self.in_multi && version < Emulated::V2_2;
         let script = script.or(nested.then(|| Request::of(&[b"EVAL", NESTED_MULTI.as_bytes(), b"0"])));
-        let reply = if version < Emulated::V2_2 && !self.in_multi && lists::is_blocking(name) {
-            self.block(request, real)?
-        } else {
-            real.ask_reworded(script.as_ref().unwrap_or(request), &|refusal| version.reworded(refusal))?
-        };
+        let reply =
+            real.ask_reworded(script.as_ref().unwrap_or(request), &|refusal| version.reworded(refusal))?;
         if name == "INFO" && reply.starts_with(b"$") {
             let section = request.words.get(1).map_or(String::new(), |word| text(word));
             let info = Info::parse(&real.ask(&Request::of(&[b"INFO", b"everything"]))?);
@@ -182,7 +172,7 @@ impl EmulatedServer {
         }
         let queued = self.in_multi && reply == b"+QUEUED\r\n";
         match name {
-            _ if queued => self.queued.add(request),
+            _ if queued => {}
             "MULTI" if reply.starts_with(b"+") => self.in_multi = true,
             "EXEC" | "DISCARD" => self.transaction_ends(),
             _ => {}
@@ -209,29 +199,8 @@ impl EmulatedServer {
         }
     }
 
-    /// EXEC before 2.6: a pushed item went to a blocked client at the push, and not after the transaction.
-    fn exec(&mut self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
-        let expiring = self.queued.expiring_after_a_push();
-        let exist = expiring.iter().map(|(_, key)| Request::of(&[b"EXISTS", key]));
-        let requests: Vec<Request> = [Request::of(&[&request.words[0]])].into_iter().chain(exist).collect();
-        let mut replies =
-            real.ask_together(&requests, &|refusal| self.version.reworded(refusal))?.into_iter();
-        let done = replies.next().unwrap_or_default();
-        let reply = lists::without_a_list(done, &expiring, replies.as_slice())?;
-        self.transaction_ends();
-        Ok(reply)
-    }
-
-    /// BLPOP and BRPOP before 2.2.
-    fn block(&self, request: &Request, real: &mut Real) -> io::Result<Vec<u8>> {
-        let requests = [lists::deleting_before(request), request.copy()];
-        let mut replies = real.ask_together(&requests, &|refusal| self.version.reworded(refusal))?;
-        Ok(replies.pop().unwrap_or_default())
-    }
-
     fn transaction_ends(&mut self) {
         (self.in_multi, self.spoiled) = (false, false);
-        self.queued.clear();
     }
 
     /// Whether this version has the command, with so many arguments.

@@ -35,18 +35,6 @@ impl Real {
         read_reply(&mut self.0, reworded)
     }
 
-    /// Executes several requests, and returns their replies. They are sent in one piece, which the server reads in one piece unless
-    /// it is long, so that no other client's request comes between.
-    pub(super) fn ask_together(
-        &mut self,
-        requests: &[Request],
-        reworded: &dyn Fn(&str) -> Option<String>,
-    ) -> io::Result<Vec<Vec<u8>>> {
-        let raw: Vec<&[u8]> = requests.iter().map(|request| request.raw.as_slice()).collect();
-        self.0.get_mut().write_all(&raw.concat())?;
-        requests.iter().map(|_| read_reply(&mut self.0, reworded)).collect()
-    }
-
     pub(super) fn stream(&self) -> &TcpStream {
         self.0.get_ref()
     }

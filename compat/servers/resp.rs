@@ -19,10 +19,6 @@ impl Request {
         Self { raw, words: words.iter().map(|word| word.to_vec()).collect() }
     }
 
-    pub(super) fn copy(&self) -> Self {
-        Self { raw: self.raw.clone(), words: self.words.clone() }
-    }
-
     /// The command, in upper case.
     pub(super) fn name(&self) -> String {
         text(&self.words[0]).to_uppercase()
@@ -99,12 +95,6 @@ pub(super) fn read_reply(
         _ => {}
     }
     Ok(raw)
-}
-
-/// Returns the elements of an array, as they came; none if it is no array.
-pub(super) fn elements(mut reply: &[u8]) -> io::Result<Vec<Vec<u8>>> {
-    let count = if reply.starts_with(b"*") { read_number(&mut reply, &mut Vec::new())? } else { None };
-    (0..count.unwrap_or(0)).map(|_| read_reply(&mut reply, &|_| None)).collect()
 }
 
 pub(super) fn error(words: &str) -> Vec<u8> {

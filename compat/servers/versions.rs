@@ -101,9 +101,6 @@ const COMMANDS: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("RPOP",         "1.0.0",  1..=1),
     ("RPUSH",        "1.0.0",  from(2)), // several values: "2.4.0"
     ("RPOPLPUSH",    "1.2.0",  2..=2),
-    ("BLPOP",        "2.0.0",  from(2)), // measured: there in 1.3.6
-    ("BRPOP",        "2.0.0",  from(2)),
-    ("BRPOPLPUSH",   "2.2.0",  3..=3),
     ("LPUSHX",       "2.2.0",  2..=2),
     ("RPUSHX",       "2.2.0",  2..=2),
     // Sets and hashes.
@@ -150,7 +147,7 @@ const ARGUMENTS_BEFORE: &[(&str, &str, RangeInclusive<usize>)] = &[
 #[rustfmt::skip]
 const ADDING: &[&str] = &[
     "SET", "SETNX", "GETSET", "SETEX", "INCR", "DECR", "INCRBY", "DECRBY", "MSET", "MSETNX", "APPEND",
-    "PSETEX", "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "BRPOPLPUSH", "SADD", "HSET", "SORT",
+    "PSETEX", "LPUSH", "RPUSH", "LPUSHX", "RPUSHX", "LSET", "RPOPLPUSH", "SADD", "HSET", "SORT",
     "EXEC",
 ];
 
@@ -223,18 +220,7 @@ impl Emulated {
             ["CLIENT", ..] => Some("ERR Syntax error, try CLIENT (LIST | KILL ip:port)".into()),
             ["CONFIG", "GET" | "SET" | "RESETSTAT", ..] => None,
             ["CONFIG", ..] => Some("ERR CONFIG subcommand must be one of GET, SET, RESETSTAT".into()),
-            ["BLPOP" | "BRPOP" | "BRPOPLPUSH", .., timeout] => self.refuses_timeout(timeout).map(Into::into),
             _ => None,
-        }
-    }
-
-    /// Whole seconds until 6.0. Measured on 2.0.5, 2.2.15 and 2.4.18.
-    fn refuses_timeout(self, timeout: &str) -> Option<&'static str> {
-        match timeout.parse() {
-            Ok(0i64..) => None,
-            Ok(_) => Some("ERR timeout is negative"),
-            Err(_) if self <= V2_0 => Some("ERR timeout is not an integer"),
-            Err(_) => Some("ERR timeout is not an integer or out of range"),
         }
     }
 

@@ -54,7 +54,7 @@ fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
             vec![with(with(cmd("LRANGE"), 0), -1), with(cmd("EXPIRE"), LIST_TTL)]
         }
         Waiting::Expire => vec![with(cmd("EXPIRE"), LIST_TTL)],
-        Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 0), channel)],
+        Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 1), channel)],
         Waiting::Thin(channel, count) => vec![with(with(cmd("LREM"), format!("-{count}")), channel)],
         Waiting::Wake(channel) => vec![with(with(redis::cmd("PUBLISH"), channel), key)],
     }
@@ -228,7 +228,7 @@ mod tests {
             (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
             (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
             (Command::Waiting(Waiting::Expire), "EXPIRE k:setnx-lock:waiters 600 ", 1),
-            (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 0 c ", 1),
+            (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
             (Command::Waiting(Waiting::Thin(b"c".to_vec(), 2)), "LREM k:setnx-lock:waiters -2 c ", 1),
             (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         ];

@@ -216,6 +216,7 @@ impl Notifications {
                 if self.send(key, Waiting::Wake(channel), limits)? != Reply::Integer(0) {
                     return Ok(Passed::ToOther);
                 }
+                self.lock().notified.remove(key);
             }
             taken = self.send(key, Waiting::Next, limits);
         }
@@ -262,11 +263,19 @@ impl Notifications {
         drop(state);
         if let Owed::Entry | Owed::Look = owed {
             // If that fails, a notification will show that no thread waits here.
-            let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+            let _ = self.leave(key);
         }
         if let Owed::Notification | Owed::Look = owed {
             self.pass_on_unused(key);
         }
+    }
+
+    /// Removes this process from the list. A thread that has come meanwhile may have entered it anew, and checks that.
+    fn leave(&self, key: &Key) -> Result<(), Failure> {
+        let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+        self.change_entry(key, Entry::doubt);
+        self.queue.notify(key, Hint::Changed);
+        left.map(drop)
     }
 
     /// Until when a thread that comes now leaves the key to another process, which this one has just notified.

@@ -35,7 +35,7 @@ pub(crate) enum Waiting {
     Check { channel: Vec<u8>, expires: bool },
     /// Gives the list its time to live.
     Expire,
-    /// Removes a channel, wherever it is.
+    /// Removes the first entry of a channel: another thread of the process may have entered it anew.
     Leave(Vec<u8>),
     /// Removes so many entries of a channel from the end.
     Thin(Vec<u8>, usize),

@@ -25,12 +25,17 @@
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
+// The models compile this file under another name.
+#[path = "wait_queue/holder.rs"]
+mod holder;
+
 use std::collections::{HashMap, VecDeque};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 use super::{Key, Observation, Uptime, WaitMode};
+pub(crate) use holder::{Claim, Ending, HolderTicket};
 
 /// The wait queues of a locker. `A` is what a holder answers the head of a queue.
 #[derive(Debug)]
@@ -72,18 +77,6 @@ struct Waiter<A> {
     /// The answer that stands for a lost reply, while a holder asks for it.
     claim: Option<A>,
     answer: Option<A>,
-}
-
-/// How the head of a queue learns that a holder has released the lock, or has it no longer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
-    Hint(Hint),
-    /// By this hint, since it is its turn among the processes.
-    NextSlice(Hint),
-    /// By a notification when it is the turn of this process again, if it waits for one; else by this hint.
-    Notification(Hint),
-    /// By the answer that it has.
-    Answer,
 }
 
 /// What a head is told of its key.
@@ -403,145 +396,6 @@ impl<A> Ticket<A> {
 impl<A> Drop for Ticket<A> {
     fn drop(&mut self) {
         self.go();
-    }
-}
-
-/// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
-#[derive(Debug)]
-pub(crate) struct HolderTicket<A> {
-    queue: Arc<WaitQueue<A>>,
-    key: Key,
-    over: bool,
-}
-
-impl<A> HolderTicket<A> {
-    fn new(queue: &Arc<WaitQueue<A>>, key: &Key) -> Self {
-        Self { queue: Arc::clone(queue), key: key.clone(), over: false }
-    }
-
-    /// Returns until when the lock is left to other processes; `None` if it is not, or no thread waits for it. It is left until `until`
-    /// if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
-    /// asked again since then, up to the fourth, it is left until `until` once more, and the next time already if it has passed from the
-    /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
-    pub(crate) fn yields(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Option<Uptime> {
-        let mut all = self.queue.lock();
-        let queue = all.keys.get_mut(&self.key).filter(|queue| !queue.waiters.is_empty())?;
-        queue.yields = Some(match queue.yields {
-            Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
-            Some((end, times)) if now < end => (end, times + 1),
-            last => {
-                let contended = last.is_some_and(|(_, times)| times > 1);
-                let since = since[usize::from(contended)];
-                queue.passing_since.filter(|began| *began <= since)?;
-                (until, 0)
-            }
-        });
-        queue.yields.map(|(until, _)| until)
-    }
-
-    /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
-    /// or waited for it; `None` if no thread waits, or the first that does learns of a release by this holder alone.
-    pub(crate) fn slice(&self) -> Option<[Uptime; 2]> {
-        let all = self.queue.lock();
-        let queue = all.keys.get(&self.key)?;
-        queue.waiters.front().filter(|head| head.mode.is_notified())?;
-        Some([queue.slice_since?, queue.busy_since?])
-    }
-
-    /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.
-    pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
-        let mut all = self.queue.lock();
-        if all.closed {
-            return None;
-        }
-        let head = all.keys.get_mut(&self.key)?.waiters.front_mut()?;
-        if !head.asleep || head.hint.is_some() || head.claim.is_some() || head.answer.is_some() {
-            return None;
-        }
-        head.claim = Some(lost(head.mode)?);
-        let id = head.id;
-        drop(all);
-        Some(Claim { queue: Arc::clone(&self.queue), key: self.key.clone(), id, over: false })
-    }
-
-    /// The lock is released.
-    pub(crate) fn end(mut self, ending: Ending) {
-        self.give_up(ending);
-    }
-
-    fn give_up(&mut self, ending: Ending) {
-        self.over = true;
-        let mut all = self.queue.lock();
-        let head = all.leave(&self.key, |queue| {
-            queue.holders -= 1;
-            if queue.holders == 0 && queue.waiters.is_empty() {
-                queue.passing_since = None;
-            }
-            if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || queue.waiters.is_empty() {
-                queue.slice_since = None;
-            }
-            let is_notified = || queue.waiters.front().is_some_and(|head| head.mode.is_notified());
-            match ending {
-                Ending::Answer => None,
-                Ending::Notification(_) if is_notified() => None,
-                Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => {
-                    queue.notify(hint)
-                }
-            }
-        });
-        drop(all);
-        unpark(head.flatten().as_ref());
-    }
-}
-
-impl<A> Drop for HolderTicket<A> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.give_up(Ending::Hint(Hint::Changed));
-        }
-    }
-}
-
-/// That a holder asks for the head of a queue. Dropped, it leaves the answer that stands for a lost reply.
-#[derive(Debug)]
-pub(crate) struct Claim<A> {
-    queue: Arc<WaitQueue<A>>,
-    key: Key,
-    id: u64,
-    over: bool,
-}
-
-impl<A> Claim<A> {
-    /// Gives the head its answer. Returns `false` if it waits for none any more.
-    pub(crate) fn answer(mut self, answer: A) -> bool {
-        self.end(|waiter, _| waiter.answer = Some(answer))
-    }
-
-    /// The command was not sent.
-    pub(crate) fn withdraw(mut self) {
-        self.end(|_, _| ());
-    }
-
-    fn end(&mut self, end: impl FnOnce(&mut Waiter<A>, A)) -> bool {
-        self.over = true;
-        let mut all = self.queue.lock();
-        let thread = all.keys.get_mut(&self.key).and_then(|queue| {
-            let waiter = queue.waiter(self.id)?;
-            let lost = waiter.claim.take()?;
-            end(waiter, lost);
-            Some(waiter.thread.clone())
-        });
-        drop(all);
-        unpark(thread.as_ref());
-        thread.is_some()
-    }
-}
-
-impl<A> Drop for Claim<A> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.end(|waiter, lost| waiter.answer = Some(lost));
-        }
     }
 }
 

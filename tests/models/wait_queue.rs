@@ -3,7 +3,7 @@
 
 mod notifications;
 mod scenario;
-#[allow(dead_code, reason = "the engine uses all of it")]
+#[allow(dead_code, unused_imports, reason = "the engine uses all of it")]
 #[path = "../../src/queue/wait_queue.rs"]
 mod subject;
 mod worker;

@@ -12,7 +12,7 @@ use crate::backend::{Failure, Heard};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
-use crate::protocol::waiting_list::{Entry, Waiting};
+use crate::protocol::waiting_list::Entry;
 use crate::queue::Hint;
 
 /// How long the thread listens after a key was last waited for, so that it does not start anew for each wait.
@@ -46,13 +46,14 @@ impl Notifications {
         let mut swept_at = clock::uptime();
         loop {
             let listened = self.backend.listen(&self.channel, &mut |heard| {
-                pause = RETRY[0];
                 match heard {
                     Heard::Subscribed => self.subscribed(),
                     Heard::Message(key) => self.notified(&Key::from(key)),
                     Heard::Silence => {}
                 }
+                // A server that accepts a client and closes the connection at once does not work.
                 if !matches!(heard, Heard::Subscribed) {
+                    pause = RETRY[0];
                     self.lock().reported.listening = false;
                 }
                 self.goes_on(&mut swept_at)
@@ -126,10 +127,8 @@ impl Notifications {
             (state.running, state.listening) = (false, false);
         }
         drop(state);
-        for key in &left {
-            // If that fails, a release finds out that no client listens.
-            let _ = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
-        }
+        // If that fails, a release finds out that no client listens.
+        let _ = left.iter().try_for_each(|key| self.leave(key));
         !ends
     }
 

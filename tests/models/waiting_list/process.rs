@@ -46,20 +46,20 @@ pub(super) enum Step {
     /// GET, for a glance.
     LookAtGlance,
     Asleep,
-    /// It has left the queue without the lock. Whether it had a hint that the lock is free.
-    Left(bool),
-    /// LREM, and whether the next process is to be notified then.
-    Remove(bool),
 }
 
-/// What the holder, or another thread that has a notification to pass on, does next.
+/// What a thread does next that releases, listens, or has left the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Pass {
     No,
     /// It has deleted the key. What it does with the list.
     Take(Waiting),
     Publish(usize),
-    /// The thread that was notified looks whether a thread waits.
+    /// It has left the queue without the lock. Whether it had a hint that the lock is free.
+    Left(bool),
+    /// LREM, and whether the next process is to be notified then.
+    Remove(bool),
+    /// A notification goes to a thread that waits.
     Deliver,
     /// LPOP, for a notification that no thread wants.
     TakeUnused,
@@ -156,13 +156,13 @@ impl Process {
 
     /// Whether a thread is queued.
     fn is_waited_for(&self) -> bool {
-        !matches!(self.step, Step::Idle | Step::Left(_) | Step::Remove(_))
+        self.step != Step::Idle
     }
 
     pub(super) fn actions(&self, server: &Server) -> Vec<Action> {
         let mut actions = Vec::new();
         match &self.step {
-            Step::Idle if self.left > 0 && self.leaver == Pass::No => {
+            Step::Idle if self.left > 0 => {
                 actions.push(Action::Comes { head_start: false });
                 if self.has_notified {
                     actions.push(Action::Comes { head_start: true });
@@ -173,7 +173,8 @@ impl Process {
             Step::Glance => actions.extend([Action::Head, Action::TimeIsOver]),
             _ => actions.push(Action::Head),
         }
-        if self.gives_up && matches!(self.step, Step::Set | Step::Glance | Step::Asleep) {
+        let may_leave = matches!(self.step, Step::Set | Step::Glance | Step::Asleep);
+        if self.gives_up && may_leave && self.leaver == Pass::No {
             actions.push(Action::GivesUp);
         }
         if self.is_holding {
@@ -217,7 +218,8 @@ impl Process {
                     self.hint = hint;
                     self.step = if self.is_held() { Step::Asleep } else { Step::Set };
                 } else {
-                    self.step = Step::Left(hint == Some(Hint::Freed));
+                    self.step = Step::Idle;
+                    self.leaver = Pass::Left(hint == Some(Hint::Freed));
                 }
             }
             Action::Releases => {
@@ -330,19 +332,6 @@ impl Process {
                     None => unreachable!("it has no reason to wake"),
                 };
             }
-            Step::Left(notified) => match self.entry.left(notified, false) {
-                Owed::Nothing => {}
-                Owed::Entry => self.step = Step::Remove(false),
-                Owed::Look => self.step = Step::Remove(true),
-                Owed::Notification => self.leaver = Pass::Deliver,
-            },
-            Step::Remove(notifies) => {
-                server.list.retain(|entry| *entry != number);
-                self.entry = Entry::None;
-                if notifies {
-                    self.leaver = Pass::Deliver;
-                }
-            }
         }
     }
 
@@ -352,6 +341,14 @@ impl Process {
             Waiting::Enter(_) => server.list.push(self.number),
             Waiting::EnterFirst(_) => server.list.insert(0, self.number),
             Waiting::Expire => {}
+            Waiting::Check { .. } => {
+                let count = server.list.iter().filter(|entry| **entry == self.number).count();
+                if self.entry.found(i64::try_from(count).unwrap(), Uptime::default())
+                    && let Some(again) = self.enter()
+                {
+                    return self.carry_out(&again, server);
+                }
+            }
             other => unreachable!("no time passes, so {other:?} is not sent"),
         }
         i64::try_from(server.list.len()).unwrap()
@@ -402,9 +399,25 @@ impl Process {
         (!server.list.is_empty()).then(|| server.list.remove(0))
     }
 
-    /// A notification that came, or that a thread owes.
+    /// A notification that came, or what a thread owes that has left.
     fn pass_on(&mut self, pass: &Pass, server: &mut Server) -> Pass {
         match pass {
+            Pass::Left(notified) => match self.entry.left(*notified, self.is_waited_for()) {
+                Owed::Nothing => Pass::No,
+                Owed::Notification => Pass::Deliver,
+                owed @ (Owed::Entry | Owed::Look) => {
+                    self.entry = Entry::None;
+                    Pass::Remove(owed == Owed::Look)
+                }
+            },
+            Pass::Remove(notifies) => {
+                if let Some(first) = server.list.iter().position(|entry| *entry == self.number) {
+                    server.list.remove(first);
+                }
+                self.entry.doubt();
+                self.give(Hint::Changed);
+                if *notifies { Pass::Deliver } else { Pass::No }
+            }
             Pass::Deliver if self.give(Hint::Freed) => Pass::No,
             Pass::Deliver => {
                 self.entry = Entry::None;
