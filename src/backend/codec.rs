@@ -83,7 +83,12 @@ pub(super) fn read(
     if let Command::Exec(change) = command {
         return executed(command, change, replies);
     }
-    if let Some(refusal) = replies.iter().find_map(refusal) {
+    // What was taken counts, also where the entry of this process was refused.
+    let judged = match command {
+        Command::Waiting(Waiting::NextAfter(_)) => replies.len().saturating_sub(1),
+        _ => 0,
+    };
+    if let Some(refusal) = replies.iter().skip(judged).find_map(refusal) {
         return Ok(Err(refusal));
     }
     if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
@@ -268,6 +273,11 @@ mod tests {
                 Command::Waiting(Waiting::NextAfter(vec![])),
                 vec![Value::Int(1), Value::Nil],
                 Reply::Bulk(None),
+            ),
+            (
+                Command::Waiting(Waiting::NextAfter(vec![])),
+                vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), bulk("c")],
+                Reply::Bulk(Some(b"c".to_vec())),
             ),
             (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
             (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),

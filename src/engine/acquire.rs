@@ -45,6 +45,8 @@ struct Wait<'a> {
     deadline: Option<Uptime>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
+    /// Whether this thread has learned of a release, and the server has not answered since.
+    owes: Cell<bool>,
 }
 
 /// An attempt that begins, and its first action.
@@ -69,7 +71,16 @@ impl Engine {
     ) -> Result<(Acquired, HoldMark), Error> {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let wait = Wait { engine: self, key, options, cancel_token, began, deadline, attempts: Cell::new(0) };
+        let wait = Wait {
+            engine: self,
+            key,
+            options,
+            cancel_token,
+            began,
+            deadline,
+            attempts: Cell::new(0),
+            owes: Cell::new(false),
+        };
         let acquired = wait.acquire();
         let waited = clock::uptime().since(began.uptime);
         let (attempts, outcome) = match &acquired {
@@ -117,7 +128,7 @@ impl Wait<'_> {
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
             if self.options.notifies {
-                self.engine.notifications.left(self.key, hint == Some(Hint::Freed));
+                self.engine.notifications.left(self.key, hint == Some(Hint::Freed) || self.owes.get());
             }
         }
         acquired
@@ -149,7 +160,11 @@ impl Wait<'_> {
             Turn::Head(_, Some(Hint::Yielded(until))) => {
                 Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
             }
-            Turn::Head(None, hint) => match self.head_start().filter(|_| hint != Some(Hint::Freed)) {
+            Turn::Head(None, Some(Hint::Freed)) => {
+                self.owes.set(true);
+                Acquiring::start(params, now)
+            }
+            Turn::Head(None, _) => match self.head_start() {
                 None => Acquiring::start(params, now),
                 Some(_) if self.enter_only() => Acquiring::pausing(params, now),
                 Some(until) => Acquiring::begin_yielding(params, Yielding::to_one(until), now),
@@ -204,6 +219,7 @@ impl Wait<'_> {
                         call.send(&request, now)
                     };
                     let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+                    self.owes.set(self.owes.get() && !replied);
                     if replied && attempt.protocol() == Protocol::Auto {
                         attempt.decide_protocol(self.engine.backend.server_version());
                     }
@@ -237,7 +253,10 @@ impl Wait<'_> {
                         self.check()?;
                     }
                     match woken {
-                        Woken::Hint(Hint::Freed) => attempt.freed(now),
+                        Woken::Hint(Hint::Freed) => {
+                            self.owes.set(true);
+                            attempt.freed(now)
+                        }
                         Woken::Hint(Hint::Yielded(until)) => {
                             attempt.yielding(Yielding::to_pollers(until), now)
                         }
@@ -335,7 +354,8 @@ impl Wait<'_> {
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
-    /// Looks at the key where that is due before a sleep, since the process is not in the waiting list yet. Returns whether it is absent.
+    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep. Returns
+    /// whether it is absent.
     fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
         match self.entering(ticket) {
             Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),

@@ -22,11 +22,11 @@ use crate::version::Version;
 /// How long a server is left alone that has refused.
 const REFUSED: Duration = Duration::from_secs(60);
 
-/// How often a process looks after a list that it enters again and again: that it lives on, and that this process is there once.
-const TENDED_EVERY: Duration = Duration::from_secs(60);
+/// How often a process renews the time to live of a list that it enters again and again, and removes double entries.
+const MAINTAINED_EVERY: Duration = Duration::from_secs(60);
 
-/// How long a process leaves a key to one that it has notified, which may have to wait for a processor. It is lost time only where that one
-/// has had the lock and released it meanwhile, to nobody, since this process had not come back yet.
+/// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
+/// and have notified nobody, since this process was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
 
 /// Of how many keys it is noted at most that another process was notified, before old notes are dropped.
@@ -65,16 +65,22 @@ struct State {
 #[derive(Default)]
 struct Reported {
     listening: bool,
-    /// And for which key.
-    sending: Option<Key>,
+    sending: Option<Cause>,
+}
+
+/// What does not work: one list, since its key is used for something else, or any.
+#[derive(Clone, PartialEq, Eq)]
+enum Cause {
+    List(Key),
+    Any,
 }
 
 struct Waited {
     /// When it was last waited for.
     at: Uptime,
     entry: Entry,
-    /// When this process last looked after the list.
-    tended: Uptime,
+    /// When this process last renewed the list's time to live, or first entered it.
+    maintained: Uptime,
 }
 
 /// Who was notified of a release.
@@ -112,17 +118,17 @@ impl Notifications {
     pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
         let Some(waiting) = self.enter(key) else { return false };
         let reply = self.send(key, waiting.clone(), &self.limits());
-        let is_behind = match (&waiting, &reply) {
-            (Waiting::Enter(_), Ok(Reply::Integer(length))) => {
-                self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default()
+        if let (Waiting::Enter(_), Ok(Reply::Integer(length))) = (&waiting, &reply) {
+            let is_behind = self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default();
+            if !is_behind {
+                // The look that follows gives a new list its time to live.
+                return false;
             }
-            _ => false,
-        };
-        // The look that follows gives a new list its time to live.
-        if is_behind || reply.is_err() {
             self.entered(key, &waiting, Some(reply), observer);
+            return true;
         }
-        is_behind
+        self.entered(key, &waiting, Some(reply), observer);
+        false
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
@@ -144,7 +150,7 @@ impl Notifications {
             (Waiting::Expire, Ok(_)) => false,
             (_, Ok(length)) => {
                 self.worked(key);
-                self.tend(key, length == Reply::Integer(1));
+                self.maintain(key, length == Reply::Integer(1));
                 false
             }
             (_, Err(failure)) => {
@@ -171,6 +177,15 @@ impl Notifications {
             Some(waited) => waited.entry.next_behind(&self.channel, now),
             None => Waiting::Next,
         })
+    }
+
+    /// Notes whether what [`next`](Self::next) returned was sent; `None` is that it was not.
+    pub(super) fn sent_next(&self, key: &Key, waiting: &Waiting, taken: Option<&Result<Reply, Failure>>) {
+        match (waiting, taken) {
+            (Waiting::NextAfter(_), None | Some(Err(Failure::Refused(_)))) => self.forget_entry(key),
+            (_, Some(Err(_))) => drop(self.change_entry(key, Entry::doubt)),
+            _ => {}
+        }
     }
 
     /// Notifies the process of the channel that a release has taken from the list, or the next if that is gone.
@@ -298,7 +313,7 @@ impl Notifications {
         match state.keys.get_mut(key) {
             Some(waited) => waited.at = now,
             None => {
-                let waited = Waited { at: now, entry: Entry::None, tended: now };
+                let waited = Waited { at: now, entry: Entry::None, maintained: now };
                 state.keys.insert(key.clone(), waited);
             }
         }
@@ -318,15 +333,15 @@ impl Notifications {
         self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
     }
 
-    /// Looks after a list that was entered: gives a new one its time to live, and from time to time an old one, with entries of this process
-    /// removed that a lost reply has left. Failures do no harm.
-    fn tend(&self, key: &Key, is_new: bool) {
+    /// Gives a new list its time to live. From time to time renews that of an old one, and removes entries of this process that are there
+    /// twice after a lost reply. Failures do no harm.
+    fn maintain(&self, key: &Key, is_new: bool) {
         let (now, expires) = (clock::uptime(), self.lists_expire());
         let mut state = self.lock();
         let Some(waited) = state.keys.get_mut(key) else { return };
-        let is_due = now.since(waited.tended) >= TENDED_EVERY;
+        let is_due = now.since(waited.maintained) >= MAINTAINED_EVERY;
         if is_due {
-            waited.tended = now;
+            waited.maintained = now;
         }
         drop(state);
         let channel = self.channel.clone();
@@ -355,32 +370,49 @@ impl Notifications {
 
     fn worked(&self, key: &Key) {
         let mut state = self.lock();
-        if state.reported.sending.as_ref() == Some(key) {
+        if state
+            .reported
+            .sending
+            .as_ref()
+            .is_some_and(|cause| *cause == Cause::Any || *cause == Cause::List(key.clone()))
+        {
             state.reported.sending = None;
         }
     }
 
     fn failed(&self, key: &Key, failure: &Failure, observer: &Observer) {
+        let cause = match failure {
+            Failure::Refused(refusal) if refusal.kind() == RefusalKind::WrongType => Cause::List(key.clone()),
+            _ => Cause::Any,
+        };
         let mut state = self.lock();
         if let Failure::Refused(refusal) = failure
-            && !(refusal.passes_by_waiting() || refusal.kind() == RefusalKind::WrongType)
+            && cause == Cause::Any
+            && !refusal.passes_by_waiting()
         {
             state.sending_paused_until = Some(clock::uptime().after(REFUSED));
         }
-        let reported = state.reported.sending.is_some();
-        state.reported.sending.get_or_insert_with(|| key.clone());
+        let is_known = match &state.reported.sending {
+            Some(Cause::Any) => true,
+            Some(Cause::List(_)) => cause != Cause::Any,
+            None => false,
+        };
+        if !is_known {
+            state.reported.sending = Some(cause);
+        }
         drop(state);
-        if !reported {
+        if !is_known {
             let reason =
                 format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
             observer.notify(&Event::NotificationsUnavailable { reason: &reason });
         }
     }
 
-    /// For what is sent beside a wait, or after it: a moment for a connection, and a reply.
+    /// For what is sent beside a wait, or after it, and may fail: a moment for a connection, and less for the reply than the caller's own
+    /// commands have.
     fn limits(&self) -> Limits<'static> {
         let now = clock::now();
-        let command_timeout = self.backend.command_timeout();
+        let command_timeout = self.backend.command_timeout() / 4;
         let budget =
             Budget { deadline: Some(now.uptime), unreachable_timeout: Duration::ZERO, command_timeout };
         Limits { connected_by: now.uptime.after(SHORT_CONNECT_WAIT), ..Limits::within(budget, now) }

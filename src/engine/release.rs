@@ -46,8 +46,11 @@ impl Engine {
         let (has_answered, taken) = (call.has_answered, call.taken.take());
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         let released = matches!(outcome, Ok(Release::Released { .. }));
+        if let Turn::Ends(taking) = &turn {
+            self.notifications.sent_next(key, taking, taken.as_ref());
+        }
         let passed = match taken {
-            // What was taken from the list is passed on, also if the key is another's: the process that waits there enters it again.
+            // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
                 self.notifications.pass_on(key, taken, self.budget(Some(deadline)), &self.observer)
             }
@@ -92,7 +95,8 @@ impl Engine {
     /// Whether a process leaves the lock to pollers after a time slice. Of all slices of all processes some do, at random, so that no process
     /// needs to know of the others'.
     fn yields_after(&self, slice: Duration, options: &LockOptions) -> bool {
-        let slices = (options.yields_every.as_nanos() / slice.as_nanos().max(1)).max(1);
+        // Of two at most one, also of long ones: a process that waits for notifications must have its turn.
+        let slices = (options.yields_every.as_nanos() / slice.as_nanos().max(1)).max(2);
         u128::from(self.identity.next_nonce().seed()) % slices == 0
     }
 }

@@ -4,8 +4,8 @@
 //! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
 //! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
 //! before. A process that was notified asks for the lock, and its own release notifies the next. If it does not want it any more, it
-//! notifies the next itself. One that enters behind another need not look: the other has its look before it, or a release has, and a release
-//! follows. `tests/models` searches all schedules of some processes for one in which this fails.
+//! notifies the next itself. One that enters behind another need not look: the other has found the lock held, or will look, so some release
+//! will come and take from the list. `tests/models` searches all schedules of some processes for one in which this fails.
 //!
 //! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
 //! polls check that they are listed. That no client receives a message shows that its process is gone, and the next is notified at once.
@@ -80,7 +80,8 @@ pub(crate) enum Owed {
     Entry,
     /// The notification that it has not acted upon.
     Notification,
-    /// To remove the entry, and to have the next process look: those behind rely on a look.
+    /// To remove the entry, and to have the next process look: processes that entered behind this one without a look rely on its look, which
+    /// it has not taken.
     Look,
 }
 
@@ -140,7 +141,7 @@ impl Entry {
         Waiting::NextAfter(channel.to_vec())
     }
 
-    /// Notes that messages may have been lost.
+    /// Notes that messages may have been lost, so that the next look checks the entry.
     pub(crate) fn doubt(&mut self) {
         if let Entry::Listed { checked, .. } = self {
             *checked = None;

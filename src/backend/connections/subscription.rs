@@ -62,9 +62,9 @@ fn on_socket(
     let subscribe = cmd("SUBSCRIBE").arg(channel).get_packed_command();
     let mut is_subscribed = false;
     loop {
-        let deadline = clock::uptime().after(answered_within);
-        socket.send(&subscribe, deadline)?;
-        while let Some(message) = message(socket.receive(deadline, LONGEST_REPLY)?)? {
+        let deadline = || clock::uptime().after(answered_within);
+        socket.send(&subscribe, deadline())?;
+        while let Some(message) = message(socket.receive(deadline(), LONGEST_REPLY)?)? {
             if !heard(Heard::Message(&message)) {
                 return Ok(());
             }

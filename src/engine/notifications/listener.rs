@@ -33,10 +33,10 @@ impl Notifications {
             }
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
+            self.end(Some(REFUSED));
             observer.notify(&Event::NotificationsUnavailable {
                 reason: &format!("cannot start a thread, so waiters of this process poll: {error}"),
             });
-            self.end(Some(REFUSED));
         }
     }
 
