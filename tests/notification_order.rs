@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock};
+use setnx_lock::{Error, Lock, LockGuard};
 
 use crate::support::asleep::asleep;
 use crate::support::notified::{
@@ -87,15 +87,23 @@ fn processes_acquire_the_lock_in_the_order_in_which_they_wait() -> Outcome {
     Ok(())
 }
 
+/// A thread of another process waits, and then another of the holder's. Returns them after the release.
+fn after_a_release(
+    server: &RedisServer,
+    time_slice: Duration,
+) -> Result<(Waiter, thread::JoinHandle<Result<LockGuard, Error>>), Error> {
+    let own = elsewhere(server, "k", NOTIFIED.time_slice(time_slice))?;
+    let held = own.lock()?;
+    let other = Waiter::of(&elsewhere(server, "k", NOTIFIED)?);
+    until_waiting(server, "k", 1);
+    let next = asleep(move || own.lock());
+    drop(held);
+    Ok((other, next))
+}
+
 fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
     let server = RedisServer::start()?;
-    let own = elsewhere(&server, "k", NOTIFIED.time_slice(Duration::ZERO))?;
-    let held = own.lock()?;
-    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-    until_waiting(&server, "k", 1);
-    let waiting = own.clone();
-    let next = asleep(move || waiting.lock());
-    drop(held);
+    let (other, next) = after_a_release(&server, Duration::ZERO)?;
     let held = other.came()?;
     assert!(!next.is_finished());
     until_waiting(&server, "k", 1);
@@ -106,13 +114,7 @@ fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
 
 fn threads_of_one_process_pass_the_lock_on_within_a_time_slice() -> Outcome {
     let server = RedisServer::start()?;
-    let own = elsewhere(&server, "k", NOTIFIED.time_slice(NEVER))?;
-    let held = own.lock()?;
-    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-    until_waiting(&server, "k", 1);
-    let waiting = own.clone();
-    let next = asleep(move || waiting.lock());
-    drop(held);
+    let (other, next) = after_a_release(&server, NEVER)?;
     let held = next.join().unwrap()?;
     assert!(other.still_waits());
     drop(held);

@@ -26,7 +26,7 @@ const REFUSED: Duration = Duration::from_secs(60);
 const MAINTAINED_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
-/// and have notified nobody, since this process was not listed then: in this case the time is lost.
+/// and have notified no process, since this one was not listed then: in this case the time is lost.
 const HEAD_START: Duration = Duration::from_millis(10);
 
 /// Of how many keys it is noted at most that another process was notified, before old notes are dropped.

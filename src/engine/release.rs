@@ -12,7 +12,7 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
-use crate::protocol::waiting_list::Waiting;
+use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
 use crate::queue::{Ending, Hint, HolderTicket};
 
 /// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
@@ -77,9 +77,8 @@ impl Engine {
             if slice.is_some_and(|[time, _]| time < options.time_slice) {
                 return Turn::Passes;
             }
-            if slice
-                .is_some_and(|[time, busy]| busy >= options.yields_every && self.yields_after(time, options))
-            {
+            let random = self.identity.next_nonce().seed();
+            if slice.is_some_and(|[time, busy]| yields_to_pollers(time, busy, options.yields_every, random)) {
                 return Turn::Yields(until);
             }
             if let Some(taking) = self.notifications.next(key, slice.is_some()) {
@@ -90,14 +89,6 @@ impl Engine {
         let before = |time| Uptime(now.0.saturating_sub(time));
         let since = [before(options.yields_every), before(options.yields_every / 2)];
         holder.yields(now, since, until).map_or(Turn::Passes, Turn::Yields)
-    }
-
-    /// Whether a process leaves the lock to pollers after a time slice. Of all slices of all processes some do, at random, so that no process
-    /// needs to know of the others'.
-    fn yields_after(&self, slice: Duration, options: &LockOptions) -> bool {
-        // Of two at most one, also of long ones: a process that waits for notifications must have its turn.
-        let slices = (options.yields_every.as_nanos() / slice.as_nanos().max(1)).max(2);
-        u128::from(self.identity.next_nonce().seed()) % slices == 0
     }
 }
 

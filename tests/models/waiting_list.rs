@@ -2,7 +2,7 @@
 //! every state that can be reached. No process polls here, so one that misses a release sleeps for ever.
 
 mod process;
-#[allow(dead_code, reason = "the engine uses all of it")]
+#[allow(dead_code, unused_imports, reason = "the engine and the unit tests use all of it")]
 #[path = "../../src/protocol/waiting_list.rs"]
 mod subject;
 
