@@ -11,7 +11,8 @@ use setnx_lock::{Error, Lock, LockGuard};
 
 use crate::support::asleep::asleep;
 use crate::support::notified::{
-    IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_waiting, waiting,
+    IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_listening,
+    until_waiting, waiting,
 };
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, RedisServer, millis, tests};
@@ -97,6 +98,8 @@ fn after_a_release(
     let other = Waiter::of(&elsewhere(server, "k", NOTIFIED)?);
     until_waiting(server, "k", 1);
     let next = asleep(move || own.lock());
+    // Before its process listens, a thread is not in the list, and looks at once.
+    until_listening(server, 2);
     drop(held);
     Ok((other, next))
 }
