@@ -260,7 +260,7 @@ fn an_inspection_without_a_connection() -> Outcome {
     drop(only);
 
     let manager = Manager::new(redis::Client::open(server.url())?);
-    let builder = r2d2::Pool::builder().max_size(1).connection_timeout(millis(300));
+    let builder = r2d2::Pool::builder().max_size(1);
     let pool = builder.test_on_check_out(false).build_unchecked(manager.clone());
     let locker = Locker::with_managed_pool(pool.clone(), &manager);
     let taken = pool.get()?;

@@ -69,13 +69,16 @@ fn a_process_that_is_killed_is_passed_over_and_its_list_expires() -> Outcome {
     Ok(())
 }
 
+/// When a waiter gives up: long enough for others to enter the list meanwhile on a busy machine.
+const GIVES_UP: Duration = Duration::from_secs(5);
+
 /// Lets a thread of a locker wait. Returns what makes it give up.
 type Wait = fn(&RedisServer) -> Result<(Waiter, Box<dyn FnOnce()>), Error>;
 
 fn a_notification_for_a_process_without_waiters_goes_on_to_another() -> Outcome {
     let variants: [Wait; 3] = [
         |server| {
-            let lock = elsewhere(server, "k", NOTIFIED.timeout(millis(1500)))?;
+            let lock = elsewhere(server, "k", NOTIFIED.timeout(GIVES_UP))?;
             Ok((Waiter::of(&lock), Box::new(|| ())))
         },
         |server| {
@@ -158,7 +161,7 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
     // Its second attempt, at the deadline, is held.
     let last_attempt = proxy.hold("GET", 2);
     let locker = sending_through(&proxy, &server).unwrap();
-    let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(millis(1500)))?);
+    let gives_up = Waiter::of(&Lock::new(&locker, "k", NOTIFIED.timeout(GIVES_UP))?);
     until_waiting(&server, "k", 1);
     let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_waiting(&server, "k", 2);
@@ -181,7 +184,7 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
 fn a_locker_that_is_dropped_stops_listening() -> Outcome {
     let server = RedisServer::start()?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
-    let lock = elsewhere(&server, "k", NOTIFIED.timeout(millis(1500)))?;
+    let lock = elsewhere(&server, "k", NOTIFIED.timeout(GIVES_UP))?;
     let waiter = Waiter::of(&lock);
     until_waiting(&server, "k", 1);
     assert!(waiter.came().is_err());

@@ -10,7 +10,7 @@ use crate::support::notified::{
     until_listening, until_waiting,
 };
 use crate::support::scenario::opened;
-use crate::support::{Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -108,6 +108,7 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
     let locker = Locker::builder(&server.url())?
         .connect_timeout(millis(1000))
         .command_timeout(millis(1000))
+        .unreachable_timeout(LONG)
         .build()?;
     let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;

@@ -218,10 +218,7 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
 
 fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
     let server = RedisServer::start()?;
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(BRIEF);
-    let builder = r2d2::Pool::builder().max_size(1).connection_timeout(millis(300));
-    let pool = builder.build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let (locker, pool) = pool_of_one(&server, BRIEF)?;
     let lock = Lock::new(&locker, "busy", expiring().wait_forever())?;
     let taken = pool.get()?;
     let waiting = thread::spawn(move || lock.lock().map(drop));
@@ -234,7 +231,7 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
 
 fn a_pool_of_connections_that_open_themselves_reports_why_they_do_not() -> Outcome {
     let locker = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
-        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(300));
+        let builder = r2d2::Pool::builder().max_size(2);
         let manager = Manager::new(redis::Client::open(url)?);
         // r2d2 would test a connection by opening it.
         Ok(Locker::with_pool(builder.test_on_check_out(false).build(manager)?))

@@ -117,7 +117,7 @@ impl Notifications {
     /// Enters the list without a look. Returns whether none is needed, since another process is ahead.
     pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
         let Some(waiting) = self.enter(key) else { return false };
-        let reply = self.send(key, waiting.clone(), &self.limits());
+        let reply = self.send(key, waiting.clone(), &self.brief_limits());
         if let (Waiting::Enter(_), Ok(Reply::Integer(length))) = (&waiting, &reply) {
             let is_behind = self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default();
             if !is_behind {
@@ -243,6 +243,7 @@ impl Notifications {
             return;
         }
         self.forget_entry(key);
+        // If it fails, the others wait for a poll interval; a busy pool is no reason for that.
         let limits = self.limits();
         let first = self.send(key, Waiting::Next, &limits);
         if let Ok(Passed::ToNone) = self.notify_first(key, first, &limits) {
@@ -287,7 +288,7 @@ impl Notifications {
 
     /// Removes this process from the list. A thread that has come meanwhile may have entered it anew, and checks that.
     fn leave(&self, key: &Key) -> Result<(), Failure> {
-        let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.limits());
+        let left = self.send(key, Waiting::Leave(self.channel.clone()), &self.brief_limits());
         self.change_entry(key, Entry::doubt);
         self.queue.notify(key, Hint::Changed);
         left.map(drop)
@@ -346,13 +347,13 @@ impl Notifications {
         drop(state);
         let channel = self.channel.clone();
         if is_new && expires {
-            let _ = self.send(key, Waiting::Expire, &self.limits());
+            let _ = self.send(key, Waiting::Expire, &self.brief_limits());
         } else if is_due
             && let Ok(Reply::Integer(count @ 2..)) =
-                self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.limits())
+                self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
         {
             let others = usize::try_from(count - 1).unwrap_or(usize::MAX);
-            let _ = self.send(key, Waiting::Thin(channel, others), &self.limits());
+            let _ = self.send(key, Waiting::Thin(channel, others), &self.brief_limits());
         }
     }
 
@@ -408,14 +409,18 @@ impl Notifications {
         }
     }
 
-    /// For what is sent beside a wait, or after it, and may fail: a moment for a connection, and less for the reply than the caller's own
-    /// commands have.
+    /// For what is sent beside a wait, or after it, and may fail: less time than the caller's own commands have.
     fn limits(&self) -> Limits<'static> {
         let now = clock::now();
         let command_timeout = self.backend.command_timeout() / 4;
         let budget =
             Budget { deadline: Some(now.uptime), unreachable_timeout: Duration::ZERO, command_timeout };
-        Limits { connected_by: now.uptime.after(SHORT_CONNECT_WAIT), ..Limits::within(budget, now) }
+        Limits::within(budget, now)
+    }
+
+    /// For what does little harm if it is not sent: a moment for a connection.
+    fn brief_limits(&self) -> Limits<'static> {
+        Limits { connected_by: clock::uptime().after(SHORT_CONNECT_WAIT), ..self.limits() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
