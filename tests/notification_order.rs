@@ -10,10 +10,10 @@ use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard};
 
 use crate::support::asleep::asleep;
-use crate::support::monitor::Monitor;
 use crate::support::notified::{
     IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_waiting, waiting,
 };
+use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
@@ -110,26 +110,33 @@ fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_noti
     panic!("most often the process that had the lock has it again: {all:?}")
 }
 
-/// A thread of another process waits, and then another of the holder's. Returns them after the release.
-fn after_a_release(
-    server: &RedisServer,
-    time_slice: Duration,
-) -> Result<(Waiter, thread::JoinHandle<Result<LockGuard, Error>>), Box<dyn std::error::Error>> {
-    let own = elsewhere(server, "k", NOTIFIED.time_slice(time_slice))?;
-    let held = own.lock()?;
-    let other = Waiter::of(&elsewhere(server, "k", NOTIFIED)?);
-    until_waiting(server, "k", 1);
-    let mut monitor = Monitor::on(server)?;
-    let next = asleep(move || own.lock());
-    // Before its process listens, a thread is not in the list, and looks at once. When a process begins to listen, it looks at the key.
-    monitor.wait_for("the look", |words| words[0] == "GET");
-    drop(held);
-    Ok((other, next))
+/// A thread of another process that waits, and then another of the holder's.
+struct Waiting {
+    other: Waiter,
+    next: thread::JoinHandle<Result<LockGuard, Error>>,
+    /// Another key that the holder's process waits for: before it listens, its threads are in no list, and look at once.
+    _listens: (LockGuard, Waiter),
+}
+
+impl Waiting {
+    fn after_a_release(server: &RedisServer, time_slice: Duration) -> Result<Self, Error> {
+        let locker = opened(&server.url())?;
+        let before = elsewhere(server, "before", NOTIFIED)?.lock()?;
+        let _listens = (before, Waiter::of(&Lock::new(&locker, "before", NOTIFIED)?));
+        until_waiting(server, "before", 1);
+        let own = Lock::new(&locker, "k", NOTIFIED.time_slice(time_slice))?;
+        let held = own.lock()?;
+        let other = Waiter::of(&elsewhere(server, "k", NOTIFIED)?);
+        until_waiting(server, "k", 1);
+        let next = asleep(move || own.lock());
+        drop(held);
+        Ok(Self { other, next, _listens })
+    }
 }
 
 fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
     let server = RedisServer::start()?;
-    let (other, next) = after_a_release(&server, Duration::ZERO)?;
+    let Waiting { other, next, _listens } = Waiting::after_a_release(&server, Duration::ZERO)?;
     let held = other.came()?;
     assert!(!next.is_finished());
     until_waiting(&server, "k", 1);
@@ -140,7 +147,7 @@ fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
 
 fn threads_of_one_process_pass_the_lock_on_within_a_time_slice() -> Outcome {
     let server = RedisServer::start()?;
-    let (other, next) = after_a_release(&server, NEVER)?;
+    let Waiting { other, next, _listens } = Waiting::after_a_release(&server, NEVER)?;
     let held = next.join().unwrap()?;
     assert!(other.still_waits());
     drop(held);
