@@ -173,7 +173,13 @@ fn a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another() -> O
     thread::sleep(millis(100));
     let third = elsewhere(&server, "k", expiring())?.try_lock()?;
     last_attempt.go_on();
-    assert_eq!(third.is_some(), gives_up.came().is_err(), "either of them holds the lock");
+    let gave_up = gives_up.came().is_err();
+    if gave_up && third.is_none() {
+        // On a busy machine the other looks at the key once more after it has entered the list, and may find it free.
+        drop(other.came()?);
+        return Ok(());
+    }
+    assert_eq!(third.is_some(), gave_up, "either of them holds the lock");
     for attempt in ["the attempt of the third locker", "the attempt of the other locker"] {
         monitor.wait_for(attempt, |words| words[0] == "SETNX");
     }

@@ -12,6 +12,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol}
 use crate::notification_order::Counting;
 use crate::processes::TaskOutcome;
 use crate::servers::{Emulated, Proxy};
+use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, NEVER, NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys, list_of,
@@ -163,8 +164,10 @@ fn one_process_is_notified_and_the_others_send_nothing() -> Outcome {
     let (sender, acquired) = mpsc::channel();
     for n in 1..=4 {
         let (sender, lock) = (sender.clone(), elsewhere(&server, "k", NOTIFIED)?);
-        thread::spawn(move || sender.send(lock.lock()).is_ok());
+        let waiter = Sleeper::start(move || sender.send(lock.lock()).is_ok());
         until_waiting(&server, "k", n);
+        // It may look once more.
+        waiter.rests();
     }
     until("the list has a time to live", || {
         let left: i64 = connection(&server).ttl(list_of("k")).unwrap();

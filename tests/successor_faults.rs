@@ -102,7 +102,8 @@ fn the_next_is_ended_meanwhile(protocol: Protocol, load: Load) -> Outcome {
 fn the_answer_comes_after_the_next_s_lease(protocol: Protocol, load: Load) -> Outcome {
     let scenario = Scenario::under_load(protocol, load)?;
     let held = scenario.lock(QUEUED).lock()?;
-    let next = successor(&scenario.lock(LockOptions::expiring_after(millis(300)).timeout(LONG)));
+    let brief = LockOptions::expiring_after(millis(300)).poll_interval(LONG).timeout(LONG);
+    let next = successor(&scenario.lock(brief));
     let deletion = hold_deletion(&scenario);
     let releasing = thread::spawn(move || held.release());
     deletion.reached();

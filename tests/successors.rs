@@ -115,8 +115,9 @@ fn a_release_asks_for_the_next_thread_in_one_trip(protocol: Protocol) -> Outcome
 fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
     let scenario = Scenario::new(protocol)?;
     let locks = [60, 20, 3600, 90].map(|seconds| {
-        let options = LockOptions::expiring_after(Duration::from_secs(seconds));
-        scenario.lock(options.poll_interval(LONG).timeout(LONG))
+        let options =
+            LockOptions::expiring_after(Duration::from_secs(seconds)).poll_interval(LONG).timeout(LONG);
+        scenario.lock(options.yield_to_pollers_every(Duration::MAX))
     });
     let mut held = locks[0].lock()?;
     let successors: Vec<(Successor, Duration)> = [20, 3600, 90]
@@ -129,8 +130,8 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
         scenario.proxy.forget();
         let before = SystemTime::now();
         assert_eq!(held.release()?, scenario.released());
-        let after = SystemTime::now();
         held = next.join()?;
+        let after = SystemTime::now();
         scenario.assert_holds(&held);
         let lease_begins = held.expires_at_system_time().unwrap() - expiration;
         assert!(
@@ -148,9 +149,10 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
 }
 
 fn nothing_is_asked_for_after_the_lease(protocol: Protocol) -> Outcome {
+    let brief = LockOptions::expiring_after(millis(300)).timeout(LONG).yield_to_pollers_every(Duration::MAX);
     for overwritten in [false, true] {
         let scenario = Scenario::new(protocol)?;
-        let held = scenario.lock(LockOptions::expiring_after(millis(300)).timeout(LONG)).lock()?;
+        let held = scenario.lock(brief).lock()?;
         // Its margin keeps it from taking over meanwhile.
         let cancel_token = CancelToken::new();
         let successor = successor(&scenario.lock(QUEUED.takeover_margin(LONG)).cancelled_by(&cancel_token));
@@ -301,7 +303,10 @@ impl Scenario {
 
 fn a_release_asks_for_threads_of_any_protocol_and_kind_of_lease() -> Outcome {
     let scenario = Scenario::new(Protocol::Classic)?;
-    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
+    let unexpiring = LockOptions::held_until_released()
+        .poll_interval(LONG)
+        .timeout(LONG)
+        .yield_to_pollers_every(Duration::MAX);
     let kinds = [
         QUEUED,
         QUEUED.protocol(Protocol::Watched),
