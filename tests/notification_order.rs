@@ -11,9 +11,9 @@ use setnx_lock::{Error, Lock, LockGuard};
 
 use crate::support::asleep::asleep;
 use crate::support::notified::{
-    IN_TIME, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_waiting, waiting,
+    IN_TIME, Listening, NEVER, NOTIFIED, Waiter, Worker, connection, elsewhere, keys, until, until_waiting,
+    waiting,
 };
-use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
@@ -46,12 +46,13 @@ fn turns_of(
     rounds: usize,
     again: Again,
 ) -> Result<Vec<usize>, Box<dyn std::error::Error>> {
+    let listening = Listening::start(server, processes)?;
     let held = elsewhere(server, "k", NOTIFIED)?.lock()?;
     let turns = Arc::new(Mutex::new(Vec::new()));
     let (sender, done) = mpsc::channel();
     let [acquired, ended] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
-    for n in 0..processes {
-        let (lock, turns, sender) = (elsewhere(server, "k", NOTIFIED)?, Arc::clone(&turns), sender.clone());
+    for (n, locker) in listening.lockers.iter().enumerate() {
+        let (lock, turns, sender) = (Lock::new(locker, "k", NOTIFIED)?, Arc::clone(&turns), sender.clone());
         let (at, acquired, ended) = (Arc::clone(server), Arc::clone(&acquired), Arc::clone(&ended));
         thread::spawn(move || {
             let outcome = (1..=rounds).try_for_each(|round| {
@@ -114,29 +115,25 @@ fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_noti
 struct Waiting {
     other: Waiter,
     next: thread::JoinHandle<Result<LockGuard, Error>>,
-    /// Another key that the holder's process waits for: before it listens, its threads are in no list, and look at once.
-    _listens: (LockGuard, Waiter),
+    _listening: Listening,
 }
 
 impl Waiting {
     fn after_a_release(server: &RedisServer, time_slice: Duration) -> Result<Self, Error> {
-        let locker = opened(&server.url())?;
-        let before = elsewhere(server, "before", NOTIFIED)?.lock()?;
-        let _listens = (before, Waiter::of(&Lock::new(&locker, "before", NOTIFIED)?));
-        until_waiting(server, "before", 1);
-        let own = Lock::new(&locker, "k", NOTIFIED.time_slice(time_slice))?;
+        let listening = Listening::start(server, 1)?;
+        let own = Lock::new(&listening.lockers[0], "k", NOTIFIED.time_slice(time_slice))?;
         let held = own.lock()?;
         let other = Waiter::of(&elsewhere(server, "k", NOTIFIED)?);
         until_waiting(server, "k", 1);
         let next = asleep(move || own.lock());
         drop(held);
-        Ok(Self { other, next, _listens })
+        Ok(Self { other, next, _listening: listening })
     }
 }
 
 fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
     let server = RedisServer::start()?;
-    let Waiting { other, next, _listens } = Waiting::after_a_release(&server, Duration::ZERO)?;
+    let Waiting { other, next, _listening } = Waiting::after_a_release(&server, Duration::ZERO)?;
     let held = other.came()?;
     assert!(!next.is_finished());
     until_waiting(&server, "k", 1);
@@ -147,7 +144,7 @@ fn threads_of_the_releasing_process_wait_for_its_turn() -> Outcome {
 
 fn threads_of_one_process_pass_the_lock_on_within_a_time_slice() -> Outcome {
     let server = RedisServer::start()?;
-    let Waiting { other, next, _listens } = Waiting::after_a_release(&server, NEVER)?;
+    let Waiting { other, next, _listening } = Waiting::after_a_release(&server, NEVER)?;
     let held = next.join().unwrap()?;
     assert!(other.still_waits());
     drop(held);

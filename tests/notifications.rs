@@ -12,11 +12,10 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol}
 use crate::notification_order::Counting;
 use crate::processes::TaskOutcome;
 use crate::servers::{Emulated, Proxy};
-use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
-    IN_TIME, NEVER, NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys, list_of,
-    listeners, until, until_listening, until_waiting,
+    IN_TIME, Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys,
+    list_of, listeners, until, until_listening, until_waiting,
 };
 use crate::support::scenario::{opened, patient};
 use crate::support::target::PROTOCOLS;
@@ -162,12 +161,11 @@ fn one_process_is_notified_and_the_others_send_nothing() -> Outcome {
     let server = RedisServer::start()?;
     let mut held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let (sender, acquired) = mpsc::channel();
-    for n in 1..=4 {
-        let (sender, lock) = (sender.clone(), elsewhere(&server, "k", NOTIFIED)?);
-        let waiter = Sleeper::start(move || sender.send(lock.lock()).is_ok());
+    let listening = Listening::start(&server, 4)?;
+    for (locker, n) in listening.lockers.iter().zip(1..) {
+        let (sender, lock) = (sender.clone(), Lock::new(locker, "k", NOTIFIED)?);
+        thread::spawn(move || sender.send(lock.lock()).is_ok());
         until_waiting(&server, "k", n);
-        // It may look once more.
-        waiter.rests();
     }
     until("the list has a time to live", || {
         let left: i64 = connection(&server).ttl(list_of("k")).unwrap();

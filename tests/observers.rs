@@ -155,7 +155,7 @@ fn the_last_observer_replaces_earlier_ones() -> Outcome {
 
 fn one_event_for_an_acquired_lock() -> Outcome {
     let (key, locker, calls) = observed("acquired")?;
-    let lock = Lock::new(&locker, &key.key, expiring().timeout(LONG).poll_interval(millis(10)))?;
+    let lock = Lock::new(&locker, &key.key, expiring().timeout(LONG).poll_interval(millis(200)))?;
     for _ in 0..2 {
         let held = lock.lock()?;
         calls.assert_acquired(&key, held.attempts(), held.waited());

@@ -165,7 +165,9 @@ fn nothing_is_asked_for_after_the_lease(protocol: Protocol) -> Outcome {
         let before = scenario.key.value();
         scenario.proxy.forget();
         let outcome = held.release()?;
-        if protocol == Protocol::Classic || overwritten {
+        // On a busy machine the server may have removed the key by its time to live.
+        let removed = protocol == Protocol::Ttl && before.is_none();
+        if protocol == Protocol::Classic || overwritten || removed {
             assert_eq!(outcome, Release::Expired);
             let written = scenario
                 .proxy

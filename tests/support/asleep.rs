@@ -9,7 +9,7 @@ use super::LONG;
 
 /// How often in a row a thread must be found asleep, once a millisecond: one that only waits for a mutex sleeps, too, on a busy machine for
 /// as long as the thread that has the mutex does not run.
-const SAMPLES: u32 = 50;
+const SAMPLES: u32 = 15;
 
 /// Starts a thread, and returns once it sleeps.
 pub(crate) fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Observe};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
 
 use super::scenario::patient;
 use super::{LONG, RedisServer};
@@ -52,6 +52,29 @@ impl Waiter {
 
     pub(crate) fn still_waits(&self) -> bool {
         matches!(self.0.try_recv(), Err(mpsc::TryRecvError::Empty))
+    }
+}
+
+/// Lockers that listen already, since a thread of each waits for another key meanwhile. A locker that has just begun to listen looks at its
+/// keys once more.
+#[derive(Debug)]
+pub(crate) struct Listening {
+    pub(crate) lockers: Vec<Locker>,
+    _elsewhere: (LockGuard, Vec<Waiter>),
+}
+
+impl Listening {
+    pub(crate) fn start(server: &RedisServer, count: usize) -> Result<Self, Error> {
+        const OTHER: &str = "waited for meanwhile";
+        let held = elsewhere(server, OTHER, NOTIFIED)?.lock()?;
+        let (mut lockers, mut waiters) = (Vec::new(), Vec::new());
+        for n in 1..=count {
+            let locker = patient(&server.url())?.build()?;
+            waiters.push(Waiter::of(&Lock::new(&locker, OTHER, NOTIFIED)?));
+            lockers.push(locker);
+            until_waiting(server, OTHER, n);
+        }
+        Ok(Self { lockers, _elsewhere: (held, waiters) })
     }
 }
 
