@@ -16,7 +16,8 @@ use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
 use crate::support::notified::until;
 use crate::support::scenario::{
-    BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient, patient, until_connected,
+    BRIEF, Scenario, assert_nothing_sent_twice, brief, closed_port, impatient, patient, until_answered,
+    until_connected,
 };
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
@@ -305,7 +306,7 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
         assert!(matches!(late_lock.lock(), Err(Error::Unknown { .. })));
         thread::sleep(BRIEF + millis(500)); // by now the reply is in the old connection's buffer
         assert!(
-            until_connected(|| taken_lock.try_lock())?.is_none(),
+            until_answered(|| taken_lock.try_lock())?.is_none(),
             "round {round}: the late reply was taken for this lock's"
         );
         late.delete();

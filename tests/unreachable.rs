@@ -32,7 +32,8 @@ const IN_TIME: Duration = Duration::from_secs(60);
 fn without_a_server(unreachable_timeout: Duration) -> Result<Locker, Box<dyn std::error::Error>> {
     let port = closed_port()?;
     let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?;
-    Ok(builder.unreachable_timeout(unreachable_timeout).build()?)
+    // So that an attempt to connect ends on a busy machine, too, before the call does.
+    Ok(builder.command_timeout(LONG).unreachable_timeout(unreachable_timeout).build()?)
 }
 
 #[track_caller]

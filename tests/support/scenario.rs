@@ -96,6 +96,17 @@ pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<
     }
 }
 
+/// Calls until the reply comes in time.
+pub(crate) fn until_answered<T>(call: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+    let end = Instant::now() + LONG;
+    loop {
+        match until_connected(&call) {
+            Err(Error::Unknown { .. } | Error::Io { .. }) if Instant::now() < end => {}
+            outcome => return outcome,
+        }
+    }
+}
+
 /// Returns a port that refuses connections, each time another. It lies below those that the system gives out: a server of another test
 /// gets none of these, and on one of those a connection may be opened to itself, when it has the port as its own.
 pub(crate) fn closed_port() -> io::Result<u16> {
