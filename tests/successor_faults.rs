@@ -48,15 +48,17 @@ fn hold_deletion(scenario: &Scenario) -> Hold {
 fn the_deadline_of_the_next_passes_meanwhile(protocol: Protocol, load: Load) -> Outcome {
     let scenario = Scenario::under_load(protocol, load)?;
     let held = scenario.lock(QUEUED).lock()?;
-    let next = successor(&scenario.lock(QUEUED.timeout(millis(1500))));
+    // Long enough for the release to begin on a busy machine.
+    let timeout = Duration::from_secs(5);
+    let next = successor(&scenario.lock(QUEUED.timeout(timeout)));
     let deletion = hold_deletion(&scenario);
     let releasing = thread::spawn(move || held.release());
     deletion.reached();
-    thread::sleep(millis(1700));
+    thread::sleep(timeout + millis(100));
     deletion.go_on();
     assert_eq!(releasing.join().unwrap()?, scenario.released());
     let next = next.join()?;
-    assert!(next.waited() >= millis(1500));
+    assert!(next.waited() >= timeout);
     scenario.assert_holds(&next);
     Ok(())
 }
