@@ -109,14 +109,19 @@ fn faked() -> io::Result<Command> {
 
 /// Asks `faketime` for the path of its library.
 fn faketime_s_library() -> io::Result<String> {
-    let reported = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
-        io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
-    })?;
-    let output = String::from_utf8_lossy(&reported.stdout);
-    let library = output.lines().find_map(|line| line.strip_prefix("LD_PRELOAD="));
-    library
-        .map(str::to_owned)
-        .ok_or_else(|| io::Error::other(format!("faketime names no library: {reported:?}")))
+    let mut reported = None;
+    // More than once: what a killed process has left behind keeps one of the same id from starting.
+    for _ in 0..10 {
+        let output = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
+            io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
+        })?;
+        let lines = String::from_utf8_lossy(&output.stdout);
+        if let Some(library) = lines.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")) {
+            return Ok(library.to_owned());
+        }
+        reported = Some(output);
+    }
+    Err(io::Error::other(format!("faketime names no library: {reported:?}")))
 }
 
 /// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
