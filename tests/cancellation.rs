@@ -15,7 +15,7 @@ use crate::processes::{TaskOutcome, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
-use crate::support::scenario::opened;
+use crate::support::scenario::{FOREIGN, opened};
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -38,9 +38,6 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();
-
-/// A value of another holder, which expires in 2030.
-const FOREIGN: &str = "1895000000.5";
 
 fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
     let server = Arc::new(RedisServer::start()?);

@@ -12,7 +12,7 @@ use crate::support::monitor::{Monitor, names};
 use crate::support::notified::{
     NOTIFIED, Waiter, Worker, connection, elsewhere, keys, list_of, until, until_listening, until_waiting,
 };
-use crate::support::scenario::opened;
+use crate::support::scenario::{opened, pool_of_one};
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_process_that_is_killed_is_passed_over_and_its_list_expires,
             a_notification_for_a_process_without_waiters_goes_on_to_another,
             a_notification_that_comes_while_its_waiter_gives_up_goes_on_to_another,
+            a_notification_for_a_process_without_waiters_waits_for_a_connection,
             a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment,
             a_locker_that_is_dropped_stops_listening,
             a_locker_that_is_shut_down_ends_its_waits_and_stops_listening,
@@ -141,6 +142,26 @@ fn a_notification_is_not_lost_with_waiters_that_are_cancelled_at_that_moment() -
         }
         drop(waiter.came()?);
     }
+    Ok(())
+}
+
+/// The only connection of the process that was notified is in use for longer than a waiter would wait for one beside its work.
+fn a_notification_for_a_process_without_waiters_waits_for_a_connection() -> Outcome {
+    let server = RedisServer::start()?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let (locker, pool) = pool_of_one(&server, LONG)?;
+    let cancel_token = CancelToken::new();
+    let cancelled = Waiter::of(&Lock::new(&locker, "k", NOTIFIED)?.cancelled_by(&cancel_token));
+    until_waiting(&server, "k", 1);
+    let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 2);
+    let connection = pool.get()?;
+    cancel_token.cancel();
+    assert!(matches!(cancelled.came(), Err(Error::Cancelled { .. })));
+    drop(held);
+    thread::sleep(millis(400));
+    drop(connection);
+    drop(waiter.came()?);
     Ok(())
 }
 

@@ -10,7 +10,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Releas
 
 use crate::connections::works;
 use crate::servers::Fault;
-use crate::support::scenario::{BRIEF, Scenario, closed_port, patient};
+use crate::support::scenario::{BRIEF, Scenario, closed_port, patient, pool_of_one};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -62,17 +62,6 @@ fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {
     works(&locker, &server, "", 0)?;
     assert_eq!(pool.state().connections, 1);
     Ok(())
-}
-
-/// A locker on a pool of one, and the pool.
-fn pool_of_one(
-    server: &RedisServer,
-    timeout: Duration,
-) -> Result<(Locker, r2d2::Pool<Manager>), redis::RedisError> {
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
-    let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
-    let pool = builder.build_unchecked(manager.clone());
-    Ok((Locker::with_managed_pool(pool.clone(), &manager), pool))
 }
 
 fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {

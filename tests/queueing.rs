@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol,
 use crate::successors::successor;
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::{opened, patient};
+use crate::support::scenario::{FOREIGN, QUEUED, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
 
@@ -35,13 +35,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         ],
     )
 }
-
-/// Options of a waiter that acquires a lock only at a hint of its process.
-pub(crate) const NEVER_POLLS: LockOptions =
-    LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG).yield_to_pollers_every(Duration::MAX);
-
-/// A value of another holder, which expires in 2030.
-pub(crate) const FOREIGN: &str = "1895000000.5";
 
 /// A server, and a key that threads of one locker are queued for.
 pub(crate) struct Scenario {
@@ -89,7 +82,7 @@ pub(crate) fn named_waiter(lock: Lock, name: &'static str, order: &Order) -> Wai
 fn threads_acquire_the_lock_in_the_order_they_came() -> Outcome {
     let scenario = Scenario::new("order")?;
     for protocol in PROTOCOLS {
-        let lock = scenario.lock(NEVER_POLLS.protocol(protocol))?;
+        let lock = scenario.lock(QUEUED.protocol(protocol))?;
         let order = Order::default();
         let held = lock.lock()?;
         let names = ["first", "second", "third", "fourth", "fifth", "sixth"];
@@ -106,7 +99,7 @@ fn threads_acquire_the_lock_in_the_order_they_came() -> Outcome {
 
 fn a_release_notifies_the_next_thread_at_once() -> Outcome {
     let scenario = Scenario::new("at_once")?;
-    for options in [NEVER_POLLS, LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)] {
+    for options in [QUEUED, LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)] {
         let lock = scenario.lock(options)?;
         // By a drop, and by a panic.
         let releases: [fn(LockGuard); 2] = [drop, |held| {
@@ -161,7 +154,7 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
 
 fn an_acquisition_and_its_release_take_two_commands() -> Outcome {
     let scenario = Scenario::new("two")?;
-    let lock = connected(scenario.lock(NEVER_POLLS)?)?;
+    let lock = connected(scenario.lock(QUEUED)?)?;
     let held = lock.lock()?;
     let monitor = Monitor::on(&scenario.server)?;
     let waiters: Vec<_> = (0..5).map(|_| waiter(lock.clone())).collect();
@@ -177,12 +170,12 @@ fn an_acquisition_and_its_release_take_two_commands() -> Outcome {
 
 fn a_call_that_tries_once_is_not_queued() -> Outcome {
     let scenario = Scenario::new("tries_once")?;
-    let lock = connected(scenario.lock(NEVER_POLLS)?)?;
+    let lock = connected(scenario.lock(QUEUED)?)?;
     let held = lock.lock()?;
     let waiting = waiter(lock.clone());
     let monitor = Monitor::on(&scenario.server)?;
     assert!(lock.try_lock()?.is_none());
-    let error = scenario.lock(NEVER_POLLS.timeout(Duration::ZERO))?.lock().expect_err("the lock is held");
+    let error = scenario.lock(QUEUED.timeout(Duration::ZERO))?.lock().expect_err("the lock is held");
     assert!(error.to_string().contains("exceeded 0 sec after 1 attempt;"), "{error}");
     assert_eq!(names(&monitor.recorded(&scenario.server)?), ["SETNX", "GET"].repeat(2));
     drop(held);
@@ -201,7 +194,7 @@ fn a_key_is_left_to_other_processes_in_time() -> Outcome {
         [(Duration::ZERO, true), (millis(200), true), (LONG, false), (Duration::MAX, false)]
     {
         let scenario = Scenario::new("yields")?;
-        let lock = scenario.lock(NEVER_POLLS.yield_to_pollers_every(every))?;
+        let lock = scenario.lock(QUEUED.yield_to_pollers_every(every))?;
         let other = Lock::new(&opened(&scenario.server.url())?, &scenario.key.key, expiring())?;
         let held = lock.lock()?;
         let next = successor(&lock);
@@ -226,7 +219,7 @@ fn a_key_is_left_to_other_processes_in_time() -> Outcome {
 
 fn a_pause_ends_the_time_that_counts() -> Outcome {
     let scenario = Scenario::new("pause")?;
-    let lock = scenario.lock(NEVER_POLLS.yield_to_pollers_every(millis(500)))?;
+    let lock = scenario.lock(QUEUED.yield_to_pollers_every(millis(500)))?;
     // No thread waits when this one is released.
     let held = lock.lock()?;
     thread::sleep(millis(510));
@@ -242,12 +235,12 @@ fn a_pause_ends_the_time_that_counts() -> Outcome {
 fn locks_with_different_options_share_a_queue() -> Outcome {
     let scenario = Scenario::new("options")?;
     let all = [
-        NEVER_POLLS,
-        NEVER_POLLS.protocol(Protocol::Watched),
+        QUEUED,
+        QUEUED.protocol(Protocol::Watched),
         LockOptions::held_until_released().poll_interval(LONG).timeout(LONG),
         LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG),
-        NEVER_POLLS.protocol(Protocol::Ttl),
-        NEVER_POLLS.takeover_margin(millis(5)),
+        QUEUED.protocol(Protocol::Ttl),
+        QUEUED.takeover_margin(millis(5)),
     ];
     let names = ["plain", "watched", "unexpiring", "without a timeout", "ttl", "margin"];
     for first in all {
@@ -274,15 +267,15 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     // An expired lock of a crashed holder.
     scenario.key.set("1532000016.5");
     let first = waiter(scenario.lock(never_takes_over)?);
-    let held = scenario.lock(NEVER_POLLS)?.try_lock_for(LONG)?.expect("it takes over the expired lock");
+    let held = scenario.lock(QUEUED)?.try_lock_for(LONG)?.expect("it takes over the expired lock");
     assert!(!first.is_finished());
     drop(held);
     first.join().unwrap()?;
 
     // A lock that another process clears. One waiter polls rarely, the other often.
     scenario.key.set(FOREIGN);
-    let rarely = waiter(scenario.lock(NEVER_POLLS)?);
-    let often = waiter(scenario.lock(NEVER_POLLS.poll_interval(millis(10)))?);
+    let rarely = waiter(scenario.lock(QUEUED)?);
+    let often = waiter(scenario.lock(QUEUED.poll_interval(millis(10)))?);
     scenario.key.delete();
     often.join().unwrap()?;
     rarely.join().unwrap()?;
@@ -291,12 +284,12 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
 
 fn each_locker_and_key_has_a_queue_of_its_own() -> Outcome {
     let scenario = Scenario::new("own")?;
-    let other_key = Lock::new(&scenario.locker, "another", NEVER_POLLS)?;
+    let other_key = Lock::new(&scenario.locker, "another", QUEUED)?;
     let other_locker = opened(&scenario.server.url())?;
-    let elsewhere = Lock::new(&other_locker, &scenario.key.key, NEVER_POLLS.poll_interval(millis(5)))?;
-    let held = scenario.lock(NEVER_POLLS)?.lock()?;
+    let elsewhere = Lock::new(&other_locker, &scenario.key.key, QUEUED.poll_interval(millis(5)))?;
+    let held = scenario.lock(QUEUED)?.lock()?;
     // The other locker may be faster, and gives no hint.
-    let waiting = waiter(scenario.lock(NEVER_POLLS.poll_interval(millis(5)))?);
+    let waiting = waiter(scenario.lock(QUEUED.poll_interval(millis(5)))?);
     drop(other_key.lock()?);
     let elsewhere = asleep(move || elsewhere.lock().map(drop));
     drop(held);
@@ -312,7 +305,7 @@ fn many_threads_on_many_keys_lose_no_update() -> Outcome {
     let scenario = Scenario::new("many")?;
     let numbers: [AtomicU32; KEYS] = Default::default();
     let locks: Vec<Lock> = (0..KEYS)
-        .map(|n| Lock::new(&scenario.locker, format!("many:{n}"), NEVER_POLLS))
+        .map(|n| Lock::new(&scenario.locker, format!("many:{n}"), QUEUED))
         .collect::<Result<_, _>>()?;
     thread::scope(|scope| -> Result<(), Error> {
         let threads: Vec<_> = (0..THREADS)

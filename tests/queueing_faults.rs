@@ -6,9 +6,9 @@ use std::time::Instant;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockOptions, Locker, Release};
 
-use crate::queueing::{FOREIGN, NEVER_POLLS, Order, Scenario, named_waiter, waiter};
+use crate::queueing::{Order, Scenario, named_waiter, waiter};
 use crate::support::asleep::asleep;
-use crate::support::scenario::closed_port;
+use crate::support::scenario::{FOREIGN, QUEUED, closed_port};
 use crate::support::{LONG, Outcome, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,11 +30,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 fn a_thread_that_gives_up_leaves_the_others_in_order() -> Outcome {
     let scenario = Scenario::new("gives_up")?;
-    let lock = scenario.lock(NEVER_POLLS)?;
+    let lock = scenario.lock(QUEUED)?;
     let order = Order::default();
     let held = lock.lock()?;
     let first = named_waiter(lock.clone(), "first", &order);
-    let gives_up = waiter(scenario.lock(NEVER_POLLS.timeout(millis(50)))?);
+    let gives_up = waiter(scenario.lock(QUEUED.timeout(millis(50)))?);
     let second = named_waiter(lock.clone(), "second", &order);
     assert!(matches!(gives_up.join().unwrap(), Err(Error::Timeout { .. })));
     drop(held);
@@ -49,8 +49,8 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
     let scenario = Scenario::new("head_gives_up")?;
     // Held by another process, which sends no notification.
     scenario.key.set(FOREIGN);
-    let head = waiter(scenario.lock(NEVER_POLLS.timeout(millis(1500)))?);
-    let next = waiter(scenario.lock(NEVER_POLLS.poll_interval(millis(20)))?);
+    let head = waiter(scenario.lock(QUEUED.timeout(millis(1500)))?);
+    let next = waiter(scenario.lock(QUEUED.poll_interval(millis(20)))?);
     let Err(Error::Timeout { details, .. }) = head.join().unwrap() else { panic!("the lock is held") };
     assert!(details.attempts >= 2, "one at once, and one at the deadline: {details:?}");
     scenario.key.delete();
@@ -61,8 +61,8 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
 fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     let scenario = Scenario::new("behind")?;
     scenario.key.set(FOREIGN);
-    let head = waiter(scenario.lock(NEVER_POLLS)?);
-    let error = scenario.lock(NEVER_POLLS.timeout(millis(50)))?.lock().expect_err("the lock is held");
+    let head = waiter(scenario.lock(QUEUED)?);
+    let error = scenario.lock(QUEUED.timeout(millis(50)))?.lock().expect_err("the lock is held");
     let text = chain(&error);
     let Error::Timeout { details, .. } = error else { panic!("{text}") };
     assert_eq!((details.attempts, details.ahead), (0, 1));
@@ -81,7 +81,7 @@ fn unreachable() -> Result<Locker, Box<dyn std::error::Error>> {
 }
 
 fn a_whole_queue_waits_once_for_an_unreachable_server() -> Outcome {
-    let lock = Lock::new(&unreachable()?, "down", NEVER_POLLS.wait_forever())?;
+    let lock = Lock::new(&unreachable()?, "down", QUEUED.wait_forever())?;
     let began = Instant::now();
     let waiters: Vec<_> = (0..8).map(|_| waiter(lock.clone())).collect();
     for waiter in waiters {
@@ -95,9 +95,9 @@ fn a_whole_queue_waits_once_for_an_unreachable_server() -> Outcome {
 
 fn a_head_that_times_out_leaves_the_others_their_unreachable_timeout() -> Outcome {
     let locker = unreachable()?;
-    let head = waiter(Lock::new(&locker, "down", NEVER_POLLS.timeout(millis(1000)))?);
+    let head = waiter(Lock::new(&locker, "down", QUEUED.timeout(millis(1000)))?);
     let began = Instant::now();
-    let next = waiter(Lock::new(&locker, "down", NEVER_POLLS.wait_forever())?);
+    let next = waiter(Lock::new(&locker, "down", QUEUED.wait_forever())?);
     for waiter in [head, next] {
         let error = waiter.join().unwrap().expect_err("there is no server");
         assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
@@ -107,7 +107,7 @@ fn a_head_that_times_out_leaves_the_others_their_unreachable_timeout() -> Outcom
 }
 
 fn threads_behind_the_head_report_the_unreachable_server() -> Outcome {
-    let lock = Lock::new(&unreachable()?, "down", NEVER_POLLS)?;
+    let lock = Lock::new(&unreachable()?, "down", QUEUED)?;
     let head = waiter(lock.clone());
     for time in [20, 200] {
         let error = lock.try_lock_for(millis(time)).expect_err("there is no server");
@@ -123,8 +123,8 @@ fn a_forgotten_guard_blocks_the_queue_no_longer_than_its_lease() -> Outcome {
     for _ in 0..2 {
         mem::forget(scenario.lock(brief)?.lock()?);
     }
-    let held = scenario.lock(NEVER_POLLS)?.lock()?;
-    let next = waiter(scenario.lock(NEVER_POLLS)?);
+    let held = scenario.lock(QUEUED)?.lock()?;
+    let next = waiter(scenario.lock(QUEUED)?);
     drop(held);
     next.join().unwrap()?;
     Ok(())
@@ -134,8 +134,8 @@ fn an_expired_holder_leaves_the_next_holder_alone() -> Outcome {
     let scenario = Scenario::new("expired")?;
     let brief = LockOptions::expiring_after(millis(50)).timeout(LONG).poll_interval(LONG);
     let expired = scenario.lock(brief)?.lock()?;
-    let next = scenario.lock(NEVER_POLLS)?.lock()?;
-    let third = waiter(scenario.lock(NEVER_POLLS)?);
+    let next = scenario.lock(QUEUED)?.lock()?;
+    let third = waiter(scenario.lock(QUEUED)?);
     let value = scenario.key.value();
     assert_eq!(expired.release()?, Release::Expired);
     assert_eq!(scenario.key.value(), value);

@@ -8,9 +8,9 @@ use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol, Release};
 
 use crate::servers::{Fault, Hold};
-use crate::successors::{FOREIGN, QUEUED, Scenario, assert_cancelled, deletion, first, successor};
+use crate::successors::{Scenario, assert_cancelled, deletion, first, successor};
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{assert_nothing_sent_twice, patient};
+use crate::support::scenario::{FOREIGN, QUEUED, assert_nothing_sent_twice, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Load, Outcome, assert_says, load, millis, tests};
 

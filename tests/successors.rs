@@ -14,12 +14,11 @@ use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Protocol, Rel
 use crate::servers::Emulated;
 use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
+use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, millis, tests};
 
-pub(crate) use scenario::{
-    FOREIGN, QUEUED, Scenario, Successor, assert_cancelled, successor, write_as_takeover_loser,
-};
+pub(crate) use scenario::{Scenario, Successor, assert_cancelled, successor, write_as_takeover_loser};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = for_each_protocol(

@@ -3,6 +3,7 @@
 //! its queue for the key. A failure here costs a waiter a poll interval and no more.
 
 mod listener;
+mod reports;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Answer, SHORT_CONNECT_WAIT};
-use crate::backend::{Backend, Budget, Failure, Limits, RefusalKind};
+use crate::backend::{Backend, Budget, Failure, Limits};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
 use crate::key::Key;
@@ -18,6 +19,7 @@ use crate::protocol::waiting_list::{Entry, Owed, Waiting};
 use crate::protocol::{Command, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
 use crate::version::Version;
+use reports::{Reported, describe};
 
 /// How long a server is left alone that has refused.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -60,19 +62,6 @@ struct State {
     sending_paused_until: Option<Uptime>,
     /// What has been reported as not working, and has not worked since.
     reported: Reported,
-}
-
-#[derive(Default)]
-struct Reported {
-    listening: bool,
-    sending: Option<Cause>,
-}
-
-/// What does not work: one list, since its key is used for something else, or any.
-#[derive(Clone, PartialEq, Eq)]
-enum Cause {
-    List(Key),
-    Any,
 }
 
 struct Waited {
@@ -370,39 +359,17 @@ impl Notifications {
     }
 
     fn worked(&self, key: &Key) {
-        let mut state = self.lock();
-        if state
-            .reported
-            .sending
-            .as_ref()
-            .is_some_and(|cause| *cause == Cause::Any || *cause == Cause::List(key.clone()))
-        {
-            state.reported.sending = None;
-        }
+        self.lock().reported.sending_worked(key);
     }
 
     fn failed(&self, key: &Key, failure: &Failure, observer: &Observer) {
-        let cause = match failure {
-            Failure::Refused(refusal) if refusal.kind() == RefusalKind::WrongType => Cause::List(key.clone()),
-            _ => Cause::Any,
-        };
         let mut state = self.lock();
-        if let Failure::Refused(refusal) = failure
-            && cause == Cause::Any
-            && !refusal.passes_by_waiting()
-        {
+        if reports::concerns_all_keys(failure) {
             state.sending_paused_until = Some(clock::uptime().after(REFUSED));
         }
-        let is_known = match &state.reported.sending {
-            Some(Cause::Any) => true,
-            Some(Cause::List(_)) => cause != Cause::Any,
-            None => false,
-        };
-        if !is_known {
-            state.reported.sending = Some(cause);
-        }
+        let is_new = state.reported.sending_failed(key, failure);
         drop(state);
-        if !is_known {
+        if is_new {
             let reason =
                 format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
             observer.notify(&Event::NotificationsUnavailable { reason: &reason });
@@ -434,30 +401,6 @@ impl State {
             self.notified.retain(|_, at| now < at.after(HEAD_START));
         }
         self.notified.insert(key.clone(), now);
-    }
-}
-
-fn describe(failure: &Failure) -> String {
-    match failure {
-        Failure::NoConnection { cause, .. } => cause.to_string(),
-        Failure::Refused(refusal) => {
-            let text = refusal.text().trim_end_matches('.');
-            match refusal.kind() {
-                RefusalKind::NotPermitted => format!(
-                    "the server refused: {text}: the user needs RPUSH, LPUSH, LPOP, LRANGE, LREM and EXPIRE on KEY:setnx-lock:waiters, and \
-                     PUBLISH and SUBSCRIBE on the channels setnx-lock:wake-up:*"
-                ),
-                RefusalKind::WrongType => {
-                    format!(
-                        "the server refused: {text}: for one of the keys, KEY:setnx-lock:waiters holds no list"
-                    )
-                }
-                _ => refusal.to_string(),
-            }
-        }
-        Failure::Lost(error) => error.to_string(),
-        Failure::TooOld(version) => format!("the server is Redis {version}, and notifications need 2.0"),
-        Failure::TooLate => "there was no time left".to_owned(),
     }
 }
 

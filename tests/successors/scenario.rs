@@ -14,13 +14,6 @@ use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
 use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
 
-/// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.
-pub(crate) const QUEUED: LockOptions =
-    LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG).yield_to_pollers_every(Duration::MAX);
-
-/// A value of another holder, which expires in 2030.
-pub(crate) const FOREIGN: &str = "1895000000.5";
-
 pub(crate) struct Scenario {
     pub(crate) server: Arc<RedisServer>,
     pub(crate) proxy: Proxy,

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{io, process};
 
-use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
+use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
 use super::{LONG, Load, RedisServer, Target, TestKey};
@@ -106,6 +106,24 @@ pub(crate) fn until_answered<T>(call: impl Fn() -> Result<T, Error>) -> Result<T
         }
     }
 }
+
+/// A locker on a pool of one, and the pool.
+pub(crate) fn pool_of_one(
+    server: &RedisServer,
+    timeout: Duration,
+) -> Result<(Locker, r2d2::Pool<Manager>), redis::RedisError> {
+    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
+    let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
+    let pool = builder.build_unchecked(manager.clone());
+    Ok((Locker::with_managed_pool(pool.clone(), &manager), pool))
+}
+
+/// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.
+pub(crate) const QUEUED: LockOptions =
+    LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG).yield_to_pollers_every(Duration::MAX);
+
+/// A value of another holder, which expires in 2030.
+pub(crate) const FOREIGN: &str = "1895000000.5";
 
 /// Returns a port that refuses connections, each time another. It lies below those that the system gives out: a server of another test
 /// gets none of these, and on one of those a connection may be opened to itself, when it has the port as its own.

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use super::{Notifications, REFUSED, State, describe};
+use super::reports::describe;
+use super::{Notifications, REFUSED, State};
 use crate::backend::{Failure, Heard};
 use crate::clock::{self, Uptime};
 use crate::event::{Event, Observer};
