@@ -4,6 +4,7 @@
 //!
 //! Three parts change for different reasons: `connections`, `pipelining`, and `inspection`, which locking does not use.
 
+mod bulk;
 mod codec;
 mod connections;
 mod errors;
@@ -56,11 +57,20 @@ impl From<Result<Reply, Failure>> for Answers {
     }
 }
 
+/// The replies to GET of many keys, and the connection that watches them.
+pub(crate) type WatchedAll = (Vec<Result<Reply, Failure>>, Box<dyn WatchedConnection>);
+
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the
     /// server refused it unread because it has no room for the connection.
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers;
+
+    /// Sends commands on many keys in one trip, and returns a reply to each. They wait for nothing but a connection.
+    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>>;
+
+    /// Sends WATCH and GET for each of many keys, and MULTI. Returns the replies to GET, with the connection that watches.
+    fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure>;
 
     /// Sends WATCH, GET and MULTI and returns GET's reply, with the connection that watches.
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
@@ -104,6 +114,14 @@ pub(crate) trait WatchedConnection: fmt::Debug {
         next: Option<&Next>,
         limits: &Limits<'_>,
     ) -> Answers;
+
+    /// Sends the changes of many keys, and the end of the transaction. Returns a reply to each, as if it had been the only one. Without
+    /// changes it stops watching.
+    fn exec_all(
+        self: Box<Self>,
+        changes: &[(Key, Command)],
+        limits: &Limits<'_>,
+    ) -> Vec<Result<Reply, Failure>>;
 
     /// Stops watching, and returns the connection to its pool.
     fn unwatch(self: Box<Self>, limits: &Limits<'_>);

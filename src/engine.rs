@@ -3,6 +3,9 @@
 
 mod acquire;
 mod call;
+mod holder_name;
+mod holding;
+mod keeping;
 mod notifications;
 mod release;
 mod successor;
@@ -17,6 +20,7 @@ use crate::clock::{self, Uptime};
 use crate::error::Error;
 use crate::event::Observer;
 use crate::identity::Identity;
+use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
@@ -24,8 +28,9 @@ use crate::queue::{Hint, WaitQueue};
 use crate::value::LockState;
 pub(crate) use acquire::Acquired;
 use call::Call;
+pub(crate) use holding::Leaving;
+use keeping::Kept;
 use notifications::Notifications;
-pub(crate) use release::HeldLock;
 pub(crate) use successor::Answer;
 
 /// What the locks of a locker share.
@@ -36,6 +41,7 @@ pub(crate) struct Engine {
     pub(crate) identity: Arc<Identity>,
     pub(crate) queue: Arc<WaitQueue<Answer>>,
     notifications: Arc<Notifications>,
+    keeper: Arc<Keeper<Kept>>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
     unreachable_since: Arc<AtomicU64>,
     /// Whether commands of several threads are pipelined together.
@@ -62,6 +68,7 @@ impl Engine {
             identity: Arc::new(identity),
             queue,
             notifications,
+            keeper: Arc::new(Keeper::new(keeping::work)),
             unreachable_since: Arc::default(),
             pipelining: true,
         }
@@ -94,7 +101,9 @@ impl Engine {
         let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
         let request = Request::at_any_time(command);
         let reason = match call.send(&request, now) {
-            reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) => return Ok(reply),
+            reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_) | Reply::Fenced(..)) => {
+                return Ok(reply);
+            }
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if request.command == Command::Del => GiveUp::Unknown,

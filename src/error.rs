@@ -10,6 +10,7 @@ use crate::backend::ConnectError;
 use crate::backend::{ClockDifference, NoConnection, Refusal, RefusalKind, TransportError};
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::protocol::ownership::LossReason;
 use crate::version::Version;
 pub use contention::Contention;
 pub use inspection::InspectionFailure;
@@ -31,6 +32,16 @@ pub enum Error {
         key: Key,
         /// The timeout as it was given.
         timeout: Duration,
+        /// What was seen while waiting.
+        details: Box<Contention>,
+    },
+
+    /// Another holder had the lock at each of the attempts that [`max_attempts`](crate::LockOptions::max_attempts) allows.
+    #[error("lock {} not acquired: its attempts are used up{details}", shown(key))]
+    #[non_exhaustive]
+    AttemptsExhausted {
+        /// The lock's key.
+        key: Key,
         /// What was seen while waiting.
         details: Box<Contention>,
     },
@@ -90,6 +101,29 @@ pub enum Error {
         key: Key,
         /// How long ago the lease ended.
         late: Duration,
+    },
+
+    /// The lock was lost while it was held, as the server shows: another holder may have it, or have had it.
+    #[error("lock {} is no longer held: {reason}; stop the protected work", shown(key))]
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: Key,
+        /// Why it is not held any more.
+        reason: LossReason,
+    },
+
+    /// The counter of fencing tokens holds no positive number.
+    #[error(
+        "lock {}: its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen",
+        shown(key)
+    )]
+    #[non_exhaustive]
+    Fence {
+        /// The lock's key.
+        key: Key,
+        /// What the counter holds.
+        found: i64,
     },
 
     /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
@@ -162,7 +196,7 @@ pub enum Error {
         source: TransportError,
     },
 
-    /// The lock was made with options that make no sense.
+    /// The options that the lock is made with, or the arguments of a call, make no sense.
     #[error("lock \"{}\": {problem}", shown(key))]
     #[non_exhaustive]
     Options {
@@ -232,6 +266,9 @@ impl Error {
     pub fn key(&self) -> Option<&Key> {
         match self {
             Error::Timeout { key, .. }
+            | Error::AttemptsExhausted { key, .. }
+            | Error::Lost { key, .. }
+            | Error::Fence { key, .. }
             | Error::Cancelled { key, .. }
             | Error::ShutDown { key }
             | Error::Nested { key }
@@ -251,10 +288,10 @@ impl Error {
         }
     }
 
-    /// Returns whether the lock was not acquired because another holder had it until the timeout.
+    /// Returns whether the lock was not acquired because another holder had it until the timeout, or at the last attempt.
     #[must_use]
     pub fn is_contention(&self) -> bool {
-        matches!(self, Error::Timeout { .. })
+        matches!(self, Error::Timeout { .. } | Error::AttemptsExhausted { .. })
     }
 
     /// Returns whether the same call may succeed later without any change: after contention, while the server is unreachable, restarts
@@ -262,7 +299,8 @@ impl Error {
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Error::Timeout { .. } | Error::Unknown { .. } | Error::Io { .. } => true,
+            Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
+            Error::Unknown { .. } | Error::Io { .. } => true,
             Error::NoConnection { cause, .. } => may_pass(cause),
             Error::Refused { refusal, .. } => refused_for_now(refusal),
             Error::Inspection { cause } => match &**cause {
@@ -278,6 +316,8 @@ impl Error {
             | Error::Nested { .. }
             | Error::Forked { .. }
             | Error::Expired { .. }
+            | Error::Lost { .. }
+            | Error::Fence { .. }
             | Error::Unsupported { .. }
             | Error::Options { .. }
             | Error::NoId { .. }

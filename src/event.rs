@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::backend::{Incident, TransportError};
 use crate::error::Error;
 use crate::key::{Cut, Key};
+use crate::protocol::ownership::LossReason;
 use crate::protocol::release::Release;
 use crate::value::LockState;
 
@@ -131,6 +132,47 @@ pub enum Event<'a> {
         /// What does not work, and why.
         reason: &'a str,
     },
+    /// The lease of a held lock was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
+    #[non_exhaustive]
+    Extended {
+        /// The lock's key.
+        key: &'a Key,
+        /// Whether no other client has had the lock meanwhile, as the server says.
+        certified: bool,
+    },
+    /// The lease of a held lock could not be extended for now. It goes on until it ends, and `auto_extend` tries again.
+    #[non_exhaustive]
+    ExtendFailed {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
+    /// A lock that was held is lost, as far as this process has noticed: reported once, when it is noticed. Another holder may work at the
+    /// same time.
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        reason: &'a LossReason,
+    },
+    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at.
+    #[non_exhaustive]
+    KeeperUnavailable {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        reason: &'a str,
+    },
+    /// The holder's name could not be written, so others cannot see who holds the lock.
+    #[non_exhaustive]
+    HolderNameNotWritten {
+        /// The lock's key.
+        key: &'a Key,
+        /// Why.
+        error: &'a Error,
+    },
     /// A lock was released, with any [`Release`] as the outcome.
     #[non_exhaustive]
     Released {
@@ -215,6 +257,17 @@ fn log_event(event: &Event<'_>) {
         Event::NotificationsUnavailable { reason } => {
             log::warn!(target: TARGET, "no release notifications: {reason}");
         }
+        Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
+        Event::ExtendFailed { error, .. } => log::warn!(target: TARGET, "not extended: {}", Chain(error)),
+        Event::Lost { key, reason } => {
+            log_at!(warn, key, "lost: {reason}; another holder may work at the same time");
+        }
+        Event::KeeperUnavailable { key, reason } => {
+            log_at!(warn, key, "is neither extended nor looked at: {reason}");
+        }
+        Event::HolderNameNotWritten { error, .. } => {
+            log::warn!(target: TARGET, "the holder's name is not written: {}", Chain(error));
+        }
         Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: true } => {
             log_at!(
                 warn,
@@ -224,6 +277,9 @@ fn log_event(event: &Event<'_>) {
         }
         Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: false } => {
             log_at!(debug, key, "released after {held:?}");
+        }
+        Event::Released { key, outcome: Release::LeftToExpire, held, .. } => {
+            log_at!(debug, key, "left to expire after {held:?}");
         }
         Event::Released { key, outcome: Release::Inherited, .. } => {
             log_at!(debug, key, "left to the parent process, which holds it");

@@ -1,70 +1,71 @@
 //! A lock that is held. Knows its lease and how to release it; does not know how it was declared.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
 use std::{fmt, mem};
 
 use chrono::{DateTime, Utc};
 
-use crate::clock::{self, Now};
-use crate::engine::{Acquired, Answer, Engine, HeldLock};
+use crate::clock;
+use crate::engine::{Acquired, Answer, Engine, Leaving};
 use crate::error::Error;
 use crate::event::Event;
+use crate::hold::Hold;
 use crate::key::Key;
-use crate::options::{LockOptions, Protocol};
-use crate::protocol::lease::Lease;
+use crate::loss_signal::LossSignal;
+use crate::options::{LONGEST_EXPIRATION, Protocol};
+use crate::protocol::ownership::LossReason;
 use crate::protocol::release::Release;
-use crate::queue::HolderTicket;
+use crate::protocol::verify::Verification;
+use crate::queue::{CancelToken, HolderTicket};
 use crate::thread_holds::HoldMark;
 
 /// A lock that is held: released when dropped, also by a panic.
 ///
 /// It can be moved to another thread and dropped there. It holds no connection. With an expiration it is a promise for a
-/// limited time: call [`ensure_held`](Self::ensure_held) before a step that must not happen twice.
+/// limited time: [`extend`](Self::extend) it, or call [`ensure_held`](Self::ensure_held) before a step that must not happen twice.
+/// [`documentation::holding`](crate::documentation::holding) says what a holder can do.
 ///
 /// A process that is forked while it holds a lock has two guards of it; the child's releases nothing.
 #[must_use = "if unused, the lock is released at once"]
 pub struct LockGuard {
     engine: Arc<Engine>,
-    key: Key,
-    options: LockOptions,
-    protocol: Protocol,
-    lease: Lease,
-    acquired: Now,
+    hold: Arc<Hold>,
     attempts: u32,
     waited: Duration,
-    /// Taken out at the release.
+    depth: usize,
+    /// Taken out at the release; none in a nested call, whose enclosing one releases.
     holder: Option<HolderTicket<Answer>>,
-    _mark: HoldMark,
+    _mark: Option<HoldMark>,
+}
+
+/// That a lease was extended, as [`LockGuard::extend`] returns it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Extended {
+    /// Whether the key still held this holder's very own bytes, so that no other client has had the lock since it was acquired, whatever
+    /// the clocks did. `false` after a loser of a classic takeover had overwritten them, and where a reply was lost: then the clocks say
+    /// that the lock was held, and the server proves nothing.
+    pub certified: bool,
 }
 
 impl LockGuard {
-    pub(crate) fn new(
-        engine: Arc<Engine>,
-        key: Key,
-        options: LockOptions,
-        acquired: Acquired,
-        mark: HoldMark,
-    ) -> Self {
-        let Acquired { lease, protocol, holder, at, attempts, waited } = acquired;
-        Self {
-            engine,
-            key,
-            options,
-            protocol,
-            lease,
-            acquired: at,
-            attempts,
-            waited,
-            holder: Some(holder),
-            _mark: mark,
-        }
+    pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired, hold: Arc<Hold>, mark: HoldMark) -> Self {
+        let Acquired { holder, attempts, waited, .. } = acquired;
+        Self { engine, hold, attempts, waited, depth: 1, holder: Some(holder), _mark: Some(mark) }
+    }
+
+    /// Joins a hold of the same thread.
+    pub(crate) fn nested(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
+        let depth = hold.depth.fetch_add(1, Ordering::Relaxed) + 1;
+        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, holder: None, _mark: None }
     }
 
     /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.key
+        &self.hold.key
     }
 
     /// Returns how often the server was asked for the lock: 1 if it was free, or if the release of another thread of this process got it
@@ -83,43 +84,163 @@ impl LockGuard {
     /// Returns the protocol that the lock was acquired by and is released by: never [`Protocol::Auto`], which was decided then.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
-        self.protocol
+        self.hold.protocol
     }
 
-    /// Returns how long the lock can still be relied on, by the clock that allows less; zero when its lease has passed;
-    /// `None` without an expiration. Asks the clocks, not the server.
+    /// Returns how deep this guard is nested in calls that join each other: 1 unless it is that of a nested `with` with
+    /// [`reentrant`](crate::LockOptions::reentrant), 2 in the first of these.
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.depth
+    }
+
+    /// Returns how long the lock can still be relied on, by the clock that allows less; zero when its lease has passed or the lock was
+    /// found lost; `None` without an expiration. Asks the clocks, not the server.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.lease.end.map(|end| end.remaining(clock::now()))
+        self.hold.remaining(clock::now())
     }
 
     /// Returns when the lease ends, by the wall clock; `None` without an expiration. The value in the key names a
     /// time one second later, the gem's guard against clocks that differ.
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
-        self.lease.end.and_then(|end| end.wall.date())
+        self.hold.end().and_then(|end| end.wall.date())
     }
 
     /// The same as [`expires_at`](Self::expires_at), as the standard library's time.
     #[must_use]
     pub fn expires_at_system_time(&self) -> Option<SystemTime> {
-        self.lease.end.and_then(|end| end.wall.system_time())
+        self.hold.end().and_then(|end| end.wall.system_time())
     }
 
-    /// Checks that the lease has not passed, for use before a step that must not happen twice. Without an expiration it
-    /// never passes. Asks the clocks, not the server: a key that was cleared is not noticed (see
-    /// [`Lock::state`](crate::Lock::state) for what the key holds).
+    /// Checks that the lease has not passed and that no loss was noticed, for use before a step that must not happen twice. Without an
+    /// expiration a lease never passes. Asks the clocks, not the server, so a key that was cleared is noticed only if something else has
+    /// asked: see [`verify`](Self::verify). Once it has failed, the lock counts as lost.
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] if the lease has passed by either clock: another holder may have the lock by now.
+    /// [`Error::Expired`] if the lease has passed by either clock: another holder may have the lock by now. [`Error::Lost`] if the server
+    /// has shown that the lock is lost.
     pub fn ensure_held(&self) -> Result<(), Error> {
         let now = clock::now();
-        let Some(end) = self.lease.end.filter(|end| end.has_passed(now)) else { return Ok(()) };
-        Err(Error::Expired {
-            key: self.key.clone(),
-            late: now.uptime.since(end.uptime).max(now.wall.since(end.wall)),
-        })
+        match self.hold.lost(now) {
+            Some(reason) => Err(Engine::lost(&self.hold, reason, now)),
+            None => Ok(()),
+        }
+    }
+
+    /// Extends the lease: it begins anew now, and lasts for the expiration of the options. Can be called from any thread, as often as
+    /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first.
+    ///
+    /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction
+    /// that changes the key only if it still holds that value; that is a proof, so these extend also after the lease has passed, as long as
+    /// no client has taken the lock over and no loss was noticed. See [`auto_extend`](crate::LockOptions::auto_extend) for a thread that
+    /// does it.
+    ///
+    /// The gem has no such thing. Gems see the later time and wait.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] and [`Error::Expired`] if the lock is not held any more: stop the protected work. [`Error::NoConnection`],
+    /// [`Error::Refused`] and [`Error::Io`] if it was not extended: the lease goes on until its old end. [`Error::Unknown`] if the reply was
+    /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Options`] without an expiration.
+    /// [`Error::Forked`] in a forked child.
+    pub fn extend(&self) -> Result<Extended, Error> {
+        match self.hold.options.expiration {
+            Some(expiration) => self.extend_by(expiration),
+            None => Err(self.no_lease()),
+        }
+    }
+
+    /// Extends the lease as [`extend`](Self::extend) does, to one of `lease` from now on, which may also end earlier than the present one.
+    /// A millisecond to [`LONGEST_EXPIRATION`](crate::LONGEST_EXPIRATION).
+    ///
+    /// In Classic all clients of a key should use one expiration; a longer lease can be cut short by the loser of a takeover
+    /// ([`documentation::limits`](crate::documentation::limits)).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`extend`](Self::extend), and [`Error::Options`] for any other time.
+    pub fn extend_by(&self, lease: Duration) -> Result<Extended, Error> {
+        if self.hold.end().is_none() {
+            return Err(self.no_lease());
+        }
+        let problem = if lease < Duration::from_millis(1) {
+            "the lease is to be extended by less than a millisecond; give the time that the work still needs"
+        } else if lease > LONGEST_EXPIRATION {
+            "the lease is to be extended by over ten years; give the time that the work still needs"
+        } else {
+            return self.engine.extend(&self.hold, lease).map(|certified| Extended { certified });
+        };
+        Err(Error::Options { key: self.hold.key.clone(), problem })
+    }
+
+    fn no_lease(&self) -> Error {
+        let problem = "it has no expiration, so there is no lease to extend: it is held until it is released";
+        Error::Options { key: self.hold.key.clone(), problem }
+    }
+
+    /// Asks the server whether the lock is still held, with one GET, and waits for the reply at most the time of one command.
+    ///
+    /// [`Held { certified: true }`](Verification::Held) proves that no other client had the lock until the server answered, in every
+    /// protocol: the key holds this holder's own bytes. In Classic another client may overwrite them without having the lock; then the answer
+    /// is [`Overwritten`](Verification::Overwritten), which proves nothing. In Watched and Ttl only a Ruby client's value is recognised so,
+    /// and another program's Classic one is taken for a loss. The answer is about the past: it says nothing of the time that is left, which
+    /// [`ensure_held`](Self::ensure_held) tells. Without an expiration the value `1` names no holder, and proves nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoConnection`], [`Error::Refused`], [`Error::Io`], or [`Error::Forked`]: nothing is known then. A loss is an answer.
+    pub fn verify(&self) -> Result<Verification, Error> {
+        self.engine.verify(&self.hold)
+    }
+
+    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. Sends nothing and starts no thread.
+    #[must_use]
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::of(&self.hold)
+    }
+
+    /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. It is called by the thread that notices:
+    /// the locker's keeper thread, which this starts for a lock with an expiration, or one that extends, verifies, releases or looks at a
+    /// [signal](Self::lost). It should be quick; a panic in it is dropped.
+    pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
+        self.engine.on_loss(&self.hold, Box::new(act));
+    }
+
+    /// Cancels `token` when the lock is lost, as [`on_loss`](Self::on_loss) would: so waits for other locks end, which the protected work
+    /// may be in.
+    pub fn cancel_on_loss(&self, token: &CancelToken) {
+        let token = token.clone();
+        self.on_loss(move |_| token.cancel());
+    }
+
+    /// Returns this hold's fencing token: a number that is greater than that of every earlier holder of the key, for a storage that refuses
+    /// writes with a smaller one than it has seen. The first call takes one, with INCR of `KEY:setnx-lock:fence` (in Watched and Ttl within a
+    /// transaction that watches the lock's key: two trips), later ones return the same. With [`fenced`](crate::LockOptions::fenced) it comes
+    /// with the lock. [`documentation::holding`](crate::documentation::holding) has an example.
+    ///
+    /// Tokens start again if the counter is deleted: the storage refuses them until they have passed what it has seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Expired`] and [`Error::Lost`] if the lock is not held any more: in Classic a token counts only if the lease still lasts when
+    /// the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not positive.
+    /// [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
+    pub fn fencing_token(&self) -> Result<u64, Error> {
+        self.engine.fencing_token(&self.hold)
+    }
+
+    /// Ends the hold without releasing: the key is left to expire at the end of the lease, and a second later others can take it over; it is
+    /// extended no more. Sends nothing. Returns [`Release::LeftToExpire`], or [`Release::Expired`] and [`Release::Lost`] as a release does. A
+    /// lock without an expiration stays held until it is cleared.
+    ///
+    /// The gem has no such thing.
+    #[expect(clippy::must_use_candidate, reason = "nothing is to be done about the outcome")]
+    pub fn keep(mut self) -> Release {
+        // Nothing is sent that could fail.
+        self.end(Leaving::Keep).unwrap_or(Release::LeftToExpire)
     }
 
     /// Releases the lock and returns the outcome, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while
@@ -139,27 +260,26 @@ impl LockGuard {
     /// connection, [`Error::Refused`] if the server refuses. In each case an expiring lock frees itself, and nothing is sent
     /// again.
     pub fn release(mut self) -> Result<Release, Error> {
-        self.end()
+        self.end(Leaving::Release)
     }
 
-    fn end(&mut self) -> Result<Release, Error> {
+    fn end(&mut self, leaving: Leaving) -> Result<Release, Error> {
         let Some(holder) = self.holder.take() else { unreachable!("a lock is released once") };
+        let Self { engine, hold, .. } = &*self;
+        let key = &hold.key;
         let now = clock::now();
-        let held = now.uptime.since(self.acquired.uptime);
+        let held = now.uptime.since(hold.acquired.uptime);
         // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
-        let outcome = if self.engine.identity.is_this_process() {
-            let Self { key, options, protocol, lease, .. } = &*self;
-            self.engine.release(HeldLock { key, options, protocol: *protocol, lease, holder }, now)
+        let (outcome, outlived_lease) = if engine.identity.is_this_process() {
+            let outlived_lease = hold.end().is_some_and(|end| end.has_passed(now));
+            (engine.end(hold, holder, leaving), outlived_lease)
         } else {
             mem::forget(holder);
-            Ok(Release::Inherited)
+            (Ok(Release::Inherited), false)
         };
-        self.engine.observer.notify(&match &outcome {
-            Ok(outcome) => {
-                let outlived_lease = self.lease.has_passed(now);
-                Event::Released { key: &self.key, outcome: *outcome, held, outlived_lease }
-            }
-            Err(error) => Event::ReleaseFailed { key: &self.key, error },
+        engine.observer.notify(&match &outcome {
+            Ok(outcome) => Event::Released { key, outcome: *outcome, held, outlived_lease },
+            Err(error) => Event::ReleaseFailed { key, error },
         });
         outcome
     }
@@ -170,7 +290,9 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         if self.holder.is_some() {
             // A failure has been reported.
-            let _ = self.end();
+            let _ = self.end(Leaving::Release);
+        } else if self.depth > 1 {
+            self.hold.depth.fetch_sub(1, Ordering::Relaxed);
         }
     }
 }
@@ -178,8 +300,8 @@ impl Drop for LockGuard {
 impl fmt::Debug for LockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockGuard")
-            .field("key", &self.key)
-            .field("protocol", &self.protocol)
+            .field("key", &self.hold.key)
+            .field("protocol", &self.hold.protocol)
             .field("remaining", &self.remaining())
             .field("attempts", &self.attempts)
             .field("waited", &self.waited)
@@ -194,7 +316,7 @@ mod tests {
 
     use crate::backend::scripted::ScriptedBackend;
     use crate::identity::Identity;
-    use crate::{Lock, Locker};
+    use crate::{Lock, LockOptions, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
 

@@ -55,10 +55,13 @@ mod engine;
 mod error;
 mod event;
 mod guard;
+mod hold;
 mod identity;
+mod keeper;
 mod key;
 mod lock;
 mod locker;
+mod loss_signal;
 mod options;
 mod protocol;
 mod queue;
@@ -74,14 +77,17 @@ pub use backend::{
 pub use declared::{DeclaredLock, LockId};
 pub use error::{Contention, Error, InspectionFailure};
 pub use event::{Event, Observe};
-pub use guard::LockGuard;
+pub use guard::{Extended, LockGuard};
 pub use key::Key;
 pub use lock::Lock;
 pub use locker::{Locker, LockerBuilder};
+pub use loss_signal::LossSignal;
 pub use options::{
     DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Polling, Protocol,
 };
+pub use protocol::ownership::LossReason;
 pub use protocol::release::Release;
+pub use protocol::verify::Verification;
 pub use queue::CancelToken;
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::clock;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
 use crate::queue::CancelToken;
-use crate::thread_holds::HoldKind;
+use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
+
+/// The longest key: a server takes 512 MB, and the keys beside it have longer names.
+const LONGEST_KEY: usize = (512 << 20) - 64;
 
 /// A distributed lock: one key on one server.
 ///
@@ -43,6 +47,10 @@ impl Lock {
                 "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
                  `with_managed_pool`, or leave `notify_waiters` out",
             )
+        } else if key.as_bytes().len() > LONGEST_KEY {
+            Some(
+                "its key is longer than a server accepts, with the names of the keys beside it; give a shorter one",
+            )
         } else {
             options.problem()
         };
@@ -63,6 +71,16 @@ impl Lock {
         self.options
     }
 
+    /// Returns the same lock with other options: for one call, say, as in `lock.with_options(options)?.lock()`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] as [`new`](Self::new).
+    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
+        let lock = Self::new(&self.locker, self.key.clone(), options)?;
+        Ok(Self { cancel_token: self.cancel_token.clone(), ..lock })
+    }
+
     /// Returns the lock with a token that ends its waits: see [`CancelToken`]. Once that is cancelled, the lock is not acquired any more.
     ///
     /// The gem has no such thing.
@@ -81,7 +99,8 @@ impl Lock {
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside another `with` on the same key by the same thread, through the
-    /// same locker or a clone of it.
+    /// same locker or a clone of it. If both have the option [`reentrant`](LockOptions::reentrant) it joins that one instead, and fails
+    /// with [`Error::Expired`] or [`Error::Lost`] if that has lost the lock.
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -97,7 +116,10 @@ impl Lock {
     /// # }
     /// ```
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        let guard = self.acquire(&self.options, HoldKind::Scoped)?;
+        let guard = match self.enclosing() {
+            Some(guard) => guard.ensure_held().map(|()| guard)?,
+            None => self.acquire(&self.options, HoldKind::Scoped)?,
+        };
         Ok(body(&guard))
     }
 
@@ -187,6 +209,17 @@ impl Lock {
         Ok(self.state()? != LockState::Absent)
     }
 
+    /// Returns the name that the holder has written, if its options have a [`holder_name`](LockOptions::holder_name) and it still holds the
+    /// lock as far as the key says; `None` for every other holder, gems among them, and if there is none. Two GETs in one trip. Good for
+    /// looking, not for deciding.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`state`](Self::state).
+    pub fn holder(&self) -> Result<Option<String>, Error> {
+        self.locker.engine().holder(&self.key, clock::now())
+    }
+
     /// Deletes the key, **whatever holds it**, with one DEL; returns whether there was one. For locks whose holder is known
     /// to have crashed.
     ///
@@ -201,7 +234,17 @@ impl Lock {
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
-        let (acquired, mark) = engine.acquire(&self.key, options, self.cancel_token.as_ref(), kind)?;
-        Ok(LockGuard::new(Arc::clone(engine), self.key.clone(), *options, acquired, mark))
+        let (acquired, hold, mark) = engine.acquire(&self.key, options, self.cancel_token.as_ref(), kind)?;
+        Ok(LockGuard::new(Arc::clone(engine), acquired, hold, mark))
+    }
+
+    /// Joins the `with` that this thread is in on this key, if both may be nested.
+    fn enclosing(&self) -> Option<LockGuard> {
+        if !self.options.reentrant {
+            return None;
+        }
+        let engine = self.locker.engine();
+        let hold = thread_holds::scoped(&engine.identity, &self.key).filter(|hold| hold.options.reentrant)?;
+        engine.identity.is_this_process().then(|| LockGuard::nested(Arc::clone(engine), hold))
     }
 }

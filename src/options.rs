@@ -1,12 +1,15 @@
 //! The options of a lock: how long it may be held, how long to wait for it, how often to look. Plain values, all
 //! `const fn`; what makes no sense is refused when a [`Lock`](crate::Lock) is made of them.
 
+mod holding;
 mod polling;
+mod problem;
+mod protocol;
 
 use std::time::Duration;
 
-use crate::version::Version;
 pub use polling::Polling;
+pub use protocol::Protocol;
 
 /// The longest expiration that is accepted: ten years.
 pub const LONGEST_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 * 60);
@@ -53,72 +56,16 @@ pub struct LockOptions {
     /// After how long the lock is left to other processes for a poll interval.
     pub(crate) yields_every: Duration,
     pub(crate) time_slice: Duration,
-}
-
-/// By which commands a lock is taken over and released. All write the same values and honour each other's, and the
-/// gem's, on one key; [`documentation::algorithm`](crate::documentation::algorithm) has the rules.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Protocol {
-    /// [`Watched`](Self::Watched) where the server reported version 2.2 or later when the connection was opened, else
-    /// [`Classic`](Self::Classic): on older servers, and where the version is unknown, as on connections of
-    /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call. Where the server then
-    /// refuses WATCH or MULTI, since this user may not send it, a takeover or a release goes on by the rules of Classic.
-    ///
-    /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crashed Watched or Classic
-    /// holder, eight such programs let two of themselves have the lock at once in 9 of 25 rounds, after a Ttl holder in none of 25.
-    Auto,
-    /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
-    /// what the gem sends.
-    ///
-    /// It rests on clocks: all clients of a key should use the same expiration, and a release that is late on its way deletes the
-    /// next holder's key.
-    #[default]
-    Classic,
-    /// The same, but takes over and releases by WATCH, GET, MULTI and EXEC: a contender that loses a takeover never overwrites the
-    /// winner's value, and a release compares the value before it deletes the key, and can prove that no other holder had the lock
-    /// meanwhile. For servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use
-    /// [`Ttl`](Self::Ttl), for the reason given at [`Auto`](Self::Auto).
-    Watched,
-    /// As [`Watched`](Self::Watched), and the key has a time to live, one second longer than the expiration, so that the server
-    /// itself frees the lock of a crashed holder. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from
-    /// 1.4.2 on use as well. Needs an expiration.
-    Ttl,
-}
-
-impl Protocol {
-    pub(crate) const ALL: [Protocol; 3] = [Protocol::Classic, Protocol::Watched, Protocol::Ttl];
-
-    /// Returns the first version of Redis that has all of its commands.
-    #[must_use]
-    pub const fn needs(self) -> Version {
-        match self {
-            // 1.1.94 is the first version it was measured on, shortly before 1.2.
-            Protocol::Auto | Protocol::Classic => Version::new(1, 1, 94),
-            Protocol::Watched => Version::new(2, 2, 0),
-            Protocol::Ttl => Version::new(2, 6, 12),
-        }
-    }
-
-    /// Returns the protocol to use on a server of this version; unknown is `None`.
-    pub(crate) fn on(self, server: Option<Version>) -> Self {
-        match self {
-            Protocol::Auto if server.is_some_and(|version| version >= Protocol::Watched.needs()) => {
-                Protocol::Watched
-            }
-            Protocol::Auto => Protocol::Classic,
-            other => other,
-        }
-    }
-
-    /// Returns what to do on a server that is older.
-    pub(crate) fn instead(self) -> &'static str {
-        match self {
-            Protocol::Auto | Protocol::Classic => "use a newer server",
-            Protocol::Watched => "use Protocol::Auto or Protocol::Classic",
-            Protocol::Ttl => "use Protocol::Auto",
-        }
-    }
+    /// How often the lock is asked for at most.
+    pub(crate) max_attempts: Option<u32>,
+    /// How long in all the lease is extended.
+    pub(crate) auto_extend: Option<Duration>,
+    pub(crate) verify_every: Option<Duration>,
+    /// How long after its acquisition the lock may be released.
+    pub(crate) hold_at_least: Duration,
+    pub(crate) fenced: bool,
+    pub(crate) reentrant: bool,
+    pub(crate) holder_name: Option<&'static str>,
 }
 
 /// Which locks an expiring lock may take over.
@@ -155,6 +102,13 @@ impl LockOptions {
             notifies: false,
             yields_every: DEFAULT_YIELD,
             time_slice: DEFAULT_SLICE,
+            max_attempts: None,
+            auto_extend: None,
+            verify_every: None,
+            hold_at_least: Duration::ZERO,
+            fenced: false,
+            reentrant: false,
+            holder_name: None,
         }
     }
 
@@ -182,6 +136,16 @@ impl LockOptions {
     /// The gem has no such option.
     pub const fn wait_forever(self) -> Self {
         Self { timeout: None, ..self }
+    }
+
+    /// Returns the options with a limit for how often a call asks the server for the lock, beside the timeout: it ends with whichever comes
+    /// first, and then fails with [`Error::AttemptsExhausted`](crate::Error::AttemptsExhausted). 1 is one attempt, when it is this thread's
+    /// turn in the process. At least 1; no limit unless set.
+    ///
+    /// An attempt is SETNX and what follows it, or a look at the key after a pause. Those of other threads of this process that were queued
+    /// ahead do not count. The gem has no such option.
+    pub const fn max_attempts(self, attempts: u32) -> Self {
+        Self { max_attempts: Some(attempts), ..self }
     }
 
     /// Returns the options with another poll interval: how long a waiter pauses between two looks, 0.1 s unless set, with jitter and
@@ -257,6 +221,12 @@ impl LockOptions {
         self.timeout
     }
 
+    /// Returns how often a call asks for the lock at most; `None` without such a limit.
+    #[must_use]
+    pub const fn get_max_attempts(&self) -> Option<u32> {
+        self.max_attempts
+    }
+
     /// Returns how waiters poll.
     pub const fn get_polling(&self) -> Polling {
         self.polling
@@ -297,36 +267,12 @@ impl LockOptions {
     pub const fn steals_as_the_gem_does(&self) -> bool {
         matches!(self.takeover, Takeover::AsTheGem)
     }
-
-    /// Returns what is wrong with the options, in words for the user.
-    pub(crate) fn problem(&self) -> Option<&'static str> {
-        match self.expiration {
-            Some(Duration::ZERO) => Some(
-                "the expiration is zero, so the lease would be over before it began; give the longest time the work can take",
-            ),
-            Some(brief) if brief < Duration::from_millis(1) => Some(
-                "the expiration is below a millisecond, so the lease would be over before the reply came; give the longest time the work can take",
-            ),
-            Some(long) if long > LONGEST_EXPIRATION => Some(
-                "the expiration is over ten years; for a lock that never expires, use `held_until_released`",
-            ),
-            _ if self.takeover_margin > LONGEST_EXPIRATION => {
-                Some("the takeover margin is over ten years; some seconds make up for clocks")
-            }
-            None if !self.takeover_margin.is_zero() => Some(
-                "a takeover margin does nothing without an expiration, since such a lock takes nothing over; leave it out",
-            ),
-            None if self.protocol == Protocol::Ttl => Some(
-                "the protocol Ttl needs an expiration, since the server is to free the lock; use `expiring_after`, with 1 s for what a gem from 1.4.2 on does without one, or another protocol",
-            ),
-            _ => self.polling.problem(),
-        }
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::version::Version;
 
     #[test]
     fn defaults_are_the_gem_s() {
@@ -336,6 +282,39 @@ mod tests {
         assert!(!options.notifies);
         assert_eq!(options.takeover, Takeover::Expired);
         assert_eq!(options.problem(), None);
+    }
+
+    #[test]
+    fn what_a_holder_cannot_do_is_named() {
+        const SECOND: Duration = Duration::from_secs(1);
+        let problem = |options: LockOptions| options.problem().unwrap_or_default();
+        let (expiring, endless) =
+            (LockOptions::expiring_after(10 * SECOND), LockOptions::held_until_released());
+        let long = expiring.holder_name(concat!(
+            "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+            "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789",
+            "0123456789012345678901234567890123456789012345678901234567890123456789012345678901234567890123456789"
+        ));
+        for (options, words) in [
+            (endless.auto_extend(SECOND), "does nothing without"),
+            (expiring.auto_extend(9 * SECOND), "less time in all than the expiration"),
+            (expiring.auto_extend(Duration::MAX), "for ever"),
+            (endless.hold_at_least(SECOND), "needs an expiration"),
+            (expiring.hold_at_least(11 * SECOND), "longer than the expiration"),
+            (expiring.verify_every(Duration::ZERO), "below a millisecond"),
+            (expiring.max_attempts(0), "at least 1"),
+            (endless.holder_name("a"), "needs an expiration"),
+            (expiring.holder_name(""), "name is empty"),
+            (long, "longer than 256 bytes"),
+        ] {
+            assert!(problem(options).contains(words), "{options:?}: {}", problem(options));
+        }
+        let all = expiring.auto_extend(10 * SECOND).hold_at_least(10 * SECOND).max_attempts(1);
+        let all = all.verify_every(SECOND).holder_name("a").fenced().reentrant();
+        assert_eq!(all.problem(), None);
+        assert_eq!((all.get_auto_extend(), all.get_hold_at_least()), (Some(10 * SECOND), 10 * SECOND));
+        assert_eq!((all.get_verify_every(), all.get_holder_name()), (Some(SECOND), Some("a")));
+        assert!(all.is_fenced() && all.is_reentrant() && all.get_max_attempts() == Some(1));
     }
 
     #[test]

@@ -18,16 +18,20 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
+pub(crate) mod extend;
+pub(crate) mod fence;
+pub(crate) mod holder_name;
+pub(crate) mod keeping;
 pub(crate) mod lease;
+pub(crate) mod ownership;
 pub(crate) mod release;
-#[cfg(test)]
-mod renew;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
 mod simulated;
 #[cfg(test)]
 mod simulation;
+pub(crate) mod verify;
 pub(crate) mod waiting_list;
 mod watched_change;
 
@@ -35,11 +39,11 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime};
 use crate::options::Protocol;
+use holder_name::HolderName;
 use lease::{End, GUARD, Lease};
 use waiting_list::Waiting;
 
-/// A command on the lock's key, or on its waiting list. Locking sends no others; the rules of Classic send the first four, and no rules
-/// the last.
+/// A command on the lock's key, or on a key beside it. Locking sends no others; the rules of Classic send the first four.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
@@ -51,6 +55,13 @@ pub(crate) enum Command {
     WatchGet,
     /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
     Exec(Change),
+    /// Increases the key's counter of fencing tokens.
+    Count,
+    /// A command that may acquire the lock, and [`Count`](Self::Count) in the same trip, or in the same transaction.
+    Fenced(Box<Command>),
+    /// On the holder's name. Part of no rules.
+    HolderName(HolderName),
+    /// On the waiting list. Part of no rules.
     Waiting(Waiting),
 }
 
@@ -73,11 +84,13 @@ impl Entry {
     }
 }
 
-/// What a transaction does to the key.
+/// What a transaction does, to the key or beside it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Set(Entry),
     Del,
+    /// Increases the counter of fencing tokens.
+    Count,
 }
 
 impl Command {
@@ -91,6 +104,9 @@ impl Command {
             Command::Del => "DEL",
             Command::WatchGet => "WATCH",
             Command::Exec(_) => "EXEC",
+            Command::Count => "INCR",
+            Command::Fenced(command) => command.name(),
+            Command::HolderName(name) => name.name(),
             Command::Waiting(waiting) => waiting.name(),
         }
     }
@@ -100,9 +116,22 @@ impl Command {
         matches!(self, Command::Del | Command::Exec(Change::Del))
     }
 
-    /// Whether it leaves the key as it is.
+    /// Whether it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
-        matches!(self, Command::Get | Command::WatchGet | Command::Waiting(_))
+        match self {
+            Command::Get | Command::WatchGet | Command::Exec(Change::Count) => true,
+            Command::Count | Command::HolderName(_) | Command::Waiting(_) => true,
+            Command::SetNx(_) | Command::GetSet(_) | Command::Del | Command::Fenced(_) => false,
+            Command::Exec(Change::Set(_) | Change::Del) => false,
+        }
+    }
+
+    /// Returns it without the counter.
+    pub(crate) fn unfenced(&self) -> &Command {
+        match self {
+            Command::Fenced(command) => command,
+            command => command,
+        }
     }
 }
 
@@ -127,13 +156,15 @@ impl Request {
 /// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX and DEL. SET with NX has the same reply in other words.
+    /// To SETNX, DEL and INCR. SET with NX has the same reply in other words.
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
     /// written since it was watched.
     Executed(Option<i64>),
+    /// To a [`Command::Fenced`]: the reply to the command, and the number, if the counter could be increased.
+    Fenced(Box<Reply>, Option<i64>),
     /// The server refused: the command was not carried out.
     Refused,
     /// An I/O error after sending began: whether the command was carried out is unknown.
@@ -142,6 +173,16 @@ pub(crate) enum Reply {
     Unsent,
     /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
     TooLate,
+}
+
+impl Reply {
+    /// Returns the reply without the number, and the number.
+    pub(crate) fn unfenced(self) -> (Reply, Option<i64>) {
+        match self {
+            Reply::Fenced(reply, token) => (*reply, token),
+            reply => (reply, None),
+        }
+    }
 }
 
 /// Why an attempt ended without its goal. The engine makes the user's error of it.

@@ -19,8 +19,8 @@ pub(crate) struct WaitMode(LockOptions);
 
 impl WaitMode {
     pub(crate) fn of(options: &LockOptions) -> Self {
-        // Each thread's timeout is its own.
-        Self(options.wait_forever())
+        // How long each thread waits, and what it does then, is its own.
+        Self(options.of_waiting())
     }
 
     pub(crate) fn options(&self) -> &LockOptions {

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::sync::{Arc, Weak};
 
+use crate::hold::Hold;
 use crate::identity::Identity;
 use crate::key::Key;
 
@@ -24,6 +25,7 @@ pub(crate) struct HoldMark {
 struct Entry {
     /// The same key on two servers is two locks.
     locker: Weak<Identity>,
+    hold: Weak<Hold>,
     key: Key,
     kind: HoldKind,
     alive: Weak<()>,
@@ -35,10 +37,15 @@ thread_local! {
 }
 
 /// Notes that this thread has acquired a lock.
-pub(crate) fn note(locker: &Arc<Identity>, key: &Key, kind: HoldKind) -> HoldMark {
+pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) -> HoldMark {
     let alive = Arc::new(());
-    let entry =
-        Entry { locker: Arc::downgrade(locker), key: key.clone(), kind, alive: Arc::downgrade(&alive) };
+    let entry = Entry {
+        locker: Arc::downgrade(locker),
+        hold: Arc::downgrade(hold),
+        key: hold.key.clone(),
+        kind,
+        alive: Arc::downgrade(&alive),
+    };
     // A thread that is ending has no list any more, and does not wait for itself.
     let _ = ENTRIES.try_with(|entries| {
         let mut entries = entries.borrow_mut();
@@ -52,17 +59,31 @@ pub(crate) fn note(locker: &Arc<Identity>, key: &Key, kind: HoldKind) -> HoldMar
 
 /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
 pub(crate) fn by_this_thread(locker: &Arc<Identity>, key: &Key) -> Option<HoldKind> {
-    let found = ENTRIES.try_with(|entries| {
+    fold(locker, key, |found, entry| match entry.kind {
+        HoldKind::Scoped => Some(HoldKind::Scoped),
+        HoldKind::Movable => found.or(Some(HoldKind::Movable)),
+    })
+}
+
+/// Returns the hold of the `with` that this thread is in, if it is in one.
+pub(crate) fn scoped(locker: &Arc<Identity>, key: &Key) -> Option<Arc<Hold>> {
+    fold(locker, key, |found, entry| match entry.kind {
+        HoldKind::Scoped => found.or_else(|| entry.hold.upgrade()),
+        HoldKind::Movable => found,
+    })
+}
+
+fn fold<R>(locker: &Arc<Identity>, key: &Key, found: impl Fn(Option<R>, &Entry) -> Option<R>) -> Option<R> {
+    let folded = ENTRIES.try_with(|entries| {
         let entries = entries.borrow();
         let of_this_lock = |entry: &&Entry| {
             std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
                 && entry.key == *key
                 && entry.alive.strong_count() > 0
         };
-        let taken = entries.iter().filter(of_this_lock).map(|entry| entry.kind);
-        taken.min_by_key(|taken| *taken != HoldKind::Scoped)
+        entries.iter().filter(of_this_lock).fold(None, found)
     });
-    found.ok().flatten()
+    folded.ok().flatten()
 }
 
 #[cfg(test)]
@@ -70,11 +91,24 @@ mod tests {
     use super::*;
     use std::thread;
 
+    use crate::LockOptions;
+    use crate::clock;
+    use crate::event::Observer;
+    use crate::options::Protocol;
+    use crate::protocol::lease::Lease;
+    use crate::value::Nonce;
+
+    fn hold(key: &Key) -> Arc<Hold> {
+        let (now, options) = (clock::now(), LockOptions::held_until_released());
+        let lease = Lease::beginning(now, None, Nonce::from_random(1));
+        Arc::new(Hold::new(key.clone(), options, Protocol::Classic, now, lease, None, Observer::default()))
+    }
+
     #[test]
     fn a_thread_is_told_of_its_own_locks_only() {
         let (locker, other) = (Arc::new(Identity::new()), Arc::new(Identity::new()));
         let key = Key::from("k");
-        let mark = note(&locker, &key, HoldKind::Scoped);
+        let mark = note(&locker, &hold(&key), HoldKind::Scoped);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
         assert_eq!(by_this_thread(&locker, &Key::from("other")), None);
         assert_eq!(by_this_thread(&other, &key), None);
@@ -88,8 +122,8 @@ mod tests {
     #[test]
     fn a_holder_that_overran_does_not_end_the_next_one_s_entry() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let overran = note(&locker, &key, HoldKind::Movable);
-        let next = note(&locker, &key, HoldKind::Scoped);
+        let overran = note(&locker, &hold(&key), HoldKind::Movable);
+        let next = note(&locker, &hold(&key), HoldKind::Scoped);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
         drop(overran);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
@@ -100,7 +134,7 @@ mod tests {
     #[test]
     fn a_guard_that_ends_on_another_thread_ends_the_entry() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let mark = note(&locker, &key, HoldKind::Movable);
+        let mark = note(&locker, &hold(&key), HoldKind::Movable);
         thread::spawn(move || drop(mark)).join().unwrap();
         assert_eq!(by_this_thread(&locker, &key), None);
     }
@@ -108,9 +142,9 @@ mod tests {
     #[test]
     fn entries_that_are_over_do_not_pile_up() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let kept = note(&locker, &Key::from("kept"), HoldKind::Movable);
+        let kept = note(&locker, &hold(&Key::from("kept")), HoldKind::Movable);
         for _ in 0..10_000 {
-            drop(note(&locker, &key, HoldKind::Movable));
+            drop(note(&locker, &hold(&key), HoldKind::Movable));
         }
         ENTRIES.with_borrow(|entries| assert!(entries.len() < 16, "{}", entries.len()));
         assert!(by_this_thread(&locker, &Key::from("kept")).is_some());

@@ -6,18 +6,24 @@ use redis::Value;
 
 use super::errors::{Refusal, TransportError};
 use crate::key::Key;
+use crate::protocol::holder_name::HolderName;
 use crate::protocol::waiting_list::{LIST_TTL, Waiting};
 use crate::protocol::{Change, Command, Entry, Reply};
 
+/// What follows a lock's key in the names of the keys beside it.
+const WAITERS: &[u8] = b":setnx-lock:waiters";
+const FENCE: &[u8] = b":setnx-lock:fence";
+const HOLDER: &[u8] = b":setnx-lock:holder";
+
 /// Packs a command and returns how many replies there will be.
 pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
-    let key = key.as_bytes();
-    let cmd = |name: &str| {
-        let mut cmd = redis::cmd(name);
-        cmd.arg(key);
-        cmd
-    };
+    packed_for(key.as_bytes(), command)
+}
+
+fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
+    let cmd = |name: &str| with(redis::cmd(name), key);
     let parts: &[redis::Cmd] = match command {
+        Command::Fenced(command) => return fenced(key, command),
         Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
         Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
         Command::Get => &[cmd("GET")],
@@ -29,9 +35,12 @@ pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
             let change = match change {
                 Change::Set(entry) => set(cmd("SET"), entry),
                 Change::Del => cmd("DEL"),
+                Change::Count => count(key),
             };
             &[change, redis::cmd("EXEC")]
         }
+        Command::Count => &[count(key)],
+        Command::HolderName(name) => &[holder_name(key, name)],
         Command::Waiting(waiting) => &waiting_parts(key, waiting),
     };
     let mut packed = Vec::new();
@@ -41,8 +50,98 @@ pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
     (packed, parts.len())
 }
 
+/// The counter is increased behind the command, but within a transaction.
+fn fenced(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
+    let (mut packed, replies) = packed_for(key, command);
+    let exec = if let Command::Exec(_) = command { redis::cmd("EXEC").get_packed_command() } else { vec![] };
+    packed.truncate(packed.len() - exec.len());
+    count(key).write_packed_command(&mut packed);
+    packed.extend(exec);
+    (packed, replies + 1)
+}
+
+/// Packs WATCH and GET for each key, and MULTI.
+pub(super) fn packed_watches(keys: &[Key]) -> (Vec<u8>, usize) {
+    let mut packed = Vec::new();
+    for key in keys {
+        for name in ["WATCH", "GET"] {
+            with(redis::cmd(name), key.as_bytes()).write_packed_command(&mut packed);
+        }
+    }
+    redis::cmd("MULTI").write_packed_command(&mut packed);
+    (packed, 2 * keys.len() + 1)
+}
+
+/// Reads the replies to WATCH and GET for each key, and to MULTI: what each key holds, or the server's refusal of a watch.
+pub(super) fn read_watches(
+    keys: usize,
+    mut replies: Vec<Value>,
+) -> Result<Result<Vec<Result<Reply, Refusal>>, Refusal>, TransportError> {
+    let multi = replies.pop();
+    if let Some(refusal) = multi.as_ref().and_then(refusal) {
+        return Ok(Err(refusal));
+    }
+    if multi != Some(Value::Okay) || replies.len() != 2 * keys {
+        return Err(unexpected(&Command::WatchGet, multi.as_ref()));
+    }
+    let mut found = Vec::new();
+    for pair in replies.chunks_exact(2) {
+        match pair {
+            [Value::ServerError(error), _] => return Ok(Err(error.clone().into())),
+            [Value::Okay, value] => found.push(read(&Command::Get, vec![value.clone()])?),
+            _ => return Err(unexpected(&Command::WatchGet, pair.first())),
+        }
+    }
+    Ok(Ok(found))
+}
+
+/// Packs the changes of a transaction, and EXEC.
+pub(super) fn packed_changes(changes: &[(Key, Command)]) -> (Vec<u8>, usize) {
+    let exec = redis::cmd("EXEC").get_packed_command();
+    let mut packed = Vec::new();
+    for (key, command) in changes {
+        packed.extend(packed_for(key.as_bytes(), command).0);
+        packed.truncate(packed.len() - exec.len());
+    }
+    packed.extend(exec);
+    (packed, changes.len() + 1)
+}
+
+/// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
+pub(super) fn read_changes(
+    changes: &[(Key, Command)],
+    mut replies: Vec<Value>,
+) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
+    let exec = replies.pop();
+    if let Some(refusal) = replies.iter().find_map(refusal) {
+        return Ok(changes.iter().map(|_| Err(refusal.clone())).collect());
+    }
+    let each: Vec<Value> = match exec {
+        Some(Value::Array(results)) if results.len() == changes.len() => {
+            results.into_iter().map(|result| Value::Array(vec![result])).collect()
+        }
+        Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
+        other => return Err(unexpected(&changes[0].1, other.as_ref())),
+    };
+    let reply =
+        |((_, command), (queued, exec)): (&(Key, Command), (Value, Value))| read(command, vec![queued, exec]);
+    changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
+}
+
+fn count(key: &[u8]) -> redis::Cmd {
+    with(redis::cmd("INCR"), [key, FENCE].concat())
+}
+
+fn holder_name(key: &[u8], name: &HolderName) -> redis::Cmd {
+    let cmd = |name: &str| with(redis::cmd(name), [key, HOLDER].concat());
+    match name {
+        HolderName::Write { entry, seconds } => with(with(cmd("SETEX"), *seconds), entry),
+        HolderName::Read => cmd("GET"),
+    }
+}
+
 fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
-    let list = [key, b":setnx-lock:waiters"].concat();
+    let list = [key, WAITERS].concat();
     let cmd = |name: &str| with(redis::cmd(name), &list);
     match waiting {
         Waiting::Enter(channel) => vec![with(cmd("RPUSH"), channel)],
@@ -80,8 +179,10 @@ pub(super) fn read(
     command: &Command,
     mut replies: Vec<Value>,
 ) -> Result<Result<Reply, Refusal>, TransportError> {
-    if let Command::Exec(change) = command {
-        return executed(command, change, replies);
+    match command {
+        Command::Fenced(command) => return read_fenced(command, replies),
+        Command::Exec(change) => return executed(command, change, replies),
+        _ => {}
     }
     // What was taken counts, also where the entry of this process was refused.
     let judged = match command {
@@ -102,15 +203,58 @@ pub(super) fn read(
         return Err(unexpected(command, replies.first()));
     }
     Ok(Ok(match (command, last) {
-        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, Some(Value::Int(n))) => Reply::Integer(n),
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
+            Reply::Integer(n)
+        }
+        (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
         (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
         (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Nil)) => Reply::Integer(0),
-        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::BulkString(bytes))) => {
-            Reply::Bulk(Some(bytes))
-        }
-        (Command::Get | Command::GetSet(_) | Command::WatchGet, Some(Value::Nil)) => Reply::Bulk(None),
+        (
+            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
+            Some(Value::BulkString(bytes)),
+        ) => Reply::Bulk(Some(bytes)),
+        (
+            Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
+            Some(Value::Nil),
+        ) => Reply::Bulk(None),
         (command, other) => return Err(unexpected(command, other.as_ref())),
     }))
+}
+
+/// Reads the replies to a command and to the counter behind it, or within its transaction. That the counter could not be increased takes
+/// nothing from what the command did.
+fn read_fenced(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    let number = match (command, replies.as_mut_slice()) {
+        (Command::Exec(_), [_, counted, Value::Array(results)]) if results.len() == 2 => {
+            if !is_queued(counted) {
+                return Err(unexpected(command, Some(counted)));
+            }
+            results.pop()
+        }
+        // Without a second result it was not carried out: the first refusal is the reason.
+        (Command::Exec(_), [_, counted, Value::Nil | Value::ServerError(_)]) => match refusal(counted) {
+            Some(refusal) => return Ok(Err(refusal)),
+            None => None,
+        },
+        (Command::SetNx(_) | Command::GetSet(_), [_, _]) => replies.pop(),
+        _ => None,
+    };
+    if let Command::Exec(_) = command
+        && replies.len() == 3
+    {
+        replies.remove(1);
+    }
+    let token = match number {
+        Some(Value::Int(token)) => Some(token),
+        Some(Value::ServerError(_)) | None => None,
+        Some(other) => return Err(unexpected(&Command::Count, Some(&other))),
+    };
+    let read = read(command, replies)?;
+    Ok(read.map(|reply| Reply::Fenced(Box::new(reply), token)))
+}
+
+fn is_queued(reply: &Value) -> bool {
+    matches!(reply, Value::SimpleString(text) if text == "QUEUED")
 }
 
 fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
@@ -145,7 +289,7 @@ fn executed(
     let Ok([queued, exec]) = <[Value; 2]>::try_from(replies) else {
         return Err(unexpected(command, None));
     };
-    if !matches!(&queued, Value::SimpleString(text) if text == "QUEUED") {
+    if !is_queued(&queued) {
         return Err(unexpected(command, Some(&queued)));
     }
     match &exec {
@@ -153,7 +297,7 @@ fn executed(
         Value::ServerError(error) => Ok(Err(error.clone().into())),
         Value::Array(results) => match (change, results.as_slice()) {
             (Change::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
-            (Change::Del, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
+            (Change::Del | Change::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
             _ => Err(unexpected(command, Some(&exec))),
         },

@@ -10,12 +10,12 @@ use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Mana
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::pipelining::{
-    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcome, PackedNext, QueuedCommand,
-    SpinPolicy, lost_in_batch, report_abandoned, send,
+    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcome, Outcomes, PackedNext,
+    QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
-use super::{Answers, Backend, Heard, Next, WatchedConnection};
-use crate::clock;
+use super::{Answers, Backend, Heard, Next, WatchedAll, WatchedConnection};
+use crate::clock::{self, Now};
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
@@ -93,23 +93,8 @@ where
         let own = Encoded { command, packed: &packed, replies };
         let mut limits = *limits;
         loop {
-            let began = limits.decided_at.uptime;
-            let (mut connection, now) = self.pool.checkout(&limits)?;
+            let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime);
-            let version = connection.server_version().filter(|version| *version < limits.needs.needs());
-            if let Some(version) = version {
-                // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
-                let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
-                    return Err(Failure::TooOld(version));
-                };
-                connection.invalidate();
-                limits.decided_at = clock::now();
-                if limits.decided_at.uptime < limits.answered_by {
-                    continue;
-                }
-                let waited = limits.decided_at.uptime.since(began);
-                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
-            }
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
@@ -121,12 +106,7 @@ where
             let job = Job { own, next: next.and_then(|next| next.encoded(server, now)) };
             let outcomes = send(&mut *connection, job, others, clock::now, limit);
             self.spin_policy.note_replies(clock::uptime().since(now.uptime));
-            if outcomes.any_read_only()
-                && let Some(manager) = &self.pool.manager
-            {
-                // Its master has become a replica: a new connection finds out where the address leads now.
-                manager.health().found_closed();
-            }
+            self.note_role(&outcomes);
             let connection = if outcomes.leave_in_order(own) {
                 keeps.then_some(connection)
             } else {
@@ -160,6 +140,36 @@ where
         }
     }
 
+    /// Returns a connection to a server that is not too old.
+    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
+        loop {
+            let began = limits.decided_at.uptime;
+            let (mut connection, now) = self.pool.checkout(limits)?;
+            let version = connection.server_version().filter(|version| *version < limits.needs.needs());
+            let Some(version) = version else { return Ok((connection, now)) };
+            // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
+            let limit = limits.answered_by.since(now.uptime);
+            let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
+                return Err(Failure::TooOld(version));
+            };
+            connection.invalidate();
+            limits.decided_at = clock::now();
+            if limits.decided_at.uptime >= limits.answered_by {
+                let waited = limits.decided_at.uptime.since(began);
+                return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
+            }
+        }
+    }
+
+    /// A master that has become a replica: a new connection finds out where the address leads now.
+    pub(super) fn note_role(&self, outcomes: &Outcomes) {
+        if outcomes.any_read_only()
+            && let Some(manager) = &self.pool.manager
+        {
+            manager.health().found_closed();
+        }
+    }
+
     /// Leads a batch, or has another thread's batch carry the command.
     fn combine(
         &self,
@@ -172,7 +182,7 @@ where
         // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
         // reply, and a call that tries once does not wait.
         let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
-        let admitted = match request.command {
+        let admitted = match request.command.unfenced() {
             Command::SetNx(_) => self.admission.enter_in_turn(|| {
                 let left = admitted_by.since(clock::uptime());
                 let goes_on = !left.is_zero() && !limits.stop.0();
@@ -224,6 +234,14 @@ where
             self.send(key, request, next.as_ref(), limits, false, None).map(|(answers, _)| answers)
         };
         answers.unwrap_or_else(|failure| Err(failure).into())
+    }
+
+    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
+        self.send_all(requests, *limits)
+    }
+
+    fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure> {
+        self.watch_each(keys, *limits)
     }
 
     fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {

@@ -4,7 +4,9 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{Answers, Backend, Failure, Inspect, Limits, Next, Refusal, ServerReport, WatchedConnection};
+use super::{
+    Answers, Backend, Failure, Inspect, Limits, Next, Refusal, ServerReport, WatchedAll, WatchedConnection,
+};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::protocol::lease::End;
@@ -37,6 +39,14 @@ impl Backend for ScriptedBackend {
             Ok((self.reply)(&request.command))
         };
         Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
+    }
+
+    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
+        requests.iter().map(|(key, request)| self.call(key, request, None, limits).own).collect()
+    }
+
+    fn watch_all(&self, _: &[Key], _: &Limits<'_>) -> Result<WatchedAll, Failure> {
+        unreachable!("Classic watches nothing")
     }
 
     fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {

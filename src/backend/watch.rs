@@ -6,13 +6,14 @@ use std::{fmt, iter};
 use redis::{Value, cmd};
 
 use super::codec;
-use super::connections::{Checkout, LockConnection, ask};
+use super::connections::{Checkout, LockConnection, ask, exchange};
+use super::errors::Failure;
 use super::limits::Limits;
 use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, send};
 use super::{Answers, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
-use crate::protocol::Command;
+use crate::protocol::{Command, Reply};
 
 /// A pool's connection after WATCH and MULTI.
 pub(super) struct PooledWatch<M: r2d2::ManageConnection>
@@ -70,6 +71,34 @@ where
         match outcomes.own.answers() {
             Some(answers) => answers,
             None => unreachable!("it is the first of its batch"),
+        }
+    }
+
+    fn exec_all(
+        mut self: Box<Self>,
+        changes: &[(Key, Command)],
+        limits: &Limits<'_>,
+    ) -> Vec<Result<Reply, Failure>> {
+        if changes.is_empty() {
+            self.discard(limits);
+            return Vec::new();
+        }
+        let Some(connection) = &mut self.connection else { unreachable!("it is here until the watch ends") };
+        let (packed, count) = codec::packed_changes(changes);
+        let left = limits.answered_by.since(clock::uptime());
+        let read = match exchange(&mut **connection, &packed, count, left).complete() {
+            Ok(replies) => codec::read_changes(changes, replies),
+            Err(error) => Err(error),
+        };
+        match read {
+            // EXEC ends both the transaction and the watch.
+            Ok(replies) if replies.iter().all(Result::is_ok) => {
+                drop(self.connection.take());
+                replies.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect()
+            }
+            // Some servers leave the transaction open; this connection is dropped.
+            Ok(replies) => replies.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect(),
+            Err(error) => changes.iter().map(|_| Err(Failure::Lost(error.clone()))).collect(),
         }
     }
 

@@ -1,18 +1,22 @@
 //! Acquiring: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::call::Call;
-use super::{Answer, Engine, HeldLock};
+use super::release::HeldLock;
+use super::{Answer, Engine};
 use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::Event;
+use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
+use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request};
@@ -33,6 +37,8 @@ pub(crate) struct Acquired {
     pub(crate) at: Now,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
+    /// The fencing token that came with the lock.
+    token: Option<u64>,
 }
 
 /// One wait for one lock.
@@ -63,12 +69,12 @@ struct Beginning<'a> {
 impl Engine {
     /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
     pub(crate) fn acquire(
-        &self,
+        self: &Arc<Self>,
         key: &Key,
         options: &LockOptions,
         cancel_token: Option<&CancelToken>,
         kind: HoldKind,
-    ) -> Result<(Acquired, HoldMark), Error> {
+    ) -> Result<(Acquired, Arc<Hold>, HoldMark), Error> {
         let began = clock::now();
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let wait = Wait {
@@ -88,7 +94,20 @@ impl Engine {
             Err(error) => (wait.attempts.get(), Err(error)),
         };
         self.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
-        Ok((acquired?, thread_holds::note(&self.identity, key, kind)))
+        let acquired = acquired?;
+        let hold = self.hold(key, options, &acquired);
+        self.keep_by_options(&hold);
+        let mark = thread_holds::note(&self.identity, &hold, kind);
+        Ok((acquired, hold, mark))
+    }
+
+    /// Begins what a holder has, as its options say.
+    fn hold(&self, key: &Key, options: &LockOptions, acquired: &Acquired) -> Arc<Hold> {
+        let Acquired { lease, protocol, at, token, .. } = acquired;
+        let observer = self.observer.clone();
+        let hold = Hold::new(key.clone(), *options, *protocol, *at, lease.clone(), *token, observer);
+        self.write_name(&hold, &lease.value, options.expiration, *at);
+        Arc::new(hold)
     }
 
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
@@ -180,7 +199,7 @@ impl Wait<'_> {
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
             Turn::Over { seen: None, .. } => Acquiring::start(params, now),
             Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
-                return Err(self.timed_out(seen, ahead, now));
+                return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
@@ -190,6 +209,7 @@ impl Wait<'_> {
     /// unreachable.
     fn call<'a>(&'a self, stop: &'a dyn Fn() -> bool) -> Call<'a> {
         let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
+        let call = call.fenced(self.options.fenced);
         call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
     }
 
@@ -284,10 +304,12 @@ impl Wait<'_> {
                         return Err(ended);
                     }
                     let waited = now.uptime.since(self.began.uptime);
-                    return Ok(Acquired { lease, protocol, holder, at: now, attempts, waited });
+                    let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
+                    return Ok(Acquired { lease, protocol, holder, at: now, attempts, waited, token });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
-                    return Err(self.timed_out(attempt.seen.take(), 0, now));
+                    let exhausted = attempt.has_used_its_attempts();
+                    return Err(self.contended(attempt.seen.take(), exhausted, now));
                 }
                 Action::GiveUp(reason) => {
                     // Unless the outcome is unknown, the end of the wait from outside is the reason.
@@ -308,7 +330,8 @@ impl Wait<'_> {
     /// Releases a lock that this thread has got and does not want any more.
     fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
         let (key, options) = (self.key, self.options);
-        if let Err(error) = self.engine.release(HeldLock { key, options, protocol, lease, holder }, now) {
+        let lock = HeldLock { key, options, protocol, lease, holder };
+        if let Err(error) = self.engine.release(lock, now) {
             self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
         }
     }
@@ -455,17 +478,32 @@ impl Wait<'_> {
         Ok(())
     }
 
-    fn timed_out(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Error {
-        let details = Contention {
+    /// The error of an attempt that has found the lock held until the end.
+    fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
+        let details = self.contention(seen, 0, now);
+        let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if exhausted && !is_at_deadline {
+            return Error::AttemptsExhausted { key: self.key.clone(), details: Box::new(details) };
+        }
+        self.timed_out(details)
+    }
+
+    fn timed_out(&self, details: Contention) -> Error {
+        let timeout = self.options.timeout.unwrap_or(Duration::MAX);
+        Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
+    }
+
+    fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
+        let Self { engine, key, options, .. } = self;
+        Contention {
             attempts: self.attempts.get(),
             waited: now.uptime.since(self.began.uptime),
             seen,
-            expiring: self.options.expiration.is_some(),
-            takeover_margin: self.options.takeover_margin,
+            expiring: options.expiration.is_some(),
+            takeover_margin: options.takeover_margin,
             ahead,
-            taken_by_this_thread: thread_holds::by_this_thread(&self.engine.identity, self.key).is_some(),
-        };
-        let timeout = self.options.timeout.unwrap_or(Duration::MAX);
-        Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
+            holder: options.holder_name.and_then(|_| engine.holder_name(key, now)),
+            taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
+        }
     }
 }

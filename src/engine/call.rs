@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
@@ -27,6 +28,10 @@ pub(super) struct Call<'a> {
     protocol: Protocol,
     budget: Budget,
     stop: StopCheck<'a>,
+    /// Whether a fencing token is taken along with each command that may acquire the lock.
+    fenced: bool,
+    /// What came with the last reply.
+    pub(super) token: Option<i64>,
     last_failure: Option<LastFailure>,
     /// What goes behind the command that deletes the key, until that is sent.
     behind: Option<Behind<'a>>,
@@ -68,6 +73,8 @@ impl<'a> Call<'a> {
             protocol,
             budget,
             stop,
+            fenced: false,
+            token: None,
             last_failure: None,
             behind: None,
             has_answered: false,
@@ -83,6 +90,11 @@ impl<'a> Call<'a> {
         Self { budget, stop, ..self }
     }
 
+    /// Returns the call as one that takes a fencing token along, or does not.
+    pub(super) fn fenced(self, fenced: bool) -> Self {
+        Self { fenced, ..self }
+    }
+
     /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
     pub(super) fn releasing(self, holder: &'a HolderTicket<Answer>) -> Self {
         Self { behind: Some(Behind::Successor(holder)), ..self }
@@ -96,7 +108,8 @@ impl<'a> Call<'a> {
     /// Runs rules that neither sleep nor wait, until they end.
     pub(super) fn run<R: Rules>(
         &mut self,
-        (mut rules, mut step): (R, Step<R::Outcome>),
+        rules: &mut R,
+        mut step: Step<R::Outcome>,
         mut now: Now,
     ) -> Result<R::Outcome, GiveUp> {
         loop {
@@ -118,6 +131,14 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
+        if self.fenced && !matches!(request.command, Command::Fenced(_)) {
+            let Request { command, before } = request.clone();
+            return self.send_once(&Request { command: fence::fenced(command), before }, now);
+        }
+        self.send_once(request, now)
+    }
+
+    fn send_once(&mut self, request: &Request, now: Now) -> Reply {
         let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {
@@ -172,20 +193,30 @@ impl<'a> Call<'a> {
         }
     }
 
+    /// Returns the limits of commands of several calls that go together.
+    pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+        Limits { needs, pipelined: self.engine.pipelining, ..Limits::within(self.budget, now) }
+    }
+
     fn is_too_late(&self, limits: &Limits<'_>) -> bool {
         self.last_failure.is_some() && clock::uptime() >= limits.answered_by
     }
 
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
-    fn reply(
+    pub(super) fn reply(
         &mut self,
         carried: Result<Reply, Failure>,
         command: &'static str,
         only_reads: bool,
         needs: Protocol,
     ) -> Reply {
+        self.token = None;
         let (reply, failure) = match carried {
-            Ok(reply) => return reply,
+            Ok(reply) => {
+                let (reply, token) = reply.unfenced();
+                self.token = token;
+                return reply;
+            }
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
@@ -221,7 +252,7 @@ impl<'a> Call<'a> {
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions.
     fn needs(&self, command: &Command) -> Protocol {
-        match (self.protocol, command) {
+        match (self.protocol, command.unfenced()) {
             (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
             (protocol, _) => protocol.on(None),
         }
@@ -231,10 +262,10 @@ impl<'a> Call<'a> {
     /// connections at a time.
     fn carry(&mut self, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let backend = &self.engine.backend;
-        match &request.command {
-            command @ Command::Exec(_) => match self.watched.take() {
+        match request.command.unfenced() {
+            Command::Exec(_) => match self.watched.take() {
                 // It changes what is watched, or nothing, so it is right at any time.
-                Some((watched, _)) => watched.exec(self.key, command, next, limits),
+                Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),
                 None => unreachable!("the rules watch a key before they change it"),
             },
             Command::WatchGet => {

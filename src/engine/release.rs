@@ -11,6 +11,7 @@ use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
+use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
 use crate::queue::{Ending, Hint, HolderTicket};
@@ -20,19 +21,23 @@ const GEM_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A held lock, to be released.
 #[derive(Debug)]
-pub(crate) struct HeldLock<'a> {
-    pub(crate) key: &'a Key,
-    pub(crate) options: &'a LockOptions,
+pub(super) struct HeldLock<'a> {
+    pub(super) key: &'a Key,
+    pub(super) options: &'a LockOptions,
     /// The protocol that it was acquired by.
-    pub(crate) protocol: Protocol,
-    pub(crate) lease: &'a Lease,
-    pub(crate) holder: HolderTicket<Answer>,
+    pub(super) protocol: Protocol,
+    pub(super) lease: &'a Lease,
+    pub(super) holder: HolderTicket<Answer>,
 }
 
 impl Engine {
     /// Releases a lock by the rules that it was acquired by, with a few commands and no sleep, and asks for the lock for the next thread of
-    /// this process, or notifies the next waiter. All replies come within the time of one command.
-    pub(crate) fn release(&self, lock: HeldLock<'_>, now: Now) -> Result<Release, Error> {
+    /// this process, or notifies the next waiter. All replies come within the time of one command. Returns why it was lost, if it was.
+    pub(super) fn release(
+        &self,
+        lock: HeldLock<'_>,
+        now: Now,
+    ) -> Result<(Release, Option<LossReason>), Error> {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let deadline = now.uptime;
         let call = Call::new(self, key, options.protocol, Some(deadline));
@@ -42,7 +47,8 @@ impl Engine {
             Turn::Yields(_) => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
-        let outcome = call.run(Releasing::start(protocol, options.protocol, lease, now), now);
+        let (mut releasing, step) = Releasing::start(protocol, options.protocol, lease, now);
+        let outcome = call.run(&mut releasing, step, now);
         let (has_answered, taken) = (call.has_answered, call.taken.take());
         let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
         let released = matches!(outcome, Ok(Release::Released { .. }));
@@ -66,7 +72,7 @@ impl Engine {
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
         });
-        outcome
+        outcome.map(|outcome| (outcome, releasing.loss()))
     }
 
     /// Whose turn it is after a release.

@@ -7,6 +7,7 @@ use crate::backend::{Failure, Next, TransportError};
 use crate::clock::Now;
 use crate::identity::Identity;
 use crate::protocol::acquire::first_command;
+use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, Reply};
 use crate::queue::{self, HolderTicket};
@@ -48,7 +49,10 @@ impl Successor {
             if too_old || unresolvable {
                 return None;
             }
-            let (lease, request) = first_command(options, identity.next_nonce(), now);
+            let (lease, mut request) = first_command(options, identity.next_nonce(), now);
+            if options.fenced {
+                request.command = fence::fenced(request.command);
+            }
             let lost = TransportError::new(
                 io::ErrorKind::TimedOut,
                 "it was sent with another thread's release, and that thread returned no reply in time",

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use crate::key::CutAt;
 use crate::value::LockState;
 
 /// What a waiter saw of the lock that it did not get.
@@ -21,6 +22,9 @@ pub struct Contention {
     pub takeover_margin: Duration,
     /// How many threads of this process were still queued ahead for the same key through the same locker.
     pub ahead: usize,
+    /// The name that the holder has written ([`holder_name`](crate::LockOptions::holder_name)); `None` if it has none, or if this lock's
+    /// options name none, so that it was not read.
+    pub holder: Option<String>,
     /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
@@ -50,6 +54,9 @@ impl fmt::Display for Contention {
                 }
             }
             None => {}
+        }
+        if let Some(holder) = &self.holder {
+            write!(f, "; its holder is \"{}\"", CutAt(holder.as_bytes(), 100))?;
         }
         if self.taken_by_this_thread {
             f.write_str(

@@ -45,6 +45,7 @@ fn no_text_is_longer_than_a_kilobyte() {
         expiring: true,
         takeover_margin: Duration::from_secs(1),
         ahead: 7,
+        holder: Some("x".repeat(256)),
         taken_by_this_thread: true,
     };
     let refusal = Refusal::new([b"ERR unknown command ".as_slice(), &huge].concat());

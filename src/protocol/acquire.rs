@@ -52,7 +52,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | | a hint that the lock is free | `Setting`; if the outcome of a command is in doubt: GET → `Reading` |
 ///
 /// The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
-/// been lost in a row for the unreachable timeout, or at its deadline.
+/// been lost in a row for the unreachable timeout, at its deadline, or instead of a pause when it has used its attempts.
 #[derive(Debug)]
 pub(crate) struct Acquiring {
     params: Params,
@@ -240,6 +240,11 @@ impl Acquiring {
         !is_last && self.yields.as_ref().is_some_and(|yielding| yielding.leaves(now))
     }
 
+    /// Whether the options allow no further attempt.
+    pub(crate) fn has_used_its_attempts(&self) -> bool {
+        self.params.options.max_attempts.is_some_and(|most| self.attempts >= most)
+    }
+
     /// Whether a command whose reply was lost may have acquired the lock.
     pub(crate) fn is_in_doubt(&self) -> bool {
         self.unresolved.in_doubt
@@ -289,9 +294,10 @@ impl Acquiring {
             (_, Reply::Refused) => self.give_up(GiveUp::Refused),
             (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),
             // A reply that does not fit the command counts as lost.
-            (state, Reply::Lost | Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) => {
-                self.lost(state, now)
-            }
+            (
+                state,
+                Reply::Lost | Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_) | Reply::Fenced(..),
+            ) => self.lost(state, now),
         }
     }
 

@@ -22,6 +22,8 @@ pub(crate) struct Lease {
     pub(crate) value: Vec<u8>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
+    /// The values of extensions whose outcome is unknown, and the ends that they would have given the lease: the key may hold one of them.
+    unresolved: Vec<(Vec<u8>, End)>,
 }
 
 /// The end of a time that can be relied on, by both clocks.
@@ -38,9 +40,31 @@ impl Lease {
             Some(expiration) => Lease {
                 value: value::write(now.wall.after(expiration).after(GUARD), nonce),
                 end: Some(End::of(now, expiration)),
+                unresolved: Vec::new(),
             },
-            None => Lease { value: value::UNEXPIRING.to_vec(), end: None },
+            None => Lease { value: value::UNEXPIRING.to_vec(), end: None, unresolved: Vec::new() },
         }
+    }
+
+    /// Whether the bytes are this holder's.
+    pub(crate) fn wrote(&self, found: &[u8]) -> bool {
+        self.value == found || self.unresolved.iter().any(|(value, _)| value == found)
+    }
+
+    /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts.
+    pub(crate) fn may_have_become(&mut self, extended: &Lease, now: Now) {
+        self.unresolved.retain(|(_, end)| !end.has_passed(now));
+        if let Some(end) = extended.end {
+            self.unresolved.push((extended.value.clone(), end));
+            self.end = self.end.map(|own| own.min(end));
+        }
+    }
+
+    /// Returns the lease that has replaced this one. A command that is late may still bring an earlier value back.
+    pub(super) fn replaced_by(&self, extended: &Lease, now: Now) -> Lease {
+        let mut unresolved = self.unresolved.clone();
+        unresolved.retain(|(value, end)| *value != extended.value && !end.has_passed(now));
+        Lease { unresolved, ..extended.clone() }
     }
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {
@@ -57,6 +81,11 @@ impl End {
     /// Over when either clock says so (I7).
     pub(crate) fn has_passed(self, now: Now) -> bool {
         now.wall >= self.wall || now.uptime >= self.uptime
+    }
+
+    /// Returns the end of a time that is over as soon as one of the two is.
+    pub(crate) fn min(self, other: Self) -> Self {
+        End { wall: self.wall.min(other.wall), uptime: self.uptime.min(other.uptime) }
     }
 
     /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.

@@ -7,6 +7,7 @@ use classic::ClassicRelease;
 use watched::WatchedRelease;
 
 use super::lease::Lease;
+use super::ownership::LossReason;
 use super::{Reply, Rules, Step};
 use crate::clock::Now;
 use crate::options::Protocol;
@@ -29,6 +30,9 @@ pub enum Release {
     /// The key was missing or owned by another holder at release, although the lease had not passed: it was cleared or stolen, or the
     /// server lost it (eviction, a failover, a restart without persistence). **Another holder may have worked at the same time.**
     Lost,
+    /// The key was left to expire: as the options ask for ([`hold_at_least`](crate::LockOptions::hold_at_least)), or by
+    /// [`keep`](crate::LockGuard::keep).
+    LeftToExpire,
     /// This process is a forked child of the one that took the lock: nothing was sent, the parent holds it.
     Inherited,
 }
@@ -50,15 +54,23 @@ impl Releasing {
         now: Now,
     ) -> (Self, Step<Release>) {
         match (protocol, lease.end) {
-            (Protocol::Watched | Protocol::Ttl, Some(end)) => {
+            (Protocol::Watched | Protocol::Ttl, Some(_)) => {
                 let or_classic = asked == Protocol::Auto;
-                let (releasing, step) = WatchedRelease::start(lease.value.clone(), end, or_classic);
+                let (releasing, step) = WatchedRelease::start(lease.clone(), or_classic);
                 (Self::Watched(releasing), step)
             }
             (Protocol::Auto | Protocol::Classic, _) | (_, None) => {
                 let (releasing, step) = ClassicRelease::start(lease.end, now);
                 (Self::Classic(releasing), step)
             }
+        }
+    }
+
+    /// Returns why the lock was lost, once the outcome says so.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        match self {
+            Self::Classic(releasing) => releasing.loss(),
+            Self::Watched(releasing) => releasing.loss(),
         }
     }
 }

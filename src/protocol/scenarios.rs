@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `margin 2s`, `every 50ms`, `back-off 1s`, `jitter 20` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `fenced`, `margin 2s`, `every 50ms`, `back-off 1s`, `jitter 20` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
@@ -14,7 +14,8 @@
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
 //! | `ann yields until +100ms` | goes on at the hint that the lock was released for other processes, and is theirs until then |
-//! | `ann renews`, `ann renews for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
+//! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
+//! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
 //! | `ann is refused` | the server refuses |
@@ -35,9 +36,11 @@ use std::time::Duration;
 use std::{env, fs};
 
 use super::acquire::{Acquiring, Action, Params, Yielding, first_command};
+use super::extend::Extending;
+use super::fence::{self, Fencing};
 use super::release::Releasing;
-use super::renew::Renewing;
 use super::simulated::Server;
+use super::verify::Verifying;
 use super::{Reply, Rules as _};
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
@@ -165,11 +168,13 @@ impl Interpreter {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.wakes(name, |attempt, now| attempt.yielding(Yielding::to_pollers(until), now)).map(Some)
             }
-            [name, "renews"] => {
-                let expiration = self.client(name)?.options.expiration;
-                self.renews(name, expiration).map(Some)
+            [name, "extends"] => {
+                let expiration = self.client(name)?.options.expiration.ok_or("it has no expiration")?;
+                self.extends(name, expiration).map(Some)
             }
-            [name, "renews", "for", expiration] => self.renews(name, Some(time(expiration)?)).map(Some),
+            [name, "extends", "for", expiration] => self.extends(name, time(expiration)?).map(Some),
+            [name, "verifies"] => self.verifies(name).map(Some),
+            [name, "counts"] => self.counts(name).map(Some),
             [name, "releases"] => self.releases(name).map(Some),
             [name, "is", "served"] => {
                 self.execute(name)?;
@@ -274,15 +279,33 @@ impl Interpreter {
         Ok(client.shown_release(step))
     }
 
-    fn renews(&mut self, name: &str, expiration: Option<Duration>) -> ScriptResult<String> {
+    fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let lease = client.lease.clone().ok_or("it holds nothing")?;
-        client.renewals += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.renewals);
-        let (renewing, step) = Renewing::start(client.protocol(), &lease, expiration, nonce, now);
-        client.renewing = Some(renewing);
-        Ok(client.shown_renewal(step))
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let (protocol, asked) = (client.protocol(), client.options.protocol);
+        let (extending, step) = Extending::start(protocol, asked, &lease, expiration, nonce, now);
+        client.extending = Some(extending);
+        Ok(client.shown_extension(step, now))
+    }
+
+    fn verifies(&mut self, name: &str) -> ScriptResult<String> {
+        let client = self.client(name)?;
+        let lease = client.lease.clone().ok_or("it holds nothing")?;
+        let (verifying, step) = Verifying::start(client.protocol(), &lease);
+        client.verifying = Some(verifying);
+        Ok(client.shown_verification(step))
+    }
+
+    fn counts(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let lease = client.lease.clone().ok_or("it holds nothing")?;
+        let (fencing, step) = Fencing::start(client.protocol(), client.options.protocol, &lease, now);
+        client.fencing = Some(fencing);
+        Ok(client.shown_token(step))
     }
 
     fn asks_for(&mut self, name: &str, other: &str) -> ScriptResult<String> {
@@ -292,8 +315,8 @@ impl Interpreter {
         if !std::mem::take(&mut client.asleep) {
             return Err("it is not asleep".into());
         }
-        client.renewals += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.renewals);
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
         let (lease, request) = first_command(&client.options, nonce, now);
         client.asked_for = Some(lease);
         Ok(client.shown(Action::Send(request)))
@@ -326,7 +349,8 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
-        if reply == Reply::Executed(None) {
+        let not_carried_out = matches!(&reply, Reply::Fenced(reply, _) if **reply == Reply::Executed(None));
+        if matches!(reply, Reply::Executed(None) | Reply::TooLate) || not_carried_out {
             // Its value was not written.
             client.values.pop();
         }
@@ -334,10 +358,19 @@ impl Interpreter {
             let step = releasing.reply(&reply, now);
             return Ok(client.shown_release(step));
         }
-        if let Some(renewing) = &mut client.renewing {
-            let step = renewing.reply(&reply, now);
-            return Ok(client.shown_renewal(step));
+        if let Some(extending) = &mut client.extending {
+            let step = extending.reply(&reply, now);
+            return Ok(client.shown_extension(step, now));
         }
+        if let Some(verifying) = &mut client.verifying {
+            let step = verifying.reply(&reply, now);
+            return Ok(client.shown_verification(step));
+        }
+        if let Some(fencing) = &mut client.fencing {
+            let step = fencing.reply(&reply, now);
+            return Ok(client.shown_token(step));
+        }
+        let (reply, token) = reply.unfenced();
         let looked = matches!(reply, Reply::Bulk(_));
         let server = self.version;
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
@@ -351,8 +384,14 @@ impl Interpreter {
             }
             attempt.reply(reply, now)
         })?;
+        let client = self.client(name)?;
         if looked {
-            self.client(name)?.note_observation(now);
+            client.note_observation(now);
+        }
+        if let (Some(token), Some(lease)) = (token, &client.lease)
+            && fence::counts(lease, now)
+        {
+            return Ok(format!("{shown}, token {token}"));
         }
         Ok(shown)
     }

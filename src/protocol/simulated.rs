@@ -12,6 +12,8 @@ pub(super) struct Server {
     expires: Option<Duration>,
     /// Counts the writes.
     version: u64,
+    /// The counter of fencing tokens, another key.
+    counter: i64,
 }
 
 /// The version of the key that a connection watches.
@@ -44,6 +46,11 @@ impl Server {
 
     pub(super) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
         let found = self.value(now).map(<[u8]>::to_vec);
+        if let Command::Fenced(command) = command {
+            let reply = self.carry_out(now, watching, command);
+            let token = (reply != Reply::Executed(None)).then(|| self.count());
+            return Reply::Fenced(Box::new(reply), token);
+        }
         let watched = std::mem::take(watching).0;
         match command {
             Command::SetNx(entry) => {
@@ -71,8 +78,16 @@ impl Server {
                 Reply::Integer(n) => Reply::Executed(Some(n)),
                 _ => unreachable!("the reply to DEL is a count"),
             },
-            Command::Waiting(_) => unreachable!("the rules of the lock do not use the waiting list"),
+            Command::Exec(Change::Count) => Reply::Executed(Some(self.count())),
+            Command::Count => Reply::Integer(self.count()),
+            Command::Fenced(_) => unreachable!("it is carried out above"),
+            Command::HolderName(_) | Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }
+    }
+
+    fn count(&mut self) -> i64 {
+        self.counter += 1;
+        self.counter
     }
 
     fn put(&mut self, entry: &Entry, now: Duration) {

@@ -1,24 +1,23 @@
 //! The rules of changing a key by a transaction that fails if any client has written it since it was read: WATCH, GET and MULTI, a
-//! judgement of what the key holds, then the change and EXEC. Releasing and renewing both do it.
+//! judgement of what the key holds, then the change and EXEC. Releasing, extending and counting do it.
 
-use super::lease::End;
+use super::lease::Lease;
+use super::ownership::{LossReason, Ownership};
 use super::{Change, Command, GiveUp, Reply, Request};
 use crate::clock::Now;
-use crate::value;
+use crate::options::Protocol;
+use crate::value::LockState;
 
 /// How often in a row the key is read again because it was written after it had been read.
 const LOOKS: u32 = 3;
 
 /// What the key held when it was changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(super) enum Found {
     /// Our own bytes: no other client had the lock meanwhile.
     Ours,
-    /// The value of a loser of the classic takeover over ours, or it is unknown, since the reply was lost.
-    Unproven,
-    /// Nothing: the key had been cleared. The lock is ours anew (I1), but was not all the time.
-    #[cfg(test)]
-    Nothing,
+    /// The value of a loser of the classic takeover over ours.
+    Losers,
 }
 
 /// What comes next, or how it ended.
@@ -31,7 +30,7 @@ pub(super) enum Progress {
         count: i64,
     },
     /// The key holds something else, or was written each time after it had been read. It was not changed.
-    NotOurs,
+    NotOurs(LossReason),
     /// The server refused the transaction. The key was not changed.
     Refused,
     /// There was no reply to the look, or it was not sent, or refused. The key was not changed.
@@ -64,8 +63,7 @@ pub(super) enum Progress {
 /// | | anything else | unknown |
 #[derive(Clone, Debug)]
 pub(super) struct WatchedChange {
-    value: Vec<u8>,
-    end: End,
+    lease: Lease,
     change: Change,
     looks: u32,
     state: State,
@@ -79,9 +77,9 @@ enum State {
 }
 
 impl WatchedChange {
-    /// Begins to apply `change` to a key that should hold `value`, of a lease that ends at `end`.
-    pub(super) fn start(value: Vec<u8>, end: End, change: Change) -> (Self, Request) {
-        let mut watched = Self { value, end, change, looks: 0, state: State::Looking };
+    /// Begins to apply `change` to a key that should hold the value of this lease.
+    pub(super) fn start(lease: Lease, change: Change) -> (Self, Request) {
+        let mut watched = Self { lease, change, looks: 0, state: State::Looking };
         let request = watched.look();
         (watched, request)
     }
@@ -91,12 +89,6 @@ impl WatchedChange {
         self.looks += 1;
         self.state = State::Looking;
         Request::at_any_time(Command::WatchGet)
-    }
-
-    #[cfg(test)]
-    /// Whether the key is still to be read, and nothing is sent yet that changes it.
-    pub(super) fn is_looking(&self) -> bool {
-        matches!(self.state, State::Looking)
     }
 
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Progress {
@@ -109,7 +101,9 @@ impl WatchedChange {
                 Progress::Changed { found, count: *count }
             }
             (State::Changing(_), Reply::Executed(None)) if self.looks < LOOKS => Progress::Send(self.look()),
-            (State::Changing(_), Reply::Executed(None)) => Progress::NotOurs,
+            (State::Changing(_), Reply::Executed(None)) => {
+                Progress::NotOurs(LossReason::Taken(LockState::read(Some(&self.lease.value))))
+            }
             (State::Changing(_), Reply::Refused) => Progress::Refused,
             (State::Changing(_), Reply::Unsent | Reply::TooLate) => Progress::Unsent,
             (State::Changing(found), _) => {
@@ -122,14 +116,10 @@ impl WatchedChange {
     }
 
     fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Progress {
-        let is_losers = |bytes| {
-            let time = value::classic_time(bytes);
-            time.is_some_and(|until| self.end.may_be_a_losers(until) && !self.end.has_passed(now))
-        };
-        let found = match found {
-            Some(found) if found == self.value => Found::Ours,
-            Some(found) if is_losers(found) => Found::Unproven,
-            _ => return Progress::NotOurs,
+        let found = match Ownership::judge(&self.lease, Protocol::Watched, found, now) {
+            Ownership::Ours => Found::Ours,
+            Ownership::Losers => Found::Losers,
+            Ownership::Lost(reason) => return Progress::NotOurs(reason),
         };
         self.state = State::Changing(found);
         // At any time: it changes what was watched, or nothing.

@@ -82,7 +82,7 @@ impl QueuedCommand {
     }
 
     /// Returns it if it may still be sent, and to this server. If not, its own thread finds out why.
-    fn job(&self, server: Option<Version>, now: Now) -> Option<Job<'_>> {
+    pub(in crate::backend) fn job(&self, server: Option<Version>, now: Now) -> Option<Job<'_>> {
         if !may_be_sent(&self.request, self.needs, server, now) {
             return None;
         }
@@ -162,9 +162,14 @@ pub(in crate::backend) fn lost_in_batch() -> TransportError {
 pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &JobOutcome, report: Report<'_>) {
     let next = queued.next.as_ref().map(|next| (&next.next.request.command, &outcome.next));
     for (command, outcome) in iter::once((&queued.request.command, &outcome.own)).chain(next) {
-        let changed = match (command, outcome) {
-            (Command::SetNx(_) | Command::Del, Outcome::Reply(reply)) => *reply == Reply::Integer(1),
-            (Command::GetSet(_), Outcome::Reply(_)) => true,
+        let reply = match outcome {
+            Outcome::Reply(Reply::Fenced(reply, _)) => reply,
+            Outcome::Reply(reply) => reply,
+            Outcome::Refused(_) | Outcome::Lost(_) | Outcome::Unread => continue,
+        };
+        let changed = match command.unfenced() {
+            Command::SetNx(_) | Command::Del => *reply == Reply::Integer(1),
+            Command::GetSet(_) => true,
             _ => false,
         };
         if changed {

@@ -95,8 +95,12 @@ impl Acquiring {
         Action::Sleep(time)
     }
 
-    /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline.
+    /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline, and after
+    /// the last attempt.
     pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+        if self.has_used_its_attempts() {
+            return None;
+        }
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
         let pause = self
             .yields

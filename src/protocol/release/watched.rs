@@ -5,7 +5,8 @@
 use super::classic::ClassicRelease;
 use super::{Release, Step};
 use crate::clock::Now;
-use crate::protocol::lease::End;
+use crate::protocol::lease::Lease;
+use crate::protocol::ownership::LossReason;
 use crate::protocol::watched_change::{Found, Progress, WatchedChange};
 use crate::protocol::{Change, GiveUp, Reply};
 
@@ -22,10 +23,11 @@ use crate::protocol::{Change, GiveUp, Reply};
 /// | | checked: anything else, or unknown | unknown |
 #[derive(Clone, Debug)]
 pub(crate) struct WatchedRelease {
-    end: End,
+    lease: Lease,
     /// Whether the rules of Classic will do where WATCH or MULTI is refused, since Auto chose Watched by the server's version alone.
     or_classic: bool,
     looked_again: bool,
+    loss: Option<LossReason>,
     state: State,
 }
 
@@ -36,9 +38,12 @@ enum State {
 }
 
 impl WatchedRelease {
-    pub(super) fn start(value: Vec<u8>, end: End, or_classic: bool) -> (Self, Step<Release>) {
-        let (change, request) = WatchedChange::start(value, end, Change::Del);
-        (Self { end, or_classic, looked_again: false, state: State::Deleting(change) }, Step::Send(request))
+    pub(super) fn start(lease: Lease, or_classic: bool) -> (Self, Step<Release>) {
+        let (change, request) = WatchedChange::start(lease.clone(), Change::Del);
+        (
+            Self { lease, or_classic, looked_again: false, loss: None, state: State::Deleting(change) },
+            Step::Send(request),
+        )
     }
 
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step<Release> {
@@ -48,7 +53,8 @@ impl WatchedRelease {
         };
         match change.reply(reply, now) {
             Progress::Send(request) => Step::Send(request),
-            Progress::Changed { count: 0, .. } | Progress::NotOurs => Step::Done(self.not_ours(now)),
+            Progress::Changed { count: 0, .. } => self.not_ours(LossReason::Gone, now),
+            Progress::NotOurs(reason) => self.not_ours(reason, now),
             Progress::Changed { found, .. } => {
                 Step::Done(Release::Released { certified: found == Found::Ours })
             }
@@ -60,7 +66,7 @@ impl WatchedRelease {
             Progress::NotLooked(reason) => Step::GiveUp(reason),
             Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
             Progress::Refused => self.fall_back(now),
-            Progress::Checked { holds: None, .. } if !self.end.has_passed(now) => {
+            Progress::Checked { holds: None, .. } if !self.lease.has_passed(now) => {
                 Step::Done(Release::Released { certified: false })
             }
             Progress::Checked { .. } | Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
@@ -68,12 +74,21 @@ impl WatchedRelease {
     }
 
     fn fall_back(&mut self, now: Now) -> Step<Release> {
-        let (releasing, step) = ClassicRelease::start(Some(self.end), now);
+        let (releasing, step) = ClassicRelease::start(self.lease.end, now);
         self.state = State::Fallback(releasing);
         step
     }
 
-    fn not_ours(&self, now: Now) -> Release {
-        if self.end.has_passed(now) { Release::Expired } else { Release::Lost }
+    fn not_ours(&mut self, reason: LossReason, now: Now) -> Step<Release> {
+        let passed = self.lease.has_passed(now);
+        self.loss = Some(if passed { LossReason::Expired } else { reason });
+        Step::Done(if passed { Release::Expired } else { Release::Lost })
+    }
+
+    pub(super) fn loss(&self) -> Option<LossReason> {
+        match &self.state {
+            State::Deleting(_) => self.loss.clone(),
+            State::Fallback(releasing) => releasing.loss(),
+        }
     }
 }

@@ -6,11 +6,14 @@ use super::{ScriptResult, time};
 use crate::clock::Now;
 use crate::options::{LockOptions, Polling, Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
+use crate::protocol::extend::{Extending, Extension};
+use crate::protocol::fence::{self, Fenced, Fencing};
 use crate::protocol::lease::{End, Lease};
+use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
-use crate::protocol::renew::{Found, Renewal, Renewing};
 use crate::protocol::simulated::Watching;
-use crate::protocol::{Change, Command, Entry, Reply, Request, Step};
+use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::{Change, Command, Entry, GiveUp, Reply, Request, Step};
 use crate::value::LockState;
 
 pub(super) struct Client {
@@ -24,10 +27,14 @@ pub(super) struct Client {
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
     pub(super) releasing: Option<Releasing>,
-    /// The renewal of the lease, if it has begun.
-    pub(super) renewing: Option<Renewing>,
-    /// How often a lease was renewed, or asked for by another client.
-    pub(super) renewals: u64,
+    /// The extension of the lease, if it has begun.
+    pub(super) extending: Option<Extending>,
+    pub(super) verifying: Option<Verifying>,
+    pub(super) fencing: Option<Fencing>,
+    /// How often a lease was extended, or asked for by another client.
+    pub(super) extensions: u64,
+    /// Whether its attempts take a token along.
+    pub(super) fenced: bool,
     /// The lease of the command that another client has sent for it.
     pub(super) asked_for: Option<Lease>,
     /// What its connection watches.
@@ -54,8 +61,11 @@ impl Client {
             observation: None,
             lease: None,
             releasing: None,
-            renewing: None,
-            renewals: 0,
+            extending: None,
+            verifying: None,
+            fencing: None,
+            extensions: 0,
+            fenced: false,
             asked_for: None,
             watching: Watching::default(),
             sent: None,
@@ -68,6 +78,7 @@ impl Client {
         let mut options = options.iter();
         while let Some(option) = options.next() {
             match *option {
+                "fenced" => client.fenced = true,
                 "unexpiring" => client.options.expiration = None,
                 "stealing" => client.options.takeover = Takeover::AsTheGem,
                 "watched" => client.options.protocol = Protocol::Watched,
@@ -128,8 +139,9 @@ impl Client {
     }
 
     fn sends(&mut self, Request { command, before }: Request) -> String {
-        let name = command.name().to_owned();
         self.note_value(&command);
+        let command = if self.fenced && self.extending.is_none() { fence::fenced(command) } else { command };
+        let name = command.name().to_owned();
         (self.sent, self.before) = (Some(command), before);
         name
     }
@@ -165,36 +177,57 @@ impl Client {
         }
     }
 
-    pub(super) fn shown_renewal(&mut self, step: Step<Renewal>) -> String {
+    pub(super) fn shown_extension(&mut self, step: Step<Extension>, now: Now) -> String {
         let outcome = match step {
             Step::Send(request) => return self.sends(request),
-            Step::Done(renewal) => Ok(renewal),
+            Step::Done(extension) => Ok(extension),
             Step::GiveUp(reason) => Err(reason),
         };
-        self.renewing = None;
+        let extending = self.extending.take();
         match outcome {
-            Ok(Renewal::Renewed(renewed)) => {
-                self.lease = Some(renewed.lease);
-                match renewed.found {
-                    Found::Ours => "renewed, certified",
-                    Found::Unproven => "renewed",
-                    Found::Nothing => "renewed, it had been cleared",
-                }
-                .into()
+            Ok(Extension::Extended { lease, certified }) => {
+                self.lease = Some(lease);
+                if certified { "extended, certified".into() } else { "extended".into() }
             }
-            Ok(Renewal::NotRenewed) => "not renewed".into(),
-            Ok(Renewal::Lost { overwrote }) => {
+            Ok(Extension::Lost { reason, overwrote }) => {
                 self.lease = None;
-                match overwrote {
-                    LockState::Until(_) => "lost, overwrites another's".into(),
-                    other => format!("lost, overwrites {other:?}"),
-                }
+                let overwrites = if overwrote.is_some() { ", overwrites it" } else { "" };
+                format!("{}{overwrites}", shown_loss(&reason))
             }
             Err(reason) => {
-                self.lease = None;
+                if let (GiveUp::Unknown, Some(lease), Some(extending)) = (reason, &mut self.lease, extending)
+                {
+                    lease.may_have_become(extending.new_lease(), now);
+                }
                 format!("gives up: {reason:?}")
             }
         }
+    }
+
+    pub(super) fn shown_verification(&mut self, step: Step<Verification>) -> String {
+        let outcome = match step {
+            Step::Send(request) => return self.sends(request),
+            Step::Done(verification) => match verification {
+                Verification::Held { certified: true } => "held, certified".into(),
+                Verification::Held { certified: false } => "held".into(),
+                Verification::Overwritten => "overwritten".into(),
+                Verification::Lost(reason) => shown_loss(&reason),
+            },
+            Step::GiveUp(reason) => format!("gives up: {reason:?}"),
+        };
+        self.verifying = None;
+        outcome
+    }
+
+    pub(super) fn shown_token(&mut self, step: Step<Fenced>) -> String {
+        let outcome = match step {
+            Step::Send(request) => return self.sends(request),
+            Step::Done(Fenced::Token(token)) => format!("token {token}"),
+            Step::Done(Fenced::Lost(reason)) => shown_loss(&reason),
+            Step::GiveUp(reason) => format!("gives up: {reason:?}"),
+        };
+        self.fencing = None;
+        outcome
     }
 
     /// Notes what a reply has shown.
@@ -202,5 +235,14 @@ impl Client {
         if let Some(seen) = self.attempt.as_ref().and_then(|attempt| attempt.seen.clone()) {
             self.observation = Some(Observation { seen: Some(seen), at: now.uptime });
         }
+    }
+}
+
+fn shown_loss(reason: &LossReason) -> String {
+    match reason {
+        LossReason::Expired => "lost: expired".into(),
+        LossReason::Gone => "lost: gone".into(),
+        LossReason::Taken(LockState::Until(_)) => "lost: taken".into(),
+        LossReason::Taken(state) => format!("lost: {state:?}"),
     }
 }

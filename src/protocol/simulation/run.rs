@@ -1,16 +1,19 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
-use crate::protocol::lease::Lease;
+use crate::protocol::extend::{Extending, Extension};
+use crate::protocol::fence::{self, Fenced, Fencing};
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::release::{Release, Releasing};
-use crate::protocol::renew::{Renewal, Renewed, Renewing};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Command, Reply, Request, Rules as _, Step};
+use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::{Command, GiveUp, Reply, Request, Rules as _, Step};
 use crate::value::Nonce;
 use crate::version::Version;
 
@@ -48,7 +51,26 @@ enum Doing {
     /// The command was carried out, and the reply is on its way.
     Replied(Reply),
     Asleep,
-    Holding(Lease),
+    /// It holds the lock, and no command is on its way.
+    Working,
+}
+
+/// A lock that a client holds.
+#[derive(Clone, Debug)]
+struct Held {
+    lease: Lease,
+    /// Counts the holders of the key.
+    number: u64,
+}
+
+/// What a holder does with its lock, if it does something.
+#[derive(Debug)]
+enum Power {
+    Extending(Extending),
+    /// It has no lock any more: it leaves the key to expire sooner.
+    Leaving(Extending),
+    Verifying(Verifying),
+    Fencing(Fencing),
 }
 
 #[derive(Debug)]
@@ -63,8 +85,12 @@ struct Client {
     doing: Doing,
     attempt: Option<Acquiring>,
     releasing: Option<Releasing>,
-    /// With the lease that is to be replaced.
-    renewing: Option<(Renewing, Lease)>,
+    held: Option<Held>,
+    /// During an extension: until when one of the leases counts.
+    counts_until: Option<End>,
+    power: Option<Power>,
+    /// Whether its attempts take a token along.
+    fenced: bool,
     watching: Watching,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
@@ -81,9 +107,12 @@ pub(super) struct Run {
     clients: Vec<Client>,
     /// What happened; only on request, since writing it takes longer than the rest of the run.
     log: Option<Vec<String>>,
-    /// How often a client acquired the lock, and how often a holder's lease was renewed.
+    /// How often a client acquired the lock, how often a holder's lease was extended, and how often that was certified.
     pub(super) grants: u64,
-    pub(super) renewals: u64,
+    pub(super) extensions: u64,
+    pub(super) certified: u64,
+    /// The tokens of holders, by their number.
+    pub(super) tokens: BTreeMap<u64, i64>,
     nonces: u64,
 }
 
@@ -99,7 +128,10 @@ impl Run {
             doing: Doing::Nothing,
             attempt: None,
             releasing: None,
-            renewing: None,
+            held: None,
+            counts_until: None,
+            power: None,
+            fenced: n != 1,
             watching: Watching::default(),
             observation: None,
             asked_for: None,
@@ -111,22 +143,24 @@ impl Run {
             clients: clients.collect(),
             log: None,
             grants: 0,
-            renewals: 0,
+            extensions: 0,
+            certified: 0,
+            tokens: BTreeMap::new(),
             nonces: 0,
         }
     }
 
-    /// Performs the steps until there is an overlap. Returns the run, and whether there is one.
-    pub(super) fn perform(conditions: Conditions, steps: &[Choice]) -> (Self, bool) {
+    /// Performs the steps until a law is broken. Returns the run, and which.
+    pub(super) fn perform(conditions: Conditions, steps: &[Choice]) -> (Self, Option<&'static str>) {
         let mut run = Self::new(conditions);
-        let overlap = steps.iter().any(|(n, choice, millis)| run.step(*n, *choice, *millis));
-        (run, overlap)
+        let broken = steps.iter().find_map(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        (run, broken)
     }
 
     /// Performs the steps again, and returns what happened.
     pub(super) fn log(conditions: Conditions, steps: &[Choice]) -> String {
         let mut run = Self { log: Some(Vec::new()), ..Self::new(conditions) };
-        steps.iter().any(|(n, choice, millis)| run.step(*n, *choice, *millis));
+        steps.iter().find_map(|(n, choice, millis)| run.step(*n, *choice, *millis));
         run.log.unwrap_or_default().join("\n")
     }
 
@@ -135,8 +169,8 @@ impl Run {
         Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(uptime) }
     }
 
-    /// Lets client `n` take one of its possible steps, after some time. Returns whether two clients hold the lock.
-    fn step(&mut self, n: usize, choice: u8, millis: u64) -> bool {
+    /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
+    fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
         self.pass(millis * MILLI);
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
@@ -164,18 +198,59 @@ impl Run {
                 let action = self.clients[n].attempt.as_mut().map(|attempt| go_on(attempt, now));
                 self.act(n, action);
             }
+            Doing::Working => self.work(n, choice, now),
+        }
+        if self.holders().count() > 1 {
+            return Some("two clients hold the lock");
+        }
+        let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
+        (!in_order).then_some("a later holder has a smaller token")
+    }
+
+    /// A holder does something with its lock, or nothing.
+    fn work(&mut self, n: usize, choice: u8, now: Now) {
+        let Some(Held { lease, .. }) = self.clients[n].held.clone() else {
+            unreachable!("it holds the lock")
+        };
+        let Client { holds_by, protocol, .. } = self.clients[n];
+        match choice % 8 {
             // It crashes, and starts again as another holder.
-            Doing::Holding(_) if one_in(4, choice) => {}
-            Doing::Holding(lease) if one_in(3, choice) => self.clients[n].doing = Doing::Holding(lease),
-            Doing::Holding(lease) if one_in(2, choice) => self.renew(n, lease, choice, now),
-            Doing::Holding(lease) => {
-                let (releasing, step) =
-                    Releasing::start(self.clients[n].holds_by, self.clients[n].protocol, &lease, now);
+            0 | 1 => self.clients[n].held = None,
+            2 => self.clients[n].doing = Doing::Working,
+            3 | 4 => {
+                let expirations = self.conditions.expirations;
+                let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
+                let nonce = self.fresh_nonce();
+                let (extending, step) = Extending::start(holds_by, protocol, &lease, expiration, nonce, now);
+                let end = lease.end.zip(extending.new_lease().end).map(|(old, new)| old.min(new));
+                self.clients[n].counts_until = end;
+                self.clients[n].power = Some(Power::Extending(extending));
+                self.act_on_extension(n, step);
+            }
+            5 => {
+                let (fencing, step) = Fencing::start(holds_by, protocol, &lease, now);
+                self.clients[n].power = Some(Power::Fencing(fencing));
+                self.act_on_token(n, step);
+            }
+            6 if choice >= 128 => {
+                let (verifying, step) = Verifying::start(holds_by, &lease);
+                self.clients[n].power = Some(Power::Verifying(verifying));
+                self.act_on_verification(n, step);
+            }
+            6 => {
+                self.clients[n].held = None;
+                let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
+                let (extending, step) = Extending::start(holds_by, protocol, &lease, rest, nonce, now);
+                self.clients[n].power = Some(Power::Leaving(extending));
+                self.act_on_extension(n, step);
+            }
+            _ => {
+                let (releasing, step) = Releasing::start(holds_by, protocol, &lease, now);
+                self.clients[n].held = None;
                 self.clients[n].releasing = Some(releasing);
                 self.act_on_release(n, step);
             }
         }
-        self.holders().count() > 1
     }
 
     /// Lets time pass. A command that has been on its way for the longest delay is carried out.
@@ -200,9 +275,12 @@ impl Run {
     }
 
     fn holders(&self) -> impl Iterator<Item = usize> {
-        (0..3).filter(
-            |n| matches!(&self.clients[*n].doing, Doing::Holding(lease) if !lease.has_passed(self.now(*n))),
-        )
+        let holds = |n: &usize| {
+            let Client { held, counts_until, .. } = &self.clients[*n];
+            let end = held.as_ref().and_then(|held| counts_until.or(held.lease.end));
+            end.is_some_and(|end| !end.has_passed(self.now(*n)))
+        };
+        (0..3).filter(holds)
     }
 
     fn start(&mut self, n: usize, choice: u8, now: Now) {
@@ -240,26 +318,41 @@ impl Run {
         self.clients[other].doing = self.sent(request);
     }
 
-    /// The holder replaces its lease by one of any client's expiration.
-    fn renew(&mut self, n: usize, lease: Lease, choice: u8, now: Now) {
-        let expiration = Duration::from_millis(self.conditions.expirations[usize::from(choice / 5) % 3]);
-        let nonce = self.fresh_nonce();
-        let client = &mut self.clients[n];
-        let (renewing, step) = Renewing::start(client.holds_by, &lease, Some(expiration), nonce, now);
-        client.renewing = Some((renewing, lease));
-        self.act_on_renewal(n, step);
-    }
-
     fn reply(&mut self, n: usize, reply: Reply) {
         let now = self.now(n);
         let client = &mut self.clients[n];
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.reply(&reply, now);
             self.act_on_release(n, step);
-        } else if let Some((renewing, _)) = &mut client.renewing {
-            let step = renewing.reply(&reply, now);
-            self.act_on_renewal(n, step);
-        } else if let (Some(attempt), Some(lease)) = (&mut client.attempt, client.asked_for.take()) {
+        } else if let Some(power) = &mut client.power {
+            match power {
+                Power::Extending(rules) | Power::Leaving(rules) => {
+                    let step = rules.reply(&reply, now);
+                    self.act_on_extension(n, step);
+                }
+                Power::Verifying(rules) => {
+                    let step = rules.reply(&reply, now);
+                    self.act_on_verification(n, step);
+                }
+                Power::Fencing(rules) => {
+                    let step = rules.reply(&reply, now);
+                    self.act_on_token(n, step);
+                }
+            }
+        } else {
+            let (reply, token) = reply.unfenced();
+            self.reply_to_attempt(n, reply, now);
+            if let (Some(token), Some(held)) = (token, &self.clients[n].held)
+                && fence::counts(&held.lease, now)
+            {
+                self.tokens.insert(held.number, token);
+            }
+        }
+    }
+
+    fn reply_to_attempt(&mut self, n: usize, reply: Reply, now: Now) {
+        let client = &mut self.clients[n];
+        if let (Some(attempt), Some(lease)) = (&mut client.attempt, client.asked_for.take()) {
             let action = attempt.answered(lease, reply, client.server, now);
             client.holds_by = attempt.protocol();
             self.act(n, Some(action));
@@ -277,11 +370,15 @@ impl Run {
     fn act(&mut self, n: usize, action: Option<Action>) {
         self.note(n, format_args!("{action:?}"));
         self.clients[n].doing = match action {
-            Some(Action::Send(request)) => self.sent(request),
+            Some(Action::Send(Request { command, before })) => {
+                let command = if self.clients[n].fenced { fence::fenced(command) } else { command };
+                self.sent(Request { command, before })
+            }
             Some(Action::Sleep(_)) => Doing::Asleep,
             Some(Action::Held(lease)) => {
                 self.grants += 1;
-                Doing::Holding(lease)
+                self.clients[n].held = Some(Held { lease, number: self.grants });
+                Doing::Working
             }
             Some(Action::GiveUp(_)) | None => Doing::Nothing,
         };
@@ -300,27 +397,67 @@ impl Run {
         }
     }
 
-    fn act_on_renewal(&mut self, n: usize, step: Step<Renewal>) {
+    fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
         let outcome = match step {
-            Step::Send(request) => {
-                self.clients[n].doing = self.sent(request);
-                return;
+            Step::Send(request) => return self.clients[n].doing = self.sent(request),
+            Step::Done(extension) => Ok(extension),
+            Step::GiveUp(reason) => Err(reason),
+        };
+        let now = self.now(n);
+        self.clients[n].counts_until = None;
+        let Some(Power::Extending(extending)) = self.clients[n].power.take() else { return };
+        let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
+        match outcome {
+            Ok(Extension::Extended { lease, certified }) => {
+                self.extensions += 1;
+                self.certified += u64::from(certified);
+                held.lease = lease;
             }
-            Step::Done(renewal) => Some(renewal),
-            Step::GiveUp(_) => None,
-        };
-        let Some((_, old)) = self.clients[n].renewing.take() else {
-            unreachable!("a renewal is in progress")
-        };
-        self.clients[n].doing = match outcome {
-            Some(Renewal::Renewed(Renewed { lease, .. })) => {
-                self.renewals += 1;
-                Doing::Holding(lease)
+            Ok(Extension::Lost { .. }) => return,
+            Err(GiveUp::Unknown) => held.lease.may_have_become(extending.new_lease(), now),
+            Err(_) => {}
+        }
+        self.goes_on(n, held);
+    }
+
+    fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
+        self.note(n, format_args!("{step:?}"));
+        if let Step::Send(request) = step {
+            return self.clients[n].doing = self.sent(request);
+        }
+        self.clients[n].power = None;
+        let held = self.clients[n].held.take();
+        if let (
+            Some(held),
+            Step::Done(Verification::Held { .. } | Verification::Overwritten) | Step::GiveUp(_),
+        ) = (held, step)
+        {
+            self.goes_on(n, held);
+        }
+    }
+
+    fn act_on_token(&mut self, n: usize, step: Step<Fenced>) {
+        self.note(n, format_args!("{step:?}"));
+        if let Step::Send(request) = step {
+            return self.clients[n].doing = self.sent(request);
+        }
+        self.clients[n].power = None;
+        let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
+        match step {
+            Step::Done(Fenced::Token(token)) => {
+                // Asked once a hold; another answer counts as well.
+                self.tokens.insert(held.number, token);
+                self.goes_on(n, held);
             }
-            Some(Renewal::NotRenewed) => Doing::Holding(old),
-            Some(Renewal::Lost { .. }) | None => Doing::Nothing,
-        };
+            Step::Done(Fenced::Lost(_)) => {}
+            Step::Send(_) | Step::GiveUp(_) => self.goes_on(n, held),
+        }
+    }
+
+    fn goes_on(&mut self, n: usize, held: Held) {
+        self.clients[n].held = Some(held);
+        self.clients[n].doing = Doing::Working;
     }
 
     /// A nonce that is far from all others and their successors.

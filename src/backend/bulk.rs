@@ -1,0 +1,72 @@
+//! Commands on many keys in one trip, for the thread that keeps the locks of a locker.
+
+use super::codec;
+use super::connections::{LockConnection, exchange};
+use super::errors::Failure;
+use super::limits::Limits;
+use super::pipelining::{JobOutcome, QueuedCommand, send};
+use super::pooled::PooledBackend;
+use super::watch::PooledWatch;
+use super::{WatchedAll, WatchedConnection};
+use crate::key::Key;
+use crate::protocol::{Reply, Request};
+
+impl<M: r2d2::ManageConnection> PooledBackend<M>
+where
+    M::Connection: LockConnection,
+{
+    /// Sends what may still be sent.
+    pub(super) fn send_all(
+        &self,
+        requests: &[(Key, Request)],
+        mut limits: Limits<'_>,
+    ) -> Vec<Result<Reply, Failure>> {
+        let (mut connection, now) = match self.connection(&mut limits) {
+            Ok(ready) => ready,
+            Err(failure) => return requests.iter().map(|_| Err(failure.clone())).collect(),
+        };
+        let server = connection.server_version();
+        let commands: Vec<QueuedCommand> =
+            requests.iter().map(|(key, request)| QueuedCommand::new(key, request, None, &limits)).collect();
+        let mut sendable = commands.iter().filter(|command| command.job(server, now).is_some());
+        let Some(first) = sendable.next() else {
+            return requests.iter().map(|_| Err(Failure::TooLate)).collect();
+        };
+        let Some(own) = first.job(server, now) else { unreachable!("it may be sent") };
+        let limit = limits.answered_by.since(now.uptime);
+        let outcomes = send(&mut *connection, own, sendable, || now, limit);
+        self.note_role(&outcomes);
+        if outcomes.leave_in_order(own.own) {
+            drop(connection);
+        } else {
+            connection.invalidate();
+        }
+        let mut outcomes = std::iter::once(outcomes.own).chain(outcomes.others);
+        let outcome_of = |command: &QueuedCommand| {
+            let sent = command.job(server, now).and_then(|_| outcomes.next());
+            // A server that has no room for the client has read nothing.
+            sent.and_then(|JobOutcome { own, .. }| own.result()).unwrap_or(Err(Failure::TooLate))
+        };
+        commands.iter().map(outcome_of).collect()
+    }
+
+    pub(super) fn watch_each(&self, keys: &[Key], mut limits: Limits<'_>) -> Result<WatchedAll, Failure> {
+        let (mut connection, now) = self.connection(&mut limits)?;
+        let (packed, count) = codec::packed_watches(keys);
+        let limit = limits.answered_by.since(now.uptime);
+        let replies = exchange(&mut *connection, &packed, count, limit).complete();
+        let read = replies.and_then(|replies| codec::read_watches(keys.len(), replies));
+        let failure = match read {
+            Ok(Ok(replies)) => {
+                let watched: Box<dyn WatchedConnection> = Box::new(PooledWatch::on(connection));
+                let replies = replies.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect();
+                return Ok((replies, watched));
+            }
+            Ok(Err(refusal)) => Failure::Refused(refusal),
+            Err(error) => Failure::Lost(error),
+        };
+        // It may be watching.
+        connection.invalidate();
+        Err(failure)
+    }
+}

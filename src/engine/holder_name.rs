@@ -1,0 +1,86 @@
+//! The holder's name, for people: written after the acquisition and with each extension, read for errors. A failure does no harm to the lock.
+
+use std::time::Duration;
+
+use super::Engine;
+use super::call::Call;
+use crate::backend::{Answers, Limits, Next};
+use crate::clock::Now;
+use crate::error::Error;
+use crate::event::Event;
+use crate::hold::Hold;
+use crate::key::Key;
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::holder_name::{HolderName, named};
+use crate::protocol::{Command, GiveUp, Reply, Request};
+use crate::version::Version;
+
+/// The first version that has SETEX.
+const NEEDED: Version = Version::new(2, 0, 0);
+
+/// What a failure means.
+const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
+
+impl Engine {
+    /// Returns the command that writes the name of a holder behind this value, if its options name one.
+    pub(super) fn naming(options: &LockOptions, value: &[u8], lease: Option<Duration>) -> Option<Request> {
+        let write = HolderName::write(options.holder_name?, value, lease?);
+        Some(Request::at_any_time(Command::HolderName(write)))
+    }
+
+    /// Writes the name of a holder, if its options name one.
+    pub(super) fn write_name(&self, hold: &Hold, value: &[u8], lease: Option<Duration>, now: Now) {
+        let Some(request) = Self::naming(&hold.options, value, lease) else { return };
+        let mut call = Call::new(self, &hold.key, Protocol::Classic, Some(now.uptime));
+        if self.backend.server_version().is_some_and(|version| version < NEEDED) {
+            return self.not_named(&hold.key, &too_old(&hold.key));
+        }
+        let reason = match call.send(&request, now) {
+            Reply::Refused => GiveUp::Refused,
+            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+            Reply::Lost => GiveUp::Io,
+            _ => return,
+        };
+        self.not_named(&hold.key, &call.error(reason, ADVICE));
+    }
+
+    pub(super) fn not_named(&self, key: &Key, error: &Error) {
+        self.observer.notify(&Event::HolderNameNotWritten { key, error });
+    }
+
+    /// Returns the name that the holder of a key has written, if it can be read.
+    pub(super) fn holder_name(&self, key: &Key, now: Now) -> Option<String> {
+        self.holder(key, now).ok().flatten()
+    }
+
+    /// Reads the key, and the name that goes with what it holds, in one trip.
+    pub(crate) fn holder(&self, key: &Key, now: Now) -> Result<Option<String>, Error> {
+        self.refuse_after_fork(key)?;
+        let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
+        let limits =
+            Limits { pipelined: self.pipelining, ..Limits::within(self.budget(Some(now.uptime)), now) };
+        let read = Next {
+            request: Request::at_any_time(Command::HolderName(HolderName::Read)),
+            needs: Protocol::Classic,
+        };
+        let Answers { own, next } =
+            self.backend.call(key, &Request::at_any_time(Command::Get), Some(&read), &limits);
+        let value = match call.reply(own, "GET", true, Protocol::Classic) {
+            Reply::Bulk(value) => value,
+            Reply::Refused => return Err(call.error(GiveUp::Refused, "")),
+            Reply::Lost => return Err(call.error(GiveUp::Io, "")),
+            _ => return Err(call.error(GiveUp::Unsent, "")),
+        };
+        Ok(match (value, next) {
+            (Some(value), Some(Ok(Reply::Bulk(Some(entry))))) => named(&entry, &value),
+            _ => None,
+        })
+    }
+}
+
+fn too_old(key: &Key) -> Error {
+    Error::Options {
+        key: key.clone(),
+        problem: "a holder's name needs SETEX, which servers before Redis 2.0 lack; leave `holder_name` out, or use a newer server",
+    }
+}

@@ -1,0 +1,255 @@
+//! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::clock::{self, Now, Uptime};
+use crate::event::{Event, Observer};
+use crate::key::Key;
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::lease::{End, Lease};
+use crate::protocol::ownership::LossReason;
+
+/// How often a thread that waits for a loss looks at the wall clock, which may be set.
+const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
+
+/// A lock that is held.
+pub(crate) struct Hold {
+    pub(crate) key: Key,
+    pub(crate) options: LockOptions,
+    /// The protocol that it was acquired by.
+    pub(crate) protocol: Protocol,
+    pub(crate) acquired: Now,
+    /// How the keeper knows it; 0 if it does not.
+    pub(crate) kept_as: AtomicU64,
+    /// How many calls of its thread are nested in it, the outermost included.
+    pub(crate) depth: AtomicUsize,
+    observer: Observer,
+    /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
+    own: Mutex<Own>,
+    /// Locked for a moment.
+    status: Mutex<Status>,
+    changed: Condvar,
+}
+
+/// What the commands of a hold need.
+#[derive(Debug)]
+pub(crate) struct Own {
+    pub(crate) lease: Lease,
+    pub(crate) token: Option<u64>,
+    /// When the lease began.
+    pub(crate) began: Uptime,
+    /// When the server last said that the lock is held.
+    pub(crate) asked: Uptime,
+    /// When it could last not be asked, if that has not worked since.
+    pub(crate) failed: Option<Uptime>,
+    /// Whether the server is to be asked nothing more: the lock is released, or left.
+    pub(crate) over: bool,
+}
+
+struct Status {
+    /// Until when the lock can be relied on; `None` without an expiration.
+    end: Option<End>,
+    phase: Phase,
+    on_loss: Vec<OnLoss>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Phase {
+    Held,
+    Lost(LossReason),
+    /// Released before a loss was noticed.
+    Over,
+}
+
+/// What a program does when a lock is lost.
+pub(crate) type OnLoss = Box<dyn FnOnce(LossReason) + Send>;
+
+impl Hold {
+    pub(crate) fn new(
+        key: Key,
+        options: LockOptions,
+        protocol: Protocol,
+        acquired: Now,
+        lease: Lease,
+        token: Option<u64>,
+        observer: Observer,
+    ) -> Self {
+        let status = Status { end: lease.end, phase: Phase::Held, on_loss: Vec::new() };
+        Self {
+            key,
+            options,
+            protocol,
+            acquired,
+            kept_as: AtomicU64::new(0),
+            depth: AtomicUsize::new(1),
+            observer,
+            own: Mutex::new(Own {
+                lease,
+                token,
+                began: acquired.uptime,
+                asked: acquired.uptime,
+                failed: None,
+                over: false,
+            }),
+            status: Mutex::new(status),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Waits until no command of the hold is on its way, and keeps others from being sent.
+    pub(crate) fn own(&self) -> MutexGuard<'_, Own> {
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The same without waiting; `None` while a command is on its way.
+    pub(crate) fn try_own(&self) -> Option<MutexGuard<'_, Own>> {
+        match self.own.try_lock() {
+            Ok(own) => Some(own),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    fn status(&self) -> MutexGuard<'_, Status> {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Until when the lock can be relied on; `None` without an expiration.
+    pub(crate) fn end(&self) -> Option<End> {
+        self.status().end
+    }
+
+    /// How long it can still be relied on: no longer if it is lost.
+    pub(crate) fn remaining(&self, now: Now) -> Option<Duration> {
+        let status = self.status();
+        match status.phase {
+            Phase::Lost(_) => Some(Duration::ZERO),
+            Phase::Held | Phase::Over => status.end.map(|end| end.remaining(now)),
+        }
+    }
+
+    /// Sets until when the lock can be relied on.
+    pub(crate) fn rely_until(&self, end: Option<End>) {
+        self.status().end = end;
+        self.changed.notify_all();
+    }
+
+    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then.
+    pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
+        let status = self.status();
+        match &status.phase {
+            Phase::Lost(reason) => return Some(reason.clone()),
+            Phase::Over => return None,
+            Phase::Held => {}
+        }
+        let passed = status.end.is_some_and(|end| end.has_passed(now));
+        drop(status);
+        passed.then(|| {
+            self.lose(&LossReason::Expired);
+            LossReason::Expired
+        })
+    }
+
+    /// Returns why the lock was lost, if that was noticed, whatever the clocks say by now.
+    pub(crate) fn noticed_loss(&self) -> Option<LossReason> {
+        match &self.status().phase {
+            Phase::Lost(reason) => Some(reason.clone()),
+            Phase::Held | Phase::Over => None,
+        }
+    }
+
+    /// Notes that the lock is lost, reports it, and does what is to happen then. Only the first loss counts.
+    pub(crate) fn lose(&self, reason: &LossReason) {
+        if self.end_lost(reason) {
+            self.observer.notify(&Event::Lost { key: &self.key, reason });
+        }
+    }
+
+    /// The same for a loss that the end of the hold shows, and reports. Returns whether it was the first.
+    pub(crate) fn end_lost(&self, reason: &LossReason) -> bool {
+        let mut status = self.status();
+        if status.phase != Phase::Held {
+            return false;
+        }
+        status.phase = Phase::Lost(reason.clone());
+        let on_loss = std::mem::take(&mut status.on_loss);
+        drop(status);
+        self.changed.notify_all();
+        for act in on_loss {
+            perform(act, reason);
+        }
+        true
+    }
+
+    /// Notes that the holder has the lock no longer because it does not want it.
+    pub(crate) fn finish(&self) {
+        let mut status = self.status();
+        if status.phase == Phase::Held {
+            status.phase = Phase::Over;
+        }
+        // Dropped without the mutex: they are the program's.
+        let on_loss = std::mem::take(&mut status.on_loss);
+        drop(status);
+        self.changed.notify_all();
+        drop(on_loss);
+    }
+
+    /// Whether it is neither lost, as far as was noticed, nor released.
+    pub(crate) fn is_held(&self) -> bool {
+        self.status().phase == Phase::Held
+    }
+
+    /// Does this when the lock is lost; at once if it is. If it was released, never.
+    pub(crate) fn on_loss(&self, act: OnLoss) {
+        let mut status = self.status();
+        match &status.phase {
+            Phase::Held => status.on_loss.push(act),
+            Phase::Lost(reason) => {
+                let reason = reason.clone();
+                drop(status);
+                perform(act, &reason);
+            }
+            Phase::Over => {}
+        }
+    }
+
+    /// Waits until the lock is lost or released, and at most until then.
+    pub(crate) fn wait_for_loss(&self, until: Uptime) {
+        let mut now = clock::now();
+        loop {
+            if self.lost(now).is_some() || now.uptime >= until {
+                return;
+            }
+            let status = self.status();
+            if status.phase != Phase::Held {
+                return;
+            }
+            // A little more: a wait that ends a microsecond early would be repeated.
+            let left = status.end.map(|end| end.remaining(now) + Duration::from_micros(50));
+            let time = until.since(now.uptime).min(left.unwrap_or(Duration::MAX)).min(CLOCK_CHECKED_EVERY);
+            drop(self.changed.wait_timeout(status, time).unwrap_or_else(PoisonError::into_inner));
+            now = clock::now();
+        }
+    }
+}
+
+/// A panic in the program's code keeps neither the lock from being released nor the keeper from its work (I10).
+fn perform(act: OnLoss, reason: &LossReason) {
+    let reason = reason.clone();
+    let _ = catch_unwind(AssertUnwindSafe(|| act(reason)));
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let status = self.status();
+        f.debug_struct("Hold")
+            .field("key", &self.key)
+            .field("protocol", &self.protocol)
+            .field("phase", &status.phase)
+            .finish_non_exhaustive()
+    }
+}

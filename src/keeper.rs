@@ -1,0 +1,246 @@
+//! When work is due for the locks that are held, and the one thread that does it. What the work is, it does not know.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use crate::clock::{self, Uptime};
+
+/// How long the thread waits for more before it ends.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// How many are worked on together at most.
+const MOST: usize = 512;
+
+/// Does what is due, and adds what is due later.
+pub(crate) type Work<T> = fn(Vec<(u64, T)>);
+
+/// A thread for what is due later. It starts when there is something, and ends when there has been nothing for a while, or when this is
+/// dropped.
+pub(crate) struct Keeper<T> {
+    shared: Arc<Shared<T>>,
+    work: Work<T>,
+}
+
+struct Shared<T> {
+    state: Mutex<State<T>>,
+    changed: Condvar,
+}
+
+struct State<T> {
+    due: BTreeMap<(Uptime, u64), Item<T>>,
+    /// When each is due.
+    at: HashMap<u64, Uptime>,
+    last_id: u64,
+    running: bool,
+    closed: bool,
+}
+
+struct Item<T> {
+    work: T,
+    /// How much earlier it may be done, together with others.
+    slack: Duration,
+}
+
+impl<T: Send + 'static> Keeper<T> {
+    pub(crate) fn new(work: Work<T>) -> Self {
+        let state =
+            State { due: BTreeMap::new(), at: HashMap::new(), last_id: 0, running: false, closed: false };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), work }
+    }
+
+    /// Returns a number for what is to be added, which is never 0.
+    pub(crate) fn new_id(&self) -> u64 {
+        let mut state = self.shared.lock();
+        state.last_id += 1;
+        state.last_id
+    }
+
+    /// Has something done at `due`, or up to `slack` earlier, instead of what has this number.
+    ///
+    /// # Errors
+    ///
+    /// Why no thread could be started, if there is none.
+    pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), std::io::Error> {
+        let mut state = self.shared.lock();
+        let replaced = state.remove(id);
+        state.at.insert(id, due);
+        state.due.insert((due, id), Item { work, slack });
+        let is_first = state.due.first_key_value().is_some_and(|((_, first), _)| *first == id);
+        let starts = !state.running;
+        let started = if starts { self.start() } else { Ok(()) };
+        let failed = started.is_err().then(|| state.remove(id));
+        state.running = state.running || started.is_ok();
+        drop(state);
+        // What the program may have put in is dropped without the mutex.
+        drop((replaced, failed));
+        if is_first && !starts {
+            self.shared.changed.notify_one();
+        }
+        started
+    }
+
+    /// Takes out what has this number.
+    pub(crate) fn remove(&self, id: u64) {
+        let removed = self.shared.lock().remove(id);
+        drop(removed);
+    }
+
+    fn start(&self) -> Result<(), std::io::Error> {
+        let (shared, work) = (Arc::clone(&self.shared), self.work);
+        let body = move || {
+            while let Some(batch) = shared.next() {
+                // Whatever it does, the others' work goes on.
+                let _ = catch_unwind(AssertUnwindSafe(|| work(batch)));
+            }
+        };
+        thread::Builder::new().name("setnx-lock keeper".to_owned()).spawn(body).map(drop)
+    }
+}
+
+impl<T> Shared<T> {
+    fn lock(&self) -> MutexGuard<'_, State<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits until something is due, and returns it, together with what may be done with it; `None` if the thread is to end.
+    fn next(&self) -> Option<Vec<(u64, T)>> {
+        let mut state = self.lock();
+        let mut idle_since = None;
+        loop {
+            if state.closed {
+                state.running = false;
+                return None;
+            }
+            let now = clock::uptime();
+            let time = match state.due.first_key_value() {
+                Some(((due, _), _)) if *due <= now => return Some(state.take_due(now)),
+                Some(((due, _), _)) => {
+                    idle_since = None;
+                    due.since(now)
+                }
+                None => {
+                    let idle = now.since(*idle_since.get_or_insert(now));
+                    if idle >= LINGER {
+                        state.running = false;
+                        return None;
+                    }
+                    LINGER.saturating_sub(idle)
+                }
+            };
+            state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+impl<T> State<T> {
+    fn remove(&mut self, id: u64) -> Option<Item<T>> {
+        let due = self.at.remove(&id)?;
+        self.due.remove(&(due, id))
+    }
+
+    fn take_due(&mut self, now: Uptime) -> Vec<(u64, T)> {
+        let mut taken = Vec::new();
+        while taken.len() < MOST
+            && let Some(entry) = self.due.first_entry()
+            && entry.key().0 <= now.after(entry.get().slack)
+        {
+            let ((_, id), item) = entry.remove_entry();
+            self.at.remove(&id);
+            taken.push((id, item.work));
+        }
+        taken
+    }
+}
+
+impl<T> Drop for Keeper<T> {
+    fn drop(&mut self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        let left = std::mem::take(&mut state.due);
+        drop(state);
+        drop(left);
+        self.shared.changed.notify_one();
+    }
+}
+
+impl<T> fmt::Debug for Keeper<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.shared.lock();
+        f.debug_struct("Keeper")
+            .field("kept", &state.due.len())
+            .field("running", &state.running)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Sender, channel};
+
+    #[expect(clippy::needless_pass_by_value, reason = "it is the keeper's")]
+    fn send(batch: Vec<(u64, Sender<Vec<u64>>)>) {
+        let ids = batch.iter().map(|(id, _)| *id).collect();
+        let _ = batch[0].1.send(ids);
+    }
+
+    const LONG: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
+        let (keeper, (sender, done)) = (Keeper::new(send), channel());
+        let now = clock::uptime();
+        let ids: Vec<u64> = (0..3).map(|_| keeper.new_id()).collect();
+        keeper.add(ids[2], now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
+        keeper.add(ids[1], now.after(LONG), LONG, sender.clone()).unwrap();
+        keeper.add(ids[0], now, Duration::ZERO, sender).unwrap();
+        assert_eq!(done.recv_timeout(LONG).unwrap(), ids[..2]);
+    }
+
+    #[test]
+    fn what_was_taken_out_or_replaced_is_not_done() {
+        let (keeper, (sender, done)) = (Keeper::new(send), channel());
+        let (one, other) = (keeper.new_id(), keeper.new_id());
+        let soon = clock::uptime().after(Duration::from_millis(20));
+        keeper.add(one, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
+        keeper.add(one, soon, Duration::ZERO, sender.clone()).unwrap();
+        keeper.add(other, soon, Duration::ZERO, sender).unwrap();
+        keeper.remove(other);
+        assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
+        assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
+        assert!(keeper.shared.lock().at.is_empty());
+    }
+
+    #[test]
+    fn work_that_panics_does_not_end_the_thread() {
+        fn panic_once(batch: Vec<(u64, Sender<Vec<u64>>)>) {
+            if batch[0].0 == 1 {
+                std::panic::resume_unwind(Box::new("on purpose"));
+            }
+            send(batch);
+        }
+        let (keeper, (sender, done)) = (Keeper::new(panic_once), channel());
+        let now = clock::uptime();
+        for _ in 0..2 {
+            let due = now.after(Duration::from_millis(1));
+            keeper.add(keeper.new_id(), due, Duration::ZERO, sender.clone()).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(done.recv_timeout(LONG).unwrap(), [2]);
+    }
+
+    #[test]
+    fn the_thread_ends_with_the_keeper() {
+        let (keeper, (sender, _done)) = (Keeper::new(send), channel());
+        keeper.add(keeper.new_id(), clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
+        let shared = Arc::downgrade(&keeper.shared);
+        drop(keeper);
+        while shared.strong_count() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

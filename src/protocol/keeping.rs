@@ -1,0 +1,154 @@
+//! When the keeper does something for a held lock, and what: extends its lease, looks whether it is still held, or notes that the lease has
+//! passed.
+
+use std::time::Duration;
+
+use crate::clock::Uptime;
+use crate::options::LockOptions;
+
+/// Which part of the expiration passes before a lease is extended: a third. So two more attempts fit in, and each has time.
+const EXTENDED_AFTER: u32 = 3;
+
+/// What is pending may be done by this part of a lease early, so that commands for many locks go together.
+const TOGETHER_WITHIN: u32 = 60;
+
+/// After which part of a lease the server is asked again that could not be asked, at least and at most.
+const RETRIED_AFTER: u32 = 30;
+const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)];
+
+/// What the keeper does for a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Extends the lease to one of this time.
+    Extend(Duration),
+    Verify,
+    /// Notes that the lease has passed.
+    Expire,
+}
+
+/// What is known of a held lock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Progress {
+    pub(crate) acquired: Uptime,
+    /// When the lease began, and when it ends.
+    pub(crate) began: Uptime,
+    pub(crate) end: Option<Uptime>,
+    /// When the server last said that the lock is held.
+    pub(crate) asked: Uptime,
+    /// When it could last not be asked, if that has not worked since.
+    pub(crate) failed: Option<Uptime>,
+}
+
+/// How much earlier than it is due something may be done for a lock.
+pub(crate) fn slack(options: &LockOptions) -> Duration {
+    options.verify_every.into_iter().chain(options.expiration).min().unwrap_or_default() / TOGETHER_WITHIN
+}
+
+/// Returns what is to be done next, and when.
+///
+/// | options | | next |
+/// |---|---|---|
+/// | `auto_extend` | the lease ends before the limit | extend, when a third of the lease has passed |
+/// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
+/// | | the lease ends at the limit or later | no more extensions |
+/// | `verify_every` | | verify, that long after the server last said that the lock is held |
+/// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
+/// | | nothing is due before the lease ends | note that it has passed |
+pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Task)> {
+    let Progress { acquired, began, end, asked, failed } = progress;
+    let length = end.map_or(Duration::MAX, |end| end.since(began));
+    let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
+    let not_before = failed.map(|failed| failed.after(pause));
+    let due = |at: Uptime| {
+        let at = not_before.map_or(at, |not_before| at.max(not_before));
+        end.map_or(at, |end| at.min(end))
+    };
+    let extension = extend_at(options, acquired, began, end).map(|(at, time)| (due(at), Task::Extend(time)));
+    let verification = options
+        .verify_every
+        .map(|time| (due(asked.after(time)), Task::Verify))
+        .filter(|(at, _)| Some(*at) != end);
+    let expiry = end.map(|end| (end, Task::Expire));
+    [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
+}
+
+fn extend_at(
+    options: &LockOptions,
+    acquired: Uptime,
+    began: Uptime,
+    end: Option<Uptime>,
+) -> Option<(Uptime, Duration)> {
+    let (at_most, expiration, end) = (options.auto_extend?, options.expiration?, end?);
+    let limit = acquired.after(at_most);
+    if end >= limit {
+        return None;
+    }
+    let third = began.after(end.since(began) / EXTENDED_AFTER);
+    let last = Uptime(limit.0.saturating_sub(expiration));
+    let at = if last > began { third.min(last) } else { third };
+    // At the latest moment, or later, what is left.
+    Some((at, expiration.min(limit.since(at))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(millis: u64) -> Uptime {
+        Uptime(Duration::from_millis(millis))
+    }
+
+    const fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn held(began: u64, end: u64) -> Progress {
+        Progress { acquired: at(1000), began: at(began), end: Some(at(end)), asked: at(began), failed: None }
+    }
+
+    const THREE: LockOptions = LockOptions::expiring_after(Duration::from_secs(3));
+
+    #[test]
+    fn a_lease_is_extended_at_a_third_until_it_ends_at_the_limit() {
+        let options = THREE.auto_extend(ms(10_000));
+        // The limit is at 11000, and a full lease fits in until 8000.
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, held(8000, 11_000)), Some((at(11_000), Task::Expire)));
+        // Late: what is left.
+        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend(ms(1700)))));
+        let exact = THREE.auto_extend(ms(3000));
+        assert_eq!(next(&exact, held(1000, 4000)), Some((at(4000), Task::Expire)));
+    }
+
+    #[test]
+    fn what_failed_is_tried_again_while_the_lease_lasts_and_once_at_its_end() {
+        let options = THREE.auto_extend(ms(10_000));
+        let failed = |failed| Progress { failed: Some(at(failed)), ..held(1000, 4000) };
+        assert_eq!(next(&options, failed(2000)), Some((at(2100), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, failed(3950)), Some((at(4000), Task::Extend(ms(3000)))));
+        let brief = LockOptions::expiring_after(ms(30)).auto_extend(ms(10_000));
+        let progress = Progress { failed: Some(at(1010)), ..held(1000, 1030) };
+        assert_eq!(next(&brief, progress), Some((at(1020), Task::Extend(ms(30)))), "not all the time");
+    }
+
+    #[test]
+    fn a_look_comes_so_long_after_the_server_was_asked() {
+        let options = THREE.verify_every(ms(500));
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(1500), Task::Verify)));
+        let asked = Progress { asked: at(3700), ..held(1000, 4000) };
+        assert_eq!(next(&options, asked), Some((at(4000), Task::Expire)));
+        let options = options.auto_extend(ms(10_000));
+        assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
+        let endless = LockOptions::held_until_released();
+        let progress = Progress { end: None, ..held(1000, 0) };
+        assert_eq!(next(&endless.verify_every(ms(500)), progress), Some((at(1500), Task::Verify)));
+        assert_eq!(next(&endless, progress), None);
+    }
+
+    #[test]
+    fn a_lease_that_is_only_watched_is_noted_when_it_passes() {
+        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(4000), Task::Expire)));
+    }
+}
