@@ -2,6 +2,7 @@
 
 mod guards;
 mod locking;
+mod powers;
 mod scoped;
 mod takeovers;
 mod threads;
@@ -15,8 +16,15 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 6] =
-    [locking::TESTS, waiting::TESTS, takeovers::TESTS, scoped::TESTS, guards::TESTS, threads::TESTS];
+const TESTS: [Tests; 7] = [
+    locking::TESTS,
+    waiting::TESTS,
+    takeovers::TESTS,
+    scoped::TESTS,
+    guards::TESTS,
+    powers::TESTS,
+    threads::TESTS,
+];
 
 pub(crate) fn trials(target: &Target) -> Vec<Trial> {
     target

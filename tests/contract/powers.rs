@@ -1,0 +1,423 @@
+//! What a holder does with its lock: extends it, verifies it, takes a fencing token, keeps it.
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use setnx_lock::{CancelToken, Error, LockOptions, LossReason, Protocol, Release, Verification, Version};
+
+use crate::support::scenario::FOREIGN;
+use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
+
+pub(super) const TESTS: super::Tests = tests![
+    an_extended_lease_outlives_the_old_one,
+    an_extension_replaces_the_value_of_a_holder_and_no_other,
+    a_lease_that_has_passed_is_extended_by_proof_alone,
+    a_lease_is_extended_within_a_scope_and_from_other_threads,
+    a_lock_without_an_expiration_has_no_lease_to_extend,
+    verification_says_what_the_key_shows,
+    tokens_grow_from_holder_to_holder,
+    a_token_that_comes_with_the_lock_costs_no_trip_of_its_own,
+    a_counter_that_was_deleted_or_is_none_is_reported,
+    a_lock_that_is_kept_expires_by_itself,
+    a_lock_is_held_at_least_for_a_time,
+    a_lease_is_extended_while_the_holder_works,
+    a_loss_is_noticed_and_acted_upon,
+    a_loss_is_noticed_by_the_clocks_alone,
+    nested_calls_join_the_enclosing_one,
+    a_holder_is_shown_by_its_name,
+    attempts_are_limited,
+];
+
+/// A lease that the steps of a test fit into on any machine, and a third of which is waited for.
+const LEASE: Duration = Duration::from_secs(20);
+
+fn an_extended_lease_outlives_the_old_one(target: &Target) -> Outcome {
+    let key = target.key("extended");
+    let held = target.lock(&key, expiring()).lock()?;
+    let (value, end) = (key.value(), held.expires_at());
+    thread::sleep(millis(5));
+    assert!(held.extend()?.certified, "the key held the holder's own bytes");
+    assert!(held.expires_at() > end);
+    assert_ne!(key.value(), value);
+    if target.protocol == Protocol::Ttl {
+        assert!(key.time_to_live() > 0);
+    }
+    let remaining = held.remaining().expect("it expires");
+    held.extend_by(2 * LONG)?;
+    assert!(held.remaining() > Some(remaining.max(LONG)));
+    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    assert!(target.lock(&key, expiring()).try_lock()?.is_none());
+    assert_eq!(held.release()?, target.released());
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn an_extension_replaces_the_value_of_a_holder_and_no_other(target: &Target) -> Outcome {
+    let key = target.key("not-ours");
+    let lock = target.lock(&key, expiring());
+    for (value, reason, words) in [
+        (Some(FOREIGN), "Taken", "holds another client's value (held until 2030"),
+        (None, "Gone", "its key is missing"),
+    ] {
+        let held = lock.lock()?;
+        match value {
+            Some(value) => key.set(value),
+            None => key.delete(),
+        }
+        let error = held.extend().expect_err("the lock is lost");
+        assert_says(&error, &key, &["is no longer held", words, "stop the protected work"]);
+        assert_eq!(key.value().as_deref(), value, "it is left alone");
+        assert!(format!("{:?}", held.lost().reason()).contains(reason));
+        assert!(matches!(held.ensure_held(), Err(Error::Lost { .. })));
+        assert!(matches!(held.extend(), Err(Error::Lost { .. })));
+        assert_eq!(held.remaining(), Some(Duration::ZERO));
+        assert_eq!(held.release()?, Release::Lost);
+        assert_eq!(key.value().as_deref(), value, "also by the release");
+        key.delete();
+    }
+    Ok(())
+}
+
+fn a_lease_that_has_passed_is_extended_by_proof_alone(target: &Target) -> Outcome {
+    let key = target.key("passed");
+    let lock = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG));
+    let held = lock.lock()?;
+    thread::sleep(millis(60));
+    // In Ttl the server has removed the key if this takes more than a second.
+    let proves = target.decided_protocol() != Protocol::Classic;
+    let own = key.value();
+    match held.extend_by(LONG) {
+        Ok(extended) => assert!(proves && extended.certified && own.is_some()),
+        Err(error) => {
+            assert!(!proves || own.is_none() || key.value().is_none(), "{error}");
+            assert_says(&error, &key, &["its lease ended", "ago"]);
+        }
+    }
+    // What was reported as lost stays so.
+    key.delete();
+    let held = lock.lock()?;
+    thread::sleep(millis(60));
+    assert!(held.lost().is_lost());
+    assert!(matches!(held.extend_by(LONG), Err(Error::Expired { .. })));
+    Ok(())
+}
+
+fn a_lease_is_extended_within_a_scope_and_from_other_threads(target: &Target) -> Outcome {
+    let key = target.key("scoped");
+    target.lock(&key, expiring()).try_with(|held| -> Outcome {
+        let end = held.expires_at();
+        thread::scope(|scope| {
+            let threads = [(); 3].map(|()| scope.spawn(|| held.extend().map(drop)));
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+        })?;
+        assert!(held.expires_at() > end);
+        Ok(held.ensure_held()?)
+    })?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn a_lock_without_an_expiration_has_no_lease_to_extend(target: &Target) -> Outcome {
+    let key = target.key("unexpiring");
+    let held = target.lock(&key, LockOptions::held_until_released().timeout(LONG)).lock()?;
+    for error in [held.extend(), held.extend_by(LONG)].map(|extended| extended.expect_err("no lease")) {
+        assert_says(&error, &key, &["it has no expiration, so there is no lease to extend"]);
+    }
+    assert_eq!(held.verify()?, Verification::Held { certified: false });
+    assert!(held.fencing_token()? > 0);
+    assert!(!held.lost().is_lost());
+    held.release()?;
+    let held = target.lock(&key, expiring()).lock()?;
+    for (time, words) in [(Duration::ZERO, "less than a millisecond"), (Duration::MAX, "over ten years")] {
+        assert_says(&held.extend_by(time).expect_err("no such time"), &key, &[words]);
+    }
+    Ok(())
+}
+
+fn verification_says_what_the_key_shows(target: &Target) -> Outcome {
+    let key = target.key("verified");
+    let held = target.lock(&key, expiring()).lock()?;
+    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    // What a gem writes that has lost the takeover: a time close to ours.
+    let value = key.value().expect("it is held");
+    key.set(&value[..value.len() - 12]);
+    assert_eq!(held.verify()?, Verification::Overwritten);
+    assert!(!held.extend()?.certified, "by the clocks alone");
+    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    key.set(FOREIGN);
+    let Verification::Lost(reason) = held.verify()? else { panic!("it holds another's value") };
+    assert!(matches!(reason, LossReason::Taken(_)));
+    assert_eq!(held.lost().reason(), Some(reason));
+    Ok(())
+}
+
+fn tokens_grow_from_holder_to_holder(target: &Target) -> Outcome {
+    let key = target.key("fenced");
+    let lock = target.lock(&key, expiring());
+    let mut last = 0;
+    for _ in 0..3 {
+        let held = lock.lock()?;
+        let token = held.fencing_token()?;
+        assert!(token > last, "{token} after {last}");
+        assert_eq!(held.fencing_token()?, token, "one for each hold");
+        last = token;
+    }
+    // A holder whose lock was taken gets none that counts.
+    let held = lock.lock()?;
+    key.set(FOREIGN);
+    let token = held.fencing_token();
+    if target.decided_protocol() == Protocol::Classic {
+        assert!(token? > last, "by the clocks it is the holder");
+    } else {
+        assert!(matches!(token, Err(Error::Lost { .. })), "{token:?}");
+    }
+    drop(held);
+    // One whose lease has passed neither.
+    key.delete();
+    let held = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
+    thread::sleep(millis(60));
+    key.set(FOREIGN);
+    assert!(matches!(held.fencing_token(), Err(Error::Expired { .. })));
+    Ok(())
+}
+
+fn a_token_that_comes_with_the_lock_costs_no_trip_of_its_own(target: &Target) -> Outcome {
+    let key = target.key("fenced-at-once");
+    let lock = target.lock(&key, expiring().fenced());
+    let first = lock.with(|held| held.fencing_token())??;
+    key.set(PAST);
+    let held = lock.lock()?;
+    let token = held.fencing_token()?;
+    assert!(token > first, "{token} after {first}");
+    assert_eq!(held.release()?, target.released());
+    // Also by a release of another thread.
+    let held = lock.lock()?;
+    let waiting = thread::spawn({
+        let lock = lock.clone();
+        move || lock.lock().and_then(|held| held.fencing_token())
+    });
+    thread::sleep(millis(20));
+    let before = held.fencing_token()?;
+    held.release()?;
+    assert!(waiting.join().unwrap()? > before);
+    Ok(())
+}
+
+fn a_counter_that_was_deleted_or_is_none_is_reported(target: &Target) -> Outcome {
+    let key = target.key("counter");
+    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let lock = target.lock(&key, expiring());
+    let with_counter = |value: &str| -> Result<_, redis::RedisError> {
+        let () = redis::cmd("SET").arg(&counter).arg(value).query(&mut target.connection())?;
+        Ok(lock.with(|held| held.fencing_token()))
+    };
+    assert_eq!(with_counter("41")???, 42);
+    let () = redis::cmd("DEL").arg(&counter).query(&mut target.connection())?;
+    assert_eq!(lock.with(|held| held.fencing_token())??, 1, "it starts again");
+    let error = with_counter("-7")??.expect_err("no token is negative");
+    assert_says(&error, &key, &["its fencing counter is at -6", "greatest token"]);
+    let error = with_counter("oops")??.expect_err("it is no number");
+    assert_says(&error, &key, &["not an integer"]);
+    // The lock itself is acquired all the same.
+    let held = target.lock(&key, expiring().fenced()).lock()?;
+    assert!(matches!(held.fencing_token(), Err(Error::Refused { .. })));
+    Ok(())
+}
+
+fn a_lock_that_is_kept_expires_by_itself(target: &Target) -> Outcome {
+    let key = target.key("kept");
+    let lock = target.lock(&key, expiring());
+    let held = lock.lock()?;
+    let value = key.value();
+    assert_eq!(held.keep(), Release::LeftToExpire);
+    assert_eq!(key.value(), value);
+    assert!(lock.try_lock()?.is_none());
+    assert!(lock.clear()?);
+    let brief = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG));
+    assert_eq!(brief.lock()?.keep(), Release::LeftToExpire);
+    let began = Instant::now();
+    assert!(lock.try_lock_for(LONG)?.is_some());
+    assert!(began.elapsed() >= millis(900), "a second after the lease");
+    let held = brief.lock()?;
+    thread::sleep(millis(60));
+    assert_eq!(held.keep(), Release::Expired);
+    Ok(())
+}
+
+fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
+    let key = target.key("at-least");
+    let lock = target.lock(&key, expiring().hold_at_least(millis(1500)));
+    let began = Instant::now();
+    let held = lock.lock()?;
+    let value = key.value();
+    assert_eq!(held.release()?, Release::LeftToExpire);
+    assert_ne!(key.value(), value, "it expires sooner than its lease");
+    assert!(key.value() < value);
+    // Another thread of the process waits as any client.
+    assert!(lock.try_lock()?.is_none() || began.elapsed() >= millis(2500));
+    let again = lock.try_lock_for(LONG)?.expect("it expires");
+    assert!(began.elapsed() >= millis(2400), "{:?}", began.elapsed());
+    assert!(began.elapsed() < LONG / 2, "not by the old lease");
+    drop(again);
+    key.delete();
+    // After that time a release deletes.
+    let lock = target.lock(&key, expiring().hold_at_least(millis(30)));
+    let held = lock.lock()?;
+    thread::sleep(millis(40));
+    assert_eq!(held.release()?, target.released());
+    Ok(())
+}
+
+fn a_lease_is_extended_while_the_holder_works(target: &Target) -> Outcome {
+    let key = target.key("auto-extended");
+    // Three thirds pass, and a machine may stand still for most of the last.
+    let options = LockOptions::expiring_after(Duration::from_secs(3)).timeout(LONG).auto_extend(LONG);
+    let held = target.lock(&key, options).lock()?;
+    let end = held.expires_at().expect("it expires");
+    let waits_until = Instant::now() + LONG;
+    while held.expires_at().expect("it expires") <= end + millis(1500) {
+        assert!(Instant::now() < waits_until && !held.lost().is_lost(), "{held:?}");
+        thread::sleep(millis(10));
+    }
+    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    held.release()?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn a_loss_is_noticed_and_acted_upon(target: &Target) -> Outcome {
+    let key = target.key("noticed");
+    let (sender, losses) = mpsc::channel();
+    let token = CancelToken::new();
+    // By a look each 20 ms, and by an extension.
+    for options in [expiring().verify_every(millis(20)), LockOptions::expiring_after(LEASE).auto_extend(LONG)]
+    {
+        let held = target.lock(&key, options.timeout(LONG)).lock()?;
+        let sender = sender.clone();
+        held.cancel_on_loss(&token);
+        held.on_loss(move |reason| sender.send(reason).unwrap());
+        let signal = held.lost();
+        assert!(!signal.is_lost() && signal.is_held() && signal.reason().is_none());
+        key.set(FOREIGN);
+        assert!(signal.wait_timeout(LONG), "the keeper looks");
+        assert!(matches!(losses.recv_timeout(LONG)?, LossReason::Taken(_)));
+        assert!(token.is_cancelled());
+        assert!(matches!(held.ensure_held(), Err(Error::Lost { .. })));
+        assert_eq!(held.release()?, Release::Lost);
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+        key.delete();
+    }
+    Ok(())
+}
+
+fn a_loss_is_noticed_by_the_clocks_alone(target: &Target) -> Outcome {
+    let key = target.key("by-the-clocks");
+    let lock = target.lock(&key, LockOptions::expiring_after(millis(80)).timeout(LONG));
+    let held = lock.lock()?;
+    assert!(held.lost().wait_timeout(LONG));
+    assert_eq!(held.lost().reason(), Some(LossReason::Expired));
+    drop(held);
+    key.delete();
+    let held = lock.lock()?;
+    let (sender, losses) = mpsc::channel();
+    held.on_loss(move |reason| sender.send(reason).unwrap());
+    assert_eq!(losses.recv_timeout(LONG)?, LossReason::Expired);
+    drop(held);
+    // A release in time is no loss, and ends the wait for one.
+    key.delete();
+    let held = target.lock(&key, expiring()).lock()?;
+    let signal = held.lost();
+    let waiting = thread::spawn({
+        let signal = signal.clone();
+        move || signal.wait_timeout(LONG)
+    });
+    let (sender, losses) = mpsc::channel::<LossReason>();
+    held.on_loss(move |reason| sender.send(reason).unwrap());
+    held.release()?;
+    assert!(!waiting.join().unwrap());
+    assert!(!signal.is_lost() && !signal.is_held());
+    assert!(losses.recv().is_err(), "nothing is sent, and the function is dropped");
+    Ok(())
+}
+
+fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
+    let key = target.key("nested");
+    let locker = target.locker();
+    let lock = target.lock_through(&locker, &key, expiring().reentrant());
+    let plain = target.lock_through(&locker, &key, expiring().timeout(Duration::ZERO));
+    lock.try_with(|held| -> Outcome {
+        assert_eq!(held.depth(), 1);
+        let (value, token) = (key.value(), held.fencing_token()?);
+        let depth = lock.with(|inner| {
+            assert_eq!(inner.fencing_token().unwrap(), token);
+            inner.extend().unwrap();
+            lock.with(setnx_lock::LockGuard::depth).unwrap() + inner.depth()
+        })?;
+        assert_eq!(depth, 5, "3 and 2");
+        assert_ne!(key.value(), value, "the inner call has extended the lease");
+        assert!(key.value().is_some(), "the inner calls release nothing");
+        assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
+        thread::scope(|scope| {
+            let other = scope.spawn(|| lock.with_options(lock.options().timeout(Duration::ZERO))?.with(|_| ()));
+            assert!(other.join().unwrap().is_err(), "another thread is excluded");
+            Ok::<_, Error>(())
+        })?;
+        // A panic in an inner body unwinds through it alone.
+        let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            lock.with(|_| std::panic::resume_unwind(Box::new("on purpose"))).map(|()| ())
+        }));
+        assert!(panicked.is_err());
+        assert!(key.value().is_some());
+        assert_eq!(lock.with(setnx_lock::LockGuard::depth)?, 2);
+        // A loss is that of all.
+        key.set(FOREIGN);
+        held.verify()?;
+        assert!(matches!(lock.with(|_| ()), Err(Error::Lost { .. })));
+        key.delete();
+        Ok(())
+    })?;
+    plain.with(|_| ())?;
+    Ok(())
+}
+
+fn a_holder_is_shown_by_its_name(target: &Target) -> Outcome {
+    let key = target.key("named");
+    let lock = target.lock(&key, expiring().holder_name("worker 7"));
+    assert_eq!(lock.holder()?, None);
+    let held = lock.lock()?;
+    let has_setex = target.version >= Version::new(2, 0, 0);
+    let name = has_setex.then(|| "worker 7".to_owned());
+    assert_eq!(lock.holder()?, name);
+    held.extend()?;
+    assert_eq!(lock.holder()?, name, "it is written with each extension");
+    let other = lock.with_options(expiring().holder_name("worker 8").timeout(Duration::ZERO))?;
+    let text = other.lock().expect_err("it is held").to_string();
+    assert_eq!(text.contains("its holder is \"worker 7\""), has_setex, "{text}");
+    drop(held);
+    assert_eq!(lock.holder()?, None);
+    // A holder without a name is not taken for the last one with one.
+    let plain = target.lock(&key, expiring());
+    let _held = plain.lock()?;
+    assert_eq!(lock.holder()?, None);
+    Ok(())
+}
+
+fn attempts_are_limited(target: &Target) -> Outcome {
+    let key = target.key("attempts");
+    key.set(FOREIGN);
+    let options = expiring().poll_interval(millis(5));
+    for attempts in [1, 3] {
+        let lock = target.lock(&key, options.max_attempts(attempts));
+        let error = lock.lock().expect_err("it is held");
+        let count = if attempts == 1 { "1 attempt;" } else { "3 attempts;" };
+        assert_says(&error, &key, &["its attempts are used up after", count, "last seen: held until 2030"]);
+        assert!(error.is_contention() && error.is_transient());
+        assert!(lock.try_lock_for(LONG)?.is_none());
+    }
+    let lock = target.lock(&key, options.max_attempts(1000).timeout(millis(20)));
+    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })), "whichever comes first");
+    key.delete();
+    assert!(target.lock(&key, options.max_attempts(1)).try_lock_for(LONG)?.is_some());
+    Ok(())
+}
