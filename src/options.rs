@@ -6,6 +6,7 @@ mod polling;
 mod problem;
 mod protocol;
 
+use std::fmt;
 use std::time::Duration;
 
 pub use polling::Polling;
@@ -42,7 +43,7 @@ pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 ///     .timeout(Duration::from_millis(100))
 ///     .protocol(Protocol::Auto);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use]
 pub struct LockOptions {
     pub(crate) expiration: Option<Duration>,
@@ -75,6 +76,26 @@ pub(crate) enum Takeover {
     Expired,
     /// Whatever the gem reads as a number below now: also `1`, the empty value and what is no number.
     AsTheGem,
+}
+
+impl fmt::Debug for LockOptions {
+    /// Shows the expiration, the timeout and the protocol, and of the others those that are set.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unset = Self::held_until_released();
+        let mut shown = f.debug_struct("LockOptions");
+        shown.field("expiration", &self.expiration).field("timeout", &self.timeout);
+        shown.field("protocol", &self.protocol);
+        macro_rules! show_if_set {
+            ($($name:ident),*) => {$(
+                if self.$name != unset.$name {
+                    shown.field(stringify!($name), &self.$name);
+                }
+            )*};
+        }
+        show_if_set!(polling, takeover, takeover_margin, notifies, yields_every, time_slice, max_attempts);
+        show_if_set!(auto_extend, verify_every, hold_at_least, fenced, reentrant, holder_name);
+        shown.finish_non_exhaustive()
+    }
 }
 
 impl LockOptions {
@@ -315,6 +336,15 @@ mod tests {
         assert_eq!((all.get_auto_extend(), all.get_hold_at_least()), (Some(10 * SECOND), 10 * SECOND));
         assert_eq!((all.get_verify_every(), all.get_holder_name()), (Some(SECOND), Some("a")));
         assert!(all.is_fenced() && all.is_reentrant() && all.get_max_attempts() == Some(1));
+    }
+
+    #[test]
+    fn what_is_not_set_is_not_shown() {
+        let options = LockOptions::expiring_after(Duration::from_secs(1)).fenced();
+        assert_eq!(
+            format!("{options:?}"),
+            "LockOptions { expiration: Some(1s), timeout: Some(5s), protocol: Classic, fenced: true, .. }"
+        );
     }
 
     #[test]

@@ -23,6 +23,8 @@
 //! | `refusals` | what the server or the library refuses |
 //! | `connections`, `pools` | addresses, passwords, sockets, TLS, reuse; pools of the user's own, too few connections |
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
+//! | `keeping` | leases that a thread extends: processes that are killed and stopped, failures, the end of it |
+//! | `fencing`, `cron` | a storage that checks tokens; a job of two machines that is to run once |
 //! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
 //! | `queueing`, `queueing_faults` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
 //! | `pipelining` | threads whose commands are pipelined together get the same outcomes as alone |
@@ -47,14 +49,17 @@ mod cancellation;
 mod clocks;
 mod connections;
 mod contract;
+mod cron;
 mod error_texts;
 mod errors;
 mod events;
 mod extremes;
 mod faults;
+mod fencing;
 mod golden;
 mod inspection;
 mod interop;
+mod keeping;
 mod links;
 mod many_threads;
 mod matrix;
@@ -122,16 +127,19 @@ fn main() -> ExitCode {
         cancellation::trials(),
         clocks::trials(),
         connections::trials(),
+        cron::trials(),
         error_texts::trials(),
         errors::trials(),
         events::trials(),
         extremes::trials(),
         faults::trials(),
+        fencing::trials(),
         golden::trials(),
         successor_contention::trials(),
         successor_faults::trials(),
         successors::trials(),
         inspection::trials(),
+        keeping::trials(),
         links::trials(),
         many_threads::trials(),
         matrix::trials(),

@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, notifications, proxy_versions, sockets};
+use crate::{cancellation, clocks, cron, fencing, keeping, notifications, proxy_versions, sockets};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -44,6 +44,10 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
+        ["keep", url, key, expiration, protocol] => keeping::as_worker(url, key, expiration, protocol),
+        ["count_keepers", url] => keeping::count_keepers(url),
+        ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
+        ["cron", url, key, file, at_least, protocol] => cron::as_worker(url, key, file, at_least, protocol),
         ["proxy"] => proxy_versions::process::as_worker(),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),

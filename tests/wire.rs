@@ -20,6 +20,10 @@ pub(crate) fn trials() -> Vec<Trial> {
             contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments,
             classic_sends_four_commands_only,
             watched_and_ttl_send_their_transactions,
+            a_holder_sends_what_it_does_with_its_lock,
+            watched_and_ttl_do_it_by_transactions,
+            a_release_before_its_time_is_an_extension,
+            many_leases_are_extended_together,
             auto_is_classic_on_2_0,
             auto_is_watched_on_2_4,
             auto_is_classic_where_the_version_is_unknown,
@@ -115,6 +119,130 @@ fn classic_sends_four_commands_only() -> Outcome {
     sent.sort();
     sent.dedup();
     assert_eq!(sent, ["DEL", "GET", "GETSET", "SETNX"]);
+    Ok(())
+}
+
+fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let target = Target::of(&server);
+    let key = target.key("powers");
+    let (name, fence) = (key.key.to_string(), format!("{}:setnx-lock:fence", key.key));
+    let lock = connected(target.lock(&key, expiring()))?;
+    let monitor = Monitor::on(&server)?;
+    let held = lock.lock()?;
+    held.extend()?;
+    held.verify()?;
+    held.fencing_token()?;
+    held.fencing_token()?;
+    // The clocks alone.
+    let _ = (held.lost().is_lost(), held.ensure_held()?, held.remaining());
+    held.keep();
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "GET", "INCR"]);
+    assert_eq!(commands[4], ["INCR", &fence]);
+    assert!(commands[..4].iter().all(|words| words[1] == name));
+
+    let monitor = Monitor::on(&server)?;
+    assert_eq!(lock.holder()?, None);
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(
+        commands,
+        [vec!["GET".to_owned(), name.clone()], vec!["GET".to_owned(), format!("{name}:setnx-lock:holder")]]
+    );
+
+    // With its options: the token goes with each command that may acquire the lock, the name follows.
+    key.set("1532000016.5");
+    let lock = lock.with_options(expiring().fenced().holder_name("a:1"))?;
+    let monitor = Monitor::on(&server)?;
+    let held = lock.lock()?;
+    held.fencing_token()?;
+    held.extend()?;
+    let commands = monitor.recorded(&server)?;
+    assert_eq!(
+        names(&commands),
+        ["SETNX", "INCR", "GET", "GETSET", "INCR", "SETEX", "GET", "GETSET", "SETEX"]
+    );
+    let value = key.value().expect("it is held");
+    let seconds = (LONG.as_secs() + 1).to_string();
+    assert_eq!(commands[8][1..], [format!("{name}:setnx-lock:holder"), seconds, format!("{value} a:1")]);
+    Ok(())
+}
+
+fn watched_and_ttl_do_it_by_transactions() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let ttl = (LONG.as_millis() + 1000).to_string();
+    for protocol in [Protocol::Watched, Protocol::Ttl] {
+        let target = Target::of(&server).with(protocol);
+        let key = target.key("powers");
+        let lock = connected(target.lock(&key, expiring()))?;
+        let held = lock.lock()?;
+        let monitor = Monitor::on(&server)?;
+        held.extend()?;
+        held.fencing_token()?;
+        let commands = monitor.recorded(&server)?;
+        let transaction = |change| ["WATCH", "GET", "MULTI", change, "EXEC"];
+        assert_eq!(names(&commands), [transaction("SET"), transaction("INCR")].concat());
+        let arguments: Vec<&str> = commands[3][3..].iter().map(String::as_str).collect();
+        assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl] } else { Vec::new() });
+        drop(held);
+
+        key.set("1532000016.5");
+        let lock = lock.with_options(lock.options().fenced())?;
+        let monitor = Monitor::on(&server)?;
+        let held = lock.lock()?;
+        held.fencing_token()?;
+        let commands = monitor.recorded(&server)?;
+        assert_eq!(names(&commands)[2..], ["GET", "WATCH", "GET", "MULTI", "SET", "INCR", "EXEC"]);
+    }
+    Ok(())
+}
+
+fn a_release_before_its_time_is_an_extension() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let target = Target::of(&server);
+    let key = target.key("at-least");
+    let lock = connected(target.lock(&key, expiring().hold_at_least(LONG / 2)))?;
+    let monitor = Monitor::on(&server)?;
+    lock.lock()?.release()?;
+    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "GET", "GETSET"]);
+    key.delete();
+    // Until the lease ends: it ends then by itself.
+    let lock = lock.with_options(expiring().hold_at_least(LONG))?;
+    let monitor = Monitor::on(&server)?;
+    lock.lock()?.release()?;
+    assert_eq!(names(&monitor.recorded(&server)?), ["SETNX"]);
+    Ok(())
+}
+
+fn many_leases_are_extended_together() -> Outcome {
+    const LOCKS: usize = 20;
+    let server = Arc::new(RedisServer::start()?);
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let target = Target::of(&server).with(protocol);
+        let locker = target.locker();
+        let keys: Vec<_> = (0..LOCKS).map(|n| target.key(&format!("many-{n}"))).collect();
+        let options = LockOptions::expiring_after(Duration::from_secs(9)).timeout(LONG).auto_extend(LONG);
+        let held: Vec<_> = keys
+            .iter()
+            .map(|key| target.lock_through(&locker, key, options).lock())
+            .collect::<Result<_, _>>()?;
+        let monitor = Monitor::on(&server)?;
+        let first: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
+        while held.iter().zip(&first).any(|(held, first)| held.expires_at() == *first) {
+            assert!(held.iter().all(|held| held.ensure_held().is_ok()));
+            thread::sleep(millis(10));
+        }
+        let commands = monitor.recorded(&server)?;
+        // They were acquired within a 60th of a lease of each other, unless the machine stood still.
+        let count = |name: &str| names(&commands).iter().filter(|found| **found == name).count();
+        if protocol == Protocol::Classic {
+            assert!(count("GETSET") >= LOCKS && count("MULTI") == 0);
+        } else {
+            assert!(count("SET") >= LOCKS && count("EXEC") <= LOCKS, "{commands:?}");
+        }
+        held.into_iter().try_for_each(|held| held.release().map(drop))?;
+        assert!(keys.iter().all(|key| key.value().is_none()));
+    }
     Ok(())
 }
 

@@ -359,7 +359,8 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         assert!(key.value().is_some(), "the inner calls release nothing");
         assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
         thread::scope(|scope| {
-            let other = scope.spawn(|| lock.with_options(lock.options().timeout(Duration::ZERO))?.with(|_| ()));
+            let other =
+                scope.spawn(|| lock.with_options(lock.options().timeout(Duration::ZERO))?.with(|_| ()));
             assert!(other.join().unwrap().is_err(), "another thread is excluded");
             Ok::<_, Error>(())
         })?;
