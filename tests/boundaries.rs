@@ -36,15 +36,24 @@ enum Path {
     ReleaseWithNotification,
     /// Releases a lock, and asks for it for a waiting thread.
     ReleaseWithSuccessor,
+    /// Releases a lock that is held for longer: the key is left to expire.
+    EarlyRelease,
+    /// Extends the lease of a lock.
+    Extension,
+    /// Takes a fencing token.
+    Token,
 }
 
-const PATHS: [(&str, Path); 6] = [
+const PATHS: [(&str, Path); 9] = [
     ("a_free_lock", Path::Free),
     ("a_new_connection", Path::Connecting),
     ("an_expired_lock", Path::TakeOver),
     ("a_release", Path::Release),
     ("a_release_with_a_notification", Path::ReleaseWithNotification),
     ("a_release_with_a_successor", Path::ReleaseWithSuccessor),
+    ("an_early_release", Path::EarlyRelease),
+    ("an_extension", Path::Extension),
+    ("a_token", Path::Token),
 ];
 
 /// The faults, and whether each can happen to a command within a batch: a stream of bytes loses nothing in the middle.

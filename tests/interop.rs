@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, iter, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Version};
+use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Release, Version};
 
 use crate::processes::worker;
 use crate::support::record::recorded;
@@ -31,6 +31,8 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         rust_holds_and_ruby_waits,
         ruby_is_killed_and_rust_takes_over,
         rust_is_killed_and_ruby_takes_over,
+        rust_extends_its_lease_and_ruby_takes_over_on_time,
+        rust_leaves_a_lock_to_expire_and_ruby_waits_for_that,
         a_declared_lock_is_the_same_in_both,
         no_update_is_lost_among_four_processes_of_each,
     ];
@@ -215,6 +217,49 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     assert!(SystemTime::now() >= expiry, "taken over too early");
     ruby.release(&name)?;
     assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    let held = pair.target.lock(&key, options()).lock()?;
+    held.extend_by(2 * EXPIRATION)?;
+    let value = key.value();
+    let attempt = ruby.acquire(&name, Some(EXPIRATION), millis(250))?;
+    assert!(matches!(attempt, Attempt::Timeout(_)), "{attempt:?}");
+    assert_eq!(key.value(), value, "Ruby leaves the value alone");
+    // Ruby waits while the lease becomes a short one, and takes over when that has passed.
+    if pair.gem != NO_TAKEOVER || pair.target.protocol == Protocol::Ttl {
+        ruby.begin_to_acquire(&name, Some(EXPIRATION), LONG)?;
+        held.extend_by(millis(500))?;
+        let end = held.expires_at_system_time().expect("it expires");
+        assert_eq!(ruby.outcome(&name)?, Attempt::Held);
+        assert!(SystemTime::now() >= end, "taken over before {end:?}");
+        assert!(held.lost().is_lost());
+        assert_eq!(held.release()?, Release::Expired);
+        ruby.release(&name)?;
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+fn rust_leaves_a_lock_to_expire_and_ruby_waits_for_that(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    let at_least = millis(500);
+    let lock = pair.target.lock(&key, options().hold_at_least(at_least));
+    let held = lock.lock()?;
+    let until = SystemTime::now() + at_least - millis(100);
+    let released = held.release()?;
+    // Ruby acquires it at the time that the release has named, and not when the release came.
+    if released == Release::LeftToExpire && (pair.gem != NO_TAKEOVER || pair.target.protocol == Protocol::Ttl)
+    {
+        assert_eq!(ruby.acquire(&name, Some(EXPIRATION), LONG)?, Attempt::Held);
+        assert!(SystemTime::now() >= until, "taken over before {until:?}");
+        ruby.release(&name)?;
+        assert_eq!(key.value(), None);
+    }
     Ok(())
 }
 

@@ -14,10 +14,13 @@ use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis
 /// Everything that a path starts from.
 pub(super) struct Stage {
     pub(super) scenario: Scenario,
+    path: Path,
     protocol: Protocol,
     key: TestKey,
     lock: Lock,
     held: Option<LockGuard>,
+    /// What the key holds at first.
+    value: Option<String>,
     /// A thread that waits for the lock.
     successor: Option<Successor>,
 }
@@ -54,6 +57,10 @@ impl Stage {
             // Most calls find an open connection.
             lock.state()?;
         }
+        let options = match path {
+            Path::EarlyRelease => options.hold_at_least(LEASE / 4),
+            _ => options,
+        };
         // On a busy machine a grant may come after its lease, which is then waited for.
         let patient = Lock::new(&locker, &key.key, options.timeout(LONG))?;
         let held = match path {
@@ -62,21 +69,30 @@ impl Stage {
                 key.set(PAST);
                 None
             }
-            Path::Release | Path::ReleaseWithNotification | Path::ReleaseWithSuccessor => {
-                Some(patient.lock()?)
-            }
+            _ => Some(patient.lock()?),
         };
         // The waiter asks the server after a hint of the release, or when the lease has passed.
         let waits = || Lock::new(&locker, &key.key, options.poll_interval(LONG).timeout(LONG));
         let successor =
             matches!(path, Path::ReleaseWithSuccessor).then(waits).transpose()?.map(|lock| successor(&lock));
         scenario.proxy.forget();
-        Ok(Self { scenario, protocol, key, lock, held, successor })
+        let value = held.as_ref().and_then(|_| key.value());
+        Ok(Self { scenario, path, protocol, key, lock, held, value, successor })
     }
 
     pub(super) fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
         match self.held {
-            Some(held) => drop(held),
+            Some(held) => match self.path {
+                Path::Extension => {
+                    held.extend()?;
+                    mem::forget(held);
+                }
+                Path::Token => {
+                    held.fencing_token()?;
+                    mem::forget(held);
+                }
+                _ => drop(held),
+            },
             None => match self.lock.lock() {
                 Ok(held) => mem::forget(held),
                 // Granted after its lease.
@@ -98,6 +114,16 @@ impl Stage {
                 assert!(began.elapsed() < IN_TIME);
                 self.judge_acquired(acquired, began_at)?;
             }
+            Some(held) if matches!(self.path, Path::Extension | Path::Token) => {
+                let lease_end = held.expires_at_system_time().ok_or("a lease has an end")?;
+                let used = match self.path {
+                    Path::Extension => held.extend().map(drop),
+                    _ => held.fencing_token().map(drop),
+                };
+                assert!(began.elapsed() < IN_TIME);
+                self.judge_used(&held, &used, lease_end)?;
+                mem::forget(held);
+            }
             Some(held) => {
                 let lease_end = held.expires_at_system_time().ok_or("a lease has an end")?;
                 let released = held.release();
@@ -116,6 +142,9 @@ impl Stage {
     /// Whether the key holds a value that a lock under test has sent.
     fn holds_our_value(&self) -> bool {
         let value = self.key.value();
+        if value.is_some() && value == self.value {
+            return true;
+        }
         self.scenario
             .proxy
             .asked()
@@ -154,10 +183,37 @@ impl Stage {
         }
     }
 
+    /// A holder has extended its lease, or taken a token, or not.
+    fn judge_used(
+        &self,
+        held: &LockGuard,
+        used: &Result<(), Error>,
+        lease_end: SystemTime,
+    ) -> Result<(), String> {
+        let ends = held.expires_at_system_time().ok_or("a lease has an end")?;
+        let (passed, has_more) = (SystemTime::now() >= lease_end, ends > lease_end);
+        let extends = matches!(self.path, Path::Extension);
+        let plausible = match used {
+            Ok(()) => has_more == extends,
+            // The old lease counts, and no longer.
+            Err(Error::Unknown { .. }) => extends && !has_more,
+            Err(Error::Io { .. } | Error::NoConnection { .. }) => !has_more,
+            // Extended, but the reply came after the new lease.
+            Err(Error::Expired { .. }) => passed,
+            Err(_) => false,
+        };
+        let ours = self.holds_our_value();
+        if plausible && (ours || held.ensure_held().is_err()) {
+            return Ok(());
+        }
+        Err(format!("{used:?}, until {lease_end:?} and then {ends:?}; the key holds {:?}", self.key.value()))
+    }
+
     fn judge_released(&self, released: &Result<Release, Error>, lease_end: SystemTime) -> Result<(), String> {
         let value = self.key.value();
         match (released, &value) {
             (Ok(Release::Released { .. }), None) => {}
+            (Ok(Release::LeftToExpire), Some(_)) if matches!(self.path, Path::EarlyRelease) => {}
             // The deletion failed, or the lease passed before it.
             (Ok(Release::Expired), _) => {}
             (Err(Error::Unknown { .. }), _) => {}
