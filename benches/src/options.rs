@@ -56,6 +56,8 @@ pub(crate) enum Workload {
     W7,
     /// Notifications beside other keys that are waited for
     W8,
+    /// Leases of many locks that are extended
+    W9,
 }
 
 impl Workload {
@@ -72,6 +74,7 @@ impl Workload {
             Workload::W6 => "w6-relay",
             Workload::W7 => "w7-fairness",
             Workload::W8 => "w8-keys",
+            Workload::W9 => "w9-kept",
         }
     }
 }
@@ -97,6 +100,8 @@ pub(crate) struct Plan {
     pub(crate) idle_time: Duration,
     pub(crate) crash_rounds: u32,
     pub(crate) fairness_time: Duration,
+    pub(crate) kept_rounds: u32,
+    pub(crate) kept_expiration: Duration,
 }
 
 impl Options {
@@ -129,6 +134,8 @@ impl Options {
                 idle_time: Duration::from_secs(2),
                 crash_rounds: 2,
                 fairness_time: Duration::from_secs(6),
+                kept_rounds: 1,
+                kept_expiration: Duration::from_secs(6),
             }
         } else {
             Plan {
@@ -146,6 +153,8 @@ impl Options {
                 idle_time: Duration::from_secs(10),
                 crash_rounds: 10,
                 fairness_time: Duration::from_secs(60),
+                kept_rounds: 2,
+                kept_expiration: Duration::from_secs(30),
             }
         };
         match self.rounds {

@@ -4,6 +4,7 @@ mod contention;
 mod crash;
 mod fairness;
 mod idle;
+mod kept;
 mod keys;
 mod many;
 mod pairs;
@@ -27,6 +28,7 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
         Workload::W5 => crash::run(run, &able),
         Workload::W7 => fairness::run(run, &able),
         Workload::W8 => keys::run(run, &able),
+        Workload::W9 => kept::run(run, &able),
         Workload::W6 => pairs::over_a_relay(run, &able),
     }
 }

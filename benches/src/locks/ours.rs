@@ -6,7 +6,7 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7, W8};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7, W8, W9};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -32,12 +32,14 @@ pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7], |options| options),
+    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7, W9], |options| options),
     variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
         options.protocol(Protocol::Watched)
     }),
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
     variant("ours-notifications", "notifications", &[W1, W3, W4, W5, W8], LockOptions::notify_waiters),
+    variant("ours-auto-extend", "leases that are extended", &[W1, W2], |options| options.auto_extend(HOUR)),
+    variant("ours-fenced", "fencing tokens", &[W1, W2], LockOptions::fenced),
     Variant {
         pipelining: false,
         ..variant(
@@ -53,6 +55,9 @@ pub(crate) const VARIANTS: &[Variant] = &[
         ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)
     },
 ];
+
+/// Longer than any workload.
+const HOUR: Duration = Duration::from_secs(3600);
 
 const fn variant(
     name: &'static str,
