@@ -5,25 +5,44 @@
 macro_rules! pages {
     ($($name:ident: $file:literal $(, $picture:literal)?;)*) => {$(
         #[doc = "[algorithm.md]: crate::documentation::algorithm"]
+        #[doc = "[algorithm.md#extending-verifying-counting]: crate::documentation::algorithm#extending-verifying-counting"]
         #[doc = "[algorithm.md#how-it-is-tested]: crate::documentation::algorithm#how-it-is-tested"]
         #[doc = "[algorithm.md#lost-replies]: crate::documentation::algorithm#lost-replies"]
         #[doc = "[algorithm.md#watched-and-ttl]: crate::documentation::algorithm#watched-and-ttl"]
+        #[doc = "[cron.md]: crate::documentation::cron"]
         #[doc = "[design.md#how-are-commands-of-several-threads-pipelined-and-why-by-default]: crate::documentation::design#how-are-commands-of-several-threads-pipelined-and-why-by-default"]
         #[doc = "[from-ruby.md]: crate::documentation::from_ruby"]
         #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]
         #[doc = "[from-ruby.md#which-protocol]: crate::documentation::from_ruby#which-protocol"]
+        #[doc = "[holding.md]: crate::documentation::holding"]
+        #[doc = "[holding.md#asking-the-server]: crate::documentation::holding#asking-the-server"]
+        #[doc = "[holding.md#extending-a-lease]: crate::documentation::holding#extending-a-lease"]
+        #[doc = "[holding.md#extending-while-the-work-runs]: crate::documentation::holding#extending-while-the-work-runs"]
+        #[doc = "[holding.md#fencing-tokens]: crate::documentation::holding#fencing-tokens"]
+        #[doc = "[holding.md#leaving-the-key-to-expire]: crate::documentation::holding#leaving-the-key-to-expire"]
+        #[doc = "[holding.md#nested-calls]: crate::documentation::holding#nested-calls"]
+        #[doc = "[holding.md#noticing-a-loss]: crate::documentation::holding#noticing-a-loss"]
+        #[doc = "[holding.md#showing-the-holder]: crate::documentation::holding#showing-the-holder"]
         #[doc = "[limits.md]: crate::documentation::limits"]
+        #[doc = "[limits.md#a-lease-ends]: crate::documentation::limits#a-lease-ends"]
         #[doc = "[limits.md#classic-and-watched-compared]: crate::documentation::limits#classic-and-watched-compared"]
+        #[doc = "[limits.md#different-expirations-on-one-key]: crate::documentation::limits#different-expirations-on-one-key"]
+        #[doc = "[limits.md#lost-replies]: crate::documentation::limits#lost-replies"]
+        #[doc = "[limits.md#one-server]: crate::documentation::limits#one-server"]
+        #[doc = "[limits.md#ruby-programs-on-the-same-keys]: crate::documentation::limits#ruby-programs-on-the-same-keys"]
         #[doc = "[limits.md#terms]: crate::documentation::limits#terms"]
         #[doc = "[operations.md]: crate::documentation::operations"]
         #[doc = "[operations.md#clocks]: crate::documentation::operations#clocks"]
         #[doc = "[operations.md#outcomes]: crate::documentation::operations#outcomes"]
         #[doc = "[performance.md]: crate::documentation::performance"]
         #[doc = "[servers.md]: crate::documentation::servers"]
+        #[doc = "[servers.md#quirks-that-matter-to-locks]: crate::documentation::servers#quirks-that-matter-to-locks"]
         #[doc = "[servers.md#rights]: crate::documentation::servers#rights"]
         #[doc = "[threads.svg]: #plot"]
         #[doc = "[waiting.md]: crate::documentation::waiting"]
+        #[doc = "[waiting.md#ending-a-wait]: crate::documentation::waiting#ending-a-wait"]
         #[doc = "[wire.md]: crate::documentation::wire"]
+        #[doc = "[wire.md#what-a-holder-sends]: crate::documentation::wire#what-a-holder-sends"]
         #[doc = ""]
         #[doc = include_str!(concat!("../docs/", $file))]
         $(
@@ -31,17 +50,21 @@ macro_rules! pages {
             #[doc = ""]
             #[doc = include_str!(concat!("../docs/", $picture))]
         )?
+        #[allow(clippy::doc_markdown, reason = "names of products stand in the prose as they are written")]
         pub mod $name {}
     )*};
 }
 
 pages! {
     limits: "limits.md";
+    holding: "holding.md";
+    cron: "cron.md";
     operations: "operations.md";
     servers: "servers.md";
     from_ruby: "from-ruby.md";
     waiting: "waiting.md";
     performance: "performance.md", "threads.svg";
+    comparison: "comparison.md";
     algorithm: "algorithm.md";
     wire: "wire.md";
     design: "design.md";

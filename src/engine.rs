@@ -9,6 +9,7 @@ mod keeping;
 mod notifications;
 mod release;
 mod successor;
+mod wait;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;

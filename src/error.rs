@@ -92,7 +92,7 @@ pub enum Error {
 
     /// The lease has passed while the lock was held: another holder may have it by now.
     #[error(
-        "lock {} is no longer held: its lease ended {} ago; stop the protected work, and choose a longer expiration",
+        "lock {} is no longer held: its lease ended {} ago; stop the protected work, and choose a longer expiration or extend the lease",
         shown(key), Span(*late)
     )]
     #[non_exhaustive]

@@ -51,8 +51,8 @@ pub struct Extended {
 }
 
 impl LockGuard {
-    pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired, hold: Arc<Hold>, mark: HoldMark) -> Self {
-        let Acquired { holder, attempts, waited, .. } = acquired;
+    pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired) -> Self {
+        let Acquired { hold, holder, mark, attempts, waited } = acquired;
         Self { engine, hold, attempts, waited, depth: 1, holder: Some(holder), _mark: Some(mark) }
     }
 
@@ -124,10 +124,9 @@ impl LockGuard {
     /// has shown that the lock is lost.
     pub fn ensure_held(&self) -> Result<(), Error> {
         let now = clock::now();
-        match self.hold.lost(now) {
-            Some(reason) => Err(Engine::lost(&self.hold, reason, now)),
-            None => Ok(()),
-        }
+        let Some(reason) = self.hold.lost(now) else { return Ok(()) };
+        self.hold.act_on_loss();
+        Err(Engine::lost(&self.hold, reason, now))
     }
 
     /// Extends the lease: it begins anew now, and lasts for the expiration of the options. Can be called from any thread, as often as
@@ -316,6 +315,7 @@ mod tests {
 
     use crate::backend::scripted::ScriptedBackend;
     use crate::identity::Identity;
+    use crate::protocol::{Command, Reply};
     use crate::{Lock, LockOptions, Locker};
 
     fn assert_owned_and_sendable<T: Send + Sync + 'static>() {}
@@ -345,6 +345,44 @@ mod tests {
             }
             assert_eq!(commands(&backend), before, "nothing was sent");
         }
+    }
+
+    #[test]
+    fn a_forked_child_does_nothing_with_the_lock() {
+        let backend = ScriptedBackend::granting();
+        let options =
+            LockOptions::expiring_after(Duration::from_secs(60)).auto_extend(Duration::from_secs(600));
+        let mut held = Lock::new(&Locker::over(backend.clone()), "k", options).unwrap().lock().unwrap();
+        Arc::make_mut(&mut held.engine).identity = Arc::new(Identity::in_forked_child());
+        let before = commands(&backend);
+        held.on_loss(|reason| panic!("{reason}"));
+        assert!(matches!(held.extend(), Err(Error::Forked { .. })));
+        assert!(matches!(held.verify(), Err(Error::Forked { .. })));
+        assert!(matches!(held.fencing_token(), Err(Error::Forked { .. })));
+        assert_eq!(held.keep(), Release::Inherited);
+        assert_eq!(commands(&backend), before, "nothing was sent");
+    }
+
+    #[test]
+    fn what_is_done_at_a_loss_may_drop_the_guard() {
+        // It is acquired, and each look finds another's value.
+        let backend = ScriptedBackend::replying(|command| match command {
+            Command::SetNx(_) => Reply::Integer(1),
+            _ => Reply::Bulk(Some(b"1895000000.5".to_vec())),
+        });
+        let options =
+            LockOptions::expiring_after(Duration::from_secs(60)).verify_every(Duration::from_millis(5));
+        let locker = Locker::over(backend);
+        let held = Lock::new(&locker, "k", options).unwrap().lock().unwrap();
+        let (signal, shared) = (held.lost(), Arc::new(Mutex::new(None)));
+        let (of_loss, (sender, dropped)) = (Arc::clone(&shared), std::sync::mpsc::channel());
+        held.on_loss(move |_| {
+            while of_loss.lock().unwrap().take().map(|held: LockGuard| drop(held)).is_none() {}
+            sender.send(()).unwrap();
+        });
+        *shared.lock().unwrap() = Some(held);
+        dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(signal.is_lost());
     }
 
     #[test]

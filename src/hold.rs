@@ -1,7 +1,7 @@
 //! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
 
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
@@ -55,6 +55,16 @@ struct Status {
     end: Option<End>,
     phase: Phase,
     on_loss: Vec<OnLoss>,
+    /// How many threads wait for a change: waking none takes a system call as well.
+    waiting: usize,
+}
+
+impl Status {
+    fn wake(&self, waiting: &Condvar) {
+        if self.waiting > 0 {
+            waiting.notify_all();
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -78,7 +88,7 @@ impl Hold {
         token: Option<u64>,
         observer: Observer,
     ) -> Self {
-        let status = Status { end: lease.end, phase: Phase::Held, on_loss: Vec::new() };
+        let status = Status { end: lease.end, phase: Phase::Held, on_loss: Vec::new(), waiting: 0 };
         Self {
             key,
             options,
@@ -134,11 +144,13 @@ impl Hold {
 
     /// Sets until when the lock can be relied on.
     pub(crate) fn rely_until(&self, end: Option<End>) {
-        self.status().end = end;
-        self.changed.notify_all();
+        let mut status = self.status();
+        status.end = end;
+        status.wake(&self.changed);
     }
 
-    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then.
+    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. What is to
+    /// happen then is done by [`act_on_loss`](Self::act_on_loss).
     pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
         let status = self.status();
         match &status.phase {
@@ -162,7 +174,7 @@ impl Hold {
         }
     }
 
-    /// Notes that the lock is lost, reports it, and does what is to happen then. Only the first loss counts.
+    /// Notes that the lock is lost, and reports it. Only the first loss counts.
     pub(crate) fn lose(&self, reason: &LossReason) {
         if self.end_lost(reason) {
             self.observer.notify(&Event::Lost { key: &self.key, reason });
@@ -176,25 +188,35 @@ impl Hold {
             return false;
         }
         status.phase = Phase::Lost(reason.clone());
+        status.wake(&self.changed);
+        true
+    }
+
+    /// Does what is to happen when the lock is lost, if it is. Called without a lock of any hold: the program may do anything then, such as
+    /// dropping a guard.
+    pub(crate) fn act_on_loss(&self) {
+        let mut status = self.status();
+        let Phase::Lost(reason) = status.phase.clone() else { return };
         let on_loss = std::mem::take(&mut status.on_loss);
         drop(status);
-        self.changed.notify_all();
         for act in on_loss {
-            perform(act, reason);
+            // A panic in the program's code keeps neither the lock from being released nor the keeper from its work (I10).
+            let reason = reason.clone();
+            let _ = catch_unwind(AssertUnwindSafe(|| act(reason)));
         }
-        true
     }
 
     /// Notes that the holder has the lock no longer because it does not want it.
     pub(crate) fn finish(&self) {
         let mut status = self.status();
-        if status.phase == Phase::Held {
-            status.phase = Phase::Over;
+        if status.phase != Phase::Held {
+            return;
         }
+        status.phase = Phase::Over;
         // Dropped without the mutex: they are the program's.
+        status.wake(&self.changed);
         let on_loss = std::mem::take(&mut status.on_loss);
         drop(status);
-        self.changed.notify_all();
         drop(on_loss);
     }
 
@@ -203,17 +225,11 @@ impl Hold {
         self.status().phase == Phase::Held
     }
 
-    /// Does this when the lock is lost; at once if it is. If it was released, never.
+    /// Has this done when the lock is lost; if it was released, never.
     pub(crate) fn on_loss(&self, act: OnLoss) {
         let mut status = self.status();
-        match &status.phase {
-            Phase::Held => status.on_loss.push(act),
-            Phase::Lost(reason) => {
-                let reason = reason.clone();
-                drop(status);
-                perform(act, &reason);
-            }
-            Phase::Over => {}
+        if status.phase != Phase::Over {
+            status.on_loss.push(act);
         }
     }
 
@@ -224,24 +240,26 @@ impl Hold {
             if self.lost(now).is_some() || now.uptime >= until {
                 return;
             }
-            let status = self.status();
+            let mut status = self.status();
             if status.phase != Phase::Held {
                 return;
             }
             // A little more: a wait that ends a microsecond early would be repeated.
             let left = status.end.map(|end| end.remaining(now) + Duration::from_micros(50));
             let time = until.since(now.uptime).min(left.unwrap_or(Duration::MAX)).min(CLOCK_CHECKED_EVERY);
-            drop(self.changed.wait_timeout(status, time).unwrap_or_else(PoisonError::into_inner));
+            status.waiting += 1;
+            let (mut status, _) =
+                self.changed.wait_timeout(status, time).unwrap_or_else(PoisonError::into_inner);
+            status.waiting -= 1;
+            drop(status);
             now = clock::now();
         }
     }
 }
 
-/// A panic in the program's code keeps neither the lock from being released nor the keeper from its work (I10).
-fn perform(act: OnLoss, reason: &LossReason) {
-    let reason = reason.clone();
-    let _ = catch_unwind(AssertUnwindSafe(|| act(reason)));
-}
+// A panic in the user's code leaves nothing here half done: it is called while nothing is locked.
+impl UnwindSafe for Hold {}
+impl RefUnwindSafe for Hold {}
 
 impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -35,7 +35,12 @@ struct State<T> {
     /// When each is due.
     at: HashMap<u64, Uptime>,
     last_id: u64,
+    /// When something was last added.
+    added: Uptime,
+    /// Whether there is a thread.
     running: bool,
+    /// Until when it sleeps at most, if it does: what is due later need not wake it.
+    sleeps_until: Option<Uptime>,
     closed: bool,
 }
 
@@ -47,8 +52,15 @@ struct Item<T> {
 
 impl<T: Send + 'static> Keeper<T> {
     pub(crate) fn new(work: Work<T>) -> Self {
-        let state =
-            State { due: BTreeMap::new(), at: HashMap::new(), last_id: 0, running: false, closed: false };
+        let state = State {
+            due: BTreeMap::new(),
+            at: HashMap::new(),
+            last_id: 0,
+            added: Uptime::default(),
+            running: false,
+            sleeps_until: None,
+            closed: false,
+        };
         Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), work }
     }
 
@@ -69,15 +81,15 @@ impl<T: Send + 'static> Keeper<T> {
         let replaced = state.remove(id);
         state.at.insert(id, due);
         state.due.insert((due, id), Item { work, slack });
-        let is_first = state.due.first_key_value().is_some_and(|((_, first), _)| *first == id);
-        let starts = !state.running;
-        let started = if starts { self.start() } else { Ok(()) };
+        state.added = clock::uptime();
+        let wakes = state.sleeps_until.is_some_and(|until| due < until);
+        let started = if state.running { Ok(()) } else { self.start() };
         let failed = started.is_err().then(|| state.remove(id));
         state.running = state.running || started.is_ok();
         drop(state);
         // What the program may have put in is dropped without the mutex.
         drop((replaced, failed));
-        if is_first && !starts {
+        if wakes {
             self.shared.changed.notify_one();
         }
         started
@@ -109,28 +121,24 @@ impl<T> Shared<T> {
     /// Waits until something is due, and returns it, together with what may be done with it; `None` if the thread is to end.
     fn next(&self) -> Option<Vec<(u64, T)>> {
         let mut state = self.lock();
-        let mut idle_since = None;
         loop {
+            state.sleeps_until = None;
             if state.closed {
                 state.running = false;
                 return None;
             }
             let now = clock::uptime();
-            let time = match state.due.first_key_value() {
+            let until = match state.due.first_key_value() {
                 Some(((due, _), _)) if *due <= now => return Some(state.take_due(now)),
-                Some(((due, _), _)) => {
-                    idle_since = None;
-                    due.since(now)
+                Some(((due, _), _)) => *due,
+                None if now.since(state.added) >= LINGER => {
+                    state.running = false;
+                    return None;
                 }
-                None => {
-                    let idle = now.since(*idle_since.get_or_insert(now));
-                    if idle >= LINGER {
-                        state.running = false;
-                        return None;
-                    }
-                    LINGER.saturating_sub(idle)
-                }
+                None => state.added.after(LINGER),
             };
+            state.sleeps_until = Some(until);
+            let time = until.since(now);
             state = self.changed.wait_timeout(state, time).unwrap_or_else(PoisonError::into_inner).0;
         }
     }

@@ -234,8 +234,8 @@ impl Lock {
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
-        let (acquired, hold, mark) = engine.acquire(&self.key, options, self.cancel_token.as_ref(), kind)?;
-        Ok(LockGuard::new(Arc::clone(engine), acquired, hold, mark))
+        let acquired = engine.acquire(&self.key, options, self.cancel_token.as_ref(), kind)?;
+        Ok(LockGuard::new(Arc::clone(engine), acquired))
     }
 
     /// Joins the `with` that this thread is in on this key, if both may be nested.

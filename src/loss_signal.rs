@@ -50,7 +50,11 @@ impl LossSignal {
     /// Returns why the lock is lost; `None` if it is not, or was released before.
     #[must_use]
     pub fn reason(&self) -> Option<LossReason> {
-        self.0.lost(clock::now())
+        let reason = self.0.lost(clock::now());
+        if reason.is_some() {
+            self.0.act_on_loss();
+        }
+        reason
     }
 
     /// Returns whether the lock is still held: neither lost nor released.

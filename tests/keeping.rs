@@ -221,12 +221,12 @@ fn a_release_waits_for_an_extension_on_its_way() -> Outcome {
         let options = LockOptions::expiring_after(Duration::from_secs(6)).timeout(LONG).protocol(protocol);
         let locker = scenario.open(patient(&scenario.proxy.url())?);
         let held = Lock::new(&locker, &key.key, options.auto_extend(LONG))?.lock()?;
-        let hold = scenario.proxy.hold(command, 1);
-        hold.reached();
+        let extension = scenario.proxy.hold(command, 1);
+        extension.reached();
         let releasing = thread::spawn(move || held.release());
         thread::sleep(millis(50));
         assert!(!releasing.is_finished(), "the deletion must not come before the new value");
-        hold.go_on();
+        extension.go_on();
         let released = releasing.join().unwrap()?;
         assert!(matches!(released, Release::Released { .. } | Release::Expired), "{released:?}");
         assert!(released == Release::Expired || key.value().is_none());

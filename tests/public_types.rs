@@ -1,13 +1,14 @@
 //! What every public type implements. The assertions are made by the compiler.
 
 use std::fmt::Debug;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
-    InspectionFailure, InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder,
-    Manager, NoConnection, Persistence, Polling, Protocol, Refusal, RefusalKind, Release, Role, ServerReport,
-    TransportError, Version, Warning,
+    Extended, InspectionFailure, InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker,
+    LockerBuilder, LossReason, LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal,
+    RefusalKind, Release, Role, ServerReport, TransportError, Verification, Version, Warning,
 };
 
 use crate::support::{Outcome, tests};
@@ -15,11 +16,17 @@ use crate::support::{Outcome, tests};
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "public_types",
-        tests![every_type_implements_debug_send_and_sync, errors_can_be_boxed_and_sent],
+        tests![
+            every_type_implements_debug_send_and_sync,
+            what_locks_survives_a_panic,
+            errors_can_be_boxed_and_sent
+        ],
     )
 }
 
 fn is_debug_send_sync<T: Debug + Send + Sync>() {}
+
+fn is_unwind_safe<T: UnwindSafe + RefUnwindSafe>() {}
 
 fn is_an_error<T: std::error::Error + Send + Sync + 'static>() {}
 
@@ -33,8 +40,14 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Polling, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Release, Error, Contention,
         ConnectError, NoConnection, TransportError, Refusal, RefusalKind, InspectionFailure, ServerReport,
-        Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
+        Extended, LossReason, LossSignal, Verification, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
     ];
+    Ok(())
+}
+
+/// A panic in a body of `with` may be caught, with what the body uses.
+fn what_locks_survives_a_panic() -> Outcome {
+    each![is_unwind_safe: Locker, Lock, LockGuard, LossSignal, CancelToken];
     Ok(())
 }
 

@@ -32,6 +32,12 @@ impl Engine {
     /// Extends the lease to one of `expiration` that begins now. Returns whether the server has proven that no other client had the lock
     /// meanwhile.
     pub(crate) fn extend(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<bool, Error> {
+        let extended = self.extend_owned(hold, expiration);
+        hold.act_on_loss();
+        extended
+    }
+
+    fn extend_owned(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<bool, Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         let now = clock::now();
@@ -112,7 +118,10 @@ impl Engine {
         let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
         let (mut verifying, step) = Verifying::start(hold.protocol, &own.lease);
         let outcome = call.run(&mut verifying, step, now);
-        Self::end_verification(hold, &mut own, outcome, call)
+        let verification = Self::end_verification(hold, &mut own, outcome, call);
+        drop(own);
+        hold.act_on_loss();
+        verification
     }
 
     /// Notes what came of a look.
@@ -140,6 +149,12 @@ impl Engine {
 
     /// Takes a fencing token, or returns the one that this hold has.
     pub(crate) fn fencing_token(&self, hold: &Hold) -> Result<u64, Error> {
+        let token = self.fencing_token_owned(hold);
+        hold.act_on_loss();
+        token
+    }
+
+    fn fencing_token_owned(&self, hold: &Hold) -> Result<u64, Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         if let Some(token) = own.token {
@@ -162,6 +177,7 @@ impl Engine {
     /// Does this when the lock is lost: also if only the clocks notice it.
     pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
         hold.on_loss(act);
+        hold.act_on_loss();
         if self.identity.is_this_process() && hold.end().is_some() {
             self.keep_from_now_on(hold);
         }
@@ -233,6 +249,7 @@ impl Engine {
             }
             _ => hold.finish(),
         }
+        hold.act_on_loss();
         ended.map(|(outcome, _)| outcome)
     }
 

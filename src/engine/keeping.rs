@@ -136,6 +136,10 @@ impl Engine {
             names.extend(self.finish(job));
         }
         self.write_names(&names);
+        // Now that nothing is locked.
+        for (_, kept) in due {
+            kept.hold.act_on_loss();
+        }
     }
 
     fn begin<'a>(self: &'a Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<Job<'a>> {

@@ -72,7 +72,7 @@ fn assert_no_overlap(conditions: Conditions, runs: u32, grants: u64) {
 
 #[test]
 fn there_is_no_overlap_within_the_guard() {
-    assert_no_overlap(WITHIN_THE_GUARD, 3000, 10_000);
+    assert_no_overlap(WITHIN_THE_GUARD, 3000, 8_000);
 }
 
 #[test]

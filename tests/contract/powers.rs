@@ -4,7 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{CancelToken, Error, LockOptions, LossReason, Protocol, Release, Verification, Version};
+use setnx_lock::{
+    CancelToken, Error, LockGuard, LockOptions, LossReason, Protocol, Release, Verification, Version,
+};
 
 use crate::support::scenario::FOREIGN;
 use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
@@ -185,7 +187,7 @@ fn tokens_grow_from_holder_to_holder(target: &Target) -> Outcome {
 fn a_token_that_comes_with_the_lock_costs_no_trip_of_its_own(target: &Target) -> Outcome {
     let key = target.key("fenced-at-once");
     let lock = target.lock(&key, expiring().fenced());
-    let first = lock.with(|held| held.fencing_token())??;
+    let first = lock.with(LockGuard::fencing_token)??;
     key.set(PAST);
     let held = lock.lock()?;
     let token = held.fencing_token()?;
@@ -210,11 +212,11 @@ fn a_counter_that_was_deleted_or_is_none_is_reported(target: &Target) -> Outcome
     let lock = target.lock(&key, expiring());
     let with_counter = |value: &str| -> Result<_, redis::RedisError> {
         let () = redis::cmd("SET").arg(&counter).arg(value).query(&mut target.connection())?;
-        Ok(lock.with(|held| held.fencing_token()))
+        Ok(lock.with(LockGuard::fencing_token))
     };
     assert_eq!(with_counter("41")???, 42);
     let () = redis::cmd("DEL").arg(&counter).query(&mut target.connection())?;
-    assert_eq!(lock.with(|held| held.fencing_token())??, 1, "it starts again");
+    assert_eq!(lock.with(LockGuard::fencing_token)??, 1, "it starts again");
     let error = with_counter("-7")??.expect_err("no token is negative");
     assert_says(&error, &key, &["its fencing counter is at -6", "greatest token"]);
     let error = with_counter("oops")??.expect_err("it is no number");
@@ -352,7 +354,7 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         let depth = lock.with(|inner| {
             assert_eq!(inner.fencing_token().unwrap(), token);
             inner.extend().unwrap();
-            lock.with(setnx_lock::LockGuard::depth).unwrap() + inner.depth()
+            lock.with(LockGuard::depth).unwrap() + inner.depth()
         })?;
         assert_eq!(depth, 5, "3 and 2");
         assert_ne!(key.value(), value, "the inner call has extended the lease");
@@ -366,11 +368,11 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         })?;
         // A panic in an inner body unwinds through it alone.
         let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            lock.with(|_| std::panic::resume_unwind(Box::new("on purpose"))).map(|()| ())
+            lock.with(|_| std::panic::resume_unwind(Box::new("on purpose")))
         }));
         assert!(panicked.is_err());
         assert!(key.value().is_some());
-        assert_eq!(lock.with(setnx_lock::LockGuard::depth)?, 2);
+        assert_eq!(lock.with(LockGuard::depth)?, 2);
         // A loss is that of all.
         key.set(FOREIGN);
         held.verify()?;

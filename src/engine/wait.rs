@@ -1,0 +1,478 @@
+//! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
+
+use std::cell::Cell;
+use std::thread;
+use std::time::Duration;
+
+use super::call::Call;
+use super::release::HeldLock;
+use super::{Answer, Engine};
+use crate::backend::StopCheck;
+use crate::clock::{self, Now, Uptime};
+use crate::error::{Contention, Error};
+use crate::event::Event;
+use crate::key::Key;
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
+use crate::protocol::fence;
+use crate::protocol::lease::Lease;
+use crate::protocol::waiting_list::Waiting;
+use crate::protocol::{Command, GiveUp, Reply, Request};
+use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
+use crate::thread_holds::{self, HoldKind};
+use crate::value::LockState;
+
+/// How much longer than its reply may take the thread that sends a command for another is waited for.
+const ANSWER_GRACE: Duration = Duration::from_millis(50);
+
+/// A lock that was granted, and what it took.
+#[derive(Debug)]
+pub(super) struct Granted {
+    pub(super) lease: Lease,
+    /// The protocol to release it by.
+    pub(super) protocol: Protocol,
+    pub(super) holder: HolderTicket<Answer>,
+    pub(super) at: Now,
+    pub(super) attempts: u32,
+    pub(super) waited: Duration,
+    /// The fencing token that came with the lock.
+    pub(super) token: Option<u64>,
+}
+
+/// One wait for one lock.
+pub(super) struct Wait<'a> {
+    engine: &'a Engine,
+    key: &'a Key,
+    options: &'a LockOptions,
+    cancel_token: Option<&'a CancelToken>,
+    began: Now,
+    deadline: Option<Uptime>,
+    /// How often the server was asked for the lock so far.
+    attempts: Cell<u32>,
+    /// Whether this thread has learned of a release, and the server has not answered since.
+    owes: Cell<bool>,
+}
+
+/// An attempt that begins, and its first action.
+struct Beginning<'a> {
+    call: Call<'a>,
+    attempt: Acquiring,
+    action: Action,
+    /// Whether the last reply was to a command that another thread has sent.
+    answered: bool,
+    /// When the key was last looked at.
+    looked: Uptime,
+}
+
+impl Engine {
+    fn report(&self, key: &Key, notes: &mut Vec<Note>) {
+        for note in notes.drain(..) {
+            self.observer.notify(&match &note {
+                Note::TakenOver(from) => Event::TakenOver { key, from },
+                Note::ValueOverwritten(winner) => Event::ValueOverwritten { key, winner },
+                Note::LateGrant => Event::LateGrant { key },
+                Note::NeverExpires(state) => Event::NeverExpires { key, state },
+            });
+        }
+    }
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(
+        engine: &'a Engine,
+        key: &'a Key,
+        options: &'a LockOptions,
+        cancel_token: Option<&'a CancelToken>,
+        began: Now,
+    ) -> Self {
+        let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
+        let (attempts, owes) = (Cell::new(0), Cell::new(false));
+        Self { engine, key, options, cancel_token, began, deadline, attempts, owes }
+    }
+
+    /// Returns how often the server was asked for the lock so far.
+    pub(super) fn attempts(&self) -> u32 {
+        self.attempts.get()
+    }
+
+    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
+    pub(super) fn acquire(&self) -> Result<Granted, Error> {
+        if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
+            return Err(Error::Nested { key: self.key.clone() });
+        }
+        self.engine.refuse_after_fork(self.key)?;
+        let _registered = self.cancel_token.map(CancelToken::register);
+        self.check()?;
+        self.once()
+    }
+
+    /// Is queued until it is the head, then tries. A call that tries once is not queued.
+    fn once(&self) -> Result<Granted, Error> {
+        let stop = || self.is_over();
+        if self.options.timeout == Some(Duration::ZERO) {
+            let (attempt, action) = Acquiring::start(self.params(), self.began);
+            let (call, looked) = (self.call(&stop), self.began.uptime);
+            let beginning = Beginning { call, attempt, action, answered: false, looked };
+            return self.attempt(beginning, self.began, &mut None);
+        }
+        let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
+        let acquired = self.queued(&mut ticket, &stop);
+        if let Some(ticket) = ticket {
+            let hint = ticket.leave();
+            if self.options.notifies {
+                self.engine.notifications.left(self.key, hint == Some(Hint::Freed) || self.owes.get());
+            }
+        }
+        acquired
+    }
+
+    fn queued(&self, ticket: &mut Option<Ticket<Answer>>, stop: &dyn Fn() -> bool) -> Result<Granted, Error> {
+        let Some(waiting) = ticket else { unreachable!("it has just been queued") };
+        let turn = waiting.turn(self.parking(self.deadline));
+        let now = clock::now();
+        match &turn {
+            // As after a command of its own.
+            Turn::Answered(_) => {}
+            Turn::Over { .. } => self.check()?,
+            Turn::Head(_, hint) if self.is_cancelled() => {
+                self.pass_on(hint.unwrap_or(Hint::Changed));
+                self.check()?;
+            }
+            Turn::Head(..) => {}
+        }
+        let mut call = self.call(stop);
+        let mut looked = now.uptime;
+        let params = self.params();
+        let answered = matches!(turn, Turn::Answered(_));
+        let (attempt, action) = match turn {
+            Turn::Head(_, Some(Hint::Yielded(until))) => {
+                Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
+            }
+            Turn::Head(None, Some(Hint::Freed)) => {
+                self.owes.set(true);
+                Acquiring::start(params, now)
+            }
+            Turn::Head(None, _) => match self.head_start() {
+                None => Acquiring::start(params, now),
+                Some(_) if self.enter_only() => Acquiring::pausing(params, now),
+                Some(until) => Acquiring::begin_yielding(params, Yielding::to_one(until), now),
+            },
+            Turn::Head(Some(observation), _) => {
+                looked = observation.at;
+                Acquiring::behind(params, observation, now)
+            }
+            Turn::Answered(answer) => {
+                let (lease, reply) = call.answered(answer);
+                Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
+            }
+            // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
+            Turn::Over { seen: None, .. } => Acquiring::start(params, now),
+            Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
+                return Err(self.timed_out(self.contention(seen, ahead, now)));
+            }
+        };
+        self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+    }
+
+    /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
+    /// unreachable.
+    fn call<'b>(&'b self, stop: &'b dyn Fn() -> bool) -> Call<'b> {
+        let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
+        let call = call.fenced(self.options.fenced);
+        call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
+    }
+
+    /// Talks to the server, as the head of the queue.
+    fn attempt(
+        &self,
+        beginning: Beginning<'_>,
+        mut now: Now,
+        ticket: &mut Option<Ticket<Answer>>,
+    ) -> Result<Granted, Error> {
+        let Beginning { mut call, mut attempt, mut action, mut answered, mut looked } = beginning;
+        loop {
+            self.attempts.set(attempt.attempts);
+            match action {
+                Action::Send(_) => {}
+                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
+                Action::Held(_) => call.abandon_watch(),
+                Action::Sleep(_) | Action::GiveUp(_) => call.unwatch(),
+            }
+            // An observer may want a connection for itself.
+            self.engine.report(self.key, &mut attempt.notes);
+            action = match action {
+                Action::Send(request) => {
+                    let reply = if self.options.notifies && request.command == Command::Get {
+                        self.look(&mut call, ticket.as_ref(), now)
+                    } else {
+                        call.send(&request, now)
+                    };
+                    let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+                    self.owes.set(self.owes.get() && !replied);
+                    if replied && attempt.protocol() == Protocol::Auto {
+                        attempt.decide_protocol(self.engine.backend.server_version());
+                    }
+                    now = clock::now();
+                    looked = now.uptime;
+                    answered = false;
+                    attempt.reply(reply, now)
+                }
+                Action::Sleep(_)
+                    if !attempt.yields(now.uptime) && self.finds_free(&mut call, ticket.as_ref(), now) =>
+                {
+                    now = clock::now();
+                    attempt.freed(now)
+                }
+                Action::Sleep(time) => {
+                    let Some(ticket) = ticket else {
+                        unreachable!("at its deadline an attempt gives up rather than sleep")
+                    };
+                    let observation = Observation { seen: attempt.seen.clone(), at: looked };
+                    let claimable = !attempt.is_in_doubt();
+                    let parking = self.parking(Some(now.uptime.after(time)));
+                    let woken = ticket.sleep(observation, claimable, parking);
+                    now = clock::now();
+                    if self.is_over() && !matches!(woken, Woken::Answered(_)) {
+                        if let Woken::Hint(hint) = woken {
+                            self.pass_on(hint);
+                        }
+                        if attempt.is_in_doubt() {
+                            return Err(self.given_up(call, GiveUp::Unknown));
+                        }
+                        self.check()?;
+                    }
+                    match woken {
+                        Woken::Hint(Hint::Freed) => {
+                            self.owes.set(true);
+                            attempt.freed(now)
+                        }
+                        Woken::Hint(Hint::Yielded(until)) => {
+                            attempt.yielding(Yielding::to_pollers(until), now)
+                        }
+                        Woken::Answered(answer) => {
+                            looked = now.uptime;
+                            answered = true;
+                            let (lease, reply) = call.answered(answer);
+                            attempt.answered(lease, reply, self.engine.backend.server_version(), now)
+                        }
+                        Woken::Hint(Hint::Changed) | Woken::Over => attempt.woken(now),
+                    }
+                }
+                Action::Held(lease) => {
+                    if self.options.notifies {
+                        self.engine.notifications.acquired(self.key);
+                    }
+                    let observation = Observation::of(&lease, now);
+                    let holder = match ticket.take() {
+                        Some(ticket) => ticket.enter(observation),
+                        None => self.engine.queue.hold(self.key, observation),
+                    };
+                    let (protocol, attempts) = (attempt.protocol(), self.attempts.get());
+                    if let Err(ended) = self.check_answer(answered) {
+                        self.release_at_once(&lease, protocol, holder, now);
+                        return Err(ended);
+                    }
+                    let waited = now.uptime.since(self.began.uptime);
+                    let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
+                    return Ok(Granted { lease, protocol, holder, at: now, attempts, waited, token });
+                }
+                Action::GiveUp(GiveUp::Timeout) => {
+                    let exhausted = attempt.has_used_its_attempts();
+                    return Err(self.contended(attempt.seen.take(), exhausted, now));
+                }
+                Action::GiveUp(reason) => {
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                    if reason != GiveUp::Unknown {
+                        self.check()?;
+                    }
+                    return Err(self.given_up(call, reason));
+                }
+            };
+        }
+    }
+
+    /// Fails where the wait was ended before another thread got the lock for this one: a command of its own would not have been sent.
+    fn check_answer(&self, answered: bool) -> Result<(), Error> {
+        if answered { self.check() } else { Ok(()) }
+    }
+
+    /// Releases a lock that this thread has got and does not want any more.
+    fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
+        let (key, options) = (self.key, self.options);
+        let lock = HeldLock { key, options, protocol, lease, holder };
+        if let Err(error) = self.engine.release(lock, now) {
+            self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
+        }
+    }
+
+    fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
+        // A thread that gives up at its own deadline has found out nothing for those behind it.
+        let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
+        let unreachable = match reason {
+            // That all connections are in use says nothing about the server.
+            GiveUp::Unsent => !call.found_pool_exhausted(),
+            reason => reason == GiveUp::Io,
+        };
+        if before_deadline && unreachable {
+            self.engine.note_unreachable();
+        }
+        let advice = match self.options.expiration {
+            Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
+            None => {
+                "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
+            }
+        };
+        call.error(reason, advice)
+    }
+
+    /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    fn pass_on(&self, hint: Hint) {
+        self.engine.queue.notify(self.key, hint);
+    }
+
+    /// Until when this thread leaves the lock to a process that was just notified.
+    fn head_start(&self) -> Option<Uptime> {
+        if self.options.notifies { self.engine.notifications.head_start(self.key) } else { None }
+    }
+
+    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
+    /// release would wake this one.
+    fn entering(&self, ticket: Option<&Ticket<Answer>>) -> Option<Waiting> {
+        if !self.options.notifies || ticket.is_none() {
+            return None;
+        }
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+    }
+
+    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep. Returns
+    /// whether it is absent.
+    fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),
+            None => false,
+        }
+    }
+
+    /// Looks at the key, as a process that waits for notifications.
+    fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now),
+            None => self.noted(call.send(&Request::at_any_time(Command::Get), now)),
+        }
+    }
+
+    /// Enters this process in the waiting list, and looks at the key.
+    fn look_behind(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
+        let Engine { notifications, observer, .. } = self.engine;
+        loop {
+            let (reply, entered) = call.look(waiting.clone(), now);
+            if !notifications.entered(self.key, &waiting, entered, observer) {
+                return self.noted(reply);
+            }
+            match notifications.enter(self.key) {
+                Some(again) => (waiting, now) = (again, clock::now()),
+                None => return self.noted(reply),
+            }
+        }
+    }
+
+    /// Notes what a look has found.
+    fn noted(&self, reply: Reply) -> Reply {
+        if let Reply::Bulk(found) = &reply {
+            self.engine.notifications.saw(self.key, found.is_some());
+        }
+        reply
+    }
+
+    /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.
+    fn enter_only(&self) -> bool {
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        !queue.is_held(self.key) && notifications.enter_only(self.key, observer)
+    }
+
+    fn params(&self) -> Params {
+        Params {
+            options: *self.options,
+            deadline: self.deadline,
+            unreachable_timeout: self.engine.unreachable_timeout(self.began.uptime),
+            nonce: self.engine.identity.next_nonce(),
+        }
+    }
+
+    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on. An answer to a
+    /// command that was sent for it is waited for as long as one to a command of its own.
+    fn parking(&self, until: Option<Uptime>) -> impl FnMut(Sleep) -> bool {
+        let mut answered_by = None;
+        move |sleep| {
+            let until = match sleep {
+                Sleep::Waiting if self.is_cancelled() => return false,
+                Sleep::Waiting => until,
+                Sleep::Claimed => Some(*answered_by.get_or_insert_with(|| {
+                    clock::uptime().after(self.engine.backend.command_timeout()).after(ANSWER_GRACE)
+                })),
+            };
+            let left = until.map(|until| until.since(clock::uptime()));
+            if left == Some(Duration::ZERO) {
+                return false;
+            }
+            match left {
+                Some(left) => thread::park_timeout(left),
+                None => thread::park(),
+            }
+            true
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_cancelled() || self.engine.queue.is_closed()
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancel_token.is_some_and(CancelToken::is_cancelled)
+    }
+
+    /// Fails where the wait was ended from outside.
+    fn check(&self) -> Result<(), Error> {
+        let key = || self.key.clone();
+        if self.engine.queue.is_closed() {
+            return Err(Error::ShutDown { key: key() });
+        }
+        if self.is_cancelled() {
+            let waited = clock::uptime().since(self.began.uptime);
+            return Err(Error::Cancelled { key: key(), waited });
+        }
+        Ok(())
+    }
+
+    /// The error of an attempt that has found the lock held until the end.
+    fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
+        let details = self.contention(seen, 0, now);
+        let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if exhausted && !is_at_deadline {
+            return Error::AttemptsExhausted { key: self.key.clone(), details: Box::new(details) };
+        }
+        self.timed_out(details)
+    }
+
+    fn timed_out(&self, details: Contention) -> Error {
+        let timeout = self.options.timeout.unwrap_or(Duration::MAX);
+        Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
+    }
+
+    fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
+        let Self { engine, key, options, .. } = self;
+        Contention {
+            attempts: self.attempts.get(),
+            waited: now.uptime.since(self.began.uptime),
+            seen,
+            expiring: options.expiration.is_some(),
+            takeover_margin: options.takeover_margin,
+            ahead,
+            holder: options.holder_name.and_then(|_| engine.holder_name(key, now)),
+            taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
+        }
+    }
+}
