@@ -327,8 +327,8 @@ impl Error {
         }
     }
 
-    /// Returns whether the lock may be held although the call failed: the reply to a command that acquires, releases or clears it was
-    /// lost. An expiring lock frees itself then.
+    /// Returns whether the lock may be held although the call failed: the reply to a command that acquires, extends, releases or clears it
+    /// was lost. An expiring lock frees itself then.
     #[must_use]
     pub fn may_hold_lock(&self) -> bool {
         matches!(self, Error::Unknown { .. })

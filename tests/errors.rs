@@ -116,6 +116,25 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     cases.push(Case::new("lost DEL", held.release().unwrap_err()).transient().may_hold());
     proxy.next("GET", Fault::CutAfter);
     cases.push(Case::new("lost GET", lock(expiring()).state().unwrap_err()).transient());
+    key.delete();
+
+    let held = lock(expiring()).lock()?;
+    proxy.next("GETSET", Fault::CutBefore);
+    cases.push(Case::new("lost GETSET", held.extend().unwrap_err()).transient().may_hold());
+    proxy.next("INCR", Fault::Say("-NOPERM this user has no permissions\r\n"));
+    cases.push(Case::new("token not permitted", held.fencing_token().unwrap_err()));
+    key.set("1895000000.5");
+    cases.push(Case::new("lock lost", held.extend().unwrap_err()));
+    let error = lock(expiring().max_attempts(1)).lock().unwrap_err();
+    cases.push(Case::new("attempts used up", error).contention().transient());
+    key.delete();
+    let counter = [key.key.as_bytes(), b":setnx-lock:fence"].concat();
+    let () = target.connection().set(&counter, -5)?;
+    let error = lock(expiring()).lock()?.fencing_token().unwrap_err();
+    cases.push(Case::new("no token", error));
+    let () = target.connection().del(&counter)?;
+    let error = lock(LockOptions::held_until_released()).lock()?.extend().unwrap_err();
+    cases.push(Case::new("no lease", error));
     Ok(cases)
 }
 

@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use libtest_mimic::Trial;
 use setnx_lock::{Event, Lock, LockOptions, Observe, Protocol};
 
-use crate::servers::Fault;
+use crate::servers::{Emulated, Fault};
 use crate::support::scenario::{Scenario, opened};
-use crate::support::{LONG, Outcome, expiring, millis, tests};
+use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -21,6 +21,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             lost_replies_and_failed_releases,
             a_grant_after_the_lease,
             a_release_after_the_lease_is_reported_without_a_takeover,
+            what_a_holder_does_with_its_lock,
+            a_loss_is_reported_once,
+            a_name_that_cannot_be_written,
         ],
     )
 }
@@ -141,5 +144,67 @@ fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
         assert_eq!(events.lines().last().map(String::as_str), Some(released));
         lock.clear()?;
     }
+    Ok(())
+}
+
+fn what_a_holder_does_with_its_lock() -> Outcome {
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring().reentrant())?;
+    let held = lock.lock()?;
+    held.extend()?;
+    scenario.proxy.next("GET", Fault::Say("-LOADING Redis is loading\r\n"));
+    assert!(held.extend().is_err());
+    held.verify()?;
+    held.fencing_token()?;
+    held.keep();
+    assert_eq!(events.lines(), ["Acquired", "Extended", "ExtendFailed", "Released LeftToExpire"]);
+    lock.clear()?;
+    // A call that joins another one asks for nothing.
+    lock.with(|_| lock.with(|_| ()))??;
+    assert_eq!(events.lines(), ["Acquired", "Released Released { certified: false }"]);
+    let lock = lock.with_options(expiring().hold_at_least(LONG / 2))?;
+    drop(lock.lock()?);
+    assert_eq!(events.lines(), ["Acquired", "Released LeftToExpire"]);
+    Ok(())
+}
+
+fn a_loss_is_reported_once() -> Outcome {
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring())?;
+    let held = lock.lock()?;
+    lock.clear()?;
+    held.verify()?;
+    assert!(held.extend().is_err() && held.ensure_held().is_err() && held.lost().is_lost());
+    drop(held);
+    assert_eq!(events.lines(), ["Acquired", "Lost", "Released Lost"]);
+    // One that the release finds out is reported by that alone.
+    let held = lock.lock()?;
+    lock.clear()?;
+    let signal = held.lost();
+    drop(held);
+    assert!(signal.is_lost());
+    assert_eq!(events.lines(), ["Acquired", "Released Lost"]);
+    // A lease that passes is noticed by whichever looks first.
+    let lock = lock.with_options(LockOptions::expiring_after(millis(30)).timeout(LONG))?;
+    let held = lock.lock()?;
+    assert!(held.lost().wait_timeout(LONG) && held.ensure_held().is_err());
+    drop(held);
+    let lines = events.lines();
+    assert_eq!(lines[lines.len() - 2..], ["Lost", "Released Expired, outlived its lease"], "{lines:?}");
+    Ok(())
+}
+
+fn a_name_that_cannot_be_written() -> Outcome {
+    let scenario = Scenario::set()?;
+    let (lock, events) = observed(&scenario, expiring().holder_name("worker"))?;
+    scenario.proxy.next("SETEX", Fault::Say("-NOPERM this user has no permissions\r\n"));
+    drop(lock.lock()?);
+    let released = "Released Released { certified: false }";
+    assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
+    let old = Scenario::of(&Arc::new(RedisServer::start()?), Some(Emulated::V1_2), Load::Any)?;
+    let (lock, events) = observed(&old, expiring().holder_name("worker"))?;
+    drop(lock.lock()?);
+    assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
+    assert!(!old.proxy.names().contains(&"SETEX".to_owned()), "nothing is sent that the server lacks");
     Ok(())
 }
