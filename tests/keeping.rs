@@ -13,7 +13,7 @@ use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Protocol, Release,
 use crate::processes::{TaskOutcome, protocol_named, worker};
 use crate::servers::Fault;
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
+use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
@@ -29,6 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_waits_for_an_extension_on_its_way,
             an_extension_that_fails_is_tried_again,
             locks_of_one_trip_fail_and_succeed_by_themselves,
+            a_fault_in_a_trip_of_many_locks_loses_none,
             the_keeper_is_one_thread_that_ends_with_its_locker,
         ],
     )
@@ -297,6 +298,60 @@ fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
             assert!(released[n].is_ok() && keys[n].value().is_none(), "{:?}", released[n]);
         }
         let () = redis::cmd("DEL").arg(keys[3].key.as_bytes()).query(&mut target.connection())?;
+    }
+    Ok(())
+}
+
+/// Whatever happens to one command of a trip for several locks: each is extended in the end, and no value is sent twice.
+fn a_fault_in_a_trip_of_many_locks_loses_none() -> Outcome {
+    let mut cases = Vec::new();
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        for place in [1, 4, 8, 15] {
+            for fault in [Fault::CutBefore, Fault::CutAfter, Fault::CutWithin] {
+                cases.push((protocol, place, fault));
+            }
+        }
+    }
+    thread::scope(|scope| {
+        let threads: Vec<_> = cases
+            .iter()
+            .map(|(protocol, place, fault)| {
+                let check =
+                    move || disturb_many(*protocol, *place, fault).map_err(|failed| format!("{failed:?}"));
+                (scope.spawn(check), (protocol, place, fault))
+            })
+            .collect();
+        for (thread, case) in threads {
+            thread.join().unwrap().map_err(|failed| format!("{case:?}: {failed}"))?;
+        }
+        Ok(())
+    })
+}
+
+fn disturb_many(protocol: Protocol, place: usize, fault: &Fault) -> Outcome {
+    let scenario = Scenario::set()?;
+    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let options = LockOptions::expiring_after(Duration::from_secs(9)).timeout(LONG).protocol(protocol);
+    let keys: Vec<_> = (0..6).map(|n| scenario.target.key(&format!("disturbed-{n}"))).collect();
+    let held: Vec<_> = keys
+        .iter()
+        .map(|key| Lock::new(&locker, &key.key, options.auto_extend(LONG))?.lock())
+        .collect::<Result<_, _>>()?;
+    scenario.proxy.forget();
+    scenario.proxy.at(place, fault.clone());
+    let ends: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
+    for (held, end) in held.iter().zip(&ends) {
+        while held.expires_at() == *end {
+            held.ensure_held()?;
+            thread::sleep(millis(10));
+        }
+    }
+    assert_nothing_sent_twice(&scenario.proxy);
+    // What was cut in the release is not what is tested here.
+    scenario.proxy.forget();
+    for held in held {
+        let released = held.release();
+        assert!(released.is_ok() || scenario.proxy.faults_left() == 0, "{released:?}");
     }
     Ok(())
 }
