@@ -66,6 +66,9 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// server refused it unread because it has no room for the connection.
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers;
 
+    /// Whether commands on different keys may go together.
+    fn pipelines(&self) -> bool;
+
     /// Sends commands on many keys in one trip, and returns a reply to each. They wait for nothing but a connection.
     fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>>;
 

@@ -77,7 +77,7 @@ pub enum Event<'a> {
         from: &'a LockState,
     },
     /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
-    /// use the same expiration.
+    /// use the same expiration. Or a holder that extended its lease has overwritten that of a client which had taken the lock.
     #[non_exhaustive]
     ValueOverwritten {
         /// The lock's key.
@@ -148,8 +148,8 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A lock that was held is lost, as far as this process has noticed: reported once, when it is noticed. Another holder may work at the
-    /// same time.
+    /// A lock that was held is lost, as far as this process has noticed: reported when it is first noticed, unless that is at the release,
+    /// whose outcome says so. Another holder may work at the same time.
     #[non_exhaustive]
     Lost {
         /// The lock's key.

@@ -130,7 +130,8 @@ impl LockGuard {
     }
 
     /// Extends the lease: it begins anew now, and lasts for the expiration of the options. Can be called from any thread, as often as
-    /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first.
+    /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first. With a
+    /// [`holder_name`](crate::LockOptions::holder_name) one more.
     ///
     /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction
     /// that changes the key only if it still holds that value; that is a proof, so these extend also after the lease has passed, as long as

@@ -2,7 +2,8 @@
 //! takes over an expired one with GETSET or, with another [`Protocol`], by a transaction. Calls block; all threads of a program share
 //! a pool of connections. Keys and values are those of the Ruby gem redis-objects.
 //!
-//! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock. All clients of a key
+//! **Limits.** A lock ends after its expiration: work that takes longer goes on while another holder has the lock, unless its lease is
+//! extended ([`LockGuard::extend`], [`LockOptions::auto_extend`]). All clients of a key
 //! need clocks clearly less than a second apart and, in Classic, the same expiration. A failover to a replica can lose a lock.
 //! [`documentation::limits`] says what is guaranteed, each limit, and what to do.
 //!
@@ -32,6 +33,9 @@
 //! A [`Locker`] connects to one server and owns the pool. A [`Lock`] is one key on that server with its [`LockOptions`]. A [`LockGuard`]
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
+//!
+//! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
+//! [`documentation::cron`] is about jobs that several machines start, [`documentation::comparison`] about other libraries.
 //!
 //! [`Locker::inspect`] reports which protocols a server supports and what may harm locks there. [`documentation::servers`] describes
 //! each version, [`documentation::operations`] how to run locks.

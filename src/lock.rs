@@ -35,9 +35,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for an empty key, an expiration or a poll interval below a millisecond, an expiration of more than
+    /// [`Error::Options`] for options that make no sense, and a key that is empty or longer than a server takes: an expiration or a poll interval below a millisecond, an expiration of more than
     /// ten years, a takeover margin of more than that or without an expiration, no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl),
-    /// polling that makes no sense, or notifications through a locker that was made [`with_pool`](Locker::with_pool).
+    /// polling that makes no sense, what a holder cannot do without an expiration or within it, or notifications through a locker that was made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         let problem = if key.is_empty() {
@@ -155,6 +155,7 @@ impl Lock {
     /// # Errors
     ///
     /// [`Error::Timeout`] if another holder had it, or other threads were queued ahead, all that time, with what was seen.
+    /// [`Error::AttemptsExhausted`] if it was held at each of the [attempts that are allowed](LockOptions::max_attempts).
     /// [`Error::Cancelled`] and [`Error::ShutDown`] if the wait was ended from outside. [`Error::Nested`] inside a
     /// [`with`](Self::with) on the same key by the same thread. [`Error::NoConnection`], [`Error::Refused`] and [`Error::Io`] if
     /// the server is unreachable, refuses, or is not understood: the lock is not held. [`Error::Unsupported`] if the server is

@@ -30,6 +30,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_extension_that_fails_is_tried_again,
             locks_of_one_trip_fail_and_succeed_by_themselves,
             a_fault_in_a_trip_of_many_locks_loses_none,
+            a_server_that_takes_no_transaction_on_several_keys,
+            a_lease_that_a_call_has_made_longer_is_not_cut_short,
             the_keeper_is_one_thread_that_ends_with_its_locker,
         ],
     )
@@ -353,6 +355,45 @@ fn disturb_many(protocol: Protocol, place: usize, fault: &Fault) -> Outcome {
         let released = held.release();
         assert!(released.is_ok() || scenario.proxy.faults_left() == 0, "{released:?}");
     }
+    Ok(())
+}
+
+/// As a server of a cluster, which takes keys of one slot only.
+fn a_server_that_takes_no_transaction_on_several_keys() -> Outcome {
+    let server = RedisServer::start_with("cluster-enabled yes")?;
+    let slots: Vec<String> = (0..16384).map(|slot| slot.to_string()).collect();
+    server.say(
+        &[&["CLUSTER", "ADDSLOTS"][..], &slots.iter().map(String::as_str).collect::<Vec<_>>()].concat(),
+    )?;
+    let end = Instant::now() + LONG;
+    while !server.say(&["SET", "ready", "1"])?.contains("OK") {
+        assert!(Instant::now() < end, "the cluster is not ready");
+        thread::sleep(millis(20));
+    }
+    let options = LockOptions::expiring_after(Duration::from_secs(9)).timeout(LONG).auto_extend(LONG);
+    let locker = opened(&server.url())?;
+    let held: Vec<_> = (0..5)
+        .map(|n| Lock::new(&locker, format!("k{n}"), options.protocol(Protocol::Watched))?.lock())
+        .collect::<Result<_, _>>()?;
+    let ends: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
+    for (held, end) in held.iter().zip(ends) {
+        while held.expires_at() == end {
+            held.ensure_held()?;
+            thread::sleep(millis(10));
+        }
+    }
+    held.into_iter().try_for_each(|held| held.release().map(drop))?;
+    Ok(())
+}
+
+fn a_lease_that_a_call_has_made_longer_is_not_cut_short() -> Outcome {
+    let server = RedisServer::start()?;
+    let options = LockOptions::expiring_after(millis(300)).timeout(LONG).auto_extend(LONG);
+    let held = Lock::new(&opened(&server.url())?, "k", options)?.lock()?;
+    held.extend_by(LONG / 2)?;
+    let end = held.expires_at();
+    thread::sleep(millis(400));
+    assert_eq!(held.expires_at(), end);
     Ok(())
 }
 

@@ -236,6 +236,10 @@ where
         answers.unwrap_or_else(|failure| Err(failure).into())
     }
 
+    fn pipelines(&self) -> bool {
+        M::Connection::PIPELINES
+    }
+
     fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
         self.send_all(requests, *limits)
     }

@@ -41,6 +41,10 @@ impl Backend for ScriptedBackend {
         Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
     }
 
+    fn pipelines(&self) -> bool {
+        true
+    }
+
     fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
         requests.iter().map(|(key, request)| self.call(key, request, None, limits).own).collect()
     }

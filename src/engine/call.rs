@@ -90,6 +90,12 @@ impl<'a> Call<'a> {
         Self { budget, stop, ..self }
     }
 
+    /// Returns the call with less time for its commands, if the command timeout is longer.
+    pub(super) fn answered_within(self, time: Duration) -> Self {
+        let command_timeout = self.budget.command_timeout.min(time);
+        Self { budget: Budget { command_timeout, ..self.budget }, ..self }
+    }
+
     /// Returns the call as one that takes a fencing token along, or does not.
     pub(super) fn fenced(self, fenced: bool) -> Self {
         Self { fenced, ..self }

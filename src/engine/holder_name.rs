@@ -31,10 +31,13 @@ impl Engine {
     /// Writes the name of a holder, if its options name one.
     pub(super) fn write_name(&self, hold: &Hold, value: &[u8], lease: Option<Duration>, now: Now) {
         let Some(request) = Self::naming(&hold.options, value, lease) else { return };
-        let mut call = Call::new(self, &hold.key, Protocol::Classic, Some(now.uptime));
-        if self.backend.server_version().is_some_and(|version| version < NEEDED) {
+        if !self.has_names() {
             return self.not_named(&hold.key, &too_old(&hold.key));
         }
+        // Half of the lease at most: a name is worth less than the lock.
+        let time = hold.end().map_or(Duration::MAX, |end| end.remaining(now) / 2);
+        let call = Call::new(self, &hold.key, Protocol::Classic, Some(now.uptime));
+        let mut call = call.answered_within(time);
         let reason = match call.send(&request, now) {
             Reply::Refused => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
@@ -44,7 +47,12 @@ impl Engine {
         self.not_named(&hold.key, &call.error(reason, ADVICE));
     }
 
-    pub(super) fn not_named(&self, key: &Key, error: &Error) {
+    /// Whether the server has what names are written by, as far as is known.
+    pub(super) fn has_names(&self) -> bool {
+        self.backend.server_version().is_none_or(|version| version >= NEEDED)
+    }
+
+    fn not_named(&self, key: &Key, error: &Error) {
         self.observer.notify(&Event::HolderNameNotWritten { key, error });
     }
 

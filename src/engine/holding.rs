@@ -19,6 +19,7 @@ use crate::protocol::release::Release;
 use crate::protocol::verify::{Verification, Verifying};
 use crate::protocol::{GiveUp, Step};
 use crate::queue::{Ending, Hint, HolderTicket};
+use crate::value::LockState;
 
 /// How a holder ends its hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -93,21 +94,25 @@ impl Engine {
                 };
             }
             Ok(Extension::Lost { reason, overwrote }) => {
-                if let Some(winner) = &overwrote {
-                    self.observer.notify(&Event::ValueOverwritten { key, winner });
-                }
+                self.report_overwritten(hold, overwrote.as_ref());
                 return Err(Self::lose(hold, reason));
             }
             Err(reason) => reason,
         };
         if reason == GiveUp::Unknown {
-            own.lease.may_have_become(extending.new_lease(), now);
+            own.lease.may_have_become(extending.new_lease(), extending.proves(), now);
         }
         own.failed = Some(now.uptime);
         hold.rely_until(own.lease.end);
         let error = call.error(reason, "the lease goes on until it ends; extend it again, or stop in time");
         self.observer.notify(&Event::ExtendFailed { key, error: &error });
         Err(error)
+    }
+
+    fn report_overwritten(&self, hold: &Hold, winner: Option<&LockState>) {
+        if let Some(winner) = winner {
+            self.observer.notify(&Event::ValueOverwritten { key: &hold.key, winner });
+        }
     }
 
     /// Asks the server whether the lock is still held.
@@ -268,10 +273,11 @@ impl Engine {
         let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
         match call.run(&mut extending, step, now) {
             Ok(Extension::Extended { .. }) => Ok((Release::LeftToExpire, None)),
-            Ok(Extension::Lost { reason: LossReason::Expired, .. }) => {
-                Ok((Release::Expired, Some(LossReason::Expired)))
+            Ok(Extension::Lost { reason, overwrote }) => {
+                self.report_overwritten(hold, overwrote.as_ref());
+                let outcome = if reason == LossReason::Expired { Release::Expired } else { Release::Lost };
+                Ok((outcome, Some(reason)))
             }
-            Ok(Extension::Lost { reason, .. }) => Ok((Release::Lost, Some(reason))),
             Err(reason) => {
                 Err(call.error(reason, "it frees itself when its lease has passed, which may be later"))
             }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
+use crate::backend::Failure;
 use crate::clock::{self, Now};
 use crate::event::Event;
 use crate::hold::{Hold, Own};
@@ -126,7 +127,7 @@ impl Engine {
         let mut jobs: Vec<Job<'_>> =
             due.iter().filter_map(|(id, kept)| self.begin(*id, &kept.hold)).collect();
         // Two trips are what it takes if nothing goes wrong.
-        if self.pipelining && jobs.len() > 1 {
+        if self.pipelining && self.backend.pipelines() && jobs.len() > 1 {
             for _ in 0..2 {
                 self.send_together(&mut jobs);
             }
@@ -196,7 +197,7 @@ impl Engine {
             job.power.request().is_some_and(|request| request.command == Command::WatchGet)
         };
         let mut watching: Vec<&mut Job<'_>> = jobs.iter_mut().filter(watches).collect();
-        if watching.len() > 1 {
+        if watching.len() > 1 && !self.refuses_many.load(Ordering::Relaxed) {
             self.send_transaction(&mut watching);
         }
     }
@@ -216,14 +217,15 @@ impl Engine {
         }
     }
 
-    /// Watches all keys, and changes those that are ours by one transaction: it fails for all if any of them is written meanwhile, and then
-    /// each is done by itself.
+    /// Watches all keys, and changes those that are ours by one transaction. It fails for all if any of them is written meanwhile, or if the
+    /// server refuses: it may not take several keys, as in a cluster, or one of these. Then each is done by itself.
     fn send_transaction(&self, jobs: &mut [&mut Job<'_>]) {
         let now = clock::now();
         let keys: Vec<Key> = jobs.iter().map(|job| job.hold.key.clone()).collect();
         let limits = jobs[0].call.limits_together(Protocol::Watched, now);
         let (replies, watched) = match self.backend.watch_all(&keys, &limits) {
             Ok((replies, watched)) => (replies, Some(watched)),
+            Err(Failure::Refused(_)) => return self.refuses_many.store(true, Ordering::Relaxed),
             Err(failure) => (jobs.iter().map(|_| Err(failure.clone())).collect(), None),
         };
         let now = clock::now();
@@ -242,6 +244,13 @@ impl Engine {
         let now = clock::now();
         for job in jobs.iter_mut() {
             if let Some(reply) = executes(job).and_then(|_| replies.next()) {
+                let reply = match reply {
+                    Err(Failure::Refused(_)) if changes.len() > 1 => {
+                        self.refuses_many.store(true, Ordering::Relaxed);
+                        Ok(Reply::Executed(None))
+                    }
+                    reply => reply,
+                };
                 let reply = job.call.reply(reply, "EXEC", false, Protocol::Watched);
                 job.power.reply(&reply, now);
             }
@@ -275,7 +284,7 @@ impl Engine {
     }
 
     fn write_names(&self, names: &[(Key, Request)]) {
-        if names.is_empty() {
+        if names.is_empty() || !self.has_names() {
             return;
         }
         let now = clock::now();

@@ -462,6 +462,11 @@ impl<'a> Wait<'a> {
         Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
     }
 
+    /// Whether an error is to name the holder. A call that tries once has none to show.
+    fn names_holder(&self) -> bool {
+        self.options.holder_name.is_some() && self.options.timeout != Some(Duration::ZERO)
+    }
+
     fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
         let Self { engine, key, options, .. } = self;
         Contention {
@@ -471,7 +476,7 @@ impl<'a> Wait<'a> {
             expiring: options.expiration.is_some(),
             takeover_margin: options.takeover_margin,
             ahead,
-            holder: options.holder_name.and_then(|_| engine.holder_name(key, now)),
+            holder: self.names_holder().then(|| engine.holder_name(key, now)).flatten(),
             taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
         }
     }

@@ -59,7 +59,7 @@ impl LockOptions {
     }
 
     /// Returns the options with a name that tells people who holds the lock, such as `host:pid`: shown by
-    /// [`Lock::holder`](crate::Lock::holder), and in the error of a timeout by a lock that has a name itself. It is written to
+    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that lock has a name itself. It is written to
     /// `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is written
     /// again when that is extended. That it cannot be written is reported as an event, and does no harm. 1 to 256 bytes.
     ///

@@ -115,6 +115,11 @@ impl Extending {
         &self.new
     }
 
+    /// Whether the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
+    pub(crate) fn proves(&self) -> bool {
+        matches!(self.state, State::Replacing(_))
+    }
+
     /// Returns when the new lease began.
     pub(crate) fn began(&self) -> Uptime {
         self.began
@@ -151,7 +156,7 @@ impl Extending {
         match self.judge(found, now) {
             Ownership::Ours => self.extended(true),
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
-            Ownership::Losers | Ownership::Lost(LossReason::Gone) => self.extended(false),
+            Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(false),
             Ownership::Lost(reason) => {
                 Step::Done(Extension::Lost { reason, overwrote: Some(LockState::read(found)) })
             }

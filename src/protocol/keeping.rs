@@ -48,7 +48,7 @@ pub(crate) fn slack(options: &LockOptions) -> Duration {
 ///
 /// | options | | next |
 /// |---|---|---|
-/// | `auto_extend` | the lease ends before the limit | extend, when a third of the lease has passed |
+/// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
 /// | `verify_every` | | verify, that long after the server last said that the lock is held |
@@ -83,7 +83,9 @@ fn extend_at(
     if end >= limit {
         return None;
     }
-    let third = began.after(end.since(began) / EXTENDED_AFTER);
+    // A longer lease, of a call, is not cut short.
+    let left = end.since(began).min(expiration) / EXTENDED_AFTER * (EXTENDED_AFTER - 1);
+    let third = Uptime(end.0.saturating_sub(left));
     let last = Uptime(limit.0.saturating_sub(expiration));
     let at = if last > began { third.min(last) } else { third };
     // At the latest moment, or later, what is left.
@@ -118,6 +120,9 @@ mod tests {
         assert_eq!(next(&options, held(8000, 11_000)), Some((at(11_000), Task::Expire)));
         // Late: what is left.
         assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend(ms(1700)))));
+        // A lease that a call has made longer, or shorter.
+        assert_eq!(next(&options, held(1000, 8000)), Some((at(6000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Task::Extend(ms(3000)))));
         let exact = THREE.auto_extend(ms(3000));
         assert_eq!(next(&exact, held(1000, 4000)), Some((at(4000), Task::Expire)));
     }

@@ -22,8 +22,28 @@ pub(crate) struct Lease {
     pub(crate) value: Vec<u8>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
-    /// The values of extensions whose outcome is unknown, and the ends that they would have given the lease: the key may hold one of them.
-    unresolved: Vec<(Vec<u8>, End)>,
+    /// What extensions may have written whose outcome is unknown.
+    unresolved: Vec<Written>,
+}
+
+/// A value that the key may hold.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Written {
+    value: Vec<u8>,
+    /// The end that it would have given the lease.
+    end: End,
+    /// Whether a transaction wrote it: only over our own value.
+    proves: bool,
+}
+
+/// Whose bytes they are, for the holder of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wrote {
+    /// This holder's, and the last that were written before another client could have the lock.
+    Proven,
+    /// This holder's, by a GETSET whose reply was lost: it may have come after another client's value.
+    Unproven,
+    Not,
 }
 
 /// The end of a time that can be relied on, by both clocks.
@@ -47,15 +67,22 @@ impl Lease {
     }
 
     /// Whether the bytes are this holder's.
-    pub(crate) fn wrote(&self, found: &[u8]) -> bool {
-        self.value == found || self.unresolved.iter().any(|(value, _)| value == found)
+    pub(super) fn wrote(&self, found: &[u8]) -> Wrote {
+        let unresolved = self.unresolved.iter().find(|written| written.value == found);
+        match unresolved {
+            _ if self.value == found => Wrote::Proven,
+            Some(Written { proves: true, .. }) => Wrote::Proven,
+            Some(Written { proves: false, .. }) => Wrote::Unproven,
+            None => Wrote::Not,
+        }
     }
 
-    /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts.
-    pub(crate) fn may_have_become(&mut self, extended: &Lease, now: Now) {
-        self.unresolved.retain(|(_, end)| !end.has_passed(now));
+    /// Notes that the key may hold the value of `extended` by now. Of the two leases the one that ends first counts. In the key the value
+    /// `proves` that no other client has had the lock, if a transaction was to write it.
+    pub(crate) fn may_have_become(&mut self, extended: &Lease, proves: bool, now: Now) {
+        self.unresolved.retain(|written| !written.end.has_passed(now));
         if let Some(end) = extended.end {
-            self.unresolved.push((extended.value.clone(), end));
+            self.unresolved.push(Written { value: extended.value.clone(), end, proves });
             self.end = self.end.map(|own| own.min(end));
         }
     }
@@ -63,7 +90,7 @@ impl Lease {
     /// Returns the lease that has replaced this one. A command that is late may still bring an earlier value back.
     pub(super) fn replaced_by(&self, extended: &Lease, now: Now) -> Lease {
         let mut unresolved = self.unresolved.clone();
-        unresolved.retain(|(value, end)| *value != extended.value && !end.has_passed(now));
+        unresolved.retain(|written| written.value != extended.value && !written.end.has_passed(now));
         Lease { unresolved, ..extended.clone() }
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::lease::Lease;
+use super::lease::{Lease, Wrote};
 use crate::clock::Now;
 use crate::options::Protocol;
 use crate::value::{self, Expiry, LockState};
@@ -37,8 +37,9 @@ impl fmt::Display for LossReason {
 pub(crate) enum Ownership {
     /// Our own bytes, which name this holder and no other (I2): no other client has had the lock until they were read.
     Ours,
-    /// A time that a loser of the classic takeover may have written over ours. By the clocks the lock is ours; nothing proves it.
-    Losers,
+    /// A time that a loser of the classic takeover may have written over ours, or our own bytes by a GETSET whose reply was lost, which may
+    /// have come late. By the clocks the lock is ours; nothing proves it.
+    Unproven,
     Lost(LossReason),
 }
 
@@ -46,7 +47,8 @@ impl Ownership {
     /// Judges what was found in the key of a lock that was acquired by `protocol`.
     pub(crate) fn judge(lease: &Lease, protocol: Protocol, found: Option<&[u8]>, now: Now) -> Self {
         let Some(found) = found else { return Ownership::Lost(LossReason::Gone) };
-        if lease.wrote(found) {
+        let wrote = lease.wrote(found);
+        if wrote == Wrote::Proven {
             return Ownership::Ours;
         }
         let state = LockState::read(Some(found));
@@ -58,8 +60,10 @@ impl Ownership {
                 _ => None,
             },
         };
-        let may_be_a_losers =
-            lease.end.zip(time).is_some_and(|(end, time)| end.may_be_a_losers(time) && !end.has_passed(now));
-        if may_be_a_losers { Ownership::Losers } else { Ownership::Lost(LossReason::Taken(state)) }
+        let may_be_a_losers = lease.end.zip(time).is_some_and(|(end, time)| end.may_be_a_losers(time));
+        if (may_be_a_losers || wrote == Wrote::Unproven) && !lease.has_passed(now) {
+            return Ownership::Unproven;
+        }
+        Ownership::Lost(LossReason::Taken(state))
     }
 }

@@ -17,7 +17,8 @@ pub enum Verification {
         certified: bool,
     },
     /// The key holds a time close to the one that this holder wrote: a client that lost the takeover of the same expired lock has
-    /// overwritten this holder's value, as the classic protocol does. By the clocks the lock is held; the server proves nothing.
+    /// overwritten this holder's value, as the classic protocol does. Or, in Classic, the value of an extension whose reply was lost. By the
+    /// clocks the lock is held; the server proves nothing.
     Overwritten,
     /// The lock is not held any more.
     Lost(LossReason),
@@ -58,7 +59,7 @@ impl Rules for Verifying {
         };
         Step::Done(match Ownership::judge(&self.lease, self.protocol, found, now) {
             Ownership::Ours => Verification::Held { certified: self.lease.end.is_some() },
-            Ownership::Losers => Verification::Overwritten,
+            Ownership::Unproven => Verification::Overwritten,
             Ownership::Lost(_) if self.lease.has_passed(now) => Verification::Lost(LossReason::Expired),
             Ownership::Lost(reason) => Verification::Lost(reason),
         })

@@ -16,8 +16,8 @@ const LOOKS: u32 = 3;
 pub(super) enum Found {
     /// Our own bytes: no other client had the lock meanwhile.
     Ours,
-    /// The value of a loser of the classic takeover over ours.
-    Losers,
+    /// What proves nothing: the value of a loser of the classic takeover over ours, say.
+    Unproven,
 }
 
 /// What comes next, or how it ended.
@@ -118,7 +118,7 @@ impl WatchedChange {
     fn judge(&mut self, found: Option<&[u8]>, now: Now) -> Progress {
         let found = match Ownership::judge(&self.lease, Protocol::Watched, found, now) {
             Ownership::Ours => Found::Ours,
-            Ownership::Losers => Found::Losers,
+            Ownership::Unproven => Found::Unproven,
             Ownership::Lost(reason) => return Progress::NotOurs(reason),
         };
         self.state = State::Changing(found);

@@ -394,7 +394,7 @@ fn a_holder_is_shown_by_its_name(target: &Target) -> Outcome {
     assert_eq!(lock.holder()?, name);
     held.extend()?;
     assert_eq!(lock.holder()?, name, "it is written with each extension");
-    let other = lock.with_options(expiring().holder_name("worker 8").timeout(Duration::ZERO))?;
+    let other = lock.with_options(expiring().holder_name("worker 8").timeout(millis(1)))?;
     let text = other.lock().expect_err("it is held").to_string();
     assert_eq!(text.contains("its holder is \"worker 7\""), has_setex, "{text}");
     drop(held);

@@ -197,7 +197,7 @@ impl Client {
             Err(reason) => {
                 if let (GiveUp::Unknown, Some(lease), Some(extending)) = (reason, &mut self.lease, extending)
                 {
-                    lease.may_have_become(extending.new_lease(), now);
+                    lease.may_have_become(extending.new_lease(), extending.proves(), now);
                 }
                 format!("gives up: {reason:?}")
             }

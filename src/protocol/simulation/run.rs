@@ -92,6 +92,8 @@ struct Client {
     /// Whether its attempts take a token along.
     fenced: bool,
     watching: Watching,
+    /// How many holders there had been when the server carried out its last command.
+    holders_then: u64,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lease of the command that another client has sent for it.
@@ -105,6 +107,8 @@ pub(super) struct Run {
     time: u64,
     server: Server,
     clients: Vec<Client>,
+    /// Requests whose connections have failed, and that arrive all the same: when, and whose.
+    late: Vec<(u64, usize, Command, Watching)>,
     /// What happened; only on request, since writing it takes longer than the rest of the run.
     log: Option<Vec<String>>,
     /// How often a client acquired the lock, how often a holder's lease was extended, and how often that was certified.
@@ -113,6 +117,8 @@ pub(super) struct Run {
     pub(super) certified: u64,
     /// The tokens of holders, by their number.
     pub(super) tokens: BTreeMap<u64, i64>,
+    /// Whether a holder was told that no other client had the lock meanwhile, and one had.
+    falsely_certified: bool,
     nonces: u64,
 }
 
@@ -133,6 +139,7 @@ impl Run {
             power: None,
             fenced: n != 1,
             watching: Watching::default(),
+            holders_then: 0,
             observation: None,
             asked_for: None,
         });
@@ -141,11 +148,13 @@ impl Run {
             time: START,
             server: Server::holding(Some(b"1532000016.5".to_vec())),
             clients: clients.collect(),
+            late: Vec::new(),
             log: None,
             grants: 0,
             extensions: 0,
             certified: 0,
             tokens: BTreeMap::new(),
+            falsely_certified: false,
             nonces: 0,
         }
     }
@@ -164,9 +173,12 @@ impl Run {
         run.log.unwrap_or_default().join("\n")
     }
 
+    fn since_start(&self) -> Duration {
+        Duration::from_micros(self.time - START)
+    }
+
     fn now(&self, n: usize) -> Now {
-        let uptime = Duration::from_micros(self.time - START);
-        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(uptime) }
+        Now { wall: Wall(self.time + self.clients[n].skew), uptime: Uptime(self.since_start()) }
     }
 
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
@@ -182,8 +194,13 @@ impl Run {
             Doing::Waiting(Request { command, .. }) => {
                 self.clients[n].doing = Doing::Sent { command, since: self.time };
             }
-            Doing::Sent { command, .. } if one_in(8, choice) => {
-                drop(command); // The request is lost.
+            Doing::Sent { command, since } if one_in(8, choice) => {
+                let watching = std::mem::take(&mut self.clients[n].watching);
+                // It is lost, or arrives after the client has given it up.
+                if one_in(16, choice) {
+                    let delay = self.conditions.delay * MILLI;
+                    self.late.push((since + delay, n, command, watching));
+                }
                 self.reply(n, Reply::Lost);
             }
             Doing::Sent { command, .. } => {
@@ -202,6 +219,9 @@ impl Run {
         }
         if self.holders().count() > 1 {
             return Some("two clients hold the lock");
+        }
+        if self.falsely_certified {
+            return Some("another client had the lock, and a holder was told that none had");
         }
         let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
         (!in_order).then_some("a later holder has a smaller token")
@@ -263,7 +283,16 @@ impl Run {
                 _ => None,
             };
             let next = (0..3).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
-            let Some((at, n)) = next.filter(|(at, _)| *at <= end) else { break };
+            let next = next.filter(|(at, _)| *at <= end);
+            let by = next.map_or(end, |(at, _)| at);
+            if let Some(first) = (0..self.late.len()).find(|late| self.late[*late].0 <= by) {
+                let (at, n, command, mut watching) = self.late.swap_remove(first);
+                self.time = self.time.max(at);
+                let reply = self.server.carry_out(self.since_start(), &mut watching, &command);
+                self.note(n, format_args!("carried out late: {command:?}, no reply, which was {reply:?}"));
+                continue;
+            }
+            let Some((at, n)) = next else { break };
             self.time = self.time.max(at);
             if let Doing::Sent { command, .. } = std::mem::replace(&mut self.clients[n].doing, Doing::Nothing)
             {
@@ -411,11 +440,13 @@ impl Run {
         match outcome {
             Ok(Extension::Extended { lease, certified }) => {
                 self.extensions += 1;
-                self.certified += u64::from(certified);
+                self.certify(n, &held, certified);
                 held.lease = lease;
             }
             Ok(Extension::Lost { .. }) => return,
-            Err(GiveUp::Unknown) => held.lease.may_have_become(extending.new_lease(), now),
+            Err(GiveUp::Unknown) => {
+                held.lease.may_have_become(extending.new_lease(), extending.proves(), now);
+            }
             Err(_) => {}
         }
         self.goes_on(n, held);
@@ -428,6 +459,9 @@ impl Run {
         }
         self.clients[n].power = None;
         let held = self.clients[n].held.take();
+        if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
+            self.certify(n, held, *certified);
+        }
         if let (
             Some(held),
             Step::Done(Verification::Held { .. } | Verification::Overwritten) | Step::GiveUp(_),
@@ -453,6 +487,12 @@ impl Run {
             Step::Done(Fenced::Lost(_)) => {}
             Step::Send(_) | Step::GiveUp(_) => self.goes_on(n, held),
         }
+    }
+
+    /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
+    fn certify(&mut self, n: usize, held: &Held, certified: bool) {
+        self.certified += u64::from(certified);
+        self.falsely_certified |= certified && self.clients[n].holders_then > held.number;
     }
 
     fn goes_on(&mut self, n: usize, held: Held) {
@@ -482,10 +522,11 @@ impl Run {
     }
 
     fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
-        let now = Duration::from_micros(self.time - START);
+        let now = self.since_start();
         let mut watching = self.clients[n].watching;
         let reply = self.server.carry_out(now, &mut watching, command);
         self.clients[n].watching = watching;
+        self.clients[n].holders_then = self.grants;
         self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
         reply
     }
