@@ -1,5 +1,7 @@
 //! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
 
+mod many;
+
 use std::io;
 
 use redis::Value;
@@ -9,6 +11,8 @@ use crate::key::Key;
 use crate::protocol::holder_name::HolderName;
 use crate::protocol::waiting_list::{LIST_TTL, Waiting};
 use crate::protocol::{Change, Command, Entry, Reply};
+
+pub(super) use many::{packed_changes, packed_watches, read_changes, read_watches};
 
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -58,74 +62,6 @@ fn fenced(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
     count(key).write_packed_command(&mut packed);
     packed.extend(exec);
     (packed, replies + 1)
-}
-
-/// Packs WATCH and GET for each key, and MULTI.
-pub(super) fn packed_watches(keys: &[Key]) -> (Vec<u8>, usize) {
-    let mut packed = Vec::new();
-    for key in keys {
-        for name in ["WATCH", "GET"] {
-            with(redis::cmd(name), key.as_bytes()).write_packed_command(&mut packed);
-        }
-    }
-    redis::cmd("MULTI").write_packed_command(&mut packed);
-    (packed, 2 * keys.len() + 1)
-}
-
-/// Reads the replies to WATCH and GET for each key, and to MULTI: what each key holds, or the server's refusal of a watch.
-pub(super) fn read_watches(
-    keys: usize,
-    mut replies: Vec<Value>,
-) -> Result<Result<Vec<Result<Reply, Refusal>>, Refusal>, TransportError> {
-    let multi = replies.pop();
-    if let Some(refusal) = multi.as_ref().and_then(refusal) {
-        return Ok(Err(refusal));
-    }
-    if multi != Some(Value::Okay) || replies.len() != 2 * keys {
-        return Err(unexpected(&Command::WatchGet, multi.as_ref()));
-    }
-    let mut found = Vec::new();
-    for pair in replies.chunks_exact(2) {
-        match pair {
-            [Value::ServerError(error), _] => return Ok(Err(error.clone().into())),
-            [Value::Okay, value] => found.push(read(&Command::Get, vec![value.clone()])?),
-            _ => return Err(unexpected(&Command::WatchGet, pair.first())),
-        }
-    }
-    Ok(Ok(found))
-}
-
-/// Packs the changes of a transaction, and EXEC.
-pub(super) fn packed_changes(changes: &[(Key, Command)]) -> (Vec<u8>, usize) {
-    let exec = redis::cmd("EXEC").get_packed_command();
-    let mut packed = Vec::new();
-    for (key, command) in changes {
-        packed.extend(packed_for(key.as_bytes(), command).0);
-        packed.truncate(packed.len() - exec.len());
-    }
-    packed.extend(exec);
-    (packed, changes.len() + 1)
-}
-
-/// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
-pub(super) fn read_changes(
-    changes: &[(Key, Command)],
-    mut replies: Vec<Value>,
-) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
-    let exec = replies.pop();
-    if let Some(refusal) = replies.iter().find_map(refusal) {
-        return Ok(changes.iter().map(|_| Err(refusal.clone())).collect());
-    }
-    let each: Vec<Value> = match exec {
-        Some(Value::Array(results)) if results.len() == changes.len() => {
-            results.into_iter().map(|result| Value::Array(vec![result])).collect()
-        }
-        Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
-        other => return Err(unexpected(&changes[0].1, other.as_ref())),
-    };
-    let reply =
-        |((_, command), (queued, exec)): (&(Key, Command), (Value, Value))| read(command, vec![queued, exec]);
-    changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
 }
 
 fn count(key: &[u8]) -> redis::Cmd {
@@ -338,6 +274,10 @@ mod tests {
         Entry { value: b"2".to_vec(), ttl }
     }
 
+    fn fenced(command: Command) -> Command {
+        Command::Fenced(Box::new(command))
+    }
+
     fn check(expires: bool) -> Command {
         Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
     }
@@ -380,6 +320,17 @@ mod tests {
             (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
             (Command::Waiting(Waiting::Thin(b"c".to_vec(), 2)), "LREM k:setnx-lock:waiters -2 c ", 1),
             (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
+            (Command::Count, "INCR k:setnx-lock:fence ", 1),
+            (Command::Exec(Change::Count), "INCR k:setnx-lock:fence EXEC ", 2),
+            (fenced(Command::SetNx(entry(None))), "SETNX k 2 INCR k:setnx-lock:fence ", 2),
+            (fenced(Command::GetSet(b"2".to_vec())), "GETSET k 2 INCR k:setnx-lock:fence ", 2),
+            (fenced(Command::Exec(Change::Set(entry(None)))), "SET k 2 INCR k:setnx-lock:fence EXEC ", 3),
+            (
+                Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
+                "SETEX k:setnx-lock:holder 11 2 a ",
+                1,
+            ),
+            (Command::HolderName(HolderName::Read), "GET k:setnx-lock:holder ", 1),
         ];
         for (command, text, replies) in table {
             assert_eq!(words(&command), (text.to_owned(), replies));
@@ -433,6 +384,52 @@ mod tests {
         ];
         for (command, replies, reply) in table {
             assert_eq!(read(&command, replies).unwrap(), Ok(reply));
+        }
+    }
+
+    #[test]
+    fn a_number_comes_with_a_command_and_takes_nothing_from_it() {
+        let no = || redis::parse_redis_value(b"-ERR value is not an integer\r\n").unwrap();
+        let queued = || Value::SimpleString("QUEUED".into());
+        let with = |reply: Reply, token| Some(Reply::Fenced(Box::new(reply), token));
+        let set = || fenced(Command::SetNx(entry(None)));
+        let exec = || fenced(Command::Exec(Change::Set(entry(None))));
+        let done = |second| vec![queued(), queued(), Value::Array(vec![Value::Okay, second])];
+        let table = [
+            (set(), vec![Value::Int(1), Value::Int(7)], with(Reply::Integer(1), Some(7))),
+            (set(), vec![Value::Int(0), Value::Int(8)], with(Reply::Integer(0), Some(8))),
+            (set(), vec![Value::Int(1), no()], with(Reply::Integer(1), None)),
+            (set(), vec![no(), Value::Int(7)], None),
+            (set(), vec![no()], None),
+            (
+                fenced(Command::GetSet(vec![])),
+                vec![Value::Nil, Value::Int(9)],
+                with(Reply::Bulk(None), Some(9)),
+            ),
+            (exec(), done(Value::Int(7)), with(Reply::Executed(Some(1)), Some(7))),
+            (exec(), done(no()), with(Reply::Executed(Some(1)), None)),
+            (exec(), vec![queued(), queued(), Value::Nil], with(Reply::Executed(None), None)),
+            (exec(), vec![queued(), no(), no()], None),
+            (exec(), vec![no(), queued(), no()], None),
+            (exec(), vec![no()], None),
+            // A server before 2.6.5 carries out what could be queued.
+            (
+                exec(),
+                vec![queued(), no(), Value::Array(vec![Value::Okay])],
+                with(Reply::Executed(Some(1)), None),
+            ),
+            (exec(), vec![no(), queued(), Value::Array(vec![Value::Int(7)])], None),
+        ];
+        for (command, replies, expected) in table {
+            let outcome = read(&command, replies.clone()).unwrap();
+            assert_eq!(outcome.as_ref().ok(), expected.as_ref(), "{command:?} {replies:?}: {outcome:?}");
+        }
+        for (command, replies) in [
+            (set(), vec![Value::Int(1), Value::Okay]),
+            (set(), vec![Value::Okay, Value::Int(1)]),
+            (exec(), vec![queued(), Value::Okay, Value::Array(vec![Value::Okay, Value::Int(1)])]),
+        ] {
+            assert!(read(&command, replies.clone()).is_err(), "{command:?} {replies:?}");
         }
     }
 

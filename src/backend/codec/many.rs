@@ -1,0 +1,152 @@
+//! A transaction on many keys: how its two trips are packed, and how their replies are read.
+
+use redis::Value;
+
+use super::{packed_for, read, refusal, unexpected, with};
+use crate::backend::errors::{Refusal, TransportError};
+use crate::key::Key;
+use crate::protocol::{Command, Reply};
+
+/// Packs WATCH and GET for each key, and MULTI.
+pub(in crate::backend) fn packed_watches(keys: &[Key]) -> (Vec<u8>, usize) {
+    let mut packed = Vec::new();
+    for key in keys {
+        for name in ["WATCH", "GET"] {
+            with(redis::cmd(name), key.as_bytes()).write_packed_command(&mut packed);
+        }
+    }
+    redis::cmd("MULTI").write_packed_command(&mut packed);
+    (packed, 2 * keys.len() + 1)
+}
+
+/// Reads the replies to WATCH and GET for each key, and to MULTI: what each key holds, or the server's refusal of a watch.
+pub(in crate::backend) fn read_watches(
+    keys: usize,
+    mut replies: Vec<Value>,
+) -> Result<Result<Vec<Result<Reply, Refusal>>, Refusal>, TransportError> {
+    let multi = replies.pop();
+    if let Some(refusal) = multi.as_ref().and_then(refusal) {
+        return Ok(Err(refusal));
+    }
+    if multi != Some(Value::Okay) || replies.len() != 2 * keys {
+        return Err(unexpected(&Command::WatchGet, multi.as_ref()));
+    }
+    let mut found = Vec::new();
+    for pair in replies.chunks_exact(2) {
+        match pair {
+            [Value::ServerError(error), _] => return Ok(Err(error.clone().into())),
+            [Value::Okay, value] => found.push(read(&Command::Get, vec![value.clone()])?),
+            _ => return Err(unexpected(&Command::WatchGet, pair.first())),
+        }
+    }
+    Ok(Ok(found))
+}
+
+/// Packs the changes of a transaction, and EXEC.
+pub(in crate::backend) fn packed_changes(changes: &[(Key, Command)]) -> (Vec<u8>, usize) {
+    let exec = redis::cmd("EXEC").get_packed_command();
+    let mut packed = Vec::new();
+    for (key, command) in changes {
+        packed.extend(packed_for(key.as_bytes(), command).0);
+        packed.truncate(packed.len() - exec.len());
+    }
+    packed.extend(exec);
+    (packed, changes.len() + 1)
+}
+
+/// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
+pub(in crate::backend) fn read_changes(
+    changes: &[(Key, Command)],
+    mut replies: Vec<Value>,
+) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
+    let exec = replies.pop();
+    if let Some(refusal) = replies.iter().find_map(refusal) {
+        return Ok(changes.iter().map(|_| Err(refusal.clone())).collect());
+    }
+    let each: Vec<Value> = match exec {
+        Some(Value::Array(results)) if results.len() == changes.len() => {
+            results.into_iter().map(|result| Value::Array(vec![result])).collect()
+        }
+        Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
+        other => return Err(unexpected(&changes[0].1, other.as_ref())),
+    };
+    let reply =
+        |((_, command), (queued, exec)): (&(Key, Command), (Value, Value))| read(command, vec![queued, exec]);
+    changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Change, Entry};
+
+    fn keys(count: usize) -> Vec<Key> {
+        (0..count).map(|n| Key::from(format!("k{n}"))).collect()
+    }
+
+    fn changes(count: usize) -> Vec<(Key, Command)> {
+        let set = || Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None }));
+        keys(count).into_iter().map(|key| (key, set())).collect()
+    }
+
+    fn words(packed: &[u8]) -> String {
+        let text = str::from_utf8(packed).unwrap();
+        text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" ")
+    }
+
+    fn no(text: &str) -> Value {
+        redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap()
+    }
+
+    fn queued() -> Value {
+        Value::SimpleString("QUEUED".into())
+    }
+
+    #[test]
+    fn many_keys_are_watched_and_changed_in_two_trips() {
+        let (packed, replies) = packed_watches(&keys(2));
+        assert_eq!((words(&packed).as_str(), replies), ("WATCH k0 GET k0 WATCH k1 GET k1 MULTI ", 5));
+        let (packed, replies) = packed_changes(&changes(2));
+        assert_eq!((words(&packed).as_str(), replies), ("SET k0 2 SET k1 2 EXEC ", 3));
+    }
+
+    #[test]
+    fn what_each_key_holds_is_read_or_why_none_is_watched() {
+        let (ok, bulk) = (Value::Okay, Value::BulkString(b"x".to_vec()));
+        let read = |replies: &[Value]| read_watches(2, replies.to_vec());
+        let found = read(&[ok.clone(), bulk.clone(), ok.clone(), no("WRONGTYPE list"), ok.clone()]);
+        let found = found.unwrap().unwrap();
+        assert_eq!(found[0], Ok(Reply::Bulk(Some(b"x".to_vec()))));
+        assert!(found[1].is_err(), "of one key alone");
+        for refused in [
+            [ok.clone(), bulk.clone(), no("NOPERM key"), bulk.clone(), ok.clone()],
+            [ok.clone(), bulk.clone(), ok.clone(), bulk.clone(), no("ERR unknown command")],
+        ] {
+            assert!(read(&refused).unwrap().is_err());
+        }
+        for broken in
+            [&[ok.clone(), ok.clone(), ok.clone()][..], &[bulk.clone(), bulk, ok.clone(), ok.clone(), ok]]
+        {
+            assert!(read(broken).is_err());
+        }
+    }
+
+    #[test]
+    fn each_change_has_what_it_would_have_had_alone() {
+        let changes = changes(2);
+        let read = |replies: &[Value]| read_changes(&changes, replies.to_vec());
+        let exec = |exec: Value| read(&[queued(), queued(), exec]);
+        let done = exec(Value::Array(vec![Value::Okay, no("OOM no")])).unwrap();
+        assert_eq!(done[0], Ok(Reply::Executed(Some(1))));
+        assert!(done[1].is_err());
+        let written = exec(Value::Nil).unwrap();
+        assert_eq!(written, [Ok(Reply::Executed(None)), Ok(Reply::Executed(None))]);
+        assert!(exec(no("CROSSSLOT keys")).unwrap().iter().all(Result::is_err));
+        let refused = read(&[queued(), no("OOM no"), no("EXECABORT discarded")]).unwrap();
+        assert!(refused.iter().all(|reply| reply.as_ref().is_err_and(|refusal| refusal.text() == "OOM no")));
+        for broken in [Value::Okay, Value::Array(vec![Value::Okay])] {
+            assert!(exec(broken).is_err());
+        }
+        assert!(read(&[queued(), Value::Okay, Value::Array(vec![Value::Okay, Value::Okay])]).is_err());
+    }
+}
