@@ -1,5 +1,7 @@
 //! One run of the random search: three clients, their clocks, one key, and the commands and replies on their way.
 
+mod holding;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::time::Duration;
@@ -7,15 +9,14 @@ use std::time::Duration;
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
-use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::fence::{self, Fenced, Fencing};
+use crate::protocol::fence;
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::verify::{Verification, Verifying};
-use crate::protocol::{Command, GiveUp, Reply, Request, Rules as _, Step};
+use crate::protocol::{Command, Reply, Request, Rules as _, Step};
 use crate::value::Nonce;
 use crate::version::Version;
+use holding::{Held, Power};
 
 const START: u64 = 1_795_000_000_000_000;
 const MILLI: u64 = 1000;
@@ -53,24 +54,6 @@ enum Doing {
     Asleep,
     /// It holds the lock, and no command is on its way.
     Working,
-}
-
-/// A lock that a client holds.
-#[derive(Clone, Debug)]
-struct Held {
-    lease: Lease,
-    /// Counts the holders of the key.
-    number: u64,
-}
-
-/// What a holder does with its lock, if it does something.
-#[derive(Debug)]
-enum Power {
-    Extending(Extending),
-    /// It has no lock any more: it leaves the key to expire sooner.
-    Leaving(Extending),
-    Verifying(Verifying),
-    Fencing(Fencing),
 }
 
 #[derive(Debug)]
@@ -227,52 +210,6 @@ impl Run {
         (!in_order).then_some("a later holder has a smaller token")
     }
 
-    /// A holder does something with its lock, or nothing.
-    fn work(&mut self, n: usize, choice: u8, now: Now) {
-        let Some(Held { lease, .. }) = self.clients[n].held.clone() else {
-            unreachable!("it holds the lock")
-        };
-        let Client { holds_by, protocol, .. } = self.clients[n];
-        match choice % 8 {
-            // It crashes, and starts again as another holder.
-            0 | 1 => self.clients[n].held = None,
-            2 => self.clients[n].doing = Doing::Working,
-            3 | 4 => {
-                let expirations = self.conditions.expirations;
-                let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
-                let nonce = self.fresh_nonce();
-                let (extending, step) = Extending::start(holds_by, protocol, &lease, expiration, nonce, now);
-                let end = lease.end.zip(extending.new_lease().end).map(|(old, new)| old.min(new));
-                self.clients[n].counts_until = end;
-                self.clients[n].power = Some(Power::Extending(extending));
-                self.act_on_extension(n, step);
-            }
-            5 => {
-                let (fencing, step) = Fencing::start(holds_by, protocol, &lease, now);
-                self.clients[n].power = Some(Power::Fencing(fencing));
-                self.act_on_token(n, step);
-            }
-            6 if choice >= 128 => {
-                let (verifying, step) = Verifying::start(holds_by, &lease);
-                self.clients[n].power = Some(Power::Verifying(verifying));
-                self.act_on_verification(n, step);
-            }
-            6 => {
-                self.clients[n].held = None;
-                let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
-                let (extending, step) = Extending::start(holds_by, protocol, &lease, rest, nonce, now);
-                self.clients[n].power = Some(Power::Leaving(extending));
-                self.act_on_extension(n, step);
-            }
-            _ => {
-                let (releasing, step) = Releasing::start(holds_by, protocol, &lease, now);
-                self.clients[n].held = None;
-                self.clients[n].releasing = Some(releasing);
-                self.act_on_release(n, step);
-            }
-        }
-    }
-
     /// Lets time pass. A command that has been on its way for the longest delay is carried out.
     fn pass(&mut self, time: u64) {
         let end = self.time + time;
@@ -353,21 +290,8 @@ impl Run {
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.reply(&reply, now);
             self.act_on_release(n, step);
-        } else if let Some(power) = &mut client.power {
-            match power {
-                Power::Extending(rules) | Power::Leaving(rules) => {
-                    let step = rules.reply(&reply, now);
-                    self.act_on_extension(n, step);
-                }
-                Power::Verifying(rules) => {
-                    let step = rules.reply(&reply, now);
-                    self.act_on_verification(n, step);
-                }
-                Power::Fencing(rules) => {
-                    let step = rules.reply(&reply, now);
-                    self.act_on_token(n, step);
-                }
-            }
+        } else if client.power.is_some() {
+            self.reply_to_holder(n, &reply, now);
         } else {
             let (reply, token) = reply.unfenced();
             self.reply_to_attempt(n, reply, now);
@@ -424,80 +348,6 @@ impl Run {
             }
             Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
         }
-    }
-
-    fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
-        self.note(n, format_args!("{step:?}"));
-        let outcome = match step {
-            Step::Send(request) => return self.clients[n].doing = self.sent(request),
-            Step::Done(extension) => Ok(extension),
-            Step::GiveUp(reason) => Err(reason),
-        };
-        let now = self.now(n);
-        self.clients[n].counts_until = None;
-        let Some(Power::Extending(extending)) = self.clients[n].power.take() else { return };
-        let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
-        match outcome {
-            Ok(Extension::Extended { lease, certified }) => {
-                self.extensions += 1;
-                self.certify(n, &held, certified);
-                held.lease = lease;
-            }
-            Ok(Extension::Lost { .. }) => return,
-            Err(GiveUp::Unknown) => {
-                held.lease.may_have_become(extending.new_lease(), extending.proves(), now);
-            }
-            Err(_) => {}
-        }
-        self.goes_on(n, held);
-    }
-
-    fn act_on_verification(&mut self, n: usize, step: Step<Verification>) {
-        self.note(n, format_args!("{step:?}"));
-        if let Step::Send(request) = step {
-            return self.clients[n].doing = self.sent(request);
-        }
-        self.clients[n].power = None;
-        let held = self.clients[n].held.take();
-        if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
-            self.certify(n, held, *certified);
-        }
-        if let (
-            Some(held),
-            Step::Done(Verification::Held { .. } | Verification::Overwritten) | Step::GiveUp(_),
-        ) = (held, step)
-        {
-            self.goes_on(n, held);
-        }
-    }
-
-    fn act_on_token(&mut self, n: usize, step: Step<Fenced>) {
-        self.note(n, format_args!("{step:?}"));
-        if let Step::Send(request) = step {
-            return self.clients[n].doing = self.sent(request);
-        }
-        self.clients[n].power = None;
-        let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
-        match step {
-            Step::Done(Fenced::Token(token)) => {
-                // Asked once a hold; another answer counts as well.
-                self.tokens.insert(held.number, token);
-                self.goes_on(n, held);
-            }
-            Step::Done(Fenced::Lost(_)) => {}
-            Step::Send(_) | Step::GiveUp(_) => self.goes_on(n, held),
-        }
-    }
-
-    /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
-    fn certify(&mut self, n: usize, held: &Held, certified: bool) {
-        self.certified += u64::from(certified);
-        self.falsely_certified |= certified && self.clients[n].holders_then > held.number;
-    }
-
-    fn goes_on(&mut self, n: usize, held: Held) {
-        self.clients[n].held = Some(held);
-        self.clients[n].doing = Doing::Working;
     }
 
     /// A nonce that is far from all others and their successors.
