@@ -53,8 +53,8 @@ impl<T: Observe + ?Sized> Observe for Arc<T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
-    /// A call that asks for the lock has ended, with the lock or without it. Each call
-    /// reports one such event.
+    /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
+    /// [joins](crate::LockOptions::reentrant) the enclosing call none.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.

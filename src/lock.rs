@@ -13,8 +13,10 @@ use crate::queue::CancelToken;
 use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
 
-/// The longest key: a server takes 512 MB, and the keys beside it have longer names.
-const LONGEST_KEY: usize = (512 << 20) - 64;
+/// Whether a server refuses a key of so many bytes, or one beside it, which has a longer name: it takes 512 MB.
+const fn is_too_long(bytes: usize) -> bool {
+    bytes > (512 << 20) - 64
+}
 
 /// A distributed lock: one key on one server.
 ///
@@ -47,7 +49,7 @@ impl Lock {
                 "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
                  `with_managed_pool`, or leave `notify_waiters` out",
             )
-        } else if key.as_bytes().len() > LONGEST_KEY {
+        } else if is_too_long(key.as_bytes().len()) {
             Some(
                 "its key is longer than a server accepts, with the names of the keys beside it; give a shorter one",
             )
@@ -247,5 +249,17 @@ impl Lock {
         let engine = self.locker.engine();
         let hold = thread_holds::scoped(&engine.identity, &self.key).filter(|hold| hold.options.reentrant)?;
         engine.identity.is_this_process().then(|| LockGuard::nested(Arc::clone(engine), hold))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_key_leaves_room_for_the_names_of_those_beside_it() {
+        let beside = b":setnx-lock:waiters".len();
+        assert!(!is_too_long(1 << 20));
+        assert!(is_too_long((512 << 20) - beside));
     }
 }

@@ -8,7 +8,7 @@ use setnx_lock::{
     CancelToken, Error, LockGuard, LockOptions, LossReason, Protocol, Release, Verification, Version,
 };
 
-use crate::support::scenario::FOREIGN;
+use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
@@ -23,6 +23,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_counter_that_was_deleted_or_is_none_is_reported,
     a_lock_that_is_kept_expires_by_itself,
     a_lock_is_held_at_least_for_a_time,
+    a_queued_thread_gets_a_lock_that_was_left_to_expire,
     a_lease_is_extended_while_the_holder_works,
     a_loss_is_noticed_and_acted_upon,
     a_loss_is_noticed_by_the_clocks_alone,
@@ -268,6 +269,22 @@ fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
     let held = lock.lock()?;
     thread::sleep(millis(40));
     assert_eq!(held.release()?, target.released());
+    Ok(())
+}
+
+fn a_queued_thread_gets_a_lock_that_was_left_to_expire(target: &Target) -> Outcome {
+    let key = target.key("left");
+    let locker = target.locker();
+    let lock = target.lock_through(&locker, &key, expiring().hold_at_least(millis(200)));
+    let held = lock.lock()?;
+    let waiting = thread::spawn({
+        // It polls so seldom that it acquires the lock because it knows when the key expires.
+        let lock = target.lock_through(&locker, &key, QUEUED);
+        move || lock.lock().map(drop)
+    });
+    thread::sleep(millis(20));
+    held.release()?;
+    waiting.join().unwrap()?;
     Ok(())
 }
 
