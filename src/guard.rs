@@ -19,7 +19,6 @@ use crate::protocol::ownership::LossReason;
 use crate::protocol::release::Release;
 use crate::protocol::verify::Verification;
 use crate::queue::{CancelToken, HolderTicket};
-use crate::thread_holds::HoldMark;
 
 /// A lock that is held: released when dropped, also by a panic.
 ///
@@ -37,7 +36,6 @@ pub struct LockGuard {
     depth: usize,
     /// Taken out at the release; none in a nested call, whose enclosing one releases.
     holder: Option<HolderTicket<Answer>>,
-    _mark: Option<HoldMark>,
 }
 
 /// That a lease was extended, as [`LockGuard::extend`] returns it.
@@ -52,14 +50,14 @@ pub struct Extended {
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired) -> Self {
-        let Acquired { hold, holder, mark, attempts, waited } = acquired;
-        Self { engine, hold, attempts, waited, depth: 1, holder: Some(holder), _mark: Some(mark) }
+        let Acquired { hold, holder, attempts, waited } = acquired;
+        Self { engine, hold, attempts, waited, depth: 1, holder: Some(holder) }
     }
 
     /// Joins a hold of the same thread.
     pub(crate) fn nested(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
         let depth = hold.depth.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, holder: None, _mark: None }
+        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, holder: None }
     }
 
     /// Returns the lock's key.
@@ -291,8 +289,11 @@ impl Drop for LockGuard {
         if self.holder.is_some() {
             // A failure has been reported.
             let _ = self.end(Leaving::Release);
-        } else if self.depth > 1 {
+        }
+        if self.depth > 1 {
             self.hold.depth.fetch_sub(1, Ordering::Relaxed);
+        } else {
+            self.hold.is_dropped.store(true, Ordering::Relaxed);
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -25,6 +25,8 @@ pub(crate) struct Hold {
     pub(crate) acquired: Now,
     /// How the keeper knows it; 0 if it does not.
     pub(crate) kept_as: AtomicU64,
+    /// Whether its guard is gone.
+    pub(crate) is_dropped: AtomicBool,
     /// How many calls of its thread are nested in it, the outermost included.
     pub(crate) depth: AtomicUsize,
     observer: Observer,
@@ -95,6 +97,7 @@ impl Hold {
             protocol,
             acquired,
             kept_as: AtomicU64::new(0),
+            is_dropped: AtomicBool::new(false),
             depth: AtomicUsize::new(1),
             observer,
             own: Mutex::new(Own {
@@ -206,18 +209,19 @@ impl Hold {
         }
     }
 
-    /// Notes that the holder has the lock no longer because it does not want it.
-    pub(crate) fn finish(&self) {
+    /// Notes that the holder has the lock no longer because it does not want it. Returns whether a loss had been noticed before.
+    pub(crate) fn finish(&self) -> bool {
         let mut status = self.status();
         if status.phase != Phase::Held {
-            return;
+            return true;
         }
         status.phase = Phase::Over;
-        // Dropped without the mutex: they are the program's.
         status.wake(&self.changed);
         let on_loss = std::mem::take(&mut status.on_loss);
         drop(status);
+        // Dropped without the mutex: they are the program's.
         drop(on_loss);
+        false
     }
 
     /// Whether it is neither lost, as far as was noticed, nor released.

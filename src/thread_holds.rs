@@ -1,6 +1,7 @@
 //! Which locks a thread has acquired and not released, so that a thread that would wait for itself gets an error instead.
 
 use std::cell::RefCell;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use crate::hold::Hold;
@@ -16,19 +17,19 @@ pub(crate) enum HoldKind {
     Movable,
 }
 
-/// Kept by the guard. The entry counts for as long as this lives, on whatever thread it is dropped.
-#[derive(Debug)]
-pub(crate) struct HoldMark {
-    _alive: Arc<()>,
-}
-
 struct Entry {
     /// The same key on two servers is two locks.
     locker: Weak<Identity>,
     hold: Weak<Hold>,
     key: Key,
     kind: HoldKind,
-    alive: Weak<()>,
+}
+
+impl Entry {
+    /// Returns the hold, on whatever thread its guard is, until that is dropped.
+    fn hold(&self) -> Option<Arc<Hold>> {
+        self.hold.upgrade().filter(|hold| !hold.is_dropped.load(Ordering::Relaxed))
+    }
 }
 
 thread_local! {
@@ -37,24 +38,17 @@ thread_local! {
 }
 
 /// Notes that this thread has acquired a lock.
-pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) -> HoldMark {
-    let alive = Arc::new(());
-    let entry = Entry {
-        locker: Arc::downgrade(locker),
-        hold: Arc::downgrade(hold),
-        key: hold.key.clone(),
-        kind,
-        alive: Arc::downgrade(&alive),
-    };
+pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) {
+    let (key, hold) = (hold.key.clone(), Arc::downgrade(hold));
+    let entry = Entry { locker: Arc::downgrade(locker), hold, key, kind };
     // A thread that is ending has no list any more, and does not wait for itself.
     let _ = ENTRIES.try_with(|entries| {
         let mut entries = entries.borrow_mut();
         if entries.len() == entries.capacity() {
-            entries.retain(|entry| entry.alive.strong_count() > 0);
+            entries.retain(|entry| entry.hold().is_some());
         }
         entries.push(entry);
     });
-    HoldMark { _alive: alive }
 }
 
 /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
@@ -68,7 +62,7 @@ pub(crate) fn by_this_thread(locker: &Arc<Identity>, key: &Key) -> Option<HoldKi
 /// Returns the hold of the `with` that this thread is in, if it is in one.
 pub(crate) fn scoped(locker: &Arc<Identity>, key: &Key) -> Option<Arc<Hold>> {
     fold(locker, key, |found, entry| match entry.kind {
-        HoldKind::Scoped => found.or_else(|| entry.hold.upgrade()),
+        HoldKind::Scoped => found.or_else(|| entry.hold()),
         HoldKind::Movable => found,
     })
 }
@@ -79,7 +73,7 @@ fn fold<R>(locker: &Arc<Identity>, key: &Key, found: impl Fn(Option<R>, &Entry) 
         let of_this_lock = |entry: &&Entry| {
             std::ptr::eq(entry.locker.as_ptr(), Arc::as_ptr(locker))
                 && entry.key == *key
-                && entry.alive.strong_count() > 0
+                && entry.hold().is_some()
         };
         entries.iter().filter(of_this_lock).fold(None, found)
     });
@@ -98,6 +92,20 @@ mod tests {
     use crate::protocol::lease::Lease;
     use crate::value::Nonce;
 
+    /// What a guard has.
+    struct Mark(Arc<Hold>);
+
+    impl Drop for Mark {
+        fn drop(&mut self) {
+            self.0.is_dropped.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn note(locker: &Arc<Identity>, hold: Arc<Hold>, kind: HoldKind) -> Mark {
+        super::note(locker, &hold, kind);
+        Mark(hold)
+    }
+
     fn hold(key: &Key) -> Arc<Hold> {
         let (now, options) = (clock::now(), LockOptions::held_until_released());
         let lease = Lease::beginning(now, None, Nonce::from_random(1));
@@ -108,7 +116,7 @@ mod tests {
     fn a_thread_is_told_of_its_own_locks_only() {
         let (locker, other) = (Arc::new(Identity::new()), Arc::new(Identity::new()));
         let key = Key::from("k");
-        let mark = note(&locker, &hold(&key), HoldKind::Scoped);
+        let mark = note(&locker, hold(&key), HoldKind::Scoped);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
         assert_eq!(by_this_thread(&locker, &Key::from("other")), None);
         assert_eq!(by_this_thread(&other, &key), None);
@@ -122,8 +130,8 @@ mod tests {
     #[test]
     fn a_holder_that_overran_does_not_end_the_next_one_s_entry() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let overran = note(&locker, &hold(&key), HoldKind::Movable);
-        let next = note(&locker, &hold(&key), HoldKind::Scoped);
+        let overran = note(&locker, hold(&key), HoldKind::Movable);
+        let next = note(&locker, hold(&key), HoldKind::Scoped);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
         drop(overran);
         assert_eq!(by_this_thread(&locker, &key), Some(HoldKind::Scoped));
@@ -134,7 +142,7 @@ mod tests {
     #[test]
     fn a_guard_that_ends_on_another_thread_ends_the_entry() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let mark = note(&locker, &hold(&key), HoldKind::Movable);
+        let mark = note(&locker, hold(&key), HoldKind::Movable);
         thread::spawn(move || drop(mark)).join().unwrap();
         assert_eq!(by_this_thread(&locker, &key), None);
     }
@@ -142,9 +150,9 @@ mod tests {
     #[test]
     fn entries_that_are_over_do_not_pile_up() {
         let (locker, key) = (Arc::new(Identity::new()), Key::from("k"));
-        let kept = note(&locker, &hold(&Key::from("kept")), HoldKind::Movable);
+        let kept = note(&locker, hold(&Key::from("kept")), HoldKind::Movable);
         for _ in 0..10_000 {
-            drop(note(&locker, &hold(&key), HoldKind::Movable));
+            drop(note(&locker, hold(&key), HoldKind::Movable));
         }
         ENTRIES.with_borrow(|entries| assert!(entries.len() < 16, "{}", entries.len()));
         assert!(by_this_thread(&locker, &Key::from("kept")).is_some());

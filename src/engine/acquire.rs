@@ -12,14 +12,13 @@ use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::queue::{CancelToken, HolderTicket};
-use crate::thread_holds::{self, HoldKind, HoldMark};
+use crate::thread_holds::{self, HoldKind};
 
 /// A lock that was acquired, and what it took.
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) hold: Arc<Hold>,
     pub(crate) holder: HolderTicket<Answer>,
-    pub(crate) mark: HoldMark,
     pub(crate) attempts: u32,
     pub(crate) waited: Duration,
 }
@@ -50,7 +49,7 @@ impl Engine {
             self.write_name(&hold, &own.lease.value, options.expiration, at);
         }
         self.keep_by_options(&hold);
-        let mark = thread_holds::note(&self.identity, &hold, kind);
-        Ok(Acquired { hold, holder, mark, attempts, waited })
+        thread_holds::note(&self.identity, &hold, kind);
+        Ok(Acquired { hold, holder, attempts, waited })
     }
 }

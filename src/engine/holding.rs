@@ -248,13 +248,16 @@ impl Engine {
             },
         };
         drop(own);
-        match &ended {
+        let is_lost = match &ended {
             Ok((_, Some(reason))) => {
                 hold.end_lost(reason);
+                true
             }
             _ => hold.finish(),
+        };
+        if is_lost {
+            hold.act_on_loss();
         }
-        hold.act_on_loss();
         ended.map(|(outcome, _)| outcome)
     }
 
