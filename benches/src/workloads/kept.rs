@@ -95,7 +95,11 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
     let locks = expiration.as_secs() * LOCKS_A_SECOND;
     Ok(Section {
         title: format!("W9: {locks} held locks, whose leases of {expiration:?} are extended"),
-        notes: vec![format!("{}, {:?} for each after the locks were acquired.", rounds(count), expiration / 4)],
+        notes: vec![format!(
+            "{}, {:?} for each after the locks were acquired.",
+            rounds(count),
+            expiration / 4
+        )],
         tables: vec![table],
         panels: vec![Panel {
             title: "Processor time of a process that has leases extended".to_owned(),
