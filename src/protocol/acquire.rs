@@ -69,6 +69,8 @@ pub(crate) struct Acquiring {
     yields: Option<Yielding>,
     /// How often the attempt has looked whether the lock is free.
     pub(crate) attempts: u32,
+    /// The same without the looks while the lock is left to other processes.
+    counted: u32,
     /// What the key was last seen to hold.
     pub(crate) seen: Option<LockState>,
     /// For the engine to take and report after each step.
@@ -166,6 +168,7 @@ impl Acquiring {
             idle_pauses: 0,
             yields: None,
             attempts: 0,
+            counted: 0,
             seen,
             notes: Vec::new(),
         }
@@ -242,7 +245,7 @@ impl Acquiring {
 
     /// Whether the options allow no further attempt.
     pub(crate) fn has_used_its_attempts(&self) -> bool {
-        self.params.options.max_attempts.is_some_and(|most| self.attempts >= most)
+        self.params.options.max_attempts.is_some_and(|most| self.counted >= most)
     }
 
     /// Whether a command whose reply was lost may have acquired the lock.
@@ -252,6 +255,9 @@ impl Acquiring {
 
     fn begin_round(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
+        if self.yields.is_none() {
+            self.counted = self.counted.saturating_add(1);
+        }
         self.immediate_retries = 0;
     }
 

@@ -17,7 +17,7 @@ pub(crate) enum Extension {
     /// This lease is ours from now on. The caller checks whether it still lasts (I3).
     Extended {
         lease: Lease,
-        /// Whether our own bytes were found, so that no other client has had the lock meanwhile.
+        /// Whether our own bytes were found, each time since the lock was acquired, so that no other client has had it.
         certified: bool,
     },
     Lost {
@@ -40,13 +40,14 @@ pub(crate) enum Extension {
 /// | | anything else | lost |
 /// | | no reply | once: GET again, which changes nothing; then give up |
 /// | | refused, or not sent | give up |
-/// | `Swapping` | our own bytes | extended, certified |
+/// | `Swapping` | our own bytes | extended, certified if all extensions before were |
+/// | | absent, lease passed | lost |
 /// | | a time close to ours, or absent | extended |
 /// | | anything else | lost; another's value is overwritten |
 /// | | not sent in time | GET → `Looking`, or lost if the lease has passed |
 /// | | refused, or not sent | give up |
 /// | | no reply | GET → `Checking`; nothing is sent again (I6) |
-/// | `Replacing` | changed | extended, certified if our own bytes were found |
+/// | `Replacing` | changed | extended, certified if our own bytes were found, and all extensions before were |
 /// | | not ours | lost |
 /// | | not looked, for want of a reply | once: look again; then give up |
 /// | | WATCH or MULTI refused, in Auto | the rules of Classic |
@@ -117,7 +118,7 @@ impl Extending {
 
     /// Whether the new value in the key proves that no other client has had the lock: a transaction writes it over our own value only.
     pub(crate) fn proves(&self) -> bool {
-        matches!(self.state, State::Replacing(_))
+        matches!(&self.state, State::Replacing(change) if change.found() == Some(Found::Ours))
     }
 
     /// Returns when the new lease began.
@@ -155,6 +156,8 @@ impl Extending {
     fn swapped(&self, found: Option<&[u8]>, now: Now) -> Step<Extension> {
         match self.judge(found, now) {
             Ownership::Ours => self.extended(true),
+            // Another client may have had the lock since, and released it.
+            Ownership::Lost(LossReason::Gone) if self.old.has_passed(now) => lost(LossReason::Expired),
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
             Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(false),
             Ownership::Lost(reason) => {
@@ -174,8 +177,12 @@ impl Extending {
         }
     }
 
-    fn extended(&self, certified: bool) -> Step<Extension> {
-        Step::Done(Extension::Extended { lease: self.new.clone(), certified })
+    /// Whether our own bytes were `replaced` decides whether anything is proven from now on.
+    fn extended(&self, replaced: bool) -> Step<Extension> {
+        let certified = replaced && self.old.proven;
+        let mut lease = self.new.clone();
+        lease.proven = certified;
+        Step::Done(Extension::Extended { lease, certified })
     }
 
     /// Classic: looks again where the last look got no reply, which is often that of a connection that the server has closed.

@@ -52,6 +52,7 @@ pub(crate) fn slack(options: &LockOptions) -> Duration {
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
 /// | `verify_every` | | verify, that long after the server last said that the lock is held |
+/// | `auto_extend` | no extension is due | verify, a third of the expiration after that |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
 pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Task)> {
@@ -64,8 +65,13 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
         end.map_or(at, |end| at.min(end))
     };
     let extension = extend_at(options, acquired, began, end).map(|(at, time)| (due(at), Task::Extend(time)));
+    // With `auto_extend` a loss is noticed within a third of the expiration, also where no extension is due.
+    let third = options.auto_extend.and(options.expiration).map(|expiration| expiration / EXTENDED_AFTER);
     let verification = options
         .verify_every
+        .into_iter()
+        .chain(third)
+        .min()
         .map(|time| (due(asked.after(time)), Task::Verify))
         .filter(|(at, _)| Some(*at) != end);
     let expiry = end.map(|end| (end, Task::Expire));
@@ -117,14 +123,18 @@ mod tests {
         assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Task::Extend(ms(3000)))));
         assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Task::Extend(ms(3000)))));
         assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Task::Extend(ms(3000)))));
-        assert_eq!(next(&options, held(8000, 11_000)), Some((at(11_000), Task::Expire)));
+        // No more extensions: only looks.
+        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Task::Verify)));
+        let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
+        assert_eq!(next(&options, asked), Some((at(11_000), Task::Expire)));
         // Late: what is left.
         assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend(ms(1700)))));
         // A lease that a call has made longer, or shorter.
-        assert_eq!(next(&options, held(1000, 8000)), Some((at(6000), Task::Extend(ms(3000)))));
+        let asked = Progress { asked: at(5500), ..held(1000, 8000) };
+        assert_eq!(next(&options, asked), Some((at(6000), Task::Extend(ms(3000)))));
         assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Task::Extend(ms(3000)))));
         let exact = THREE.auto_extend(ms(3000));
-        assert_eq!(next(&exact, held(1000, 4000)), Some((at(4000), Task::Expire)));
+        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Task::Verify)));
     }
 
     #[test]

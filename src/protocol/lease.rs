@@ -22,6 +22,8 @@ pub(crate) struct Lease {
     pub(crate) value: Vec<u8>,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
+    /// Whether it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
+    pub(super) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
 }
@@ -60,9 +62,13 @@ impl Lease {
             Some(expiration) => Lease {
                 value: value::write(now.wall.after(expiration).after(GUARD), nonce),
                 end: Some(End::of(now, expiration)),
+                proven: true,
                 unresolved: Vec::new(),
             },
-            None => Lease { value: value::UNEXPIRING.to_vec(), end: None, unresolved: Vec::new() },
+            // The value names no holder.
+            None => {
+                Lease { value: value::UNEXPIRING.to_vec(), end: None, proven: false, unresolved: Vec::new() }
+            }
         }
     }
 

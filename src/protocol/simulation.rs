@@ -19,6 +19,7 @@ const WITHIN_THE_GUARD: Conditions = Conditions {
     expirations: [1500; 3],
     skew: 300,
     margin: 0,
+    clears: false,
     delay: 300,
     waits: false,
 };
@@ -120,6 +121,20 @@ fn there_are_overlaps_when_expirations_differ() {
 #[test]
 fn there_are_overlaps_when_clocks_are_further_apart_than_the_guard() {
     assert!(search(Conditions { skew: 2000, ..WITHIN_THE_GUARD }, 20_000).is_err());
+}
+
+#[test]
+fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
+    for protocols in [
+        [Protocol::Classic; 3],
+        [Protocol::Watched; 3],
+        [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
+    ] {
+        let conditions = Conditions { protocols, clears: true, ..WITHIN_THE_GUARD };
+        assert_no_overlap(conditions, 2000, 3_000);
+        let conditions = Conditions { expirations: [6000, 200, 1500], skew: 2000, delay: 3000, ..conditions };
+        assert_no_overlap(conditions, 2000, 3_000);
+    }
 }
 
 #[test]

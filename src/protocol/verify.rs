@@ -13,7 +13,7 @@ pub enum Verification {
     /// The key holds this holder's value.
     Held {
         /// Whether that proves that no other client has had the lock from its acquisition until the server answered, whatever the
-        /// clocks did. `false` without an expiration, where the value `1` names no holder.
+        /// clocks did. `false` without an expiration, where the value `1` names no holder, and after an extension that was not certified.
         certified: bool,
     },
     /// The key holds a time close to the one that this holder wrote: a client that lost the takeover of the same expired lock has
@@ -27,7 +27,7 @@ pub enum Verification {
 /// | state | reply | next |
 /// |---|---|---|
 /// | start | | GET → `Looking` |
-/// | `Looking` | our own bytes | held, certified with an expiration |
+/// | `Looking` | our own bytes | held, certified with an expiration, if all extensions were |
 /// | | a time close to ours, lease not passed | overwritten |
 /// | | anything else, or absent | lost |
 /// | | no reply | once: GET again; then give up |
@@ -58,7 +58,7 @@ impl Rules for Verifying {
             _ => return Step::Send(Request::at_any_time(Command::Get)),
         };
         Step::Done(match Ownership::judge(&self.lease, self.protocol, found, now) {
-            Ownership::Ours => Verification::Held { certified: self.lease.end.is_some() },
+            Ownership::Ours => Verification::Held { certified: self.lease.proven },
             Ownership::Unproven => Verification::Overwritten,
             Ownership::Lost(_) if self.lease.has_passed(now) => Verification::Lost(LossReason::Expired),
             Ownership::Lost(reason) => Verification::Lost(reason),

@@ -91,6 +91,14 @@ impl WatchedChange {
         Request::at_any_time(Command::WatchGet)
     }
 
+    /// Returns what the key held when the change was sent.
+    pub(super) fn found(&self) -> Option<Found> {
+        match self.state {
+            State::Looking => None,
+            State::Changing(found) | State::Checking(found) => Some(found),
+        }
+    }
+
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Progress {
         match (self.state, reply) {
             (State::Looking, Reply::Bulk(found)) => self.judge(found.as_deref(), now),

@@ -98,7 +98,7 @@ impl Acquiring {
     /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline, and after
     /// the last attempt.
     pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
-        if self.has_used_its_attempts() {
+        if self.has_used_its_attempts() && self.yields.is_none() {
             return None;
         }
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());

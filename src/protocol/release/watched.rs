@@ -56,7 +56,7 @@ impl WatchedRelease {
             Progress::Changed { count: 0, .. } => self.not_ours(LossReason::Gone, now),
             Progress::NotOurs(reason) => self.not_ours(reason, now),
             Progress::Changed { found, .. } => {
-                Step::Done(Release::Released { certified: found == Found::Ours })
+                Step::Done(Release::Released { certified: found == Found::Ours && self.lease.proven })
             }
             Progress::NotLooked(GiveUp::Io) if !self.looked_again => {
                 self.looked_again = true;

@@ -2,7 +2,7 @@
 
 mod holding;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
@@ -30,6 +30,8 @@ pub(super) struct Conditions {
     pub(super) skew: u64,
     /// The takeover margin.
     pub(super) margin: u64,
+    /// Whether the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
+    pub(super) clears: bool,
     /// How long a command may take from being sent to being carried out.
     pub(super) delay: u64,
     /// Whether a command may wait for a connection before it is sent, for any time, unless its time is limited.
@@ -75,8 +77,8 @@ struct Client {
     /// Whether its attempts take a token along.
     fenced: bool,
     watching: Watching,
-    /// How many holders there had been when the server carried out its last command.
-    holders_then: u64,
+    /// When the server carried out its last command, counted by commands.
+    executed: u64,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lease of the command that another client has sent for it.
@@ -98,6 +100,10 @@ pub(super) struct Run {
     pub(super) grants: u64,
     pub(super) extensions: u64,
     pub(super) certified: u64,
+    /// How many commands the server has carried out.
+    executions: u64,
+    /// The numbers of all holders so far.
+    holders: BTreeSet<u64>,
     /// The tokens of holders, by their number.
     pub(super) tokens: BTreeMap<u64, i64>,
     /// Whether a holder was told that no other client had the lock meanwhile, and one had.
@@ -122,7 +128,7 @@ impl Run {
             power: None,
             fenced: n != 1,
             watching: Watching::default(),
-            holders_then: 0,
+            executed: 0,
             observation: None,
             asked_for: None,
         });
@@ -136,6 +142,8 @@ impl Run {
             grants: 0,
             extensions: 0,
             certified: 0,
+            executions: 0,
+            holders: BTreeSet::new(),
             tokens: BTreeMap::new(),
             falsely_certified: false,
             nonces: 0,
@@ -167,6 +175,10 @@ impl Run {
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
     fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
         self.pass(millis * MILLI);
+        if self.conditions.clears && choice % 32 == 31 {
+            self.server.set(None);
+            self.note(n, format_args!("finds that the key was cleared"));
+        }
         let now = self.now(n);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
             Doing::Nothing => self.start(n, choice, now),
@@ -200,11 +212,14 @@ impl Run {
             }
             Doing::Working => self.work(n, choice, now),
         }
-        if self.holders().count() > 1 {
-            return Some("two clients hold the lock");
-        }
         if self.falsely_certified {
             return Some("another client had the lock, and a holder was told that none had");
+        }
+        if self.conditions.clears {
+            return None;
+        }
+        if self.present().count() > 1 {
+            return Some("two clients hold the lock");
         }
         let in_order = self.tokens.values().is_sorted_by(|earlier, later| earlier < later);
         (!in_order).then_some("a later holder has a smaller token")
@@ -240,7 +255,8 @@ impl Run {
         self.time = self.time.max(end);
     }
 
-    fn holders(&self) -> impl Iterator<Item = usize> {
+    /// Those that hold the lock now.
+    fn present(&self) -> impl Iterator<Item = usize> {
         let holds = |n: &usize| {
             let Client { held, counts_until, .. } = &self.clients[*n];
             let end = held.as_ref().and_then(|held| counts_until.or(held.lease.end));
@@ -330,7 +346,9 @@ impl Run {
             Some(Action::Sleep(_)) => Doing::Asleep,
             Some(Action::Held(lease)) => {
                 self.grants += 1;
-                self.clients[n].held = Some(Held { lease, number: self.grants });
+                let number = self.clients[n].executed;
+                self.holders.insert(number);
+                self.clients[n].held = Some(Held { lease, number });
                 Doing::Working
             }
             Some(Action::GiveUp(_)) | None => Doing::Nothing,
@@ -376,7 +394,8 @@ impl Run {
         let mut watching = self.clients[n].watching;
         let reply = self.server.carry_out(now, &mut watching, command);
         self.clients[n].watching = watching;
-        self.clients[n].holders_then = self.grants;
+        self.executions += 1;
+        self.clients[n].executed = self.executions;
         self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));
         reply
     }

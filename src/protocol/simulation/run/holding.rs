@@ -15,7 +15,7 @@ use crate::protocol::{GiveUp, Reply, Rules as _, Step};
 #[derive(Clone, Debug)]
 pub(super) struct Held {
     pub(super) lease: Lease,
-    /// Counts the holders of the key.
+    /// When the server carried out the command that acquired it, counted by commands.
     pub(super) number: u64,
 }
 
@@ -160,7 +160,8 @@ impl Run {
     /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
     fn certify(&mut self, n: usize, held: &Held, certified: bool) {
         self.certified += u64::from(certified);
-        self.falsely_certified |= certified && self.clients[n].holders_then > held.number;
+        let others = held.number + 1..=self.clients[n].executed;
+        self.falsely_certified |= certified && self.holders.range(others).next().is_some();
     }
 
     fn goes_on(&mut self, n: usize, held: Held) {
