@@ -13,7 +13,7 @@ mod wait;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::backend::{Backend, Budget};
@@ -43,8 +43,8 @@ pub(crate) struct Engine {
     pub(crate) queue: Arc<WaitQueue<Answer>>,
     notifications: Arc<Notifications>,
     keeper: Arc<Keeper<Kept>>,
-    /// Whether the server has refused a transaction on several keys.
-    refuses_many: Arc<AtomicBool>,
+    /// Until when no transaction on several keys is sent, since the server has refused one, in microseconds of uptime.
+    refuses_many_until: Arc<AtomicU64>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
     unreachable_since: Arc<AtomicU64>,
     /// Whether commands of several threads are pipelined together.
@@ -72,7 +72,7 @@ impl Engine {
             queue,
             notifications,
             keeper: Arc::new(Keeper::new(keeping::work)),
-            refuses_many: Arc::default(),
+            refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),
             pipelining: true,
         }

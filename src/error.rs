@@ -7,7 +7,7 @@ mod text;
 use std::time::Duration;
 
 use crate::backend::ConnectError;
-use crate::backend::{ClockDifference, NoConnection, Refusal, RefusalKind, TransportError};
+use crate::backend::{ClockDifference, NoConnection, Refusal, TransportError};
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
@@ -302,11 +302,11 @@ impl Error {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
             Error::Unknown { .. } | Error::Io { .. } => true,
             Error::NoConnection { cause, .. } => may_pass(cause),
-            Error::Refused { refusal, .. } => refused_for_now(refusal),
+            Error::Refused { refusal, .. } => refusal.may_pass(),
             Error::Inspection { cause } => match &**cause {
                 InspectionFailure::NoConnection { cause, .. } => may_pass(cause),
                 InspectionFailure::ConnectionRefused(refusal) | InspectionFailure::InfoRefused(refusal) => {
-                    refused_for_now(refusal)
+                    refusal.may_pass()
                 }
                 InspectionFailure::Lost(_) => true,
                 InspectionFailure::Forked => false,
@@ -338,28 +338,11 @@ impl Error {
 fn may_pass(cause: &NoConnection) -> bool {
     match cause {
         NoConnection::Connect(ConnectError::Replica { .. } | ConnectError::Panicked(_)) => false,
-        NoConnection::Connect(ConnectError::Refused(refusal)) => refused_for_now(refusal),
+        NoConnection::Connect(ConnectError::Refused(refusal)) => refusal.may_pass(),
         NoConnection::Connect(ConnectError::Failed(_))
         | NoConnection::PoolExhausted
         | NoConnection::Connecting
         | NoConnection::Pool(_) => true,
-    }
-}
-
-fn refused_for_now(refusal: &Refusal) -> bool {
-    match refusal.kind() {
-        RefusalKind::Loading
-        | RefusalKind::TooManyClients
-        | RefusalKind::OverMemory
-        | RefusalKind::CannotSave
-        | RefusalKind::ReadOnly => true,
-        RefusalKind::WrongType
-        | RefusalKind::NoPassword
-        | RefusalKind::WrongPassword
-        | RefusalKind::NotPermitted
-        | RefusalKind::UnknownCommand
-        | RefusalKind::NoSuchDatabase
-        | RefusalKind::Other => false,
     }
 }
 

@@ -219,11 +219,12 @@ impl LockGuard {
     /// transaction that watches the lock's key: two trips), later ones return the same. With [`fenced`](crate::LockOptions::fenced) it comes
     /// with the lock. [`documentation::holding`](crate::documentation::holding) has an example.
     ///
-    /// Tokens start again if the counter is deleted: the storage refuses them until they have passed what it has seen.
+    /// Tokens start again if the counter is deleted: the storage refuses them until they have passed what it has seen. A token that was
+    /// taken is returned also after a loss: it is for the storage to refuse it.
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] and [`Error::Lost`] if the lock is not held any more: in Classic a token counts only if the lease still lasts when
+    /// [`Error::Expired`] and [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only if the lease still lasts when
     /// the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not positive.
     /// [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
@@ -382,6 +383,29 @@ mod tests {
             while of_loss.lock().unwrap().take().map(|held: LockGuard| drop(held)).is_none() {}
             sender.send(()).unwrap();
         });
+        *shared.lock().unwrap() = Some(held);
+        dropped.recv_timeout(Duration::from_secs(60)).unwrap();
+        assert!(signal.is_lost());
+    }
+
+    #[test]
+    fn an_observer_may_drop_the_guard() {
+        let backend = ScriptedBackend::replying(|command| match command {
+            Command::SetNx(_) => Reply::Integer(1),
+            _ => Reply::Bulk(Some(b"1895000000.5".to_vec())),
+        });
+        let shared = Arc::new(Mutex::new(None::<LockGuard>));
+        let (of_observer, (sender, dropped)) = (Arc::clone(&shared), std::sync::mpsc::channel());
+        let locker = Locker::over(backend).observed_by(move |event: &Event<'_>| {
+            if let Event::Lost { .. } = event {
+                while of_observer.lock().unwrap().take().map(drop).is_none() {}
+                sender.send(()).unwrap();
+            }
+        });
+        let options = LockOptions::expiring_after(Duration::from_secs(60));
+        let options = options.verify_every(Duration::from_millis(5));
+        let held = Lock::new(&locker, "k", options).unwrap().lock().unwrap();
+        let signal = held.lost();
         *shared.lock().unwrap() = Some(held);
         dropped.recv_timeout(Duration::from_secs(60)).unwrap();
         assert!(signal.is_lost());

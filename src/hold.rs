@@ -56,6 +56,8 @@ struct Status {
     /// Until when the lock can be relied on; `None` without an expiration.
     end: Option<End>,
     phase: Phase,
+    /// Whether the loss is still to be reported.
+    unreported: bool,
     on_loss: Vec<OnLoss>,
     /// How many threads wait for a change: waking none takes a system call as well.
     waiting: usize,
@@ -90,7 +92,8 @@ impl Hold {
         token: Option<u64>,
         observer: Observer,
     ) -> Self {
-        let status = Status { end: lease.end, phase: Phase::Held, on_loss: Vec::new(), waiting: 0 };
+        let status =
+            Status { end: lease.end, phase: Phase::Held, unreported: false, on_loss: Vec::new(), waiting: 0 };
         Self {
             key,
             options,
@@ -152,8 +155,8 @@ impl Hold {
         status.wake(&self.changed);
     }
 
-    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. What is to
-    /// happen then is done by [`act_on_loss`](Self::act_on_loss).
+    /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
+    /// reported by [`act_on_loss`](Self::act_on_loss).
     pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
         let status = self.status();
         match &status.phase {
@@ -177,31 +180,36 @@ impl Hold {
         }
     }
 
-    /// Notes that the lock is lost, and reports it. Only the first loss counts.
+    /// Notes that the lock is lost. Only the first loss counts. [`act_on_loss`](Self::act_on_loss) reports it.
     pub(crate) fn lose(&self, reason: &LossReason) {
-        if self.end_lost(reason) {
-            self.observer.notify(&Event::Lost { key: &self.key, reason });
-        }
+        self.note_loss(reason, true);
     }
 
-    /// The same for a loss that the end of the hold shows, and reports. Returns whether it was the first.
-    pub(crate) fn end_lost(&self, reason: &LossReason) -> bool {
+    /// The same for a loss that the end of the hold shows, and reports.
+    pub(crate) fn end_lost(&self, reason: &LossReason) {
+        self.note_loss(reason, false);
+    }
+
+    fn note_loss(&self, reason: &LossReason, unreported: bool) {
         let mut status = self.status();
-        if status.phase != Phase::Held {
-            return false;
+        if status.phase == Phase::Held {
+            status.phase = Phase::Lost(reason.clone());
+            status.unreported = unreported;
+            status.wake(&self.changed);
         }
-        status.phase = Phase::Lost(reason.clone());
-        status.wake(&self.changed);
-        true
     }
 
-    /// Does what is to happen when the lock is lost, if it is. Called without a lock of any hold: the program may do anything then, such as
-    /// dropping a guard.
+    /// If the lock is lost, reports that and does what is to happen then, once. Called while nothing is locked: the program may do anything
+    /// then, such as dropping a guard.
     pub(crate) fn act_on_loss(&self) {
         let mut status = self.status();
         let Phase::Lost(reason) = status.phase.clone() else { return };
+        let unreported = std::mem::take(&mut status.unreported);
         let on_loss = std::mem::take(&mut status.on_loss);
         drop(status);
+        if unreported {
+            self.observer.notify(&Event::Lost { key: &self.key, reason: &reason });
+        }
         for act in on_loss {
             // A panic in the program's code keeps neither the lock from being released nor the keeper from its work (I10).
             let reason = reason.clone();

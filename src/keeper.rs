@@ -2,18 +2,24 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::mem;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use crate::clock::{self, Uptime};
+use crate::clock::{self, Now, Uptime};
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
 
 /// How many are worked on together at most.
-const MOST: usize = 512;
+pub(crate) const MOST: usize = 512;
+
+/// How often the thread looks whether the wall clock was set, or the machine was suspended, and how much counts. Then everything is looked at:
+/// a lease may have passed.
+const CLOCKS_COMPARED_EVERY: Duration = Duration::from_secs(1);
+const SET_BY: Duration = Duration::from_millis(100);
 
 /// Does what is due, and adds what is due later.
 pub(crate) type Work<T> = fn(Vec<(u64, T)>);
@@ -37,6 +43,8 @@ struct State<T> {
     last_id: u64,
     /// When something was last added.
     added: Uptime,
+    /// The clocks when they were last compared.
+    compared: Option<Now>,
     /// Whether there is a thread.
     running: bool,
     /// Until when it sleeps at most, if it does: what is due later need not wake it.
@@ -57,6 +65,7 @@ impl<T: Send + 'static> Keeper<T> {
             at: HashMap::new(),
             last_id: 0,
             added: Uptime::default(),
+            compared: None,
             running: false,
             sleeps_until: None,
             closed: false,
@@ -127,10 +136,14 @@ impl<T> Shared<T> {
                 state.running = false;
                 return None;
             }
-            let now = clock::uptime();
+            let both = clock::now();
+            let now = both.uptime;
+            if state.clock_was_set(both) && !state.due.is_empty() {
+                return Some(state.take_all());
+            }
             let until = match state.due.first_key_value() {
                 Some(((due, _), _)) if *due <= now => return Some(state.take_due(now)),
-                Some(((due, _), _)) => *due,
+                Some(((due, _), _)) => (*due).min(now.after(CLOCKS_COMPARED_EVERY)),
                 None if now.since(state.added) >= LINGER => {
                     state.running = false;
                     return None;
@@ -148,6 +161,18 @@ impl<T> State<T> {
     fn remove(&mut self, id: u64) -> Option<Item<T>> {
         let due = self.at.remove(&id)?;
         self.due.remove(&(due, id))
+    }
+
+    /// Whether the wall clock differs from the monotonic one by more or less than before.
+    fn clock_was_set(&mut self, now: Now) -> bool {
+        let Some(last) = self.compared.replace(now) else { return false };
+        let [wall, uptime] = [now.wall.since(last.wall), now.uptime.since(last.uptime)];
+        wall.abs_diff(uptime) > SET_BY
+    }
+
+    fn take_all(&mut self) -> Vec<(u64, T)> {
+        self.at.clear();
+        mem::take(&mut self.due).into_iter().map(|((_, id), item)| (id, item.work)).collect()
     }
 
     fn take_due(&mut self, now: Uptime) -> Vec<(u64, T)> {
@@ -168,7 +193,7 @@ impl<T> Drop for Keeper<T> {
     fn drop(&mut self) {
         let mut state = self.shared.lock();
         state.closed = true;
-        let left = std::mem::take(&mut state.due);
+        let left = mem::take(&mut state.due);
         drop(state);
         drop(left);
         self.shared.changed.notify_one();
@@ -221,6 +246,26 @@ mod tests {
         assert_eq!(done.recv_timeout(LONG).unwrap(), [one]);
         assert!(done.recv().is_err(), "nothing is left, and the sender is dropped");
         assert!(keeper.shared.lock().at.is_empty());
+    }
+
+    #[test]
+    fn everything_is_looked_at_when_the_wall_clock_was_set() {
+        let keeper = Keeper::new(send);
+        let mut state = keeper.shared.lock();
+        let now = clock::now();
+        let later = |wall, uptime| Now {
+            wall: now.wall.after(Duration::from_millis(wall)),
+            uptime: now.uptime.after(Duration::from_millis(uptime)),
+        };
+        assert!(!state.clock_was_set(now) && !state.clock_was_set(later(1000, 1010)));
+        assert!(state.clock_was_set(later(5000, 2000)), "forward");
+        assert!(state.clock_was_set(later(0, 3000)), "back");
+        assert!(!state.clock_was_set(later(1000, 4000)));
+        let (sender, _done) = channel();
+        state.at.insert(1, now.uptime.after(LONG));
+        state.due.insert((now.uptime.after(LONG), 1), Item { work: sender, slack: Duration::ZERO });
+        assert_eq!(state.take_all().len(), 1);
+        assert!(state.due.is_empty() && state.at.is_empty());
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "clocks",
         tests![
             a_clock_set_forward_ends_the_lease,
+            a_clock_set_forward_is_noticed_by_a_thread,
             a_clock_set_back_does_not_lengthen_the_lease,
             a_clock_that_is_too_far_from_the_server_s_is_refused,
         ],
@@ -268,6 +269,28 @@ fn a_clock_set_forward_ends_the_lease() -> Outcome {
         // The machine was so busy that the lease has passed anyway.
         server.say(&["DEL", "clocks"])?;
     }
+}
+
+/// Worker: acquires the lock, and prints when a loss of it is noticed.
+pub(crate) fn notice_the_loss(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
+    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
+    held.on_loss(|reason| println!("{reason:?}"));
+    println!("holding");
+    let ended = io::stdin().lines().next().is_none();
+    drop(held);
+    if ended { Ok(()) } else { Err("there was a line".into()) }
+}
+
+fn a_clock_set_forward_is_noticed_by_a_thread() -> Outcome {
+    let server = RedisServer::start()?;
+    let file = server.folder().join("clock");
+    fs::write(&file, "+0s")?;
+    let worker = Worker::with_clock_in(&file, &["notice_the_loss", &server.url(), "clocks", "1h"])?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
+    fs::write(&file, "+2h")?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired", "long before an hour has passed");
+    Ok(())
 }
 
 fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {

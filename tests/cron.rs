@@ -12,7 +12,7 @@ use crate::keeping::Holder;
 use crate::processes::{TaskOutcome, protocol_named};
 use crate::support::scenario::opened;
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials("cron", tests![a_job_of_two_machines_runs_once_if_its_lock_is_held_for_a_time])
@@ -48,32 +48,23 @@ fn runs(at_least: &str, protocol: &str, ticks: usize) -> Result<usize, Box<dyn s
     let (server, folder) = (RedisServer::start()?, tempfile::tempdir()?);
     let file = folder.path().join("runs");
     let machine = || {
-        Holder::performing(&[
-            "cron",
-            &server.url(),
-            "nightly",
-            &file.display().to_string(),
-            at_least,
-            protocol,
-        ])
+        let file = file.display().to_string();
+        Holder::performing(&["cron", &server.url(), "nightly", &file, at_least, protocol])
     };
     let mut machines = [machine()?, machine()?];
-    for _ in 0..ticks {
+    let lock =
+        Lock::new(&opened(&server.url())?, "nightly", LockOptions::expiring_after(LONG).timeout(LONG))?;
+    for tick in 0..ticks {
+        if tick > 0 {
+            // The next tick comes when the key has expired.
+            lock.lock()?.release()?;
+        }
         for machine in &mut machines {
             machine.say("tick")?;
-            // The first has ended its job when the second starts, as with a job that is shorter than the clocks are apart.
-            machine.line()?;
             thread::sleep(APART);
         }
-        // The next tick comes when the key has expired.
-        while server.say(&["EXISTS", "nightly"])?.contains('1') && ticks > 1 {
-            thread::sleep(millis(20));
-            if Lock::new(&opened(&server.url())?, "nightly", LockOptions::expiring_after(LONG))?
-                .try_lock()?
-                .is_some()
-            {
-                break;
-            }
+        for machine in &mut machines {
+            machine.line()?;
         }
     }
     for machine in machines {
@@ -82,14 +73,22 @@ fn runs(at_least: &str, protocol: &str, ticks: usize) -> Result<usize, Box<dyn s
     Ok(fs::read_to_string(&file)?.lines().count())
 }
 
+/// Where a machine that stands still changes the outcome, one of so many attempts shows it.
+const ATTEMPTS: usize = 20;
+
 fn a_job_of_two_machines_runs_once_if_its_lock_is_held_for_a_time() -> Outcome {
     for protocol in PROTOCOLS.map(|protocol| format!("{protocol:?}").to_lowercase()) {
-        assert_eq!(runs("0s", &protocol, 3)?, 6, "each machine runs it");
+        let is_once = |at_least, ticks, count| {
+            (0..ATTEMPTS).map(|_| runs(at_least, &protocol, ticks)).find_map(|runs| match runs {
+                Ok(runs) if runs == count => Some(Ok(())),
+                Ok(_) => None,
+                Err(error) => Some(Err(error)),
+            })
+        };
+        is_once("0s", 2, 4).ok_or("each machine runs it, at each tick")??;
         // Much longer than anything takes here.
         assert_eq!(runs("60s", &protocol, 1)?, 1);
-        // And again at the next tick: on a machine that stands still for more than two seconds both run it.
-        let runs = runs("1s", &protocol, 2)?;
-        assert!((2..=4).contains(&runs), "{runs}");
+        is_once("1s", 2, 2).ok_or("once at each tick")??;
     }
     Ok(())
 }

@@ -31,6 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             locks_of_one_trip_fail_and_succeed_by_themselves,
             a_fault_in_a_trip_of_many_locks_loses_none,
             a_server_that_takes_no_transaction_on_several_keys,
+            a_refusal_that_passes_keeps_locks_from_going_together_once,
             a_lease_that_a_call_has_made_longer_is_not_cut_short,
             the_keeper_is_one_thread_that_ends_with_its_locker,
         ],
@@ -383,6 +384,33 @@ fn a_server_that_takes_no_transaction_on_several_keys() -> Outcome {
         }
     }
     held.into_iter().try_for_each(|held| held.release().map(drop))?;
+    Ok(())
+}
+
+fn a_refusal_that_passes_keeps_locks_from_going_together_once() -> Outcome {
+    const LOCKS: usize = 12;
+    let scenario = Scenario::set()?;
+    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let options = LockOptions::expiring_after(Duration::from_secs(9)).timeout(LONG).auto_extend(LONG);
+    let held: Vec<_> = (0..LOCKS)
+        .map(|n| Lock::new(&locker, format!("k{n}"), options.protocol(Protocol::Watched))?.lock())
+        .collect::<Result<_, _>>()?;
+    for round in 0..2 {
+        scenario.proxy.forget();
+        if round == 0 {
+            scenario.proxy.next("EXEC", Fault::Say("-OOM command not allowed when used memory\r\n"));
+        }
+        let ends: Vec<_> = held.iter().map(setnx_lock::LockGuard::expires_at).collect();
+        for (held, end) in held.iter().zip(ends) {
+            while held.expires_at() == end {
+                held.ensure_held()?;
+                thread::sleep(millis(10));
+            }
+        }
+    }
+    let names = scenario.proxy.names();
+    let transactions = names.iter().filter(|name| *name == "EXEC").count();
+    assert!((1..LOCKS).contains(&transactions), "they go together again: {names:?}");
     Ok(())
 }
 

@@ -42,6 +42,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         }
         ["take_over", url, key, protocol, margin] => clocks::take_over(url, key, protocol, margin),
         ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
+        ["notice_the_loss", url, key, expiration] => clocks::notice_the_loss(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),
         ["notifications", task @ ..] => notifications::as_worker(task),
         ["keep", url, key, expiration, protocol] => keeping::as_worker(url, key, expiration, protocol),

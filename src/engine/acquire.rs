@@ -45,8 +45,11 @@ impl Engine {
         let observer = self.observer.clone();
         let hold = Arc::new(Hold::new(key.clone(), *options, protocol, at, lease, token, observer));
         if options.holder_name.is_some() {
-            let own = hold.own();
-            self.write_name(&hold, &own.lease.value, options.expiration, at);
+            let unnamed = {
+                let own = hold.own();
+                self.write_name(&hold, &own.lease.value, options.expiration, at)
+            };
+            self.report_unnamed(&hold, unnamed.as_ref());
         }
         self.keep_by_options(&hold);
         thread_holds::note(&self.identity, &hold, kind);

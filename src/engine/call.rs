@@ -33,6 +33,8 @@ pub(super) struct Call<'a> {
     /// What came with the last reply.
     pub(super) token: Option<i64>,
     last_failure: Option<LastFailure>,
+    /// The replies that were lost and are to be reported later; `None` if each is at once.
+    lost_replies: Option<LostReplies>,
     /// What goes behind the command that deletes the key, until that is sent.
     behind: Option<Behind<'a>>,
     /// Whether the head of the queue has an answer from behind the last command that deletes the key.
@@ -45,6 +47,9 @@ pub(super) struct Call<'a> {
     unanswered: Option<(&'static str, TransportError)>,
 }
 
+/// Commands whose replies were lost, and why.
+pub(super) type LostReplies = Vec<(&'static str, TransportError)>;
+
 enum Behind<'a> {
     /// The command of the head of this holder's queue.
     Successor(&'a HolderTicket<Answer>),
@@ -56,6 +61,14 @@ enum LastFailure {
     Refused { command: &'static str, refusal: Refusal },
     NoConnection { cause: NoConnection, waited: Duration },
     Lost { command: &'static str, error: TransportError },
+}
+
+impl Engine {
+    pub(super) fn report_lost(&self, key: &Key, replies: &[(&'static str, TransportError)]) {
+        for (command, error) in replies {
+            self.observer.notify(&Event::ReplyLost { key, command, error });
+        }
+    }
 }
 
 impl<'a> Call<'a> {
@@ -76,6 +89,7 @@ impl<'a> Call<'a> {
             fenced: false,
             token: None,
             last_failure: None,
+            lost_replies: None,
             behind: None,
             has_answered: false,
             taken: None,
@@ -88,6 +102,27 @@ impl<'a> Call<'a> {
     pub(super) fn stopped_by(self, stop: StopCheck<'a>, unreachable_timeout: Duration) -> Self {
         let budget = Budget { unreachable_timeout, ..self.budget };
         Self { budget, stop, ..self }
+    }
+
+    /// Returns the call as one whose lost replies are reported by [`report_lost`](Engine::report_lost) later: an observer may do anything, and
+    /// something is locked meanwhile.
+    pub(super) fn reported_later(self) -> Self {
+        Self { lost_replies: Some(Vec::new()), ..self }
+    }
+
+    /// Returns what is to be reported.
+    pub(super) fn take_lost_replies(&mut self) -> LostReplies {
+        self.lost_replies.take().unwrap_or_default()
+    }
+
+    /// Whether a command has failed, so that the next may not take long.
+    pub(super) fn has_failed(&self) -> bool {
+        matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))
+    }
+
+    /// Gives the commands that follow the time of a call that begins now.
+    pub(super) fn begin_anew(&mut self, now: Now) {
+        self.budget.deadline = Some(now.uptime);
     }
 
     /// Returns the call with less time for its commands, if the command timeout is longer.
@@ -232,8 +267,10 @@ impl<'a> Call<'a> {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                let key = self.key;
-                self.engine.observer.notify(&Event::ReplyLost { key, command, error: &error });
+                match &mut self.lost_replies {
+                    Some(later) => later.push((command, error.clone())),
+                    None => self.engine.report_lost(self.key, &[(command, error.clone())]),
+                }
                 if !only_reads {
                     self.unanswered = Some((command, error.clone()));
                 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
-use crate::backend::{Answers, Limits, Next};
+use crate::backend::{Answers, Failure, Limits, Next};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::event::Event;
@@ -28,23 +28,35 @@ impl Engine {
         Some(Request::at_any_time(Command::HolderName(write)))
     }
 
-    /// Writes the name of a holder, if its options name one.
-    pub(super) fn write_name(&self, hold: &Hold, value: &[u8], lease: Option<Duration>, now: Now) {
-        let Some(request) = Self::naming(&hold.options, value, lease) else { return };
+    /// Writes the name of a holder, if its options name one. Returns why not, to be reported.
+    pub(super) fn write_name(
+        &self,
+        hold: &Hold,
+        value: &[u8],
+        lease: Option<Duration>,
+        now: Now,
+    ) -> Option<Error> {
+        let request = Self::naming(&hold.options, value, lease)?;
         if !self.has_names() {
-            return self.not_named(&hold.key, &too_old(&hold.key));
+            return Some(too_old(&hold.key));
         }
         // Half of the lease at most: a name is worth less than the lock.
         let time = hold.end().map_or(Duration::MAX, |end| end.remaining(now) / 2);
-        let call = Call::new(self, &hold.key, Protocol::Classic, Some(now.uptime));
-        let mut call = call.answered_within(time);
-        let reason = match call.send(&request, now) {
-            Reply::Refused => GiveUp::Refused,
-            Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
-            Reply::Lost => GiveUp::Io,
-            _ => return,
-        };
-        self.not_named(&hold.key, &call.error(reason, ADVICE));
+        let mut call = self.call(hold, now).answered_within(time);
+        let reply = call.send(&request, now);
+        unnamed(call, &reply)
+    }
+
+    /// Returns why the name of a holder was not written, if that is what came of it.
+    pub(super) fn name_error(
+        &self,
+        key: &Key,
+        written: Result<Reply, Failure>,
+        name: &Request,
+    ) -> Option<Error> {
+        let mut call = Call::new(self, key, Protocol::Classic, None).reported_later();
+        let reply = call.reply(written, name.command.name(), true, Protocol::Classic);
+        unnamed(call, &reply)
     }
 
     /// Whether the server has what names are written by, as far as is known.
@@ -52,8 +64,10 @@ impl Engine {
         self.backend.server_version().is_none_or(|version| version >= NEEDED)
     }
 
-    fn not_named(&self, key: &Key, error: &Error) {
-        self.observer.notify(&Event::HolderNameNotWritten { key, error });
+    pub(super) fn report_unnamed(&self, hold: &Hold, error: Option<&Error>) {
+        if let Some(error) = error {
+            self.observer.notify(&Event::HolderNameNotWritten { key: &hold.key, error });
+        }
     }
 
     /// Returns the name that the holder of a key has written, if it can be read.
@@ -84,6 +98,16 @@ impl Engine {
             _ => None,
         })
     }
+}
+
+fn unnamed(call: Call<'_>, reply: &Reply) -> Option<Error> {
+    let reason = match reply {
+        Reply::Refused => GiveUp::Refused,
+        Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
+        Reply::Lost => GiveUp::Io,
+        _ => return None,
+    };
+    Some(call.error(reason, ADVICE))
 }
 
 fn too_old(key: &Key) -> Error {

@@ -1,19 +1,20 @@
-//! What a holder does with its lock: extends it, asks for it, takes a fencing token, and ends it.
+//! What a holder does with its lock: extends it, asks for it, takes a fencing token, and ends it. Events are reported when nothing of the
+//! hold is locked any more: an observer may use or drop the guard.
 
-use std::sync::{Arc, MutexGuard};
+use std::mem;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::Call;
+use super::call::{Call, LostReplies};
 use super::release::HeldLock;
 use super::{Answer, Engine};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Hold, OnLoss, Own};
-use crate::key::Key;
 use crate::protocol::extend::{Extending, Extension};
 use crate::protocol::fence::{self, Fenced, Fencing};
-use crate::protocol::lease::End;
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::ownership::LossReason;
 use crate::protocol::release::Release;
 use crate::protocol::verify::{Verification, Verifying};
@@ -29,84 +30,103 @@ pub(crate) enum Leaving {
     Keep,
 }
 
+/// What came of an extension, to be reported.
+#[derive(Debug)]
+pub(super) struct Extended {
+    /// Whether it is proven that no other client had the lock meanwhile.
+    pub(super) result: Result<bool, Error>,
+    overwrote: Option<LockState>,
+    lost_replies: LostReplies,
+}
+
 impl Engine {
     /// Extends the lease to one of `expiration` that begins now. Returns whether the server has proven that no other client had the lock
-    /// meanwhile.
+    /// since it was acquired.
     pub(crate) fn extend(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<bool, Error> {
-        let extended = self.extend_owned(hold, expiration);
-        hold.act_on_loss();
-        extended
-    }
-
-    fn extend_owned(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<bool, Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
-        let now = clock::now();
         Self::check_held(hold)?;
-        let (mut extending, step) = self.begin_extension(hold, &own, expiration, now);
-        let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+        let now = clock::now();
+        let (mut extending, step) = self.begin_extension(hold, &own.lease, expiration, now);
+        let mut call = self.call(hold, now);
         let outcome = call.run(&mut extending, step, now);
-        let extended = self.end_extension(hold, &mut own, &extending, outcome, call);
-        if extended.is_ok() {
-            let value = &own.lease.value;
-            self.write_name(hold, value, Some(expiration), clock::now());
-        }
+        let extended = Self::end_extension(hold, &mut own, &extending, outcome, call);
+        let unnamed = match &extended.result {
+            Ok(_) => self.write_name(hold, &own.lease.value, Some(expiration), clock::now()),
+            Err(_) => None,
+        };
         self.reschedule(hold, &own);
-        extended
+        drop(own);
+        self.report_extension(hold, &extended);
+        self.report_unnamed(hold, unnamed.as_ref());
+        hold.act_on_loss();
+        extended.result
+    }
+
+    /// The commands of a holder.
+    pub(super) fn call<'a>(&'a self, hold: &'a Hold, now: Now) -> Call<'a> {
+        Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime)).reported_later()
     }
 
     /// Begins an extension. Until its outcome is known, the lease counts that ends first.
     pub(super) fn begin_extension(
         &self,
         hold: &Hold,
-        own: &Own,
+        lease: &Lease,
         expiration: Duration,
         now: Now,
     ) -> (Extending, Step<Extension>) {
         let nonce = self.identity.next_nonce();
         let asked = hold.options.protocol;
-        let (extending, step) = Extending::start(hold.protocol, asked, &own.lease, expiration, nonce, now);
-        let ends = own.lease.end.zip(extending.new_lease().end);
+        let (extending, step) = Extending::start(hold.protocol, asked, lease, expiration, nonce, now);
+        let ends = lease.end.zip(extending.new_lease().end);
         hold.rely_until(ends.map(|(old, new)| old.min(new)));
         (extending, step)
     }
 
     /// Notes what came of an extension.
     pub(super) fn end_extension(
-        &self,
         hold: &Hold,
-        own: &mut MutexGuard<'_, Own>,
+        own: &mut Own,
         extending: &Extending,
         outcome: Result<Extension, GiveUp>,
-        call: Call<'_>,
-    ) -> Result<bool, Error> {
-        let (key, now) = (&hold.key, clock::now());
-        let reason = match outcome {
+        mut call: Call<'_>,
+    ) -> Extended {
+        let now = clock::now();
+        let lost_replies = call.take_lost_replies();
+        let (result, overwrote) = match outcome {
             Ok(Extension::Extended { lease, certified }) => {
                 own.lease = lease;
                 (own.began, own.asked, own.failed) = (extending.began(), now.uptime, None);
                 hold.rely_until(own.lease.end);
-                self.observer.notify(&Event::Extended { key, certified });
                 // I3: the reply may have come after the new lease.
-                return match hold.lost(now) {
-                    Some(reason) => Err(Self::lost(hold, reason, now)),
-                    None => Ok(certified),
-                };
+                let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
+                (lost.map_or(Ok(certified), Err), None)
             }
-            Ok(Extension::Lost { reason, overwrote }) => {
-                self.report_overwritten(hold, overwrote.as_ref());
-                return Err(Self::lose(hold, reason));
+            Ok(Extension::Lost { reason, overwrote }) => (Err(Self::lose(hold, reason)), overwrote),
+            Err(reason) => {
+                if reason == GiveUp::Unknown {
+                    own.lease.may_have_become(extending.new_lease(), extending.proves(), now);
+                }
+                own.failed = Some(now.uptime);
+                hold.rely_until(own.lease.end);
+                let advice = "the lease goes on until it ends; extend it again, or stop in time";
+                (Err(call.error(reason, advice)), None)
             }
-            Err(reason) => reason,
         };
-        if reason == GiveUp::Unknown {
-            own.lease.may_have_become(extending.new_lease(), extending.proves(), now);
+        Extended { result, overwrote, lost_replies }
+    }
+
+    pub(super) fn report_extension(&self, hold: &Hold, extended: &Extended) {
+        let (key, Extended { result, overwrote, lost_replies }) = (&hold.key, extended);
+        self.report_lost(key, lost_replies);
+        self.report_overwritten(hold, overwrote.as_ref());
+        match result {
+            Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
+            // These are reported as a loss.
+            Err(Error::Lost { .. } | Error::Expired { .. }) => {}
+            Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
         }
-        own.failed = Some(now.uptime);
-        hold.rely_until(own.lease.end);
-        let error = call.error(reason, "the lease goes on until it ends; extend it again, or stop in time");
-        self.observer.notify(&Event::ExtendFailed { key, error: &error });
-        Err(error)
     }
 
     fn report_overwritten(&self, hold: &Hold, winner: Option<&LockState>) {
@@ -120,11 +140,13 @@ impl Engine {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         let now = clock::now();
-        let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+        let mut call = self.call(hold, now);
         let (mut verifying, step) = Verifying::start(hold.protocol, &own.lease);
         let outcome = call.run(&mut verifying, step, now);
+        let lost_replies = call.take_lost_replies();
         let verification = Self::end_verification(hold, &mut own, outcome, call);
         drop(own);
+        self.report_lost(&hold.key, &lost_replies);
         hold.act_on_loss();
         verification
     }
@@ -132,14 +154,14 @@ impl Engine {
     /// Notes what came of a look.
     pub(super) fn end_verification(
         hold: &Hold,
-        own: &mut MutexGuard<'_, Own>,
+        own: &mut Own,
         outcome: Result<Verification, GiveUp>,
         call: Call<'_>,
     ) -> Result<Verification, Error> {
         let now = clock::uptime();
         match outcome {
             Ok(verification) => {
-                own.asked = now;
+                (own.asked, own.failed) = (now, None);
                 if let Verification::Lost(reason) = &verification {
                     hold.lose(reason);
                 }
@@ -154,12 +176,6 @@ impl Engine {
 
     /// Takes a fencing token, or returns the one that this hold has.
     pub(crate) fn fencing_token(&self, hold: &Hold) -> Result<u64, Error> {
-        let token = self.fencing_token_owned(hold);
-        hold.act_on_loss();
-        token
-    }
-
-    fn fencing_token_owned(&self, hold: &Hold) -> Result<u64, Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         if let Some(token) = own.token {
@@ -167,16 +183,22 @@ impl Engine {
         }
         Self::check_held(hold)?;
         let now = clock::now();
-        let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+        let mut call = self.call(hold, now);
         let (mut fencing, step) = Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now);
-        match call.run(&mut fencing, step, now) {
+        let outcome = call.run(&mut fencing, step, now);
+        let lost_replies = call.take_lost_replies();
+        let token = match outcome {
             Ok(Fenced::Token(found)) => {
                 own.token = fence::usable(found);
                 own.token.ok_or_else(|| Error::Fence { key: hold.key.clone(), found })
             }
             Ok(Fenced::Lost(reason)) => Err(Self::lose(hold, reason)),
             Err(reason) => Err(call.error(reason, "ask again")),
-        }
+        };
+        drop(own);
+        self.report_lost(&hold.key, &lost_replies);
+        hold.act_on_loss();
+        token
     }
 
     /// Does this when the lock is lost: also if only the clocks notice it.
@@ -204,7 +226,7 @@ impl Engine {
 
     /// Returns the error of a lock that is lost.
     pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
-        let key: Key = hold.key.clone();
+        let key = hold.key.clone();
         match (reason, hold.end()) {
             (LossReason::Expired, Some(End { wall, uptime })) => {
                 Error::Expired { key, late: now.uptime.since(uptime).max(now.wall.since(wall)) }
@@ -220,9 +242,12 @@ impl Engine {
         holder: HolderTicket<Answer>,
         leaving: Leaving,
     ) -> Result<Release, Error> {
-        let mut own = hold.own();
-        own.over = true;
-        self.forget(hold);
+        let lease = {
+            let mut own = hold.own();
+            own.over = true;
+            self.forget(hold);
+            mem::replace(&mut own.lease, Lease::none())
+        };
         let now = clock::now();
         let ended = match (hold.noticed_loss(), leaving) {
             // The server has shown that it is not ours: there is nothing to delete.
@@ -232,22 +257,20 @@ impl Engine {
             }
             (_, Leaving::Keep) => {
                 holder.end(Ending::Hint(Hint::Changed));
-                Ok(kept(&own, now))
+                Ok(kept(&lease, now))
             }
-            (_, Leaving::Release) => match time_left_to_hold(hold, &own, now) {
+            (_, Leaving::Release) => match time_left_to_hold(hold, &lease, now) {
                 Some(rest) => {
-                    let left = self.leave_to_expire(hold, &own, rest, now);
+                    let left = self.leave_to_expire(hold, &lease, rest, now);
                     holder.end(Ending::Hint(Hint::Changed));
                     left
                 }
                 None => {
                     let Hold { key, options, protocol, .. } = &**hold;
-                    let lease = &own.lease;
-                    self.release(HeldLock { key, options, protocol: *protocol, lease, holder }, now)
+                    self.release(HeldLock { key, options, protocol: *protocol, lease: &lease, holder }, now)
                 }
             },
         };
-        drop(own);
         let is_lost = match &ended {
             Ok((_, Some(reason))) => {
                 hold.end_lost(reason);
@@ -265,14 +288,14 @@ impl Engine {
     fn leave_to_expire(
         &self,
         hold: &Hold,
-        own: &Own,
+        lease: &Lease,
         rest: Duration,
         now: Now,
     ) -> Result<(Release, Option<LossReason>), Error> {
-        if own.lease.end.is_none_or(|end| end.remaining(now) <= rest) {
-            return Ok(kept(own, now));
+        if lease.end.is_none_or(|end| end.remaining(now) <= rest) {
+            return Ok(kept(lease, now));
         }
-        let (mut extending, step) = self.begin_extension(hold, own, rest, now);
+        let (mut extending, step) = self.begin_extension(hold, lease, rest, now);
         let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
         match call.run(&mut extending, step, now) {
             Ok(Extension::Extended { .. }) => Ok((Release::LeftToExpire, None)),
@@ -289,15 +312,15 @@ impl Engine {
 }
 
 /// Returns for how much longer the options have the lock held, if it is to be released before.
-fn time_left_to_hold(hold: &Hold, own: &Own, now: Now) -> Option<Duration> {
+fn time_left_to_hold(hold: &Hold, lease: &Lease, now: Now) -> Option<Duration> {
     // By the monotonic clock: the wall clock may have been set since.
     let left = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
-    (!own.lease.has_passed(now) && !left.is_zero()).then_some(left)
+    (!lease.has_passed(now) && !left.is_zero()).then_some(left)
 }
 
 /// The outcome of a release that sends nothing.
-fn kept(own: &Own, now: Now) -> (Release, Option<LossReason>) {
-    if own.lease.has_passed(now) {
+fn kept(lease: &Lease, now: Now) -> (Release, Option<LossReason>) {
+    if lease.has_passed(now) {
         (Release::Expired, Some(LossReason::Expired))
     } else {
         (Release::LeftToExpire, None)

@@ -6,11 +6,14 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Engine;
-use super::call::Call;
-use crate::backend::Failure;
-use crate::clock::{self, Now};
+use super::call::{Call, LostReplies};
+use super::holding::Extended;
+use crate::backend::{Failure, Refusal};
+use crate::clock::{self, Now, Uptime};
+use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Hold, Own};
+use crate::keeper::MOST;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::extend::{Extending, Extension};
@@ -28,6 +31,9 @@ pub(crate) struct Kept {
     hold: Arc<Hold>,
 }
 
+/// For how long no transaction on several keys is sent to a server that has refused one.
+const REFUSED: Duration = Duration::from_secs(60);
+
 /// What is under way for a lock.
 struct Job<'a> {
     id: u64,
@@ -37,6 +43,23 @@ struct Job<'a> {
     power: Power,
     /// How long the lease is if it is extended.
     time: Duration,
+}
+
+/// What came of it.
+struct Settled<'a> {
+    id: u64,
+    hold: &'a Arc<Hold>,
+    own: MutexGuard<'a, Own>,
+    report: Report,
+    /// What writes the holder's name.
+    name: Option<Request>,
+    unnamed: Option<Error>,
+}
+
+enum Report {
+    Extended(Extended),
+    /// The replies that were lost.
+    Looked(LostReplies),
 }
 
 enum Power {
@@ -108,13 +131,13 @@ impl Engine {
     }
 
     fn schedule(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, own: &Own) {
-        match keeping::next(&hold.options, progress(hold, own)) {
+        match keeping::next(&hold.options, progress(hold, own, clock::now())) {
             Some((due, _)) if hold.is_held() => self.schedule_at(id, hold, due),
             _ => self.keeper.remove(id),
         }
     }
 
-    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: clock::Uptime) {
+    fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
         if let Err(error) = self.keeper.add(id, due, keeping::slack(&hold.options), kept) {
             let reason = &format!("cannot start a thread: {error}");
@@ -122,22 +145,39 @@ impl Engine {
         }
     }
 
-    /// Does what is due for these locks.
+    /// Does what is due for these locks, together if that is possible.
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
+        let together = self.pipelining && self.backend.pipelines();
+        let mut reachable = true;
+        for due in due.chunks(if together { MOST } else { 1 }) {
+            self.keep_these(due, &mut reachable);
+        }
+    }
+
+    fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)], reachable: &mut bool) {
         let mut jobs: Vec<Job<'_>> =
             due.iter().filter_map(|(id, kept)| self.begin(*id, &kept.hold)).collect();
-        // Two trips are what it takes if nothing goes wrong.
-        if self.pipelining && self.backend.pipelines() && jobs.len() > 1 {
-            for _ in 0..2 {
-                self.send_together(&mut jobs);
-            }
+        // If nothing goes wrong that is all.
+        if jobs.len() > 1 {
+            self.watch_together(&mut jobs);
+            self.send_together(&mut jobs);
+            self.send_together(&mut jobs);
         }
-        let mut names = Vec::new();
-        for job in jobs {
-            names.extend(self.finish(job));
+        let mut settled: Vec<Settled<'_>> = jobs.into_iter().map(|job| self.settle(job, reachable)).collect();
+        self.write_names(&mut settled);
+        let mut reports = Vec::new();
+        for Settled { id, hold, own, report, unnamed, .. } in settled {
+            self.schedule(id, hold, &own);
+            reports.push((hold, report, unnamed));
         }
-        self.write_names(&names);
         // Now that nothing is locked.
+        for (hold, report, unnamed) in reports {
+            match report {
+                Report::Extended(extended) => self.report_extension(hold, &extended),
+                Report::Looked(lost_replies) => self.report_lost(&hold.key, &lost_replies),
+            }
+            self.report_unnamed(hold, unnamed.as_ref());
+        }
         for (_, kept) in due {
             kept.hold.act_on_loss();
         }
@@ -152,7 +192,7 @@ impl Engine {
         if own.over || !hold.is_held() {
             return None;
         }
-        let (due, task) = keeping::next(&hold.options, progress(hold, &own))?;
+        let (due, task) = keeping::next(&hold.options, progress(hold, &own, now))?;
         if due > now.uptime.after(keeping::slack(&hold.options)) {
             self.schedule_at(id, hold, due);
             return None;
@@ -165,7 +205,7 @@ impl Engine {
                     hold.lost(now);
                     return None;
                 }
-                let (extending, step) = self.begin_extension(hold, &own, time, now);
+                let (extending, step) = self.begin_extension(hold, &own.lease, time, now);
                 (Power::Extending(Box::new(extending), step), time)
             }
             Task::Verify => {
@@ -179,30 +219,20 @@ impl Engine {
                 return None;
             }
         };
-        let call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+        let call = self.call(hold, now);
         Some(Job { id, hold, own, call, power, time })
     }
 
-    /// Sends the next command of each lock, in one trip for the commands that stand alone, and one for transactions.
+    /// Sends the next command of those locks for which it is one that stands alone, in one trip.
     fn send_together(&self, jobs: &mut [Job<'_>]) {
         let is_alone = |job: &&mut Job<'_>| {
             let command = job.power.request().map(|request| &request.command);
             matches!(command, Some(Command::Get | Command::GetSet(_)))
         };
-        let mut alone: Vec<&mut Job<'_>> = jobs.iter_mut().filter(is_alone).collect();
-        if alone.len() > 1 {
-            self.send_alone(&mut alone);
+        let mut jobs: Vec<&mut Job<'_>> = jobs.iter_mut().filter(is_alone).collect();
+        if jobs.len() < 2 {
+            return;
         }
-        let watches = |job: &&mut Job<'_>| {
-            job.power.request().is_some_and(|request| request.command == Command::WatchGet)
-        };
-        let mut watching: Vec<&mut Job<'_>> = jobs.iter_mut().filter(watches).collect();
-        if watching.len() > 1 && !self.refuses_many.load(Ordering::Relaxed) {
-            self.send_transaction(&mut watching);
-        }
-    }
-
-    fn send_alone(&self, jobs: &mut [&mut Job<'_>]) {
         let now = clock::now();
         let requests: Vec<(Key, Request)> = jobs
             .iter()
@@ -217,15 +247,23 @@ impl Engine {
         }
     }
 
-    /// Watches all keys, and changes those that are ours by one transaction. It fails for all if any of them is written meanwhile, or if the
-    /// server refuses: it may not take several keys, as in a cluster, or one of these. Then each is done by itself.
-    fn send_transaction(&self, jobs: &mut [&mut Job<'_>]) {
+    /// Watches the keys of those locks that are changed by transactions, and changes those that are ours by one transaction. It fails for all
+    /// if any of them is written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then
+    /// each is done by itself.
+    fn watch_together(&self, jobs: &mut [Job<'_>]) {
+        let is_watching = |job: &&mut Job<'_>| {
+            job.power.request().is_some_and(|request| request.command == Command::WatchGet)
+        };
+        let mut jobs: Vec<&mut Job<'_>> = jobs.iter_mut().filter(is_watching).collect();
         let now = clock::now();
+        if jobs.len() < 2 || self.refuses_many_until.load(Ordering::Relaxed) > micros(now.uptime) {
+            return;
+        }
         let keys: Vec<Key> = jobs.iter().map(|job| job.hold.key.clone()).collect();
         let limits = jobs[0].call.limits_together(Protocol::Watched, now);
         let (replies, watched) = match self.backend.watch_all(&keys, &limits) {
             Ok((replies, watched)) => (replies, Some(watched)),
-            Err(Failure::Refused(_)) => return self.refuses_many.store(true, Ordering::Relaxed),
+            Err(Failure::Refused(refusal)) => return self.note_refused_many(&refusal),
             Err(failure) => (jobs.iter().map(|_| Err(failure.clone())).collect(), None),
         };
         let now = clock::now();
@@ -242,11 +280,12 @@ impl Engine {
         let changes: Vec<(Key, Command)> = jobs.iter().filter_map(|job| executes(job)).collect();
         let mut replies = watched.exec_all(&changes, &limits).into_iter();
         let now = clock::now();
-        for job in jobs.iter_mut() {
+        for job in &mut jobs {
             if let Some(reply) = executes(job).and_then(|_| replies.next()) {
                 let reply = match reply {
-                    Err(Failure::Refused(_)) if changes.len() > 1 => {
-                        self.refuses_many.store(true, Ordering::Relaxed);
+                    // Not carried out, for whichever of them.
+                    Err(Failure::Refused(refusal)) if changes.len() > 1 => {
+                        self.note_refused_many(&refusal);
                         Ok(Reply::Executed(None))
                     }
                     reply => reply,
@@ -257,49 +296,82 @@ impl Engine {
         }
     }
 
-    /// Does the rest of what is under way for a lock, by itself, and schedules what is due next. Returns what writes the holder's name.
-    fn finish(self: &Arc<Self>, job: Job<'_>) -> Option<(Key, Request)> {
-        let Job { id, hold, mut own, mut call, power, time } = job;
-        let now = clock::now();
-        let mut name = None;
-        match power {
-            Power::Extending(mut rules, step) => {
-                let outcome = call.run(&mut *rules, step, now);
-                let extended = self.end_extension(hold, &mut own, &rules, outcome, call);
-                if extended.is_ok() {
-                    let request = Self::naming(&hold.options, &own.lease.value, Some(time));
-                    name = request.map(|request| (hold.key.clone(), request));
-                } else if own.lease.has_passed(clock::now()) {
-                    hold.lost(clock::now());
-                }
-            }
-            Power::Verifying(mut rules, step) => {
-                let outcome = call.run(&mut rules, step, now);
-                // A failure is tried again.
-                let _ = Self::end_verification(hold, &mut own, outcome, call);
-            }
+    /// Has transactions on several keys left out for a while, unless the reason passes by itself.
+    fn note_refused_many(&self, refusal: &Refusal) {
+        if !refusal.may_pass() {
+            let until = clock::uptime().after(REFUSED);
+            self.refuses_many_until.store(micros(until), Ordering::Relaxed);
         }
-        self.schedule(id, hold, &own);
-        name
     }
 
-    fn write_names(&self, names: &[(Key, Request)]) {
-        if names.is_empty() || !self.has_names() {
+    /// Does the rest of what is under way for a lock, by itself. If the server was not reachable for another one, nothing is sent.
+    fn settle<'a>(&self, job: Job<'a>, reachable: &mut bool) -> Settled<'a> {
+        let Job { id, hold, mut own, mut call, mut power, time } = job;
+        let began = clock::now();
+        if !*reachable {
+            while power.request().is_some() {
+                power.reply(&Reply::Unsent, began);
+            }
+        } else if !call.has_failed() {
+            call.begin_anew(began);
+        }
+        let (report, name) = match power {
+            Power::Extending(mut rules, step) => {
+                let outcome = call.run(&mut *rules, step, began);
+                let extended = Self::end_extension(hold, &mut own, &rules, outcome, call);
+                let name = match &extended.result {
+                    Ok(_) => Self::naming(&hold.options, &own.lease.value, Some(time)),
+                    Err(_) => None,
+                };
+                let now = clock::now();
+                if extended.result.is_err() && own.lease.has_passed(now) {
+                    hold.lost(now);
+                }
+                (Report::Extended(extended), name)
+            }
+            Power::Verifying(mut rules, step) => {
+                let outcome = call.run(&mut rules, step, began);
+                let lost_replies = call.take_lost_replies();
+                // A failure is tried again.
+                let _ = Self::end_verification(hold, &mut own, outcome, call);
+                (Report::Looked(lost_replies), None)
+            }
+        };
+        let took = clock::uptime().since(began.uptime);
+        *reachable &= own.failed.is_none() || took < self.backend.command_timeout() / 2;
+        Settled { id, hold, own, report, name, unnamed: None }
+    }
+
+    /// Writes the names of the holders, in one trip.
+    fn write_names(&self, settled: &mut [Settled<'_>]) {
+        let mut named: Vec<&mut Settled<'_>> =
+            settled.iter_mut().filter(|settled| settled.name.is_some()).collect();
+        if named.is_empty() || !self.has_names() {
             return;
         }
+        let requests: Vec<(Key, Request)> = named
+            .iter_mut()
+            .filter_map(|settled| Some((settled.hold.key.clone(), settled.name.take()?)))
+            .collect();
         let now = clock::now();
-        let call = Call::new(self, &names[0].0, Protocol::Classic, Some(now.uptime));
-        let limits = call.limits_together(Protocol::Classic, now);
-        // That a name was not written has been reported after the acquisition, or costs nothing more than that it is not shown.
-        let _ = self.backend.call_all(names, &limits);
+        let limits = self.call(named[0].hold, now).limits_together(Protocol::Classic, now);
+        let written = self.backend.call_all(&requests, &limits);
+        for ((settled, (key, request)), written) in named.iter_mut().zip(&requests).zip(written) {
+            settled.unnamed = self.name_error(key, written, request);
+        }
     }
 }
 
-fn progress(hold: &Hold, own: &Own) -> Progress {
+fn micros(time: Uptime) -> u64 {
+    u64::try_from(time.0.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {
     Progress {
         acquired: hold.acquired.uptime,
         began: own.began,
-        end: own.lease.end.map(|end| end.uptime),
+        // By the clock that allows less.
+        end: own.lease.end.map(|end| now.uptime.after(end.remaining(now))),
         asked: own.asked,
         failed: own.failed,
     }

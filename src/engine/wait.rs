@@ -97,10 +97,10 @@ impl<'a> Wait<'a> {
 
     /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
     pub(super) fn acquire(&self) -> Result<Granted, Error> {
+        self.engine.refuse_after_fork(self.key)?;
         if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
             return Err(Error::Nested { key: self.key.clone() });
         }
-        self.engine.refuse_after_fork(self.key)?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
         self.once()

@@ -100,6 +100,11 @@ impl Lease {
         Lease { unresolved, ..extended.clone() }
     }
 
+    /// Stands for the lease of a hold that has ended.
+    pub(crate) fn none() -> Self {
+        Lease { value: Vec::new(), end: None, proven: false, unresolved: Vec::new() }
+    }
+
     pub(crate) fn has_passed(&self, now: Now) -> bool {
         self.end.is_some_and(|end| end.has_passed(now))
     }

@@ -131,7 +131,7 @@ fn a_certificate_is_true_whatever_happens_to_the_key_and_the_clocks() {
         [Protocol::Classic, Protocol::Watched, Protocol::Ttl],
     ] {
         let conditions = Conditions { protocols, clears: true, ..WITHIN_THE_GUARD };
-        assert_no_overlap(conditions, 2000, 3_000);
+        assert_no_overlap(conditions, 5000, 3_000);
         let conditions = Conditions { expirations: [6000, 200, 1500], skew: 2000, delay: 3000, ..conditions };
         assert_no_overlap(conditions, 2000, 3_000);
     }

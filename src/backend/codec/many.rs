@@ -60,12 +60,19 @@ pub(in crate::backend) fn read_changes(
     mut replies: Vec<Value>,
 ) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
     let exec = replies.pop();
-    if let Some(refusal) = replies.iter().find_map(refusal) {
+    let refused = replies.iter().filter(|queued| refusal(queued).is_some()).count();
+    if let (Some(refusal), Some(Value::ServerError(_))) = (replies.iter().find_map(refusal), &exec) {
         return Ok(changes.iter().map(|_| Err(refusal.clone())).collect());
     }
     let each: Vec<Value> = match exec {
-        Some(Value::Array(results)) if results.len() == changes.len() => {
-            results.into_iter().map(|result| Value::Array(vec![result])).collect()
+        // Before 2.6.5 what could not be queued is left out, and the rest is carried out.
+        Some(Value::Array(results)) if results.len() + refused == changes.len() => {
+            let mut results = results.into_iter();
+            let of = |queued: &Value| match queued {
+                Value::ServerError(_) => Value::Nil,
+                _ => Value::Array(results.by_ref().take(1).collect()),
+            };
+            replies.iter().map(of).collect()
         }
         Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
         other => return Err(unexpected(&changes[0].1, other.as_ref())),
@@ -144,6 +151,9 @@ mod tests {
         assert!(exec(no("CROSSSLOT keys")).unwrap().iter().all(Result::is_err));
         let refused = read(&[queued(), no("OOM no"), no("EXECABORT discarded")]).unwrap();
         assert!(refused.iter().all(|reply| reply.as_ref().is_err_and(|refusal| refusal.text() == "OOM no")));
+        let before_2_6_5 = read(&[no("OOM no"), queued(), Value::Array(vec![Value::Okay])]).unwrap();
+        assert!(before_2_6_5[0].is_err());
+        assert_eq!(before_2_6_5[1], Ok(Reply::Executed(Some(1))));
         for broken in [Value::Okay, Value::Array(vec![Value::Okay])] {
             assert!(exec(broken).is_err());
         }

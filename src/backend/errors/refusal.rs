@@ -112,6 +112,24 @@ impl Refusal {
         matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
     }
 
+    /// Whether the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
+    pub(crate) fn may_pass(&self) -> bool {
+        match self.kind {
+            RefusalKind::Loading
+            | RefusalKind::TooManyClients
+            | RefusalKind::OverMemory
+            | RefusalKind::CannotSave
+            | RefusalKind::ReadOnly => true,
+            RefusalKind::WrongType
+            | RefusalKind::NoPassword
+            | RefusalKind::WrongPassword
+            | RefusalKind::NotPermitted
+            | RefusalKind::UnknownCommand
+            | RefusalKind::NoSuchDatabase
+            | RefusalKind::Other => false,
+        }
+    }
+
     /// Returns the protocol that the server is too old for, if that is why it refused this command.
     pub(crate) fn protocol_too_new(&self, command: &str) -> Option<Protocol> {
         let text = self.text.to_lowercase();
