@@ -1,5 +1,7 @@
 //! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
 
+mod listed;
+
 use std::cell::Cell;
 use std::thread;
 use std::time::Duration;
@@ -16,8 +18,7 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
-use crate::protocol::waiting_list::Waiting;
-use crate::protocol::{Command, GiveUp, Reply, Request};
+use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
@@ -328,69 +329,6 @@ impl<'a> Wait<'a> {
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
     fn pass_on(&self, hint: Hint) {
         self.engine.queue.notify(self.key, hint);
-    }
-
-    /// Until when this thread leaves the lock to a process that was just notified.
-    fn head_start(&self) -> Option<Uptime> {
-        if self.options.notifies { self.engine.notifications.head_start(self.key) } else { None }
-    }
-
-    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
-    /// release would wake this one.
-    fn entering(&self, ticket: Option<&Ticket<Answer>>) -> Option<Waiting> {
-        if !self.options.notifies || ticket.is_none() {
-            return None;
-        }
-        let Engine { notifications, queue, observer, .. } = self.engine;
-        notifications.want(self.key, observer);
-        if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
-    }
-
-    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep. Returns
-    /// whether it is absent.
-    fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
-        match self.entering(ticket) {
-            Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),
-            None => false,
-        }
-    }
-
-    /// Looks at the key, as a process that waits for notifications.
-    fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
-        match self.entering(ticket) {
-            Some(waiting) => self.look_behind(call, waiting, now),
-            None => self.noted(call.send(&Request::at_any_time(Command::Get), now)),
-        }
-    }
-
-    /// Enters this process in the waiting list, and looks at the key.
-    fn look_behind(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
-        let Engine { notifications, observer, .. } = self.engine;
-        loop {
-            let (reply, entered) = call.look(waiting.clone(), now);
-            if !notifications.entered(self.key, &waiting, entered, observer) {
-                return self.noted(reply);
-            }
-            match notifications.enter(self.key) {
-                Some(again) => (waiting, now) = (again, clock::now()),
-                None => return self.noted(reply),
-            }
-        }
-    }
-
-    /// Notes what a look has found.
-    fn noted(&self, reply: Reply) -> Reply {
-        if let Reply::Bulk(found) = &reply {
-            self.engine.notifications.saw(self.key, found.is_some());
-        }
-        reply
-    }
-
-    /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.
-    fn enter_only(&self) -> bool {
-        let Engine { notifications, queue, observer, .. } = self.engine;
-        notifications.want(self.key, observer);
-        !queue.is_held(self.key) && notifications.enter_only(self.key, observer)
     }
 
     fn params(&self) -> Params {

@@ -1,5 +1,5 @@
 //! The name of a holder, for people: it stands in another key, `KEY:setnx-lock:holder`, behind the value that the holder has written. So it
-//! is shown only while the lock's key holds that value, and one that was left behind names nobody. No rule of the lock depends on it.
+//! is shown only while the lock's key holds that value, and one that was left behind is not shown. No rule of the lock depends on it.
 
 use std::time::Duration;
 

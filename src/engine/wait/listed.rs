@@ -1,0 +1,75 @@
+//! A wait with notifications: how this process enters the key's waiting list, along with its looks at the key.
+
+use super::Wait;
+use crate::clock::{self, Now, Uptime};
+use crate::engine::Answer;
+use crate::engine::Engine;
+use crate::engine::call::Call;
+use crate::protocol::waiting_list::Waiting;
+use crate::protocol::{Command, Reply, Request};
+use crate::queue::Ticket;
+
+impl Wait<'_> {
+    /// Until when this thread leaves the lock to a process that was just notified.
+    pub(super) fn head_start(&self) -> Option<Uptime> {
+        if self.options.notifies { self.engine.notifications.head_start(self.key) } else { None }
+    }
+
+    /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
+    /// release would wake this one.
+    fn entering(&self, ticket: Option<&Ticket<Answer>>) -> Option<Waiting> {
+        if !self.options.notifies || ticket.is_none() {
+            return None;
+        }
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
+    }
+
+    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep. Returns
+    /// whether it is absent.
+    pub(super) fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),
+            None => false,
+        }
+    }
+
+    /// Looks at the key, as a process that waits for notifications.
+    pub(super) fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
+        match self.entering(ticket) {
+            Some(waiting) => self.look_behind(call, waiting, now),
+            None => self.noted(call.send(&Request::at_any_time(Command::Get), now)),
+        }
+    }
+
+    /// Enters this process in the waiting list, and looks at the key.
+    fn look_behind(&self, call: &mut Call<'_>, mut waiting: Waiting, mut now: Now) -> Reply {
+        let Engine { notifications, observer, .. } = self.engine;
+        loop {
+            let (reply, entered) = call.look(waiting.clone(), now);
+            if !notifications.entered(self.key, &waiting, entered, observer) {
+                return self.noted(reply);
+            }
+            match notifications.enter(self.key) {
+                Some(again) => (waiting, now) = (again, clock::now()),
+                None => return self.noted(reply),
+            }
+        }
+    }
+
+    /// Notes what a look has found.
+    fn noted(&self, reply: Reply) -> Reply {
+        if let Reply::Bulk(found) = &reply {
+            self.engine.notifications.saw(self.key, found.is_some());
+        }
+        reply
+    }
+
+    /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.
+    pub(super) fn enter_only(&self) -> bool {
+        let Engine { notifications, queue, observer, .. } = self.engine;
+        notifications.want(self.key, observer);
+        !queue.is_held(self.key) && notifications.enter_only(self.key, observer)
+    }
+}
