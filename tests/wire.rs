@@ -131,7 +131,7 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     let monitor = Monitor::on(&server)?;
     let held = lock.lock()?;
     held.extend()?;
-    held.verify()?;
+    let _ = held.verify()?;
     held.fencing_token()?;
     held.fencing_token()?;
     // The clocks alone.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::Engine;
 use super::successor::{Answer, Successor};
 use crate::backend::{
-    Answers, Budget, Failure, Incident, Limits, Next, NoConnection, Refusal, Report, StopCheck,
+    Answers, Budget, Failure, Incident, Limits, Next, NoConnection, Refusal, RefusalKind, Report, StopCheck,
     TransportError, WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
@@ -262,7 +262,12 @@ impl<'a> Call<'a> {
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
             }
-            Err(Failure::Refused(refusal)) => (Reply::Refused, LastFailure::Refused { command, refusal }),
+            Err(Failure::Refused(refusal)) => {
+                // The key is no lock. That is no reason to do without WATCH, and nothing that would change the key is sent.
+                let no_lock = command == "WATCH" && refusal.kind() == RefusalKind::WrongType;
+                let reply = if no_lock { Reply::Unsent } else { Reply::Refused };
+                (reply, LastFailure::Refused { command, refusal })
+            }
             Err(Failure::NoConnection { cause, waited }) => {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }

@@ -86,7 +86,8 @@ fn extend_at(
 ) -> Option<(Uptime, Duration)> {
     let (at_most, expiration, end) = (options.auto_extend?, options.expiration?, end?);
     let limit = acquired.after(at_most);
-    if end >= limit {
+    // The ends of leases are not exact to the microsecond.
+    if end.after(expiration / TOGETHER_WITHIN) >= limit {
         return None;
     }
     // A longer lease, of a call, is not cut short.
@@ -127,6 +128,8 @@ mod tests {
         assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Task::Verify)));
         let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
         assert_eq!(next(&options, asked), Some((at(11_000), Task::Expire)));
+        let nearly = next(&options, held(8000, 10_999));
+        assert_eq!(nearly, Some((at(9000), Task::Verify)), "not again and again for what is left");
         // Late: what is left.
         assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend(ms(1700)))));
         // A lease that a call has made longer, or shorter.

@@ -8,6 +8,7 @@ use crate::options::Protocol;
 
 /// What the server says of a held lock: see [`LockGuard::verify`](crate::LockGuard::verify).
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a loss is an answer, not an error"]
 #[non_exhaustive]
 pub enum Verification {
     /// The key holds this holder's value.

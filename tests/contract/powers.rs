@@ -18,6 +18,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_lease_is_extended_within_a_scope_and_from_other_threads,
     a_lock_without_an_expiration_has_no_lease_to_extend,
     verification_says_what_the_key_shows,
+    a_key_that_is_no_lock_any_more_is_left_alone,
     tokens_grow_from_holder_to_holder,
     a_token_that_comes_with_the_lock_costs_no_trip_of_its_own,
     a_counter_that_was_deleted_or_is_none_is_reported,
@@ -156,6 +157,23 @@ fn verification_says_what_the_key_shows(target: &Target) -> Outcome {
     let Verification::Lost(reason) = held.verify()? else { panic!("it holds another's value") };
     assert!(matches!(reason, LossReason::Taken(_)));
     assert_eq!(held.lost().reason(), Some(reason));
+    Ok(())
+}
+
+/// In Classic a release deletes without a look, as the gem's does.
+fn a_key_that_is_no_lock_any_more_is_left_alone(target: &Target) -> Outcome {
+    let key = target.key("no-lock");
+    let held = target.lock(&key, expiring()).lock()?;
+    key.delete();
+    let () = redis::cmd("LPUSH").arg(key.key.as_bytes()).arg("precious").query(&mut target.connection())?;
+    assert!(matches!(held.extend(), Err(Error::Refused { .. })));
+    if target.decided_protocol() != Protocol::Classic {
+        assert!(matches!(held.fencing_token(), Err(Error::Refused { .. })));
+        assert!(matches!(held.release(), Err(Error::Refused { .. })));
+        let length: i64 = redis::cmd("LLEN").arg(key.key.as_bytes()).query(&mut target.connection())?;
+        assert_eq!(length, 1);
+    }
+    key.delete();
     Ok(())
 }
 
@@ -396,7 +414,7 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         assert_eq!(lock.with(LockGuard::depth)?, 2);
         // A loss is that of all.
         key.set(FOREIGN);
-        held.verify()?;
+        let _ = held.verify()?;
         assert!(matches!(lock.with(|_| ()), Err(Error::Lost { .. })));
         key.delete();
         Ok(())
