@@ -198,13 +198,11 @@ impl Engine {
             return None;
         }
         let (power, time) = match task {
-            Task::Extend(time) => {
-                let limit = hold.options.auto_extend.map(|at_most| hold.acquired.uptime.after(at_most));
-                let time = limit.map_or(time, |limit| time.min(limit.since(now.uptime)));
-                if time.is_zero() {
+            Task::Extend => {
+                let Some(time) = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime) else {
                     hold.lost(now);
                     return None;
-                }
+                };
                 let (extending, step) = self.begin_extension(hold, &own.lease, time, now);
                 (Power::Extending(Box::new(extending), step), time)
             }

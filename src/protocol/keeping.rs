@@ -19,8 +19,8 @@ const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)]
 /// What the keeper does for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
-    /// Extends the lease to one of this time.
-    Extend(Duration),
+    /// Extends the lease, by [`lease`].
+    Extend,
     Verify,
     /// Notes that the lease has passed.
     Expire,
@@ -64,7 +64,7 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
         let at = not_before.map_or(at, |not_before| at.max(not_before));
         end.map_or(at, |end| at.min(end))
     };
-    let extension = extend_at(options, acquired, began, end).map(|(at, time)| (due(at), Task::Extend(time)));
+    let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Task::Extend));
     // With `auto_extend` a loss is noticed within a third of the expiration, also where no extension is due.
     let third = options.auto_extend.and(options.expiration).map(|expiration| expiration / EXTENDED_AFTER);
     let verification = options
@@ -78,12 +78,7 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
     [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
 }
 
-fn extend_at(
-    options: &LockOptions,
-    acquired: Uptime,
-    began: Uptime,
-    end: Option<Uptime>,
-) -> Option<(Uptime, Duration)> {
+fn extend_at(options: &LockOptions, acquired: Uptime, began: Uptime, end: Option<Uptime>) -> Option<Uptime> {
     let (at_most, expiration, end) = (options.auto_extend?, options.expiration?, end?);
     let limit = acquired.after(at_most);
     // The ends of leases are not exact to the microsecond.
@@ -94,9 +89,13 @@ fn extend_at(
     let left = end.since(began).min(expiration) / EXTENDED_AFTER * (EXTENDED_AFTER - 1);
     let third = Uptime(end.0.saturating_sub(left));
     let last = Uptime(limit.0.saturating_sub(expiration));
-    let at = if last > began { third.min(last) } else { third };
-    // At the latest moment, or later, what is left.
-    Some((at, expiration.min(limit.since(at))))
+    Some(if last > began { third.min(last) } else { third })
+}
+
+/// Returns for how long a lease is extended that is extended now: the expiration, or what is left until the limit; `None` if nothing is.
+pub(crate) fn lease(options: &LockOptions, acquired: Uptime, now: Uptime) -> Option<Duration> {
+    let left = acquired.after(options.auto_extend?).since(now);
+    Some(options.expiration?.min(left)).filter(|lease| !lease.is_zero())
 }
 
 #[cfg(test)]
@@ -121,9 +120,9 @@ mod tests {
     fn a_lease_is_extended_at_a_third_until_it_ends_at_the_limit() {
         let options = THREE.auto_extend(ms(10_000));
         // The limit is at 11000, and a full lease fits in until 8000.
-        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Task::Extend(ms(3000)))));
-        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Task::Extend(ms(3000)))));
-        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Task::Extend)));
+        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Task::Extend)));
+        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Task::Extend)));
         // No more extensions: only looks.
         assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Task::Verify)));
         let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
@@ -131,24 +130,33 @@ mod tests {
         let nearly = next(&options, held(8000, 10_999));
         assert_eq!(nearly, Some((at(9000), Task::Verify)), "not again and again for what is left");
         // Late: what is left.
-        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend(ms(1700)))));
+        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend)));
         // A lease that a call has made longer, or shorter.
         let asked = Progress { asked: at(5500), ..held(1000, 8000) };
-        assert_eq!(next(&options, asked), Some((at(6000), Task::Extend(ms(3000)))));
-        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, asked), Some((at(6000), Task::Extend)));
+        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Task::Extend)));
         let exact = THREE.auto_extend(ms(3000));
         assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Task::Verify)));
+    }
+
+    #[test]
+    fn a_lease_is_extended_by_the_expiration_or_by_what_is_left() {
+        let options = THREE.auto_extend(ms(10_000));
+        assert_eq!(lease(&options, at(1000), at(8000)), Some(ms(3000)));
+        assert_eq!(lease(&options, at(1000), at(9300)), Some(ms(1700)));
+        assert_eq!(lease(&options, at(1000), at(11_000)), None);
+        assert_eq!(lease(&THREE, at(1000), at(2000)), None);
     }
 
     #[test]
     fn what_failed_is_tried_again_while_the_lease_lasts_and_once_at_its_end() {
         let options = THREE.auto_extend(ms(10_000));
         let failed = |failed| Progress { failed: Some(at(failed)), ..held(1000, 4000) };
-        assert_eq!(next(&options, failed(2000)), Some((at(2100), Task::Extend(ms(3000)))));
-        assert_eq!(next(&options, failed(3950)), Some((at(4000), Task::Extend(ms(3000)))));
+        assert_eq!(next(&options, failed(2000)), Some((at(2100), Task::Extend)));
+        assert_eq!(next(&options, failed(3950)), Some((at(4000), Task::Extend)));
         let brief = LockOptions::expiring_after(ms(30)).auto_extend(ms(10_000));
         let progress = Progress { failed: Some(at(1010)), ..held(1000, 1030) };
-        assert_eq!(next(&brief, progress), Some((at(1020), Task::Extend(ms(30)))), "not all the time");
+        assert_eq!(next(&brief, progress), Some((at(1020), Task::Extend)), "not all the time");
     }
 
     #[test]
