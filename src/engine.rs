@@ -108,7 +108,7 @@ impl Engine {
             reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_) | Reply::Fenced(..)) => {
                 return Ok(reply);
             }
-            Reply::Refused => GiveUp::Refused,
+            Reply::Refused | Reply::NoLock => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if request.command == Command::Del => GiveUp::Unknown,
             Reply::Lost => GiveUp::Io,

@@ -167,6 +167,8 @@ pub(crate) enum Reply {
     Fenced(Box<Reply>, Option<i64>),
     /// The server refused: the command was not carried out.
     Refused,
+    /// The same, since the key holds something else than a string: it is no lock.
+    NoLock,
     /// An I/O error after sending began: whether the command was carried out is unknown.
     Lost,
     /// There was no connection in time: nothing was sent.

@@ -263,9 +263,8 @@ impl<'a> Call<'a> {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
             }
             Err(Failure::Refused(refusal)) => {
-                // The key is no lock. That is no reason to do without WATCH, and nothing that would change the key is sent.
-                let no_lock = command == "WATCH" && refusal.kind() == RefusalKind::WrongType;
-                let reply = if no_lock { Reply::Unsent } else { Reply::Refused };
+                let no_lock = refusal.kind() == RefusalKind::WrongType;
+                let reply = if no_lock { Reply::NoLock } else { Reply::Refused };
                 (reply, LastFailure::Refused { command, refusal })
             }
             Err(Failure::NoConnection { cause, waited }) => {

@@ -89,7 +89,7 @@ impl Engine {
             self.backend.call(key, &Request::at_any_time(Command::Get), Some(&read), &limits);
         let value = match call.reply(own, "GET", true, Protocol::Classic) {
             Reply::Bulk(value) => value,
-            Reply::Refused => return Err(call.error(GiveUp::Refused, "")),
+            Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
             Reply::Lost => return Err(call.error(GiveUp::Io, "")),
             _ => return Err(call.error(GiveUp::Unsent, "")),
         };
@@ -102,7 +102,7 @@ impl Engine {
 
 fn unnamed(call: Call<'_>, reply: &Reply) -> Option<Error> {
     let reason = match reply {
-        Reply::Refused => GiveUp::Refused,
+        Reply::Refused | Reply::NoLock => GiveUp::Refused,
         Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
         Reply::Lost => GiveUp::Io,
         _ => return None,

@@ -297,7 +297,7 @@ impl Acquiring {
                 self.params.options.protocol = Protocol::Classic;
                 self.read()
             }
-            (_, Reply::Refused) => self.give_up(GiveUp::Refused),
+            (_, Reply::Refused | Reply::NoLock) => self.give_up(GiveUp::Refused),
             (_, Reply::Unsent | Reply::TooLate) => self.give_up(GiveUp::Unsent),
             // A reply that does not fit the command counts as lost.
             (

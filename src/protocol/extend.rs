@@ -51,7 +51,7 @@ pub(crate) enum Extension {
 /// | | not ours | lost |
 /// | | not looked, for want of a reply | once: look again; then give up |
 /// | | WATCH or MULTI refused, in Auto | the rules of Classic |
-/// | | unsent, refused | give up |
+/// | | no lock, unsent, refused | give up |
 /// | | checked, unknown | as `Checking`; our new bytes prove that our own were replaced, also after the lease |
 /// | `Checking` | our new bytes, old lease not passed | extended |
 /// | | our old bytes, or a time close to ours | unknown: the command may still arrive |
@@ -200,7 +200,9 @@ impl Extending {
             (State::Swapping, Reply::Bulk(found)) => self.swapped(found.as_deref(), now),
             (State::Checking, Reply::Bulk(holds)) => self.checked(holds.as_deref(), false, now),
             (State::Swapping, Reply::TooLate) => self.look(now),
-            (State::Looking | State::Swapping, Reply::Refused) => Step::GiveUp(GiveUp::Refused),
+            (State::Looking | State::Swapping, Reply::Refused | Reply::NoLock) => {
+                Step::GiveUp(GiveUp::Refused)
+            }
             (State::Looking | State::Swapping, Reply::Unsent | Reply::TooLate) => {
                 Step::GiveUp(GiveUp::Unsent)
             }
@@ -233,7 +235,7 @@ impl Rules for Extending {
             Progress::NotLooked(GiveUp::Io) => self.look_again(now).unwrap_or(Step::GiveUp(GiveUp::Io)),
             Progress::NotLooked(reason) => Step::GiveUp(reason),
             Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
-            Progress::Refused => Step::GiveUp(GiveUp::Refused),
+            Progress::NoLock | Progress::Refused => Step::GiveUp(GiveUp::Refused),
             Progress::Checked { found, holds } => self.checked(holds.as_deref(), found == Found::Ours, now),
             Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
         }

@@ -31,7 +31,7 @@ pub(crate) enum Fenced {
 /// | | not ours | lost |
 /// | | no reply to the look or to EXEC | once: look again; then give up |
 /// | | WATCH or MULTI refused, in Auto | the rules of Classic |
-/// | | unsent, refused | give up |
+/// | | no lock, unsent, refused | give up |
 #[derive(Clone, Debug)]
 pub(crate) struct Fencing {
     lease: Lease,
@@ -126,7 +126,7 @@ impl Rules for Fencing {
             return match reply {
                 Reply::Integer(token) => self.token(*token, false, now),
                 Reply::TooLate => Step::Done(Fenced::Lost(LossReason::Expired)),
-                Reply::Refused => Step::GiveUp(GiveUp::Refused),
+                Reply::Refused | Reply::NoLock => Step::GiveUp(GiveUp::Refused),
                 Reply::Unsent => Step::GiveUp(GiveUp::Unsent),
                 _ => self.again(now),
             };
@@ -142,7 +142,7 @@ impl Rules for Fencing {
             Progress::NotLooked(GiveUp::Io) | Progress::Checked { .. } | Progress::Unknown => self.again(now),
             Progress::NotLooked(reason) => Step::GiveUp(reason),
             Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
-            Progress::Refused => Step::GiveUp(GiveUp::Refused),
+            Progress::NoLock | Progress::Refused => Step::GiveUp(GiveUp::Refused),
         }
     }
 }

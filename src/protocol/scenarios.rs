@@ -18,7 +18,7 @@
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
 //! | `ann is executed`, `ann is answered` | the same in two steps |
-//! | `ann is refused` | the server refuses |
+//! | `ann is refused`, `ann finds no lock` | the server refuses; it does since the key holds a list, say |
 //! | `ann's request is lost`, `ann's reply is lost` | an I/O error before or after the server carried it out |
 //! | `ann has no connection` | nothing was sent |
 //! | `ann has a connection too late` | nothing was sent, since the time limit of the command had passed |
@@ -182,6 +182,7 @@ impl Interpreter {
             }
             [name, "is", "executed"] => self.execute(name).map(|()| None),
             [name, "is", "answered"] => self.deliver_reply(name).map(Some),
+            [name, "finds", "no", "lock"] => self.deliver(name, Reply::NoLock).map(Some),
             [name, "is", "refused"] => self.deliver(name, Reply::Refused).map(Some),
             [name, "has", "a", "connection", "too", "late"] => self.too_late(name).map(Some),
             [name, "has", "no", "connection"] => self.deliver(name, Reply::Unsent).map(Some),

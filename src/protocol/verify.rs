@@ -53,7 +53,7 @@ impl Rules for Verifying {
     fn reply(&mut self, reply: &Reply, now: Now) -> Step<Verification> {
         let found = match reply {
             Reply::Bulk(found) => found.as_deref(),
-            Reply::Refused => return Step::GiveUp(GiveUp::Refused),
+            Reply::Refused | Reply::NoLock => return Step::GiveUp(GiveUp::Refused),
             Reply::Unsent | Reply::TooLate => return Step::GiveUp(GiveUp::Unsent),
             _ if std::mem::replace(&mut self.looked_again, true) => return Step::GiveUp(GiveUp::Io),
             _ => return Step::Send(Request::at_any_time(Command::Get)),

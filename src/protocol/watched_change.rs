@@ -31,6 +31,8 @@ pub(super) enum Progress {
     },
     /// The key holds something else, or was written each time after it had been read. It was not changed.
     NotOurs(LossReason),
+    /// The key is no lock. It was not changed.
+    NoLock,
     /// The server refused the transaction. The key was not changed.
     Refused,
     /// There was no reply to the look, or it was not sent, or refused. The key was not changed.
@@ -54,6 +56,7 @@ pub(super) enum Progress {
 /// | `Looking` | our own bytes | change, EXEC → `Changing`: also after our lease has passed |
 /// | | the bytes of a loser of the classic takeover, lease not passed | the same, not proven |
 /// | | anything else | not ours |
+/// | | refused, since the key is no lock | no lock |
 /// | | no reply, refused, or not sent | not looked |
 /// | `Changing` | carried out | changed |
 /// | | not carried out, since the key was written | WATCH, GET, MULTI → `Looking`, three times in a row at most, then not ours |
@@ -102,6 +105,7 @@ impl WatchedChange {
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Progress {
         match (self.state, reply) {
             (State::Looking, Reply::Bulk(found)) => self.judge(found.as_deref(), now),
+            (State::Looking, Reply::NoLock) => Progress::NoLock,
             (State::Looking, Reply::Refused) => Progress::NotLooked(GiveUp::Refused),
             (State::Looking, Reply::Unsent | Reply::TooLate) => Progress::NotLooked(GiveUp::Unsent),
             (State::Looking, _) => Progress::NotLooked(GiveUp::Io),
@@ -112,7 +116,7 @@ impl WatchedChange {
             (State::Changing(_), Reply::Executed(None)) => {
                 Progress::NotOurs(LossReason::Taken(LockState::read(Some(&self.lease.value))))
             }
-            (State::Changing(_), Reply::Refused) => Progress::Refused,
+            (State::Changing(_), Reply::Refused | Reply::NoLock) => Progress::Refused,
             (State::Changing(_), Reply::Unsent | Reply::TooLate) => Progress::Unsent,
             (State::Changing(found), _) => {
                 self.state = State::Checking(found);

@@ -60,7 +60,7 @@ impl ClassicRelease {
             }
             (State::Deleting, Reply::Integer(_)) => Step::Done(Release::Released { certified: false }),
             (State::Deleting, Reply::TooLate) => self.expired(),
-            (State::Deleting, Reply::Refused) => Step::GiveUp(GiveUp::Refused),
+            (State::Deleting, Reply::Refused | Reply::NoLock) => Step::GiveUp(GiveUp::Refused),
             (State::Deleting, Reply::Unsent) if passed => self.expired(),
             (State::Deleting, Reply::Unsent) => Step::GiveUp(GiveUp::Unsent),
             (State::Checking, Reply::Bulk(None)) if !passed => {
