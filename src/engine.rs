@@ -81,7 +81,7 @@ impl Engine {
     /// Reads what the key holds, with one GET.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
         match self.once(key, Command::Get)? {
-            Reply::Bulk(found) => Ok(LockState::read(found.as_deref())),
+            Reply::Bulk(found) => Ok(LockState::of_value(found.as_deref())),
             _ => unreachable!("a backend answers GET with a bulk"),
         }
     }

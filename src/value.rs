@@ -105,9 +105,18 @@ impl fmt::Display for Expiry {
 }
 
 impl LockState {
-    /// Reads the reply to a `GET` or a `GETSET`.
-    pub(crate) fn read(reply: Option<&[u8]>) -> LockState {
-        let Some(bytes) = reply else { return LockState::Absent };
+    /// Returns what the value of a lock's key means, as GET returned it; `None` where there is no such key. For programs that read many
+    /// keys at once, as a list of locks does; for one lock there is [`Lock::state`](crate::Lock::state).
+    ///
+    /// ```
+    /// use setnx_lock::LockState;
+    ///
+    /// assert_eq!(LockState::of_value(None), LockState::Absent);
+    /// assert!(matches!(LockState::of_value(Some(b"1795153464.2949657")), LockState::Until(_)));
+    /// ```
+    #[must_use]
+    pub fn of_value(value: Option<&[u8]>) -> LockState {
+        let Some(bytes) = value else { return LockState::Absent };
         if bytes.is_empty() {
             return LockState::Empty;
         }
@@ -201,7 +210,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn read(bytes: &[u8]) -> LockState {
-        LockState::read(Some(bytes))
+        LockState::of_value(Some(bytes))
     }
 
     fn until(micros: u64) -> LockState {
@@ -218,7 +227,7 @@ mod tests {
 
     #[test]
     fn values_of_every_known_writer_are_classified() {
-        assert_eq!(LockState::read(None), LockState::Absent);
+        assert_eq!(LockState::of_value(None), LockState::Absent);
         assert_eq!(read(b"1795153464.2949657"), until(1_795_153_464_294_965));
         assert_eq!(read(b"1532000016.0"), until(1_532_000_016_000_000));
         assert_eq!(read(b"1795157376.4923038374650192"), until(1_795_157_376_492_303));

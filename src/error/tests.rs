@@ -41,7 +41,7 @@ fn no_text_is_longer_than_a_kilobyte() {
     let details = Contention {
         attempts: 5,
         waited: Duration::from_secs(5),
-        seen: Some(LockState::read(Some(&huge))),
+        seen: Some(LockState::of_value(Some(&huge))),
         expiring: true,
         takeover_margin: Duration::from_secs(1),
         ahead: 7,

@@ -335,7 +335,7 @@ impl Acquiring {
         if let Some((lease, from)) = self.unresolved.resolve(found) {
             return self.granted(lease, from, now);
         }
-        let state = LockState::read(found);
+        let state = LockState::of_value(found);
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
         self.observe(state.clone());
@@ -391,7 +391,7 @@ impl Acquiring {
     /// Rule 3: judges what GETSET has replaced, by the clock before sending (I4).
     fn replaced(&mut self, lease: Lease, judged_at: Wall, found: Option<&[u8]>, now: Now) -> Action {
         self.unresolved.in_doubt = false;
-        let state = LockState::read(found);
+        let state = LockState::of_value(found);
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
         let was_ours = self.unresolved.wrote(found);
         if was_ours || state == LockState::Absent || self.may_take_over(&state, judged_at) {

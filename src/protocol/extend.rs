@@ -161,7 +161,7 @@ impl Extending {
             // Cleared in between, and not acquired by another client since: it is ours anew (I1).
             Ownership::Unproven | Ownership::Lost(LossReason::Gone) => self.extended(false),
             Ownership::Lost(reason) => {
-                Step::Done(Extension::Lost { reason, overwrote: Some(LockState::read(found)) })
+                Step::Done(Extension::Lost { reason, overwrote: Some(LockState::of_value(found)) })
             }
         }
     }

@@ -51,7 +51,7 @@ impl Ownership {
         if wrote == Wrote::Proven {
             return Ownership::Ours;
         }
-        let state = LockState::read(Some(found));
+        let state = LockState::of_value(Some(found));
         let time = match protocol {
             // Of clients that use Classic, a gem's value is known by its form; those of this library are not ours, and say so.
             Protocol::Watched | Protocol::Ttl => value::classic_time(found),

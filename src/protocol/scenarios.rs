@@ -408,7 +408,7 @@ impl Interpreter {
             .clients
             .iter()
             .find(|(_, client)| client.options.expiration.is_some() && Some(client.number) == number);
-        let state = match LockState::read(Some(&value)) {
+        let state = match LockState::of_value(Some(&value)) {
             LockState::Until(expiry) => {
                 let left = i128::from(expiry.0.0) - i128::from(self.wall(0).0);
                 format!("until {}", relative(left))

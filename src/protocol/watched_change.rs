@@ -114,7 +114,7 @@ impl WatchedChange {
             }
             (State::Changing(_), Reply::Executed(None)) if self.looks < LOOKS => Progress::Send(self.look()),
             (State::Changing(_), Reply::Executed(None)) => {
-                Progress::NotOurs(LossReason::Taken(LockState::read(Some(&self.lease.value))))
+                Progress::NotOurs(LossReason::Taken(LockState::of_value(Some(&self.lease.value))))
             }
             (State::Changing(_), Reply::Refused | Reply::NoLock) => Progress::Refused,
             (State::Changing(_), Reply::Unsent | Reply::TooLate) => Progress::Unsent,

@@ -1,0 +1,91 @@
+//! The command line: what can be given, and how it reads. Knows no server, so that the man pages are made of it too.
+
+mod bench;
+mod doctor;
+mod parse;
+mod run;
+mod show;
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+
+use clap::builder::styling::{AnsiColor, Styles};
+use clap::{Args, Parser, Subcommand};
+use setnx_lock::Key;
+
+pub(crate) use bench::Bench;
+pub(crate) use doctor::Doctor;
+pub(crate) use run::{Condition, ExitCodes, GivenProtocol, Guardian, OnLoss, Run};
+pub(crate) use show::{Clear, GemKey, List, Status, Watch};
+
+const STYLES: Styles = Styles::styled()
+    .header(AnsiColor::Green.on_default().bold())
+    .usage(AnsiColor::Green.on_default().bold())
+    .literal(AnsiColor::Cyan.on_default().bold())
+    .placeholder(AnsiColor::Cyan.on_default());
+
+/// Distributed locks on Redis, from version 1.2 on: runs commands under them, shows them, and clears them
+///
+/// The keys and values are those of the Ruby gem redis-objects, so shell commands, Ruby programs and Rust programs exclude each other.
+#[derive(Debug, Parser)]
+#[command(name = "setnx-lock", version, styles = STYLES, max_term_width = 100, propagate_version = true)]
+#[command(arg_required_else_help = true, disable_help_subcommand = false)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    Status(Status),
+    List(List),
+    Clear(Clear),
+    Watch(Watch),
+    Doctor(Doctor),
+    Key(GemKey),
+    Bench(Bench),
+    #[command(hide = true)]
+    Guardian(Guardian),
+}
+
+/// Which server, and how to log in.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Server")]
+pub(crate) struct Server {
+    /// The server: redis://[user@]host[:port][/database] or unix:///path
+    ///
+    /// A password belongs into REDISCLI_AUTH or a file, since other users can read the arguments of a process.
+    #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
+    #[arg(default_value = "redis://127.0.0.1:6379/")]
+    pub(crate) url: String,
+    /// A file whose first line is the password
+    #[arg(long, value_name = "FILE")]
+    pub(crate) password_file: Option<PathBuf>,
+}
+
+/// One key, or several.
+#[derive(Args, Debug)]
+pub(crate) struct KeyForm {
+    /// Keys are given in hexadecimal, for bytes that an argument cannot have
+    #[arg(long)]
+    pub(crate) key_hex: bool,
+}
+
+impl KeyForm {
+    /// Returns the key that was given.
+    pub(crate) fn key(&self, given: &OsStr) -> Result<Key, String> {
+        parse::key(given, self.key_hex)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+}

@@ -1,0 +1,61 @@
+//! Reads single arguments.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+use std::time::Duration;
+
+use setnx_lock::Key;
+
+/// Reads a time: with units (`1m 30s`, `100ms`), or a number of seconds.
+pub(super) fn time(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().map(Duration::try_from_secs_f64);
+    match seconds {
+        Some(Ok(time)) => Ok(time),
+        Some(Err(_)) => Err("a time is not negative; write 30s, 1m 30s or 250ms".into()),
+        None => humantime::parse_duration(text)
+            .map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms")),
+    }
+}
+
+/// The same for a time that has to be longer than zero.
+pub(super) fn interval(text: &str) -> Result<Duration, String> {
+    match time(text)? {
+        short if short < Duration::from_millis(1) => Err("a millisecond at least".into()),
+        time => Ok(time),
+    }
+}
+
+/// Reads a key, in hexadecimal if `hex`.
+pub(super) fn key(given: &OsStr, hex: bool) -> Result<Key, String> {
+    let bytes = given.as_bytes();
+    let key = if hex {
+        hex::decode(bytes).map_err(|error| format!("the key is not hexadecimal: {error}"))?.into()
+    } else {
+        Key::from(bytes)
+    };
+    if key.is_empty() { Err("the key is empty; is a variable not set?".into()) } else { Ok(key) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units_or_are_seconds() {
+        assert_eq!(time("5"), Ok(Duration::from_secs(5)));
+        assert_eq!(time("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(time("1m 30s"), Ok(Duration::from_secs(90)));
+        for wrong in ["-1", "nan", "1e30", "", "soon", "5 parsecs"] {
+            assert!(time(wrong).unwrap_err().contains("write 30s"), "{wrong}");
+        }
+        assert!(interval("0").is_err() && interval("1ms").is_ok());
+    }
+
+    #[test]
+    fn keys_are_bytes() {
+        assert_eq!(key(OsStr::from_bytes(b"a\xff \n"), false), Ok(Key::from(&b"a\xff \n"[..])));
+        assert_eq!(key(OsStr::new("6100ff"), true), Ok(Key::from(&b"a\0\xff"[..])));
+        assert!(key(OsStr::new(""), false).is_err() && key(OsStr::new(""), true).is_err());
+        assert!(key(OsStr::new("6g"), true).unwrap_err().contains("not hexadecimal"));
+    }
+}

@@ -1,0 +1,220 @@
+//! The arguments of `run`, and of the process that watches over it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use setnx_lock::Protocol;
+
+use super::{KeyForm, Server, parse};
+
+const EXAMPLES: &str = "\
+Examples:
+  setnx-lock run nightly -- ./report.sh             wait up to 5 s for the lock
+  setnx-lock run --no-wait -E 0 nightly -- ./job    skip if another has it, without an error
+  setnx-lock run --hold-at-least 55s --no-wait cron:job -- ./job
+                                                    from cron on several machines: one runs it
+  setnx-lock run --wait-forever --shell deploy -- 'git pull && make install'
+  setnx-lock run --fence --on-loss kill write -- sh -c 'put --token $SETNX_LOCK_FENCING_TOKEN'
+
+The command finds SETNX_LOCK_KEY, SETNX_LOCK_EXPIRES_AT (seconds since 1970) and, with --fence,
+SETNX_LOCK_FENCING_TOKEN in its environment.
+
+Exit codes: that of the command, or 128+N if signal N ended it; and where the lock is concerned
+  75  contended: another holder has the lock
+  69  unreachable: no connection to the server
+  77  refused: the server refuses the command, the user, or is too old
+  74  unknown: a reply was lost, so the lock may be held until it expires
+  70  lost: the lock was lost while the command ran
+  64  the arguments make no sense;  71  the system refused something
+  126, 127  the command cannot be run, or was not found";
+
+/// Run a command while holding a lock
+///
+/// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is extended while the
+/// command runs. If the lock is lost all the same, the command is ended.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES, after_help = "Examples, environment and exit codes: setnx-lock help run")]
+#[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
+pub(crate) struct Run {
+    /// The lock's key
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+    /// The command and its arguments
+    #[arg(value_name = "CMD", last = true, required = true)]
+    pub(crate) command: Vec<OsString>,
+
+    /// How long the lease lasts unless it is extended: if this machine crashes, others get the lock after it [default: 60s, or --hold-at-least if longer]
+    #[arg(long, short = 'e', value_name = "TIME", value_parser = parse::interval)]
+    pub(crate) expiration: Option<Duration>,
+    /// How long to wait for the lock
+    #[arg(long, short = 'w', value_name = "TIME", value_parser = parse::time, default_value = "5s")]
+    #[arg(conflicts_with_all = ["no_wait", "wait_forever"])]
+    pub(crate) timeout: Duration,
+    /// Make one attempt, and do not wait
+    #[arg(long, short = 'n', conflicts_with = "wait_forever")]
+    pub(crate) no_wait: bool,
+    /// Wait until the lock is acquired
+    #[arg(long)]
+    pub(crate) wait_forever: bool,
+    /// How often to look while waiting
+    #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
+    pub(crate) poll: Duration,
+    /// Be woken by releases as well (Redis 2.0); the holders need it too
+    #[arg(long)]
+    pub(crate) notify: bool,
+    /// By which commands: ttl with Ruby programs of redis-objects 1.4.3 or later, else auto
+    #[arg(long, value_name = "PROTOCOL", value_enum, default_value_t = GivenProtocol::Auto)]
+    pub(crate) protocol: GivenProtocol,
+
+    /// For how long in all the lease is extended; the expiration, for not at all [default: 24h]
+    #[arg(long, value_name = "AT_MOST", value_parser = parse::interval)]
+    pub(crate) auto_extend: Option<Duration>,
+    /// Keep the lock at least so long, also if the command ends sooner
+    #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "0s", hide_default_value = true)]
+    pub(crate) hold_at_least: Duration,
+    /// Never release the lock: leave it to expire
+    #[arg(long)]
+    pub(crate) keep: bool,
+    /// Take a fencing token, and give it to the command
+    #[arg(long)]
+    pub(crate) fence: bool,
+    /// Write a name that others see while the lock is held (Redis 2.0); without a value the host and the process id
+    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    pub(crate) name: Option<String>,
+
+    /// What to do with the command if the lock is lost, and if this process is killed
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnLoss::Term)]
+    pub(crate) on_loss: OnLoss,
+    /// How long after SIGTERM to send SIGKILL
+    #[arg(long, value_name = "TIME", value_parser = parse::time, default_value = "10s")]
+    pub(crate) grace: Duration,
+    /// Run the command by /bin/sh -c
+    #[arg(long)]
+    pub(crate) shell: bool,
+    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas
+    #[arg(long, short = 'E', value_name = "CODES", value_delimiter = ',', value_parser = exit_code)]
+    exit_code: Vec<(Condition, u8)>,
+    /// Say what happens to the lock
+    #[arg(long, short, conflicts_with = "quiet")]
+    pub(crate) verbose: bool,
+    /// Say nothing about the lock but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) form: KeyForm,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+impl Run {
+    pub(crate) fn exit_codes(&self) -> ExitCodes {
+        ExitCodes(self.exit_code.iter().copied().collect())
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GivenProtocol {
+    Auto,
+    Classic,
+    Watched,
+    Ttl,
+}
+
+impl From<GivenProtocol> for Protocol {
+    fn from(given: GivenProtocol) -> Self {
+        match given {
+            GivenProtocol::Auto => Protocol::Auto,
+            GivenProtocol::Classic => Protocol::Classic,
+            GivenProtocol::Watched => Protocol::Watched,
+            GivenProtocol::Ttl => Protocol::Ttl,
+        }
+    }
+}
+
+/// What happens to the command of a lock that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OnLoss {
+    /// SIGTERM to its process group, and SIGKILL after --grace
+    Term,
+    /// SIGKILL to its process group
+    Kill,
+    /// It runs on, with a warning
+    Warn,
+}
+
+/// Why `run` ends otherwise than its command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
+pub(crate) enum Condition {
+    Contended,
+    Unreachable,
+    Refused,
+    Unknown,
+    Lost,
+}
+
+impl Condition {
+    /// The exit code unless another one is given, after sysexits.h.
+    pub(crate) fn exit_code(self) -> u8 {
+        match self {
+            Condition::Contended => 75,
+            Condition::Unreachable => 69,
+            Condition::Refused => 77,
+            Condition::Unknown => 74,
+            Condition::Lost => 70,
+        }
+    }
+}
+
+/// The exit codes of conditions, where others were given.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ExitCodes(BTreeMap<Condition, u8>);
+
+impl ExitCodes {
+    pub(crate) fn of(&self, condition: Condition) -> u8 {
+        self.0.get(&condition).copied().unwrap_or(condition.exit_code())
+    }
+}
+
+/// Reads `CODE`, for contention, or `CONDITION=CODE`.
+fn exit_code(text: &str) -> Result<(Condition, u8), String> {
+    let (condition, code) = text.split_once('=').unwrap_or(("contended", text));
+    let condition = Condition::from_str(condition, true).map_err(|_| {
+        let known: Vec<_> = Condition::value_variants()
+            .iter()
+            .filter_map(|known| Some(known.to_possible_value()?.get_name().to_owned()))
+            .collect();
+        format!("unknown condition {condition:?}; known are {}", known.join(", "))
+    })?;
+    let code = code.parse().map_err(|_| format!("{code:?} is no exit code; give 0 to 255"))?;
+    Ok((condition, code))
+}
+
+/// Ends the command of a `run` whose process was killed
+#[derive(Args, Debug)]
+pub(crate) struct Guardian {
+    #[arg(long, value_enum)]
+    pub(crate) on_loss: OnLoss,
+    #[arg(long, value_parser = parse::time)]
+    pub(crate) grace: Duration,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_given_or_the_documented_ones() {
+        assert_eq!(exit_code("0"), Ok((Condition::Contended, 0)));
+        assert_eq!(exit_code("lost=99"), Ok((Condition::Lost, 99)));
+        assert!(exit_code("late=1").unwrap_err().contains("known are contended, unreachable"));
+        assert!(exit_code("lost=256").unwrap_err().contains("0 to 255"));
+        let codes = ExitCodes(BTreeMap::from([(Condition::Lost, 1)]));
+        assert_eq!((codes.of(Condition::Lost), codes.of(Condition::Unknown)), (1, 74));
+        for condition in Condition::value_variants() {
+            let line = format!("  {}  {}:", condition.exit_code(), condition.to_possible_value().unwrap().get_name());
+            assert!(EXAMPLES.contains(&line), "{line}");
+        }
+    }
+}

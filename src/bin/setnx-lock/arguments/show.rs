@@ -1,0 +1,114 @@
+//! The arguments of the commands that show keys and clear them.
+
+use std::ffi::OsString;
+use std::time::Duration;
+
+use clap::Args;
+
+use super::{KeyForm, Server, parse};
+
+/// Show what keys hold
+///
+/// Says of each key whether it is free, held until when and by whom, held without an expiration, held by a gem with a time to live, or no
+/// lock; how many waiters are listed for notifications, and where the fencing counter is.
+#[derive(Args, Debug)]
+pub(crate) struct Status {
+    /// The locks' keys
+    #[arg(value_name = "KEY", required = true)]
+    pub(crate) keys: Vec<OsString>,
+    /// Print one JSON object per key and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print nothing: exit with 0 if all are free or expired, with 75 if one is held
+    #[arg(long, short, conflicts_with = "json")]
+    pub(crate) quiet: bool,
+    #[command(flatten)]
+    pub(crate) form: KeyForm,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// List the locks on a server, those that expire first at the top
+///
+/// A key counts as a lock if its value is a time with a fraction, as locks with an expiration have it; or if its name ends in _lock and it
+/// holds what the gem writes without an expiration. SCAN finds them, which needs Redis 2.8; see --keys for servers before it.
+#[derive(Args, Debug)]
+pub(crate) struct List {
+    /// Which keys, as Redis matches them: *, ?, [abc]
+    #[arg(value_name = "PATTERN", default_value = "*")]
+    pub(crate) pattern: OsString,
+    /// Use KEYS on a server before 2.8: it blocks the server while it looks at every key
+    #[arg(long)]
+    pub(crate) keys: bool,
+    /// Print one JSON object per lock and line
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Print the list again and again until interrupted [default interval: 2s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "2s")]
+    #[arg(value_parser = parse::interval)]
+    pub(crate) watch: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// Remove a lock whose holder is known to be gone
+///
+/// Shows what the key holds, asks, and removes it only if it still holds that. On a server before 2.2 a holder that acquires the lock within
+/// the last moment can lose it.
+#[derive(Args, Debug)]
+pub(crate) struct Clear {
+    /// The lock's key
+    #[arg(value_name = "KEY", required_unless_present = "expired", conflicts_with = "expired")]
+    pub(crate) key: Option<OsString>,
+    /// Remove every lock under the pattern whose time has passed, by taking it over and releasing it
+    #[arg(long, value_name = "PATTERN")]
+    pub(crate) expired: Option<OsString>,
+    /// Do not ask
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Use KEYS on a server before 2.8, with --expired
+    #[arg(long, requires = "expired")]
+    pub(crate) keys: bool,
+    #[command(flatten)]
+    pub(crate) form: KeyForm,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// Print what happens to a lock, as it happens
+///
+/// Reads the key again and again. What happens between two reads is seen as one change, and a lock that is acquired and released in
+/// between is not seen.
+#[derive(Args, Debug)]
+pub(crate) struct Watch {
+    /// The lock's key
+    #[arg(value_name = "KEY")]
+    pub(crate) key: OsString,
+    /// How often to read the key
+    #[arg(long, value_name = "TIME", value_parser = parse::interval, default_value = "100ms")]
+    pub(crate) interval: Duration,
+    /// Print one JSON object per line
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) form: KeyForm,
+    #[command(flatten)]
+    pub(crate) server: Server,
+}
+
+/// Print the key that the gem redis-objects uses for a lock
+///
+/// For `lock :NAME` in a class: with an id that of one record, without one that of a lock with `global: true`. Gems before 2.0 and from 2.0
+/// on differ for a class in a module; then both keys are printed, the older one first.
+#[derive(Args, Debug)]
+pub(crate) struct GemKey {
+    /// The class as Ruby has it: Team, Billing::Invoice
+    #[arg(value_name = "CLASS")]
+    pub(crate) class: String,
+    /// The lock's name in the class, without _lock
+    #[arg(value_name = "NAME")]
+    pub(crate) name: String,
+    /// The record's id
+    #[arg(value_name = "ID")]
+    pub(crate) id: Option<String>,
+}

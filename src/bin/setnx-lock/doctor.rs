@@ -1,0 +1,133 @@
+//! `doctor`: what a server can do for locks, and what may harm them there.
+
+use std::io::Write as _;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use setnx_lock::{Persistence, Protocol, Role, ServerReport, Warning};
+
+use crate::arguments::{Doctor, Server};
+use crate::failure::Failure;
+use crate::output::{RED, YELLOW, styled};
+use crate::server;
+use crate::status::json_line;
+
+/// How grave a finding is; the exit code is that of the gravest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Severity {
+    /// As locks on a single server are; good to know.
+    Note,
+    /// Something should be changed.
+    Warning,
+    /// Locks do not work here.
+    Error,
+}
+
+/// See docs/cli.md.
+#[derive(Debug, Serialize)]
+struct Report {
+    version: String,
+    role: Option<&'static str>,
+    master: Option<String>,
+    protocols: Vec<ProtocolReport>,
+    recommended: Option<String>,
+    clock: Option<String>,
+    maxmemory: Option<u64>,
+    maxmemory_policy: Option<String>,
+    idle_timeout_seconds: Option<u64>,
+    persistence: Option<&'static str>,
+    replicas: Option<u32>,
+    findings: Vec<Finding>,
+}
+
+#[derive(Debug, Serialize)]
+struct ProtocolReport {
+    name: String,
+    works: bool,
+    reason: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct Finding {
+    severity: Severity,
+    text: String,
+}
+
+pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
+    let Doctor { address, json, server } = arguments;
+    let url = address.as_ref().unwrap_or(&server.url).clone();
+    let server = Server { url, password_file: server.password_file.clone() };
+    // Without the check of new connections, which refuses replicas: they are reported as well.
+    let report = server::locker(&server)?.skip_server_check().build()?.inspect()?;
+    let findings = findings(&report);
+    let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Note);
+    let mut out = anstream::stdout().lock();
+    if *json {
+        json_line(&mut out, &in_json(&report, findings))?;
+    } else {
+        // The findings stand at the end of the report.
+        let text = report.to_string();
+        writeln!(out, "{}", text.split("\nwarning: ").next().unwrap_or_default())?;
+        for Finding { severity, text } in findings {
+            let severity = match severity {
+                Severity::Note => "note".to_owned(),
+                Severity::Warning => styled(YELLOW, "warning"),
+                Severity::Error => styled(RED, "error"),
+            };
+            writeln!(out, "{severity}: {text}")?;
+        }
+    }
+    Ok((worst as u8).into())
+}
+
+fn findings(report: &ServerReport) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if report.recommended().is_none() && !matches!(report.role(), Some(Role::Replica { .. })) {
+        let text = report.unsupported_reason(Protocol::Classic).unwrap_or_default();
+        findings.push(Finding { severity: Severity::Error, text: format!("no protocol works: {text}") });
+    }
+    findings.extend(report.warnings().iter().map(|warning| Finding {
+        severity: match warning {
+            Warning::IsReplica { .. } => Severity::Error,
+            Warning::ForgetsLocks { .. } | Warning::FailoverLosesLocks { .. } | Warning::NotReported { .. } => {
+                Severity::Note
+            }
+            _ => Severity::Warning,
+        },
+        text: warning.to_string(),
+    }));
+    findings.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
+    findings
+}
+
+fn in_json(report: &ServerReport, findings: Vec<Finding>) -> Report {
+    let (role, master) = match report.role() {
+        Some(Role::Master) => (Some("master"), None),
+        Some(Role::Replica { of, .. }) => (Some("replica"), of.clone()),
+        _ => (None, None),
+    };
+    let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl].map(|protocol| {
+        let reason = report.unsupported_reason(protocol);
+        ProtocolReport { name: format!("{protocol:?}").to_lowercase(), works: reason.is_none(), reason }
+    });
+    Report {
+        version: report.version().to_string(),
+        role,
+        master,
+        protocols: protocols.into(),
+        recommended: report.recommended().map(|protocol| format!("{protocol:?}").to_lowercase()),
+        clock: report.clock().map(|clock| clock.to_string()),
+        maxmemory: report.maxmemory(),
+        maxmemory_policy: report.maxmemory_policy().map(str::to_owned),
+        idle_timeout_seconds: report.idle_timeout().map(|time| time.as_secs()),
+        persistence: report.persistence().map(|persistence| match persistence {
+            Persistence::None => "none",
+            Persistence::Snapshots => "snapshots",
+            Persistence::AppendOnly => "append_only",
+            _ => "other",
+        }),
+        replicas: report.replicas(),
+        findings,
+    }
+}

@@ -1,0 +1,153 @@
+//! Why a command of the tool failed: one line for people, and an exit code.
+
+use std::error::Error as _;
+use std::fmt::Display;
+use std::io;
+use std::process::ExitCode;
+
+use setnx_lock::redis::RedisError;
+use setnx_lock::{ConnectError, Error, InspectionFailure, NoConnection};
+
+use crate::arguments::{Condition, ExitCodes};
+use crate::output;
+
+/// The arguments make no sense: `EX_USAGE`.
+pub(crate) const USAGE: u8 = 64;
+/// The system refused something: `EX_OSERR`.
+const SYSTEM: u8 = 71;
+
+/// Why a command of the tool failed.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: Code,
+    /// None where there is nothing to say.
+    text: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Code {
+    Fixed(u8),
+    Of(Condition),
+}
+
+impl Failure {
+    pub(crate) fn usage(text: impl Into<String>) -> Self {
+        Self { code: Code::Fixed(USAGE), text: Some(text.into()) }
+    }
+
+    pub(crate) fn system(what: impl Display, error: impl Display) -> Self {
+        Self { code: Code::Fixed(SYSTEM), text: Some(format!("{what}: {error}")) }
+    }
+
+    pub(crate) fn of(condition: Condition, text: impl Into<String>) -> Self {
+        Self { code: Code::Of(condition), text: Some(text.into()) }
+    }
+
+    /// An exit code of which nothing more is to be said.
+    pub(crate) fn silent(code: u8) -> Self {
+        Self { code: Code::Fixed(code), text: None }
+    }
+
+    pub(crate) fn with_code(code: u8, text: impl Into<String>) -> Self {
+        Self { code: Code::Fixed(code), text: Some(text.into()) }
+    }
+
+    /// Says why, and returns the exit code.
+    pub(crate) fn report(self, codes: &ExitCodes) -> ExitCode {
+        if let Some(text) = &self.text {
+            output::error(text);
+        }
+        match self.code {
+            Code::Fixed(code) => code.into(),
+            Code::Of(condition) => codes.of(condition).into(),
+        }
+    }
+
+    /// Whether the server answered, and refused.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self.code, Code::Of(Condition::Refused))
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        self.text.as_deref().unwrap_or_default()
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let text = Some(with_sources(&error));
+        let code = match &error {
+            Error::Timeout { .. } | Error::AttemptsExhausted { .. } => Code::Of(Condition::Contended),
+            Error::NoConnection { cause, .. } => Code::Of(unconnected(cause)),
+            Error::Inspection { cause, .. } => Code::Of(match &**cause {
+                InspectionFailure::NoConnection { cause, .. } => unconnected(cause),
+                InspectionFailure::ConnectionRefused(_) | InspectionFailure::InfoRefused(_) => Condition::Refused,
+                _ => Condition::Unreachable,
+            }),
+            Error::Io { .. } => Code::Of(Condition::Unreachable),
+            Error::Refused { .. } | Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
+            Error::Unknown { .. } => Code::Of(Condition::Unknown),
+            Error::Expired { .. } | Error::Lost { .. } => Code::Of(Condition::Lost),
+            _ => Code::Fixed(USAGE),
+        };
+        Self { code, text }
+    }
+}
+
+fn unconnected(cause: &NoConnection) -> Condition {
+    match cause {
+        NoConnection::Connect(error) => not_opened(error),
+        _ => Condition::Unreachable,
+    }
+}
+
+fn not_opened(error: &ConnectError) -> Condition {
+    match error {
+        ConnectError::Refused(_) | ConnectError::Replica { .. } => Condition::Refused,
+        _ => Condition::Unreachable,
+    }
+}
+
+impl From<ConnectError> for Failure {
+    fn from(error: ConnectError) -> Self {
+        let advice = match not_opened(&error) {
+            Condition::Refused => "the server refused",
+            _ => "no connection to the server; check that it is up and that the address is right",
+        };
+        Self::of(not_opened(&error), format!("{advice}: {error}"))
+    }
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Self {
+        if error.code().is_some() {
+            Self::of(Condition::Refused, format!("the server refused: {error}"))
+        } else {
+            Self::of(
+                Condition::Unreachable,
+                format!("no answer from the server; check that it is up and that the address is right: {error}"),
+            )
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    /// The output could not be written: nothing is said of a reader that has seen enough, as `head`.
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::silent(0),
+            _ => Self::system("cannot write the output", error),
+        }
+    }
+}
+
+/// The error and its causes, on one line.
+fn with_sources(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

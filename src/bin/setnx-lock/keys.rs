@@ -1,0 +1,228 @@
+//! What keys hold, read in few trips, and in words and JSON. Pure but for the reading.
+
+mod read;
+
+use std::time::{Duration, SystemTime};
+
+use serde::Serialize;
+use setnx_lock::chrono::{DateTime, SecondsFormat, Utc};
+use setnx_lock::{Key, LockState};
+
+pub(crate) use read::{details, locks};
+
+/// What a key held when it was read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct KeyReport {
+    pub(crate) key: Key,
+    pub(crate) found: Found,
+    /// The name that the holder has written.
+    pub(crate) holder: Option<String>,
+    /// After which time the server deletes the key.
+    pub(crate) time_to_live: Option<Duration>,
+    /// How many waiters are listed for notifications.
+    pub(crate) waiters: u64,
+    /// The last fencing token, where one was taken.
+    pub(crate) fence: Option<i64>,
+}
+
+/// What a key holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Found {
+    State(LockState),
+    /// A list, a set, a hash and so on.
+    Other(String),
+}
+
+/// The states of a key, as JSON names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum State {
+    Free,
+    Held,
+    Expired,
+    NoExpiration,
+    GemTtl,
+    NoLock,
+}
+
+impl KeyReport {
+    pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
+        match &self.found {
+            Found::State(LockState::Absent) => State::Free,
+            Found::State(LockState::Until(_)) if self.until().is_some_and(|until| until < now) => State::Expired,
+            Found::State(LockState::Until(_)) => State::Held,
+            Found::State(LockState::Unexpiring) => State::NoExpiration,
+            Found::State(LockState::Empty) => State::GemTtl,
+            Found::State(_) | Found::Other(_) => State::NoLock,
+        }
+    }
+
+    /// When others may take the lock over; `None` also for times beyond the calendar's end.
+    pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
+        match &self.found {
+            Found::State(LockState::Until(expiry)) => expiry.date(),
+            _ => None,
+        }
+    }
+
+    /// In seconds; negative after the lock has expired.
+    pub(crate) fn seconds_left(&self, now: DateTime<Utc>) -> Option<f64> {
+        match self.until() {
+            Some(until) => Some(seconds(until - now)),
+            None => self.time_to_live.map(|time| time.as_secs_f64()),
+        }
+    }
+
+    /// What the key holds, in words.
+    pub(crate) fn words(&self, now: DateTime<Utc>) -> String {
+        match (self.state(now), &self.found) {
+            (State::Free, _) => "free".into(),
+            (state @ (State::Held | State::Expired), _) => {
+                let Some(until) = self.until() else { return "held for longer than the calendar lasts".into() };
+                let (date, span) = (date(until), span(until - now));
+                match state {
+                    State::Held => format!("held for {span} more, until {date}"),
+                    _ => format!("expired {span} ago, at {date}: the next to try acquires it"),
+                }
+            }
+            (State::NoExpiration, _) => {
+                format!("held without an expiration{}", self.freed("; if its holder has crashed, clear it"))
+            }
+            (State::GemTtl, _) => {
+                format!("held by redis-objects from 1.4.2 on{}", self.freed(" with no time to live; if its holder has crashed, clear it"))
+            }
+            (State::NoLock, Found::Other(kind)) => format!("no lock: it holds a {kind}"),
+            (State::NoLock, Found::State(state)) => format!("no lock: {state}"),
+        }
+    }
+
+    fn freed(&self, else_say: &str) -> String {
+        match self.time_to_live {
+            Some(time) => format!(", and freed by the server in {}", rounded(time)),
+            None => else_say.into(),
+        }
+    }
+
+    pub(crate) fn json(&self, now: DateTime<Utc>) -> KeyJson {
+        KeyJson {
+            key: KeyText::of(&self.key),
+            state: self.state(now),
+            until: self.until().map(date),
+            seconds_left: self.seconds_left(now),
+            holder: self.holder.clone(),
+            ttl_seconds: self.time_to_live.map(|time| time.as_secs_f64()),
+            waiters: self.waiters,
+            fence: self.fence,
+            description: self.words(now),
+        }
+    }
+}
+
+/// A key in JSON: as text with escapes, and its bytes where that is not the same.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct KeyText {
+    key: String,
+    /// The bytes, if they are no text or have control characters.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key_hex: Option<String>,
+}
+
+impl KeyText {
+    pub(crate) fn of(key: &Key) -> Self {
+        let text = key.to_string();
+        let key_hex = (text.as_bytes() != key.as_bytes()).then(|| hex::encode(key.as_bytes()));
+        Self { key: text, key_hex }
+    }
+}
+
+/// `status` and `list` in JSON: see docs/cli.md.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct KeyJson {
+    #[serde(flatten)]
+    key: KeyText,
+    state: State,
+    until: Option<String>,
+    seconds_left: Option<f64>,
+    holder: Option<String>,
+    ttl_seconds: Option<f64>,
+    waiters: u64,
+    fence: Option<i64>,
+    description: String,
+}
+
+/// The present time. The calendar of the library has no clock of its own.
+pub(crate) fn now() -> DateTime<Utc> {
+    SystemTime::now().into()
+}
+
+pub(crate) fn date(time: DateTime<Utc>) -> String {
+    time.to_rfc3339_opts(SecondsFormat::Millis, true)
+}
+
+fn seconds(time: setnx_lock::chrono::TimeDelta) -> f64 {
+    // Milliseconds of ten years are exact.
+    #[expect(clippy::cast_precision_loss)]
+    let millis = time.num_milliseconds() as f64;
+    millis / 1e3
+}
+
+/// How long, whatever the sign.
+pub(crate) fn span(time: setnx_lock::chrono::TimeDelta) -> String {
+    rounded(time.abs().to_std().unwrap_or_default())
+}
+
+/// A time for people: to 0.1 s below a minute, else in two units at most.
+pub(crate) fn rounded(time: Duration) -> String {
+    if time < Duration::from_secs(60) {
+        return format!("{:.1}s", time.as_secs_f64());
+    }
+    let whole = humantime::format_duration(Duration::from_secs(time.as_secs())).to_string();
+    let units: Vec<_> = whole.split(' ').take(2).collect();
+    units.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(value: Option<&str>) -> KeyReport {
+        let found = Found::State(LockState::of_value(value.map(str::as_bytes)));
+        KeyReport { key: "k".into(), found, holder: None, time_to_live: None, waiters: 0, fence: None }
+    }
+
+    fn at(seconds: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(seconds, 0).unwrap()
+    }
+
+    #[test]
+    fn each_state_has_words() {
+        let words = |value| (report(value).state(at(1_795_157_376)), report(value).words(at(1_795_157_376)));
+        assert_eq!(words(None), (State::Free, "free".into()));
+        let held = "held for 2m 4s more, until 2026-11-20T06:51:40.500Z";
+        assert_eq!(words(Some("1795157500.5")), (State::Held, held.into()));
+        let expired = "expired 0.5s ago, at 2026-11-20T06:49:35.500Z: the next to try acquires it";
+        assert_eq!(words(Some("1795157375.5")), (State::Expired, expired.into()));
+        assert_eq!(words(Some("1")).0, State::NoExpiration);
+        assert!(words(Some("1")).1.contains("crashed, clear it"));
+        assert_eq!(words(Some("")).0, State::GemTtl);
+        assert_eq!(words(Some("1e400")), (State::Held, "held for longer than the calendar lasts".into()));
+        assert_eq!(words(Some("oops")).0, State::NoLock);
+        let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
+        assert_eq!(list.words(at(0)), "no lock: it holds a list");
+        let freed = KeyReport { time_to_live: Some(Duration::from_millis(3210)), ..report(Some("")) };
+        assert!(freed.words(at(0)).ends_with("and freed by the server in 3.2s"));
+    }
+
+    #[test]
+    fn times_are_short() {
+        assert_eq!(rounded(Duration::from_millis(12_345)), "12.3s");
+        assert_eq!(rounded(Duration::from_secs(263_418_640)), "8years 4months");
+    }
+
+    #[test]
+    fn a_key_that_is_no_text_has_its_bytes_in_json() {
+        let json = |key: &[u8]| serde_json::to_string(&KeyText::of(&Key::from(key))).unwrap();
+        assert_eq!(json(b"a b"), r#"{"key":"a b"}"#);
+        assert_eq!(json(b"a\xff"), r#"{"key":"a\\xff","key_hex":"61ff"}"#);
+    }
+}

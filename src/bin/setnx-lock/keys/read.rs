@@ -1,0 +1,203 @@
+//! Reads what keys hold, and finds the locks among all keys.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use setnx_lock::redis::{self, Pipeline, Value};
+use setnx_lock::{Key, LockState};
+
+use super::{Found, KeyReport};
+use crate::failure::Failure;
+use crate::server::Raw;
+
+/// The names of the keys beside a lock's, as docs/wire.md has them.
+const WAITERS: &[u8] = b":setnx-lock:waiters";
+const FENCE: &[u8] = b":setnx-lock:fence";
+const HOLDER: &[u8] = b":setnx-lock:holder";
+
+/// How many keys are read in one trip.
+const PER_TRIP: usize = 500;
+
+/// How much of a value is read where the server can return a part. No lock's value is as long.
+const ENOUGH: usize = 1024;
+
+/// How many keys SCAN is asked for at a time: few enough not to delay other clients.
+const SCANNED_AT_ONCE: usize = 1000;
+
+/// Reads what these keys hold, and what stands beside them.
+pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<KeyReport>, Failure> {
+    let mut reports = Vec::with_capacity(keys.len());
+    for keys in keys.chunks(PER_TRIP) {
+        let mut commands = Pipeline::new();
+        for key in keys {
+            let beside = |suffix: &[u8]| [key.as_bytes(), suffix].concat();
+            read_value(raw, &mut commands, key);
+            let time_to_live = if raw.is_since(2, 6) { "PTTL" } else { "TTL" };
+            commands.cmd("TYPE").arg(key.as_bytes());
+            commands.cmd(time_to_live).arg(key.as_bytes());
+            commands.cmd("GET").arg(beside(HOLDER));
+            commands.cmd("LLEN").arg(beside(WAITERS));
+            commands.cmd("GET").arg(beside(FENCE));
+        }
+        let replies = raw.ask_all(&commands)?;
+        let is_in_seconds = !raw.is_since(2, 6);
+        for (key, replies) in keys.iter().zip(replies.chunks_exact(6)) {
+            let [value, kind, time_to_live, holder, waiters, fence] = replies else { continue };
+            reports.push(report(key, value, kind, time_to_live, is_in_seconds, [holder, waiters, fence])?);
+        }
+    }
+    Ok(reports)
+}
+
+fn read_value(raw: &Raw, commands: &mut Pipeline, key: &Key) {
+    if raw.is_since(2, 4) {
+        commands.cmd("GETRANGE").arg(key.as_bytes()).arg(0).arg(ENOUGH - 1);
+    } else {
+        commands.cmd("GET").arg(key.as_bytes());
+    }
+}
+
+fn report(
+    key: &Key,
+    value: &Value,
+    kind: &Value,
+    time_to_live: &Value,
+    is_in_seconds: bool,
+    [holder, waiters, fence]: [&Value; 3],
+) -> Result<KeyReport, Failure> {
+    let kind: String = redis::from_redis_value(kind.clone().extract_error()?).unwrap_or_default();
+    let value: Option<Vec<u8>> = match kind.as_str() {
+        "none" => None,
+        "string" => redis::from_redis_value(value.clone().extract_error()?).ok(),
+        _ => None,
+    };
+    let found = match kind.as_str() {
+        "none" | "string" => Found::State(LockState::of_value(value.as_deref())),
+        _ => Found::Other(kind),
+    };
+    let number = |value: &Value| match value {
+        Value::Int(number) => Some(*number),
+        Value::BulkString(bytes) => str::from_utf8(bytes).ok()?.parse().ok(),
+        _ => None,
+    };
+    let time_to_live = number(time_to_live).and_then(|time| u64::try_from(time).ok());
+    let time_to_live = time_to_live.filter(|_| value.is_some());
+    let unit = if is_in_seconds { Duration::from_secs } else { Duration::from_millis };
+    Ok(KeyReport {
+        key: key.clone(),
+        found,
+        holder: value.as_deref().and_then(|value| holder_of(value, holder)),
+        time_to_live: time_to_live.map(unit),
+        waiters: number(waiters).and_then(|count| u64::try_from(count).ok()).unwrap_or_default(),
+        fence: number(fence),
+    })
+}
+
+/// The name of the holder who has written this value: it stands behind the value, so that one that was left behind counts for no other.
+fn holder_of(value: &[u8], written: &Value) -> Option<String> {
+    let Value::BulkString(written) = written else { return None };
+    let name = written.strip_prefix(value)?.strip_prefix(b" ")?;
+    Some(Key::from(name).to_string())
+}
+
+/// Finds the locks whose keys match the pattern, and calls `progress` with how many keys have been looked at, and how many locks found.
+pub(crate) fn locks(
+    raw: &mut Raw,
+    pattern: &[u8],
+    keys_allowed: bool,
+    mut progress: impl FnMut(usize, usize),
+) -> Result<Vec<Key>, Failure> {
+    let mut found = BTreeMap::new();
+    let mut looked_at = 0;
+    let mut sift = |raw: &mut Raw, keys: Vec<Vec<u8>>| -> Result<(), Failure> {
+        for keys in keys.chunks(PER_TRIP) {
+            let keys: Vec<Key> =
+                keys.iter().filter(|key| !is_beside(key)).map(|key| Key::from(key.as_slice())).collect();
+            let mut commands = Pipeline::new();
+            keys.iter().for_each(|key| read_value(raw, &mut commands, key));
+            let replies = if keys.is_empty() { Vec::new() } else { raw.ask_all(&commands)? };
+            for (key, reply) in keys.into_iter().zip(replies) {
+                if let Value::BulkString(value) = reply
+                    && is_lock(&key, &value)
+                {
+                    found.insert(key, ());
+                }
+            }
+            looked_at += commands.len();
+            progress(looked_at, found.len());
+        }
+        Ok(())
+    };
+    if raw.is_since(2, 8) {
+        let mut cursor = 0_u64;
+        loop {
+            let command = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED_AT_ONCE).to_owned();
+            let (next, keys): (u64, Vec<Vec<u8>>) = raw.ask(&command)?;
+            sift(raw, keys)?;
+            cursor = next;
+            if cursor == 0 {
+                break;
+            }
+        }
+    } else if keys_allowed {
+        let command = redis::cmd("KEYS").arg(pattern).to_owned();
+        let keys: Listed = raw.ask(&command)?;
+        sift(raw, keys.0)?;
+    } else {
+        let version = raw.version().map(|version| version.to_string()).unwrap_or_default();
+        return Err(Failure::usage(format!(
+            "the server is Redis {version} and has no SCAN, which came with 2.8; --keys uses KEYS, during which the server answers no other client"
+        )));
+    }
+    Ok(found.into_keys().collect())
+}
+
+/// The reply to KEYS: before 1.3 one string with the keys in it.
+struct Listed(Vec<Vec<u8>>);
+
+impl redis::FromRedisValue for Listed {
+    fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
+        match value {
+            Value::BulkString(keys) => {
+                Ok(Self(keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()).map(<[u8]>::to_vec).collect()))
+            }
+            other => redis::from_redis_value(other).map(Self),
+        }
+    }
+}
+
+fn is_beside(key: &[u8]) -> bool {
+    [WAITERS, FENCE, HOLDER].into_iter().any(|suffix| key.ends_with(suffix))
+}
+
+/// Whether a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are
+/// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
+fn is_lock(key: &Key, value: &[u8]) -> bool {
+    match LockState::of_value(Some(value)) {
+        LockState::Until(_) => value.contains(&b'.') && value.len() < ENOUGH,
+        LockState::Unexpiring | LockState::Empty => key.as_bytes().ends_with(b"_lock"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_told_from_counters_and_timestamps() {
+        let is_lock = |key: &str, value: &str| is_lock(&Key::from(key), value.as_bytes());
+        assert!(is_lock("a", "1795157376.4923038374650192") && is_lock("a", "1532000016.0"));
+        assert!(!is_lock("last_seen", "1795157376"));
+        assert!(is_lock("team:7:draft_lock", "1") && is_lock("team:7:draft_lock", ""));
+        assert!(!is_lock("visits", "1") && !is_lock("text", "") && !is_lock("a_lock", "text"));
+    }
+
+    #[test]
+    fn a_name_counts_for_the_value_it_was_written_with() {
+        let written = |text: &str| Value::BulkString(text.into());
+        assert_eq!(holder_of(b"1.5", &written("1.5 web:7")), Some("web:7".into()));
+        assert_eq!(holder_of(b"1.6", &written("1.5 web:7")), None);
+        assert_eq!(holder_of(b"1.5", &Value::Nil), None);
+    }
+}

@@ -1,0 +1,101 @@
+//! `list`: the locks on a server.
+
+use std::io::{self, IsTerminal as _, Write};
+use std::os::unix::ffi::OsStrExt as _;
+use std::process::ExitCode;
+use std::thread;
+
+use comfy_table::Table;
+use comfy_table::presets::NOTHING;
+use indicatif::ProgressBar;
+use setnx_lock::chrono::{DateTime, Utc};
+
+use crate::arguments::List;
+use crate::failure::Failure;
+use crate::keys::{self, KeyReport, State};
+use crate::output::{self, BOLD, styled};
+use crate::server::Raw;
+use crate::status::json_line;
+
+/// Moves to the top of the terminal and clears it.
+const CLEAR: &str = "\x1b[H\x1b[2J";
+
+pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
+    let mut raw = Raw::connect(&arguments.server)?;
+    loop {
+        let reports = found(&mut raw, arguments.pattern.as_bytes(), arguments.keys)?;
+        let (now, mut out) = (keys::now(), anstream::stdout().lock());
+        if arguments.json {
+            for report in &reports {
+                json_line(&mut out, &report.json(now))?;
+            }
+        } else {
+            if arguments.watch.is_some() && io::stdout().is_terminal() {
+                write!(out, "{CLEAR}")?;
+            }
+            write_table(&mut out, &reports, now)?;
+        }
+        let Some(interval) = arguments.watch else { return Ok(ExitCode::SUCCESS) };
+        out.flush()?;
+        drop(out);
+        thread::sleep(interval);
+    }
+}
+
+/// Finds the locks under a pattern, those that expire first at the top, and shows progress on a terminal.
+pub(crate) fn found(raw: &mut Raw, pattern: &[u8], keys_allowed: bool) -> Result<Vec<KeyReport>, Failure> {
+    if keys_allowed && !raw.is_since(2, 8) {
+        output::warning("KEYS looks at every key, and the server answers no other client meanwhile");
+    }
+    // Drawn on a terminal only.
+    let progress = ProgressBar::new_spinner();
+    let keys = keys::locks(raw, pattern, keys_allowed, |looked_at, found| {
+        progress.set_message(format!("{looked_at} keys looked at, {found} locks found"));
+        progress.tick();
+    });
+    progress.finish_and_clear();
+    let mut reports = keys::details(raw, &keys?)?;
+    let now = keys::now();
+    reports.retain(|report| report.state(now) != State::Free);
+    reports.sort_by(|a, b| {
+        let left = |report: &KeyReport| report.seconds_left(now).unwrap_or(f64::INFINITY);
+        left(a).total_cmp(&left(b)).then_with(|| a.key.cmp(&b.key))
+    });
+    Ok(reports)
+}
+
+fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) -> io::Result<()> {
+    if reports.is_empty() {
+        return writeln!(out, "no locks");
+    }
+    let mut table = Table::new();
+    table.load_preset(NOTHING);
+    table.set_header(["KEY", "LEFT", "STATE", "HOLDER"]);
+    for report in reports {
+        let left = match report.seconds_left(now) {
+            Some(left) => {
+                let sign = if left < 0.0 { "-" } else { "" };
+                format!("{sign}{}", keys::rounded(std::time::Duration::try_from_secs_f64(left.abs()).unwrap_or_default()))
+            }
+            None => "-".into(),
+        };
+        let state = match report.state(now) {
+            State::Free => "free",
+            State::Held => "held",
+            State::Expired => "expired",
+            State::NoExpiration => "no expiration",
+            State::GemTtl => "gem with TTL",
+            State::NoLock => "no lock",
+        };
+        table.add_row([report.key.to_string(), left, state.into(), report.holder.clone().unwrap_or_default()]);
+    }
+    for (n, line) in table.lines().enumerate() {
+        let line = line.trim();
+        if n == 0 {
+            writeln!(out, "{}", styled(BOLD, line))?;
+        } else {
+            writeln!(out, "{line}")?;
+        }
+    }
+    Ok(())
+}

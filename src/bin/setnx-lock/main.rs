@@ -1,0 +1,69 @@
+//! The command-line tool `setnx-lock`: runs commands under locks, shows locks, and clears them. Uses the public library only.
+//!
+//! | file | what it does |
+//! |---|---|
+//! | `arguments` | the command line |
+//! | `run` | runs a command under a lock |
+//! | `status`, `list`, `watch` | show keys |
+//! | `clear` | removes keys |
+//! | `doctor`, `bench` | report on a server |
+//! | `key` | the gem's keys |
+//! | `keys` | what keys hold, in words and JSON |
+//! | `server`, `failure`, `output` | the connection, errors and exit codes, what is said on the standard error |
+
+mod arguments;
+mod bench;
+mod clear;
+mod doctor;
+mod failure;
+mod key;
+mod keys;
+mod list;
+mod output;
+mod run;
+mod server;
+mod status;
+mod watch;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use log::LevelFilter;
+
+use arguments::{Arguments, Command, ExitCodes};
+use failure::{Failure, USAGE};
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            // A closed output is no reason to fail.
+            let _ = error.print();
+            return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
+        }
+    };
+    let mut codes = ExitCodes::default();
+    if let Command::Run(run) = &arguments.command {
+        codes = run.exit_codes();
+        output::log_from(match (run.verbose, run.quiet) {
+            (true, _) => LevelFilter::Debug,
+            (_, true) => LevelFilter::Off,
+            _ => LevelFilter::Warn,
+        });
+    }
+    perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes))
+}
+
+fn perform(command: &Command) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Run(run) => run::run(run),
+        Command::Status(status) => status::status(status),
+        Command::List(list) => list::list(list),
+        Command::Clear(clear) => clear::clear(clear),
+        Command::Watch(watch) => watch::watch(watch),
+        Command::Doctor(doctor) => doctor::doctor(doctor),
+        Command::Key(key) => key::key(key),
+        Command::Bench(bench) => bench::bench(bench),
+        Command::Guardian(guardian) => run::guardian(guardian),
+    }
+}

@@ -1,0 +1,66 @@
+//! What the tool says beside its results: errors, warnings and the library's log, on the standard error.
+
+use std::fmt::Display;
+use std::io::Write as _;
+
+use anstream::stderr;
+use clap::builder::styling::{AnsiColor, Style};
+use log::{Level, LevelFilter, Log, Metadata, Record};
+
+pub(crate) const BOLD: Style = Style::new().bold();
+pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
+pub(crate) const YELLOW: Style = AnsiColor::Yellow.on_default();
+pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
+
+/// A text in a style. Escapes are left out where the output is no terminal, and where `NO_COLOR` says so.
+pub(crate) fn styled(style: Style, text: impl Display) -> String {
+    format!("{style}{text}{style:#}")
+}
+
+pub(crate) fn error(text: &str) {
+    say(&styled(RED, "error"), text);
+}
+
+pub(crate) fn warning(text: &str) {
+    say(&styled(YELLOW, "warning"), text);
+}
+
+pub(crate) fn note(text: &str) {
+    line(text);
+}
+
+fn say(kind: &str, text: &str) {
+    line(&format!("{kind}: {text}"));
+}
+
+fn line(text: &str) {
+    // A tool whose standard error is closed works on.
+    let _ = writeln!(stderr(), "setnx-lock: {text}");
+}
+
+/// Prints the library's log to the standard error, from this level on.
+pub(crate) fn log_from(level: LevelFilter) {
+    // Fails only if there is a logger already.
+    let _ = log::set_logger(&StderrLog);
+    log::set_max_level(level);
+}
+
+struct StderrLog;
+
+impl Log for StderrLog {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target() == "setnx_lock"
+    }
+
+    fn log(&self, record: &Record<'_>) {
+        if self.enabled(record.metadata()) {
+            let text = record.args().to_string();
+            match record.level() {
+                Level::Error | Level::Warn => warning(&text),
+                _ => note(&text),
+            }
+        }
+    }
+
+    fn flush(&self) {}
+}

@@ -1,0 +1,197 @@
+//! `run`: a command under a lock.
+
+mod child;
+mod guardian;
+mod signals;
+mod spinner;
+mod supervisor;
+mod terminal;
+
+use std::process::ExitCode;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal;
+use setnx_lock::{CancelToken, Error, Key, Lock, LockGuard, LockOptions, LossReason, Polling, Release};
+
+use crate::arguments::{Condition, OnLoss, Run};
+use crate::failure::Failure;
+use crate::{output, server};
+use child::{Group, Status};
+pub(crate) use guardian::guardian;
+use guardian::Guard;
+use spinner::Spinner;
+use supervisor::{Action, Event, Supervisor};
+
+/// How long a lease lasts unless given.
+const EXPIRATION: Duration = Duration::from_secs(60);
+/// For how long in all a lease is extended unless given: longer than a job takes that does not hang.
+const AT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
+/// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
+const CONNECTIONS: u32 = 3;
+
+pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
+    let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
+    let (events, received) = mpsc::channel();
+    let cancel = CancelToken::new();
+    let waiting = signals::listen(&cancel, events.clone())?;
+    let locker = server::locker(&arguments.server)?.pool_size(CONNECTIONS).build()?;
+    let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
+    let held = {
+        let _display = Spinner::start(&lock, arguments.quiet);
+        lock.lock()
+    };
+    drop(waiting);
+    // A signal that came before the command has begun.
+    if let Some(signal) = received.try_iter().find_map(|event| event.ending_signal()) {
+        drop(held);
+        return Ok(exit_code(Status::Signaled(signal)));
+    }
+    let held = match held {
+        Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT))),
+        held => held?,
+    };
+    let guard = Guard::start(arguments);
+    let group = Group::spawn(arguments, &held, &events)?;
+    guard.watch(&group);
+    held.on_loss(move |reason| {
+        // Once the command has ended there is nothing to be done about it.
+        let _ = events.send(Event::Lost(reason));
+    });
+    let (status, lost) = Supervision { arguments, held: &held, group: &group }.wait(&received);
+    guard.dismiss();
+    finished(arguments, held, status, lost)
+}
+
+fn options(arguments: &Run) -> Result<LockOptions, Failure> {
+    let expiration = arguments.expiration.unwrap_or(EXPIRATION.max(arguments.hold_at_least));
+    let at_most = arguments.auto_extend.unwrap_or(AT_MOST.max(expiration));
+    let options = LockOptions::expiring_after(expiration)
+        .polling(Polling::every(arguments.poll))
+        .protocol(arguments.protocol.into())
+        .auto_extend(at_most)
+        .verify_every((expiration / 10).clamp(Duration::from_millis(100), Duration::from_secs(5)))
+        .hold_at_least(arguments.hold_at_least);
+    let options = match (arguments.no_wait, arguments.wait_forever) {
+        (true, _) => options.timeout(Duration::ZERO),
+        (_, true) => options.wait_forever(),
+        _ => options.timeout(arguments.timeout),
+    };
+    let options = if arguments.fence { options.fenced() } else { options };
+    let options = if arguments.notify { options.notify_waiters() } else { options };
+    Ok(match &arguments.name {
+        // It is needed as long as the program runs.
+        Some(name) if !name.is_empty() => options.holder_name(name.clone().leak()),
+        Some(_) => options.holder_name(own_name()?.leak()),
+        None => options,
+    })
+}
+
+/// The host and the process id.
+fn own_name() -> Result<String, Failure> {
+    let host = nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
+    Ok(format!("{}:{}", host.to_string_lossy(), std::process::id()))
+}
+
+/// Releases the lock after the command has ended, and says how it went.
+fn finished(arguments: &Run, held: LockGuard, status: Status, lost: Option<LossReason>) -> Result<ExitCode, Failure> {
+    let key = held.key().clone();
+    let released = if arguments.keep { Ok(held.keep()) } else { held.release() };
+    let lost = match (lost, released) {
+        (Some(reason), _) => Some(reason.to_string()),
+        (None, Ok(Release::Expired)) => Some("its lease had ended".into()),
+        (None, Ok(Release::Lost)) => Some("its key was missing or another client's at the release".into()),
+        // A release that failed is in the log: the key expires by itself.
+        (None, _) => None,
+    };
+    match lost {
+        Some(reason) if arguments.on_loss != OnLoss::Warn => Err(lost_failure(&key, &reason, status)),
+        _ => Ok(exit_code(status)),
+    }
+}
+
+fn lost_failure(key: &Key, reason: &str, status: Status) -> Failure {
+    Failure::of(
+        Condition::Lost,
+        format!("lock {key}: lost while the command ran: {reason}; the command {status}, and another holder may have worked at the same time"),
+    )
+}
+
+fn exit_code(status: Status) -> ExitCode {
+    match status {
+        Status::Exited(code) => code.into(),
+        // There are 64 signals.
+        Status::Signaled(signal) => u8::try_from(128 + signal as i32).unwrap_or(u8::MAX).into(),
+    }
+}
+
+/// Waits for the command, and carries out what the supervisor says meanwhile.
+struct Supervision<'a> {
+    arguments: &'a Run,
+    held: &'a LockGuard,
+    group: &'a Group,
+}
+
+impl Supervision<'_> {
+    fn wait(&self, received: &Receiver<Event>) -> (Status, Option<LossReason>) {
+        let mut supervisor = Supervisor::new(self.arguments.on_loss);
+        let mut kill_at: Option<Instant> = None;
+        let mut lost = None;
+        loop {
+            let event = match kill_at.map(|at| at.saturating_duration_since(Instant::now())) {
+                Some(left) => received.recv_timeout(left).unwrap_or(Event::GraceOver),
+                // The thread that waits for the command sends at least how that ended.
+                None => received.recv().unwrap_or(Event::GraceOver),
+            };
+            if let Event::Lost(reason) = &event {
+                lost.get_or_insert(reason.clone());
+            }
+            let mut actions = supervisor.on(&event, terminal::is_ours());
+            if let Event::Ended(status) = event {
+                self.carry_out(&actions, &mut kill_at);
+                if lost.is_some() && self.arguments.on_loss != OnLoss::Warn {
+                    // What the command has left behind ends with it.
+                    self.group.end_rest(kill_at);
+                }
+                return (status, lost);
+            }
+            while self.carry_out(&actions, &mut kill_at) {
+                // After a stop: the lease may have passed meanwhile.
+                actions = match self.held.lost().reason() {
+                    Some(reason) => supervisor.on(&Event::Lost(lost.insert(reason).clone()), terminal::is_ours()),
+                    None => Vec::new(),
+                };
+                actions.extend(supervisor.on(&Event::Resumed, terminal::is_ours()));
+            }
+        }
+    }
+
+    /// Returns whether this process was stopped, and goes on.
+    fn carry_out(&self, actions: &[Action], kill_at: &mut Option<Instant>) -> bool {
+        let mut was_stopped = false;
+        for action in actions {
+            match action {
+                Action::Send(signal) => self.group.send(*signal),
+                Action::EndWithin => {
+                    output::note(&format!(
+                        "sent SIGTERM to the command, and sends SIGKILL in {}",
+                        humantime::format_duration(self.arguments.grace)
+                    ));
+                    *kill_at = Some(Instant::now() + self.arguments.grace);
+                }
+                Action::Kill => {
+                    output::note("sends SIGKILL to the command");
+                    self.group.send(Signal::SIGKILL);
+                    *kill_at = None;
+                }
+                Action::GiveTerminal => terminal::give(self.group.id()),
+                Action::TakeTerminal => terminal::take(),
+                Action::Stop { all } => {
+                    terminal::stop(*all);
+                    was_stopped = true;
+                }
+            }
+        }
+        was_stopped
+    }
+}

@@ -1,0 +1,91 @@
+//! Ends the command if this process is killed: another process waits for that, since a killed one does nothing any more. It holds the end
+//! of a pipe that is closed with this process. Unlike the signal that Linux sends to the children of a process which ends, it reaches the
+//! command's whole group, and can kill what does not end.
+
+use std::io::{self, BufRead as _, Read as _, Write as _};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{ChildStdin, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::ValueEnum as _;
+use nix::sys::signal::Signal;
+use nix::unistd::Pid;
+
+use super::child::Group;
+use crate::arguments::{Guardian, OnLoss, Run};
+use crate::failure::Failure;
+use crate::output;
+
+/// What the guardian reads when the command has ended.
+const DISMISSED: &str = "done";
+
+/// The guardian of a command, if one could be started and is wanted.
+#[derive(Debug)]
+pub(super) struct Guard(Option<ChildStdin>);
+
+impl Guard {
+    pub(super) fn start(arguments: &Run) -> Self {
+        let on_loss = arguments.on_loss.to_possible_value();
+        let Some(on_loss) = on_loss.filter(|_| arguments.on_loss != OnLoss::Warn) else { return Self(None) };
+        let started = Command::new(this_program())
+            .arg0("setnx-lock")
+            .args(["guardian", "--on-loss", on_loss.get_name(), "--grace"])
+            .arg(arguments.grace.as_secs_f64().to_string())
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        match started {
+            Ok(mut child) => Self(child.stdin.take()),
+            Err(error) => {
+                output::warning(&format!("if this process is killed the command runs on, since its guardian cannot be started: {error}"));
+                Self(None)
+            }
+        }
+    }
+
+    pub(super) fn watch(&self, group: &Group) {
+        self.say(&group.id().to_string());
+    }
+
+    pub(super) fn dismiss(self) {
+        self.say(DISMISSED);
+    }
+
+    fn say(&self, line: &str) {
+        if let Some(mut pipe) = self.0.as_ref() {
+            // If it has ended nothing can be done.
+            let _ = writeln!(pipe, "{line}");
+        }
+    }
+}
+
+/// This very program, also if its file was replaced meanwhile.
+fn this_program() -> PathBuf {
+    if cfg!(target_os = "linux") {
+        return PathBuf::from("/proc/self/exe");
+    }
+    std::env::current_exe().unwrap_or_else(|_| "setnx-lock".into())
+}
+
+/// Waits for the end of the process that started it, and ends the command if that did not say that it has ended.
+pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
+    let mut from = io::stdin().lock();
+    let (mut group, mut rest) = (String::new(), String::new());
+    // Whatever cannot be read is as the end.
+    let _ = from.read_line(&mut group);
+    let _ = from.read_to_string(&mut rest);
+    let Ok(id) = group.trim().parse() else { return Ok(ExitCode::SUCCESS) };
+    if rest.trim() == DISMISSED {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let group = Group::of(Pid::from_raw(id));
+    let kills = arguments.on_loss == OnLoss::Kill;
+    let signal = if kills { Signal::SIGKILL } else { Signal::SIGTERM };
+    output::warning(&format!("was killed while its command ran, which gets {signal}; the lock is held until it expires"));
+    group.send(signal);
+    group.send(Signal::SIGCONT);
+    group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
+    Ok(ExitCode::SUCCESS)
+}

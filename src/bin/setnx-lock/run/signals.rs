@@ -1,0 +1,71 @@
+//! The signals that this process receives, as events.
+
+use std::fs;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread;
+
+use nix::sys::signal::Signal;
+use setnx_lock::CancelToken;
+
+use super::supervisor::Event;
+use super::terminal;
+use crate::failure::Failure;
+
+/// What is passed on to the command, beside the stop of a job.
+const PASSED_ON: [Signal; 8] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+];
+
+/// That the lock is still waited for, until this is dropped: a signal that stops a job then stops this process at once.
+pub(super) struct Waiting(Arc<AtomicBool>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+}
+
+/// Sends the signals that come from now on as events; one that ends programs ends the wait for the lock.
+pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Waiting, Failure> {
+    let problem = |error: &dyn std::fmt::Display| Failure::system("cannot wait for signals", error);
+    let ignored = ignored();
+    let heard = PASSED_ON.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0);
+    let mut signals = signal_hook::iterator::Signals::new(heard.map(|signal| signal as i32)).map_err(|error| problem(&error))?;
+    let waiting = Arc::new(AtomicBool::new(true));
+    let (is_waiting, cancel) = (Arc::clone(&waiting), cancel.clone());
+    let receive = move || {
+        for signal in signals.forever() {
+            let Ok(signal) = Signal::try_from(signal) else { continue };
+            let event = Event::Signal(signal);
+            if is_waiting.load(Ordering::SeqCst) && signal == Signal::SIGTSTP {
+                terminal::stop(false);
+                continue;
+            }
+            if event.ending_signal().is_some() {
+                cancel.cancel();
+            }
+            if events.send(event).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("signals".into()).spawn(receive).map_err(|error| problem(&error))?;
+    Ok(Waiting(waiting))
+}
+
+/// The signals that were ignored when this process began, a bit each: by nohup, or in the background of a shell without job control. They
+/// stay so, here and in the command. Linux says so; elsewhere none are known.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or_default()
+}

@@ -1,0 +1,57 @@
+//! Who holds the lock, shown on a terminal while it is waited for.
+
+use std::io::{self, IsTerminal as _};
+use std::thread;
+use std::time::Duration;
+
+use indicatif::ProgressBar;
+use setnx_lock::{Lock, LockState};
+
+use crate::keys::{now, span};
+
+/// A lock that is acquired sooner shows nothing.
+const BEFORE: Duration = Duration::from_millis(300);
+/// How often the key is read.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// A display that ends when this is dropped.
+pub(super) struct Spinner(Option<ProgressBar>);
+
+impl Spinner {
+    pub(super) fn start(lock: &Lock, is_quiet: bool) -> Self {
+        if is_quiet || !io::stderr().is_terminal() {
+            return Self(None);
+        }
+        let (bar, lock) = (ProgressBar::new_spinner(), lock.clone());
+        let shown = bar.clone();
+        // Without a thread nothing is shown.
+        let _ = thread::Builder::new().name("display".into()).spawn(move || {
+            thread::sleep(BEFORE);
+            while !shown.is_finished() {
+                shown.set_message(message(&lock));
+                shown.enable_steady_tick(Duration::from_millis(100));
+                thread::sleep(LOOK);
+            }
+        });
+        Self(Some(bar))
+    }
+}
+
+impl Drop for Spinner {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.0 {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn message(lock: &Lock) -> String {
+    let key = lock.key();
+    let Ok(state) = lock.state() else { return format!("waiting for {key}: no answer from the server") };
+    let left = match &state {
+        LockState::Until(expiry) => expiry.date().map(|until| format!("held for {} more", span(until - now()))),
+        _ => None,
+    };
+    let by = lock.holder().ok().flatten().map(|holder| format!(", by {holder}")).unwrap_or_default();
+    format!("waiting for {key}: {}{by}", left.unwrap_or_else(|| state.to_string()))
+}

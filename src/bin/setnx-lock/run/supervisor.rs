@@ -1,0 +1,168 @@
+//! What is to be done while the command runs: pure, so that each rule is tested without processes. The command has a process group of its
+//! own, so that all of it can be ended; therefore signals have to be passed on to it, and the terminal too when it asks for it.
+
+use nix::sys::signal::Signal;
+use setnx_lock::LossReason;
+
+use super::child::Status;
+use crate::arguments::OnLoss;
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// This process received a signal.
+    Signal(Signal),
+    Lost(LossReason),
+    /// The command was stopped by a signal.
+    Stopped(Signal),
+    /// This process was stopped, and goes on.
+    Resumed,
+    /// The command was told to end, and its time is over.
+    GraceOver,
+    Ended(Status),
+}
+
+impl Event {
+    /// The signal that ends a program which does not handle it.
+    pub(super) fn ending_signal(&self) -> Option<Signal> {
+        match self {
+            Event::Signal(Signal::SIGTSTP | Signal::SIGWINCH) => None,
+            Event::Signal(signal) => Some(*signal),
+            _ => None,
+        }
+    }
+}
+
+/// What is to be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    /// Send a signal to the command's process group.
+    Send(Signal),
+    /// SIGTERM was sent; after the grace comes [`Event::GraceOver`].
+    EndWithin,
+    Kill,
+    /// Make the command's process group the one that reads from the terminal.
+    GiveTerminal,
+    TakeTerminal,
+    /// Stop this process, or all of its group, as the shell expects of a job.
+    Stop {
+        all: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(super) struct Supervisor {
+    on_loss: OnLoss,
+    is_lost: bool,
+    is_stopped: bool,
+    /// Whether the command's process group has the terminal, or is to have it again.
+    has_terminal: bool,
+}
+
+impl Supervisor {
+    pub(super) fn new(on_loss: OnLoss) -> Self {
+        Self { on_loss, is_lost: false, is_stopped: false, has_terminal: false }
+    }
+
+    /// Returns what is to be done; `is_ours` says whether this process's group has the terminal.
+    pub(super) fn on(&mut self, event: &Event, is_ours: bool) -> Vec<Action> {
+        match event {
+            Event::Signal(signal) => {
+                let mut actions = vec![Action::Send(*signal)];
+                // A stopped command would not notice that it is to end.
+                if self.is_stopped && event.ending_signal().is_some() {
+                    actions.push(self.go_on());
+                }
+                actions
+            }
+            Event::Lost(_) if std::mem::replace(&mut self.is_lost, true) => Vec::new(),
+            Event::Lost(_) => match self.on_loss {
+                OnLoss::Term => vec![Action::Send(Signal::SIGTERM), self.go_on(), Action::EndWithin],
+                OnLoss::Kill => vec![Action::Kill],
+                OnLoss::Warn => Vec::new(),
+            },
+            Event::GraceOver => vec![Action::Kill],
+            // It wants the terminal, and may have it.
+            Event::Stopped(Signal::SIGTTIN | Signal::SIGTTOU) if is_ours => {
+                self.has_terminal = true;
+                vec![Action::GiveTerminal, self.go_on()]
+            }
+            Event::Stopped(Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGTSTP) => {
+                self.is_stopped = true;
+                vec![Action::Stop { all: self.has_terminal }]
+            }
+            // By `kill -STOP`: the command only.
+            Event::Stopped(_) => {
+                self.is_stopped = true;
+                Vec::new()
+            }
+            Event::Resumed => {
+                // In the background it has to ask again.
+                self.has_terminal &= is_ours;
+                let terminal = self.has_terminal.then_some(Action::GiveTerminal);
+                terminal.into_iter().chain([self.go_on()]).collect()
+            }
+            Event::Ended(_) if self.has_terminal => vec![Action::TakeTerminal],
+            Event::Ended(_) => Vec::new(),
+        }
+    }
+
+    fn go_on(&mut self) -> Action {
+        self.is_stopped = false;
+        Action::Send(Signal::SIGCONT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN};
+
+    const CONTINUE: Action = Action::Send(SIGCONT);
+
+    fn lost() -> Event {
+        Event::Lost(LossReason::Gone)
+    }
+
+    #[test]
+    fn signals_are_passed_on_and_wake_a_stopped_command() {
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(supervisor.on(&Event::Signal(SIGINT), true), [Action::Send(SIGINT)]);
+        assert_eq!(supervisor.on(&Event::Signal(SIGTSTP), true), [Action::Send(SIGTSTP)]);
+        assert_eq!(supervisor.on(&Event::Stopped(SIGSTOP), true), []);
+        assert_eq!(supervisor.on(&Event::Signal(SIGHUP), true), [Action::Send(SIGHUP), CONTINUE]);
+        assert_eq!(supervisor.on(&Event::Signal(SIGHUP), true), [Action::Send(SIGHUP)]);
+    }
+
+    #[test]
+    fn a_loss_ends_the_command_once_also_if_it_is_stopped() {
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(supervisor.on(&lost(), true), [Action::Send(SIGTERM), CONTINUE, Action::EndWithin]);
+        assert_eq!(supervisor.on(&lost(), true), []);
+        assert_eq!(supervisor.on(&Event::GraceOver, true), [Action::Kill]);
+        assert_eq!(Supervisor::new(OnLoss::Kill).on(&lost(), true), [Action::Kill]);
+        assert_eq!(Supervisor::new(OnLoss::Warn).on(&lost(), true), []);
+    }
+
+    #[test]
+    fn a_job_is_stopped_and_resumed_as_one() {
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), true), [Action::Stop { all: false }]);
+        assert_eq!(supervisor.on(&Event::Resumed, true), [CONTINUE]);
+        assert_eq!(supervisor.on(&Event::Ended(Status::Exited(0)), true), []);
+    }
+
+    #[test]
+    fn the_terminal_is_given_where_it_is_asked_for_and_taken_back() {
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), false), [Action::Stop { all: false }], "in the background");
+        assert_eq!(supervisor.on(&Event::Resumed, true), [CONTINUE], "fg");
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), true), [Action::GiveTerminal, CONTINUE]);
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), false), [Action::Stop { all: true }], "Ctrl-Z");
+        assert_eq!(supervisor.on(&Event::Resumed, true), [Action::GiveTerminal, CONTINUE], "fg");
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), false), [Action::Stop { all: true }], "Ctrl-Z");
+        assert_eq!(supervisor.on(&Event::Resumed, false), [CONTINUE], "bg");
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), true), [Action::GiveTerminal, CONTINUE]);
+        assert_eq!(supervisor.on(&Event::Ended(Status::Exited(0)), false), [Action::TakeTerminal]);
+    }
+}

@@ -1,0 +1,68 @@
+//! `status`: what keys hold.
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use setnx_lock::Key;
+
+use crate::arguments::{Condition, Status};
+use crate::failure::Failure;
+use crate::keys::{self, KeyReport, State};
+use crate::output::{BOLD, GREEN, RED, YELLOW, styled};
+use crate::server::Raw;
+
+pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
+    let keys = arguments.keys.iter().map(|key| arguments.form.key(key)).collect::<Result<Vec<_>, _>>();
+    let keys: Vec<Key> = keys.map_err(Failure::usage)?;
+    let reports = keys::details(&mut Raw::connect(&arguments.server)?, &keys)?;
+    if arguments.quiet {
+        let is_held = |report: &KeyReport| !matches!(report.state(keys::now()), State::Free | State::Expired);
+        return Ok(if reports.iter().any(is_held) {
+            Condition::Contended.exit_code().into()
+        } else {
+            ExitCode::SUCCESS
+        });
+    }
+    let mut out = anstream::stdout().lock();
+    for report in &reports {
+        if arguments.json {
+            json_line(&mut out, &report.json(keys::now()))?;
+        } else {
+            write_report(&mut out, report)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(crate) fn json_line(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(value).map_err(io::Error::other)?;
+    writeln!(out, "{text}")?;
+    out.flush()
+}
+
+/// Writes a report as some lines: the key and its state, and what stands beside it.
+pub(crate) fn write_report(out: &mut impl Write, report: &KeyReport) -> io::Result<()> {
+    let now = keys::now();
+    let style = match report.state(now) {
+        State::Free => GREEN,
+        State::Held => BOLD,
+        State::Expired | State::NoExpiration | State::GemTtl => YELLOW,
+        State::NoLock => RED,
+    };
+    writeln!(out, "{}: {}", styled(BOLD, &report.key), styled(style, report.words(now)))?;
+    if let Some(holder) = &report.holder {
+        writeln!(out, "  holder: {holder}")?;
+    }
+    if report.until().is_some()
+        && let Some(time) = report.time_to_live
+    {
+        writeln!(out, "  time to live: {}, then the server deletes it", keys::rounded(time))?;
+    }
+    if report.waiters > 0 {
+        writeln!(out, "  waiters listed for notifications: {}", report.waiters)?;
+    }
+    if let Some(fence) = report.fence {
+        writeln!(out, "  last fencing token: {fence}")?;
+    }
+    Ok(())
+}

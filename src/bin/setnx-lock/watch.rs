@@ -1,0 +1,94 @@
+//! `watch`: what happens to a lock, as it happens.
+
+mod changes;
+
+use std::io::Write as _;
+use std::process::ExitCode;
+use std::thread;
+
+use serde::Serialize;
+use setnx_lock::Key;
+
+use crate::arguments::Watch;
+use crate::failure::Failure;
+use crate::keys::{self, KeyReport, KeyText, date};
+use crate::output::{self, BOLD, styled};
+use crate::server::Raw;
+use crate::status::json_line;
+use changes::{Change, Look};
+
+/// A line of JSON: see docs/cli.md.
+#[derive(Debug, Serialize)]
+struct Line {
+    time: String,
+    #[serde(flatten)]
+    key: KeyText,
+    event: Change,
+    until: Option<String>,
+    holder: Option<String>,
+    description: String,
+}
+
+pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
+    let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
+    let mut connected = Some(Raw::connect(&arguments.server)?);
+    output::note(&format!(
+        "reads {key} every {}; what happens in between is seen as one change",
+        humantime::format_duration(arguments.interval)
+    ));
+    let mut before: Option<Look> = None;
+    let mut is_unreachable = false;
+    loop {
+        match read(&mut connected, arguments, &key) {
+            Ok(report) => {
+                if std::mem::take(&mut is_unreachable) {
+                    output::note("the server answers again");
+                }
+                let look = Look::at(report, keys::now());
+                if let Some(event) = look.since(before.as_ref()) {
+                    write(arguments, &look.report, event)?;
+                }
+                before = Some(look);
+            }
+            // A server that is gone may come back; one that refuses will go on to do so.
+            Err(failure) if failure.is_refusal() => return Err(failure),
+            Err(failure) => {
+                connected = None;
+                if !std::mem::replace(&mut is_unreachable, true) {
+                    output::warning(&format!("tries again: {}", failure.text()));
+                }
+            }
+        }
+        thread::sleep(arguments.interval);
+    }
+}
+
+fn read(connected: &mut Option<Raw>, arguments: &Watch, key: &Key) -> Result<KeyReport, Failure> {
+    let raw = match connected {
+        Some(raw) => raw,
+        None => connected.insert(Raw::connect(&arguments.server)?),
+    };
+    let mut reports = keys::details(raw, std::slice::from_ref(key))?;
+    reports.pop().ok_or_else(|| Failure::system("cannot read the key", "no reply"))
+}
+
+fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Failure> {
+    let now = keys::now();
+    let mut out = anstream::stdout().lock();
+    if arguments.json {
+        let line = Line {
+            time: date(now),
+            key: KeyText::of(&report.key),
+            event,
+            until: report.until().map(date),
+            holder: report.holder.clone(),
+            description: report.words(now),
+        };
+        json_line(&mut out, &line)?;
+    } else {
+        let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+        writeln!(out, "{} {}: {}{by}", date(now), styled(BOLD, event.words()), report.words(now))?;
+        out.flush()?;
+    }
+    Ok(())
+}
