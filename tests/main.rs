@@ -40,6 +40,7 @@
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults` | the proxy injects faults correctly |
+//! | `tool_run`, `tool_keys` | the command-line tool: commands under a lock; what it shows and clears |
 //! | `links` | the links of the documents lead somewhere |
 //! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
 
@@ -90,6 +91,8 @@ mod successor_contention;
 mod successor_faults;
 mod successors;
 mod support;
+mod tool_keys;
+mod tool_run;
 mod transaction_faults;
 mod transactions;
 mod unreachable;
@@ -166,6 +169,8 @@ fn main() -> ExitCode {
         shared_pools::trials(),
         sockets::trials(),
         stress::trials(),
+        tool_keys::trials(),
+        tool_run::trials(),
         transaction_faults::trials(),
         transactions::trials(),
         unreachable::trials(),

@@ -21,6 +21,7 @@ pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod staged;
 pub(crate) mod target;
+pub(crate) mod tool;
 pub(crate) mod variant;
 
 use std::time::Duration;

@@ -111,7 +111,9 @@ fn measured(arguments: &Bench, locker: &Locker, stop: &AtomicBool, begun: Instan
         }
         drop(results);
         let progress = ProgressBar::new(arguments.duration.as_millis().try_into().unwrap_or(u64::MAX));
-        progress.set_style(ProgressStyle::with_template("{wide_bar} {eta}").unwrap_or(ProgressStyle::default_bar()));
+        progress.set_style(
+            ProgressStyle::with_template("{wide_bar} {eta}").unwrap_or(ProgressStyle::default_bar()),
+        );
         let mut failure = None;
         let mut left = arguments.threads;
         while left > 0 {
@@ -131,10 +133,17 @@ fn measured(arguments: &Bench, locker: &Locker, stop: &AtomicBool, begun: Instan
 }
 
 /// Acquires and releases until the time is over.
-fn worker(arguments: &Bench, locker: &Locker, n: u16, stop: &AtomicBool, until: Instant) -> Result<Times, Failure> {
+fn worker(
+    arguments: &Bench,
+    locker: &Locker,
+    n: u16,
+    stop: &AtomicBool,
+    until: Instant,
+) -> Result<Times, Failure> {
     let own = if arguments.contend { "all".to_owned() } else { n.to_string() };
     let key = format!("setnx-lock:bench:{}:{own}", process::id());
-    let options = LockOptions::expiring_after(EXPIRATION).timeout(EXPIRATION).protocol(arguments.protocol.into());
+    let options =
+        LockOptions::expiring_after(EXPIRATION).timeout(EXPIRATION).protocol(arguments.protocol.into());
     let lock = Lock::new(locker, key, options)?;
     let mut times = Times::new()?;
     while Instant::now() < until && !stop.load(Ordering::Relaxed) {
@@ -156,7 +165,8 @@ fn micros(time: Duration) -> u64 {
 impl Times {
     fn new() -> Result<Self, Failure> {
         let histogram = || {
-            Histogram::new_with_bounds(1, LONGEST_MICROS, 3).map_err(|error| Failure::system("cannot count", error))
+            Histogram::new_with_bounds(1, LONGEST_MICROS, 3)
+                .map_err(|error| Failure::system("cannot count", error))
         };
         Ok(Self { acquire: histogram()?, release: histogram()?, protocol: String::new() })
     }
@@ -202,5 +212,10 @@ fn drawn(times: &Histogram<u64>) -> Vec<String> {
         .collect();
     let most = steps.iter().map(|(_, count)| *count).max().unwrap_or(1).max(1);
     let bar = |count: u64| "#".repeat((count as f64 / most as f64 * WIDTH).ceil() as usize);
-    steps.iter().map(|(up_to, count)| format!("  up to {:>8} µs {count:>9} {}", up_to + 1, bar(*count)).trim_end().to_owned()).collect()
+    steps
+        .iter()
+        .map(|(up_to, count)| {
+            format!("  up to {:>8} µs {count:>9} {}", up_to + 1, bar(*count)).trim_end().to_owned()
+        })
+        .collect()
 }

@@ -37,7 +37,9 @@ fn clear_one(arguments: &Clear, key: &Key) -> Result<ExitCode, Failure> {
     for report in &reports {
         write_report(&mut out, report)?;
         if let Found::Other(kind) = &report.found {
-            return Err(Failure::usage(format!("lock {key}: it holds a {kind}, which is no lock; nothing is removed")));
+            return Err(Failure::usage(format!(
+                "lock {key}: it holds a {kind}, which is no lock; nothing is removed"
+            )));
         }
     }
     let Some(seen) = raw.ask::<Option<Vec<u8>>>(redis::cmd("GET").arg(key.as_bytes()))? else {
@@ -50,7 +52,9 @@ fn clear_one(arguments: &Clear, key: &Key) -> Result<ExitCode, Failure> {
     } else {
         Err(Failure::of(
             Condition::Contended,
-            format!("lock {key}: it holds something else by now, and was left alone; look again, then decide"),
+            format!(
+                "lock {key}: it holds something else by now, and was left alone; look again, then decide"
+            ),
         ))
     }
 }
@@ -65,7 +69,10 @@ fn confirm(arguments: &Clear, question: &str) -> Result<(), Failure> {
     }
     eprint!("{question} [y/N] ");
     let mut answer = String::new();
-    io::stdin().lock().read_line(&mut answer).map_err(|error| Failure::system("cannot read the answer", error))?;
+    io::stdin()
+        .lock()
+        .read_line(&mut answer)
+        .map_err(|error| Failure::system("cannot read the answer", error))?;
     match answer.trim().to_lowercase().as_str() {
         "y" | "yes" => Ok(()),
         _ => Err(Failure::with_code(1, "nothing was removed")),
@@ -107,7 +114,10 @@ fn unknown(failure: Failure) -> Failure {
     if failure.is_refusal() {
         return failure;
     }
-    Failure::of(Condition::Unknown, format!("it may or may not have been removed; look again: {}", failure.text()))
+    Failure::of(
+        Condition::Unknown,
+        format!("it may or may not have been removed; look again: {}", failure.text()),
+    )
 }
 
 /// Takes over and releases each expired lock under the pattern. That is safe on every server, since others may take it over at the same
@@ -139,7 +149,9 @@ fn sweep(arguments: &Clear, pattern: &[u8]) -> Result<ExitCode, Failure> {
                 removed += 1;
             }
             Ok(None) => {}
-            Err(Error::Refused { key, refusal, .. }) => output::warning(&format!("lock {key} was left: {refusal}")),
+            Err(Error::Refused { key, refusal, .. }) => {
+                output::warning(&format!("lock {key} was left: {refusal}"))
+            }
             Err(error) => return Err(error.into()),
         }
     }

@@ -90,9 +90,9 @@ fn findings(report: &ServerReport) -> Vec<Finding> {
     findings.extend(report.warnings().iter().map(|warning| Finding {
         severity: match warning {
             Warning::IsReplica { .. } => Severity::Error,
-            Warning::ForgetsLocks { .. } | Warning::FailoverLosesLocks { .. } | Warning::NotReported { .. } => {
-                Severity::Note
-            }
+            Warning::ForgetsLocks { .. }
+            | Warning::FailoverLosesLocks { .. }
+            | Warning::NotReported { .. } => Severity::Note,
             _ => Severity::Warning,
         },
         text: warning.to_string(),

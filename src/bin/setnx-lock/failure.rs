@@ -81,11 +81,15 @@ impl From<Error> for Failure {
             Error::NoConnection { cause, .. } => Code::Of(unconnected(cause)),
             Error::Inspection { cause, .. } => Code::Of(match &**cause {
                 InspectionFailure::NoConnection { cause, .. } => unconnected(cause),
-                InspectionFailure::ConnectionRefused(_) | InspectionFailure::InfoRefused(_) => Condition::Refused,
+                InspectionFailure::ConnectionRefused(_) | InspectionFailure::InfoRefused(_) => {
+                    Condition::Refused
+                }
                 _ => Condition::Unreachable,
             }),
             Error::Io { .. } => Code::Of(Condition::Unreachable),
-            Error::Refused { .. } | Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
+            Error::Refused { .. } | Error::Unsupported { .. } | Error::Fence { .. } => {
+                Code::Of(Condition::Refused)
+            }
             Error::Unknown { .. } => Code::Of(Condition::Unknown),
             Error::Expired { .. } | Error::Lost { .. } => Code::Of(Condition::Lost),
             _ => Code::Fixed(USAGE),
@@ -125,7 +129,9 @@ impl From<RedisError> for Failure {
         } else {
             Self::of(
                 Condition::Unreachable,
-                format!("no answer from the server; check that it is up and that the address is right: {error}"),
+                format!(
+                    "no answer from the server; check that it is up and that the address is right: {error}"
+                ),
             )
         }
     }

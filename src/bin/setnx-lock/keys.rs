@@ -49,7 +49,9 @@ impl KeyReport {
     pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
         match &self.found {
             Found::State(LockState::Absent) => State::Free,
-            Found::State(LockState::Until(_)) if self.until().is_some_and(|until| until < now) => State::Expired,
+            Found::State(LockState::Until(_)) if self.until().is_some_and(|until| until < now) => {
+                State::Expired
+            }
             Found::State(LockState::Until(_)) => State::Held,
             Found::State(LockState::Unexpiring) => State::NoExpiration,
             Found::State(LockState::Empty) => State::GemTtl,
@@ -78,7 +80,9 @@ impl KeyReport {
         match (self.state(now), &self.found) {
             (State::Free, _) => "free".into(),
             (state @ (State::Held | State::Expired), _) => {
-                let Some(until) = self.until() else { return "held for longer than the calendar lasts".into() };
+                let Some(until) = self.until() else {
+                    return "held for longer than the calendar lasts".into();
+                };
                 let (date, span) = (date(until), span(until - now));
                 match state {
                     State::Held => format!("held for {span} more, until {date}"),
@@ -89,7 +93,10 @@ impl KeyReport {
                 format!("held without an expiration{}", self.freed("; if its holder has crashed, clear it"))
             }
             (State::GemTtl, _) => {
-                format!("held by redis-objects from 1.4.2 on{}", self.freed(" with no time to live; if its holder has crashed, clear it"))
+                format!(
+                    "held by redis-objects from 1.4.2 on{}",
+                    self.freed(" with no time to live; if its holder has crashed, clear it")
+                )
             }
             (State::NoLock, Found::Other(kind)) => format!("no lock: it holds a {kind}"),
             (State::NoLock, Found::State(state)) => format!("no lock: {state}"),

@@ -75,7 +75,10 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
         let left = match report.seconds_left(now) {
             Some(left) => {
                 let sign = if left < 0.0 { "-" } else { "" };
-                format!("{sign}{}", keys::rounded(std::time::Duration::try_from_secs_f64(left.abs()).unwrap_or_default()))
+                format!(
+                    "{sign}{}",
+                    keys::rounded(std::time::Duration::try_from_secs_f64(left.abs()).unwrap_or_default())
+                )
             }
             None => "-".into(),
         };
@@ -87,7 +90,12 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
             State::GemTtl => "gem with TTL",
             State::NoLock => "no lock",
         };
-        table.add_row([report.key.to_string(), left, state.into(), report.holder.clone().unwrap_or_default()]);
+        table.add_row([
+            report.key.to_string(),
+            left,
+            state.into(),
+            report.holder.clone().unwrap_or_default(),
+        ]);
     }
     for (n, line) in table.lines().enumerate() {
         let line = line.trim();

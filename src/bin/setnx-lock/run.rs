@@ -18,8 +18,8 @@ use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::{output, server};
 use child::{Group, Status};
-pub(crate) use guardian::guardian;
 use guardian::Guard;
+pub(crate) use guardian::guardian;
 use spinner::Spinner;
 use supervisor::{Action, Event, Supervisor};
 
@@ -89,12 +89,18 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
 
 /// The host and the process id.
 fn own_name() -> Result<String, Failure> {
-    let host = nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
+    let host =
+        nix::unistd::gethostname().map_err(|error| Failure::system("cannot read the host's name", error))?;
     Ok(format!("{}:{}", host.to_string_lossy(), std::process::id()))
 }
 
 /// Releases the lock after the command has ended, and says how it went.
-fn finished(arguments: &Run, held: LockGuard, status: Status, lost: Option<LossReason>) -> Result<ExitCode, Failure> {
+fn finished(
+    arguments: &Run,
+    held: LockGuard,
+    status: Status,
+    lost: Option<LossReason>,
+) -> Result<ExitCode, Failure> {
     let key = held.key().clone();
     let released = if arguments.keep { Ok(held.keep()) } else { held.release() };
     let lost = match (lost, released) {
@@ -113,7 +119,9 @@ fn finished(arguments: &Run, held: LockGuard, status: Status, lost: Option<LossR
 fn lost_failure(key: &Key, reason: &str, status: Status) -> Failure {
     Failure::of(
         Condition::Lost,
-        format!("lock {key}: lost while the command ran: {reason}; the command {status}, and another holder may have worked at the same time"),
+        format!(
+            "lock {key}: lost while the command ran: {reason}; the command {status}, and another holder may have worked at the same time"
+        ),
     )
 }
 
@@ -158,7 +166,9 @@ impl Supervision<'_> {
             while self.carry_out(&actions, &mut kill_at) {
                 // After a stop: the lease may have passed meanwhile.
                 actions = match self.held.lost().reason() {
-                    Some(reason) => supervisor.on(&Event::Lost(lost.insert(reason).clone()), terminal::is_ours()),
+                    Some(reason) => {
+                        supervisor.on(&Event::Lost(lost.insert(reason).clone()), terminal::is_ours())
+                    }
                     None => Vec::new(),
                 };
                 actions.extend(supervisor.on(&Event::Resumed, terminal::is_ours()));

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use setnx_lock::r2d2::ManageConnection as _;
 use setnx_lock::redis::{
-    self, Client, Cmd, ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _, Pipeline, Value,
+    self, Client, Cmd, ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _,
+    Pipeline, Value,
 };
 use setnx_lock::{Connection, Locker, LockerBuilder, Manager, Version};
 

@@ -12,8 +12,9 @@ pub(super) fn time(text: &str) -> Result<Duration, String> {
     match seconds {
         Some(Ok(time)) => Ok(time),
         Some(Err(_)) => Err("a time is not negative; write 30s, 1m 30s or 250ms".into()),
-        None => humantime::parse_duration(text)
-            .map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms")),
+        None => {
+            humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms"))
+        }
     }
 }
 

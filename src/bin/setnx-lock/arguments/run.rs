@@ -213,7 +213,11 @@ mod tests {
         let codes = ExitCodes(BTreeMap::from([(Condition::Lost, 1)]));
         assert_eq!((codes.of(Condition::Lost), codes.of(Condition::Unknown)), (1, 74));
         for condition in Condition::value_variants() {
-            let line = format!("  {}  {}:", condition.exit_code(), condition.to_possible_value().unwrap().get_name());
+            let line = format!(
+                "  {}  {}:",
+                condition.exit_code(),
+                condition.to_possible_value().unwrap().get_name()
+            );
             assert!(EXAMPLES.contains(&line), "{line}");
         }
     }

@@ -131,7 +131,13 @@ pub(crate) fn locks(
     if raw.is_since(2, 8) {
         let mut cursor = 0_u64;
         loop {
-            let command = redis::cmd("SCAN").arg(cursor).arg("MATCH").arg(pattern).arg("COUNT").arg(SCANNED_AT_ONCE).to_owned();
+            let command = redis::cmd("SCAN")
+                .arg(cursor)
+                .arg("MATCH")
+                .arg(pattern)
+                .arg("COUNT")
+                .arg(SCANNED_AT_ONCE)
+                .to_owned();
             let (next, keys): (u64, Vec<Vec<u8>>) = raw.ask(&command)?;
             sift(raw, keys)?;
             cursor = next;
@@ -158,9 +164,9 @@ struct Listed(Vec<Vec<u8>>);
 impl redis::FromRedisValue for Listed {
     fn from_redis_value(value: Value) -> Result<Self, redis::ParsingError> {
         match value {
-            Value::BulkString(keys) => {
-                Ok(Self(keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()).map(<[u8]>::to_vec).collect()))
-            }
+            Value::BulkString(keys) => Ok(Self(
+                keys.split(|byte| *byte == b' ').filter(|key| !key.is_empty()).map(<[u8]>::to_vec).collect(),
+            )),
             other => redis::from_redis_value(other).map(Self),
         }
     }

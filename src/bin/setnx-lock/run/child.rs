@@ -98,7 +98,8 @@ impl Group {
 }
 
 fn command(arguments: &Run) -> Command {
-    let (program, rest) = arguments.command.split_first().map_or((OsStr::new(""), &[][..]), |(p, r)| (p.as_os_str(), r));
+    let (program, rest) =
+        arguments.command.split_first().map_or((OsStr::new(""), &[][..]), |(p, r)| (p.as_os_str(), r));
     if arguments.shell {
         let mut command = Command::new("/bin/sh");
         command.arg("-c").arg(arguments.command.join(OsStr::new(" ")));
@@ -119,7 +120,9 @@ fn key_for_environment(held: &LockGuard) -> OsString {
 fn report(group: Pid, events: &Sender<Event>) {
     loop {
         let event = match waitpid(group, Some(WaitPidFlag::WUNTRACED)) {
-            Ok(WaitStatus::Exited(_, code)) => Event::Ended(Status::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX))),
+            Ok(WaitStatus::Exited(_, code)) => {
+                Event::Ended(Status::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
+            }
             Ok(WaitStatus::Signaled(_, signal, _)) => Event::Ended(Status::Signaled(signal)),
             Ok(WaitStatus::Stopped(_, signal)) => Event::Stopped(signal),
             Ok(_) | Err(Errno::EINTR) => continue,

@@ -39,7 +39,9 @@ impl Guard {
         match started {
             Ok(mut child) => Self(child.stdin.take()),
             Err(error) => {
-                output::warning(&format!("if this process is killed the command runs on, since its guardian cannot be started: {error}"));
+                output::warning(&format!(
+                    "if this process is killed the command runs on, since its guardian cannot be started: {error}"
+                ));
                 Self(None)
             }
         }
@@ -83,7 +85,9 @@ pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
     let group = Group::of(Pid::from_raw(id));
     let kills = arguments.on_loss == OnLoss::Kill;
     let signal = if kills { Signal::SIGKILL } else { Signal::SIGTERM };
-    output::warning(&format!("was killed while its command ran, which gets {signal}; the lock is held until it expires"));
+    output::warning(&format!(
+        "was killed while its command ran, which gets {signal}; the lock is held until it expires"
+    ));
     group.send(signal);
     group.send(Signal::SIGCONT);
     group.end_rest((!kills).then(|| Instant::now() + arguments.grace));

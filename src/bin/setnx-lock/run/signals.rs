@@ -39,7 +39,8 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Wait
     let problem = |error: &dyn std::fmt::Display| Failure::system("cannot wait for signals", error);
     let ignored = ignored();
     let heard = PASSED_ON.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0);
-    let mut signals = signal_hook::iterator::Signals::new(heard.map(|signal| signal as i32)).map_err(|error| problem(&error))?;
+    let mut signals = signal_hook::iterator::Signals::new(heard.map(|signal| signal as i32))
+        .map_err(|error| problem(&error))?;
     let waiting = Arc::new(AtomicBool::new(true));
     let (is_waiting, cancel) = (Arc::clone(&waiting), cancel.clone());
     let receive = move || {

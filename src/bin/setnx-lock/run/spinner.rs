@@ -49,7 +49,9 @@ fn message(lock: &Lock) -> String {
     let key = lock.key();
     let Ok(state) = lock.state() else { return format!("waiting for {key}: no answer from the server") };
     let left = match &state {
-        LockState::Until(expiry) => expiry.date().map(|until| format!("held for {} more", span(until - now()))),
+        LockState::Until(expiry) => {
+            expiry.date().map(|until| format!("held for {} more", span(until - now())))
+        }
         _ => None,
     };
     let by = lock.holder().ok().flatten().map(|holder| format!(", by {holder}")).unwrap_or_default();

@@ -155,7 +155,11 @@ mod tests {
     #[test]
     fn the_terminal_is_given_where_it_is_asked_for_and_taken_back() {
         let mut supervisor = Supervisor::new(OnLoss::Term);
-        assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), false), [Action::Stop { all: false }], "in the background");
+        assert_eq!(
+            supervisor.on(&Event::Stopped(SIGTTIN), false),
+            [Action::Stop { all: false }],
+            "in the background"
+        );
         assert_eq!(supervisor.on(&Event::Resumed, true), [CONTINUE], "fg");
         assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), true), [Action::GiveTerminal, CONTINUE]);
         assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), false), [Action::Stop { all: true }], "Ctrl-Z");
