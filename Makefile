@@ -2,11 +2,13 @@
 
 CARGO ?= cargo
 # The benches are a package of their own, built into the same folder.
-BENCH = --manifest-path benches/Cargo.toml --target-dir $${CARGO_TARGET_DIR:-target}
+BENCH = --manifest-path benches/Cargo.toml --target-dir $(TARGET)
 
 PART ?= 1/1
+TARGET = $(or $(CARGO_TARGET_DIR),target)
+PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-all test-servers proxy inspect golden bench bench-check setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-all test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,7 +35,7 @@ stress: ## search for two valid leases at once, with killed processes and a slow
 	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
 test: setup fmt clippy docs ## check formatting, clippy and docs, and run each test, with a sample of the variants
-	$(CARGO) test --features tls-rustls
+	$(CARGO) test --features tls-rustls,cli
 
 test-all: setup ## run each test of the suite in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
 	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 $(CARGO) test --test models
@@ -44,7 +46,7 @@ fmt: ## check the formatting
 	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
 clippy: ## run clippy
-	$(CARGO) clippy --workspace --all-targets --features tls-rustls -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features tls-rustls,cli -- -D warnings
 	$(CARGO) clippy --package setnx-lock --lib -- -D warnings
 
 docs: ## build the crate's documentation, without warnings
@@ -54,8 +56,22 @@ proxy: ## start a server that behaves like an old version, for your programs to 
 	@scripts/setup redis-server
 	@$(CARGO) run --quiet --package setnx-lock-proxy -- $(VERSION) $(ARGS)
 
-inspect: ## print what a server supports of locks, and what may go wrong there: make inspect URL=redis://127.0.0.1/
-	@$(CARGO) run --quiet --package setnx-lock-inspect -- $(if $(URL),"$(URL)")
+doctor: ## report what a server can do for locks, and what may harm them there: make doctor URL=redis://127.0.0.1/
+	@$(CARGO) run --quiet --features cli --bin setnx-lock -- doctor $(if $(URL),"$(URL)")
+
+manual: ## write the tool's man pages and shell completions to target/man and target/completions
+	@$(CARGO) run --quiet --package setnx-lock-manual -- $(TARGET)
+
+install: manual ## install the tool, its man pages and its completions: make install PREFIX=/usr/local DESTDIR=
+	@$(CARGO) build --release --features cli --bin setnx-lock
+	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" \
+	    "$(DESTDIR)$(PREFIX)/share/bash-completion/completions" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions" \
+	    "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
+	install -m 755 "$(TARGET)/release/setnx-lock" "$(DESTDIR)$(PREFIX)/bin/setnx-lock"
+	install -m 644 "$(TARGET)"/man/setnx-lock*.1 "$(DESTDIR)$(PREFIX)/share/man/man1"
+	install -m 644 "$(TARGET)/completions/setnx-lock.bash" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/setnx-lock"
+	install -m 644 "$(TARGET)/completions/_setnx-lock" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_setnx-lock"
+	install -m 644 "$(TARGET)/completions/setnx-lock.fish" "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/setnx-lock.fish"
 
 golden: ## rewrite the files in compat/golden by Ruby, and show the changes
 	@scripts/setup ruby ruby-redis

@@ -150,7 +150,7 @@ fn sweep(arguments: &Clear, pattern: &[u8]) -> Result<ExitCode, Failure> {
             }
             Ok(None) => {}
             Err(Error::Refused { key, refusal, .. }) => {
-                output::warning(&format!("lock {key} was left: {refusal}"))
+                output::warning(&format!("lock {key} was left: {refusal}"));
             }
             Err(error) => return Err(error.into()),
         }

@@ -11,23 +11,31 @@ use super::{KeyForm, Server, parse};
 
 const EXAMPLES: &str = "\
 Examples:
-  setnx-lock run nightly -- ./report.sh             wait up to 5 s for the lock
-  setnx-lock run --no-wait -E 0 nightly -- ./job    skip if another has it, without an error
-  setnx-lock run --hold-at-least 55s --no-wait cron:job -- ./job
-                                                    from cron on several machines: one runs it
-  setnx-lock run --wait-forever --shell deploy -- 'git pull && make install'
-  setnx-lock run --fence --on-loss kill write -- sh -c 'put --token $SETNX_LOCK_FENCING_TOKEN'
+  Wait for the lock, up to 5 s:
+    setnx-lock run nightly -- ./report.sh
+  Skip if another has it, without an error:
+    setnx-lock run --no-wait -E 0 nightly -- ./report.sh
+  From cron on several machines, of which one is to run it:
+    setnx-lock run -n -E 0 --hold-at-least 30s nightly -- ./report.sh
+  One deployment at a time, with a name that the others see:
+    setnx-lock run --wait-forever --name deploy -- ./deploy.sh
+  A storage that checks fencing tokens:
+    setnx-lock run --fence --shell k -- 'put $SETNX_LOCK_FENCING_TOKEN'
 
-The command finds SETNX_LOCK_KEY, SETNX_LOCK_EXPIRES_AT (seconds since 1970) and, with --fence,
-SETNX_LOCK_FENCING_TOKEN in its environment.
+Environment of the command:
+  SETNX_LOCK_KEY            the key
+  SETNX_LOCK_EXPIRES_AT     when the lease ends unless it is extended,
+                            in seconds since 1970
+  SETNX_LOCK_FENCING_TOKEN  with --fence
 
-Exit codes: that of the command, or 128+N if signal N ended it; and where the lock is concerned
+Exit codes: that of the command, or 128+N if signal N ended it, but
   75  contended: another holder has the lock
   69  unreachable: no connection to the server
-  77  refused: the server refuses the command, the user, or is too old
-  74  unknown: a reply was lost, so the lock may be held until it expires
+  77  refused: by the server, or it is too old
+  74  unknown: a reply was lost, the lock may be held until it expires
   70  lost: the lock was lost while the command ran
-  64  the arguments make no sense;  71  the system refused something
+  64  the arguments make no sense
+  71  the system refused something
   126, 127  the command cannot be run, or was not found";
 
 /// Run a command while holding a lock

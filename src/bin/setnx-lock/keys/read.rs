@@ -1,6 +1,6 @@
 //! Reads what keys hold, and finds the locks among all keys.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use setnx_lock::redis::{self, Pipeline, Value};
@@ -107,20 +107,22 @@ pub(crate) fn locks(
     keys_allowed: bool,
     mut progress: impl FnMut(usize, usize),
 ) -> Result<Vec<Key>, Failure> {
-    let mut found = BTreeMap::new();
+    let mut found = BTreeSet::new();
     let mut looked_at = 0;
     let mut sift = |raw: &mut Raw, keys: Vec<Vec<u8>>| -> Result<(), Failure> {
         for keys in keys.chunks(PER_TRIP) {
             let keys: Vec<Key> =
                 keys.iter().filter(|key| !is_beside(key)).map(|key| Key::from(key.as_slice())).collect();
             let mut commands = Pipeline::new();
-            keys.iter().for_each(|key| read_value(raw, &mut commands, key));
+            for key in &keys {
+                read_value(raw, &mut commands, key);
+            }
             let replies = if keys.is_empty() { Vec::new() } else { raw.ask_all(&commands)? };
             for (key, reply) in keys.into_iter().zip(replies) {
                 if let Value::BulkString(value) = reply
                     && is_lock(&key, &value)
                 {
-                    found.insert(key, ());
+                    found.insert(key);
                 }
             }
             looked_at += commands.len();
@@ -155,7 +157,7 @@ pub(crate) fn locks(
             "the server is Redis {version} and has no SCAN, which came with 2.8; --keys uses KEYS, during which the server answers no other client"
         )));
     }
-    Ok(found.into_keys().collect())
+    Ok(found.into_iter().collect())
 }
 
 /// The reply to KEYS: before 1.3 one string with the keys in it.

@@ -1,5 +1,7 @@
 //! The command line: what can be given, and how it reads. Knows no server, so that the man pages are made of it too.
 
+#![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "these comments are the help, as it is printed")]
+
 mod bench;
 mod doctor;
 mod parse;
@@ -10,7 +12,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::builder::styling::{AnsiColor, Styles};
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgAction, Args, Parser, Subcommand};
 use setnx_lock::Key;
 
 pub(crate) use bench::Bench;
@@ -29,8 +31,12 @@ const STYLES: Styles = Styles::styled()
 /// The keys and values are those of the Ruby gem redis-objects, so shell commands, Ruby programs and Rust programs exclude each other.
 #[derive(Debug, Parser)]
 #[command(name = "setnx-lock", version, styles = STYLES, max_term_width = 100, propagate_version = true)]
-#[command(arg_required_else_help = true, disable_help_subcommand = false)]
+#[command(arg_required_else_help = true, disable_help_flag = true)]
+#[command(after_help = "All of a command, with examples: setnx-lock help COMMAND")]
 pub(crate) struct Arguments {
+    /// Print a short help; `setnx-lock help COMMAND` prints all
+    #[arg(long, short, global = true, action = ArgAction::HelpShort, help_heading = "Help")]
+    help: Option<bool>,
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -55,7 +61,7 @@ pub(crate) enum Command {
 pub(crate) struct Server {
     /// The server: redis://[user@]host[:port][/database] or unix:///path
     ///
-    /// A password belongs into REDISCLI_AUTH or a file, since other users can read the arguments of a process.
+    /// Put a password into the variable REDISCLI_AUTH or a file: other users can read the arguments of a process.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]
     #[arg(default_value = "redis://127.0.0.1:6379/")]
     pub(crate) url: String,
