@@ -46,6 +46,11 @@ pub(crate) enum State {
 }
 
 impl KeyReport {
+    /// What a key holds, where no more is known.
+    pub(crate) fn of(key: Key, found: Found) -> Self {
+        Self { key, found, holder: None, time_to_live: None, waiters: 0, fence: None }
+    }
+
     pub(crate) fn state(&self, now: DateTime<Utc>) -> State {
         match &self.found {
             Found::State(LockState::Absent) => State::Free,
@@ -194,7 +199,7 @@ mod tests {
 
     fn report(value: Option<&str>) -> KeyReport {
         let found = Found::State(LockState::of_value(value.map(str::as_bytes)));
-        KeyReport { key: "k".into(), found, holder: None, time_to_live: None, waiters: 0, fence: None }
+        KeyReport::of("k".into(), found)
     }
 
     fn at(seconds: i64) -> DateTime<Utc> {

@@ -38,7 +38,7 @@ fn line(text: &str) {
     let _ = writeln!(stderr(), "setnx-lock: {text}");
 }
 
-/// Prints the library's log to the standard error, from this level on.
+/// Prints the log to the standard error, from this level on.
 pub(crate) fn log_from(level: LevelFilter) {
     // Fails only if there is a logger already.
     let _ = log::set_logger(&StderrLog);
@@ -49,7 +49,8 @@ struct StderrLog;
 
 impl Log for StderrLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "setnx_lock"
+        // The library's, and the tool's own.
+        metadata.target().starts_with("setnx_lock")
     }
 
     fn log(&self, record: &Record<'_>) {

@@ -12,11 +12,15 @@ use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal;
-use setnx_lock::{CancelToken, Error, Key, Lock, LockGuard, LockOptions, LossReason, Polling, Release};
+use setnx_lock::{
+    CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, Polling,
+    Release,
+};
 
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
-use crate::{output, server};
+use crate::keys::{self, Found, KeyReport};
+use crate::server;
 use child::{Group, Status};
 use guardian::Guard;
 pub(crate) use guardian::guardian;
@@ -27,6 +31,8 @@ use supervisor::{Action, Event, Supervisor};
 const EXPIRATION: Duration = Duration::from_secs(60);
 /// For how long in all a lease is extended unless given: longer than a job takes that does not hang.
 const AT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
+/// A wait that is not worth a word.
+const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
 const CONNECTIONS: u32 = 3;
 
@@ -49,6 +55,8 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     let held = match held {
         Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT))),
+        Err(error) if error.is_contention() => return Err(contended(&lock, error)),
+        Err(Error::Timeout { details, .. }) => return Err(contended(&lock, *details)),
         held => held?,
     };
     let guard = Guard::start(arguments);
@@ -61,6 +69,20 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let (status, lost) = Supervision { arguments, held: &held, group: &group }.wait(&received);
     guard.dismiss();
     finished(arguments, held, status, lost)
+}
+
+/// That another holder has the lock, until when, and which.
+fn contended(lock: &Lock, details: Contention) -> Failure {
+    let Contention { waited, seen, .. } = details;
+    let report = KeyReport {
+        // The key is read a second time only for the name.
+        holder: lock.holder().ok().flatten(),
+        ..KeyReport::of(lock.key().clone(), Found::State(seen.unwrap_or(LockState::Absent)))
+    };
+    let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
+    let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
+    let words = report.words(keys::now());
+    Failure::of(Condition::Contended, format!("lock {}: not acquired{within}: {words}{by}", lock.key()))
 }
 
 fn options(arguments: &Run) -> Result<LockOptions, Failure> {
@@ -183,14 +205,14 @@ impl Supervision<'_> {
             match action {
                 Action::Send(signal) => self.group.send(*signal),
                 Action::EndWithin => {
-                    output::note(&format!(
-                        "sent SIGTERM to the command, and sends SIGKILL in {}",
+                    log::warn!(
+                        "sent SIGTERM to the command; SIGKILL follows in {}",
                         humantime::format_duration(self.arguments.grace)
-                    ));
+                    );
                     *kill_at = Some(Instant::now() + self.arguments.grace);
                 }
                 Action::Kill => {
-                    output::note("sends SIGKILL to the command");
+                    log::warn!("sent SIGKILL to the command");
                     self.group.send(Signal::SIGKILL);
                     *kill_at = None;
                 }

@@ -60,10 +60,12 @@ impl Group {
         })?;
         let group = Pid::from_raw(child.id().cast_signed());
         let events = events.clone();
-        thread::Builder::new()
-            .name("command".into())
-            .spawn(move || report(group, &events))
-            .map_err(|error| Failure::system("cannot wait for the command", error))?;
+        thread::Builder::new().name("command".into()).spawn(move || report(group, &events)).map_err(
+            |error| {
+                Self(group).send(Signal::SIGKILL);
+                Failure::system("cannot wait for the command, which was killed", error)
+            },
+        )?;
         Ok(Self(group))
     }
 
@@ -126,7 +128,7 @@ fn report(group: Pid, events: &Sender<Event>) {
             Ok(WaitStatus::Signaled(_, signal, _)) => Event::Ended(Status::Signaled(signal)),
             Ok(WaitStatus::Stopped(_, signal)) => Event::Stopped(signal),
             Ok(_) | Err(Errno::EINTR) => continue,
-            // Its status is not known: another thread of this process cannot have taken it.
+            // A real-time signal, which has no name here.
             Err(_) => Event::Ended(Status::Exited(u8::MAX)),
         };
         let has_ended = matches!(event, Event::Ended(_));

@@ -51,11 +51,13 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Wait
                 terminal::stop(false);
                 continue;
             }
-            if event.ending_signal().is_some() {
-                cancel.cancel();
-            }
+            let ends = event.ending_signal().is_some();
             if events.send(event).is_err() {
                 return;
+            }
+            // Last, so that the end of the wait finds why.
+            if ends {
+                cancel.cancel();
             }
         }
     };

@@ -75,8 +75,7 @@ mod tests {
     fn look(value: Option<&str>, holder: Option<&str>, seconds: i64) -> Look {
         let found = Found::State(LockState::of_value(value.map(str::as_bytes)));
         let holder = holder.map(str::to_owned);
-        let report =
-            KeyReport { key: "k".into(), found, holder, time_to_live: None, waiters: 0, fence: None };
+        let report = KeyReport { holder, ..KeyReport::of("k".into(), found) };
         Look::at(report, DateTime::from_timestamp(seconds, 0).unwrap())
     }
 
