@@ -55,7 +55,6 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     let held = match held {
         Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT))),
-        Err(error) if error.is_contention() => return Err(contended(&lock, error)),
         Err(Error::Timeout { details, .. }) => return Err(contended(&lock, *details)),
         held => held?,
     };
