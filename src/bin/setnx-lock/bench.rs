@@ -14,8 +14,8 @@ use setnx_lock::{Lock, LockOptions, Locker};
 
 use crate::arguments::Bench;
 use crate::failure::Failure;
+use crate::output::json_line;
 use crate::server;
-use crate::status::json_line;
 
 /// If this process is killed its keys go after this time.
 const EXPIRATION: Duration = Duration::from_secs(10);

@@ -8,9 +8,8 @@ use setnx_lock::{Persistence, Protocol, Role, ServerReport, Warning};
 
 use crate::arguments::{Doctor, Server};
 use crate::failure::Failure;
-use crate::output::{RED, YELLOW, styled};
+use crate::output::{RED, YELLOW, json_line, styled};
 use crate::server;
-use crate::status::json_line;
 
 /// How grave a finding is; the exit code is that of the gravest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -13,9 +13,8 @@ use setnx_lock::chrono::{DateTime, Utc};
 use crate::arguments::List;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
-use crate::output::{self, BOLD, styled};
+use crate::output::{self, BOLD, json_line, styled};
 use crate::server::Raw;
-use crate::status::json_line;
 
 /// Moves to the top of the terminal and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";

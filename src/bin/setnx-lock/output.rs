@@ -1,11 +1,12 @@
-//! What the tool says beside its results: errors, warnings and the library's log, on the standard error.
+//! How the tool prints: results as JSON, and on the standard error what it says beside them: errors, warnings and the log.
 
 use std::fmt::Display;
-use std::io::Write as _;
+use std::io::{self, Write};
 
 use anstream::stderr;
 use clap::builder::styling::{AnsiColor, Style};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use serde::Serialize;
 
 pub(crate) const BOLD: Style = Style::new().bold();
 pub(crate) const RED: Style = AnsiColor::Red.on_default().bold();
@@ -15,6 +16,13 @@ pub(crate) const GREEN: Style = AnsiColor::Green.on_default();
 /// A text in a style. Escapes are left out where the output is no terminal, and where `NO_COLOR` says so.
 pub(crate) fn styled(style: Style, text: impl Display) -> String {
     format!("{style}{text}{style:#}")
+}
+
+/// Writes one object on a line of its own.
+pub(crate) fn json_line(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
+    let text = serde_json::to_string(value).map_err(io::Error::other)?;
+    writeln!(out, "{text}")?;
+    out.flush()
 }
 
 pub(crate) fn error(text: &str) {

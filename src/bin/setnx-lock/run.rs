@@ -1,6 +1,7 @@
 //! `run`: a command under a lock.
 
 mod child;
+mod event;
 mod guardian;
 mod signals;
 mod spinner;
@@ -21,11 +22,12 @@ use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::keys::{self, Found, KeyReport};
 use crate::server;
-use child::{Group, Status};
+use child::Group;
+use event::{Event, Status};
 use guardian::Guard;
 pub(crate) use guardian::guardian;
 use spinner::Spinner;
-use supervisor::{Action, Event, Supervisor};
+use supervisor::{Action, Supervisor};
 
 /// How long a lease lasts unless given.
 const EXPIRATION: Duration = Duration::from_secs(60);

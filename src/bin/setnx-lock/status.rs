@@ -8,7 +8,7 @@ use setnx_lock::Key;
 use crate::arguments::{Condition, Status};
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
-use crate::output::{BOLD, GREEN, RED, YELLOW, styled};
+use crate::output::{BOLD, GREEN, RED, YELLOW, json_line, styled};
 use crate::server::Raw;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
@@ -32,12 +32,6 @@ pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
         }
     }
     Ok(ExitCode::SUCCESS)
-}
-
-pub(crate) fn json_line(out: &mut impl Write, value: &impl serde::Serialize) -> io::Result<()> {
-    let text = serde_json::to_string(value).map_err(io::Error::other)?;
-    writeln!(out, "{text}")?;
-    out.flush()
 }
 
 /// Writes a report as some lines: the key and its state, and what stands beside it.

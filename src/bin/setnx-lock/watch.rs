@@ -12,9 +12,8 @@ use setnx_lock::Key;
 use crate::arguments::Watch;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, KeyText, date};
-use crate::output::{self, BOLD, styled};
+use crate::output::{self, BOLD, json_line, styled};
 use crate::server::Raw;
-use crate::status::json_line;
 use changes::{Change, Look};
 
 /// A line of JSON: see docs/cli.md.

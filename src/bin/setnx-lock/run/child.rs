@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
-use std::{fmt, io, thread};
+use std::{io, thread};
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -14,29 +14,13 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use setnx_lock::LockGuard;
 
-use super::supervisor::Event;
+use super::event::{Event, Status};
 use crate::arguments::Run;
 use crate::failure::Failure;
 use crate::output;
 
 /// How often a group is looked at that is ending.
 const LOOK: Duration = Duration::from_millis(20);
-
-/// How a command ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
-    Exited(u8),
-    Signaled(Signal),
-}
-
-impl fmt::Display for Status {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Status::Exited(code) => write!(f, "exited with {code}"),
-            Status::Signaled(signal) => write!(f, "was ended by {signal}"),
-        }
-    }
-}
 
 /// The process group of a command that was started.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::thread;
 use nix::sys::signal::Signal;
 use setnx_lock::CancelToken;
 
-use super::supervisor::Event;
+use super::event::Event;
 use super::terminal;
 use crate::failure::Failure;
 

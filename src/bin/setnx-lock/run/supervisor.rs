@@ -2,36 +2,9 @@
 //! own, so that all of it can be ended; therefore signals have to be passed on to it, and the terminal too when it asks for it.
 
 use nix::sys::signal::Signal;
-use setnx_lock::LossReason;
 
-use super::child::Status;
+use super::event::Event;
 use crate::arguments::OnLoss;
-
-/// What has happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// This process received a signal.
-    Signal(Signal),
-    Lost(LossReason),
-    /// The command was stopped by a signal.
-    Stopped(Signal),
-    /// This process was stopped, and goes on.
-    Resumed,
-    /// The command was told to end, and its time is over.
-    GraceOver,
-    Ended(Status),
-}
-
-impl Event {
-    /// The signal that ends a program which does not handle it.
-    pub(super) fn ending_signal(&self) -> Option<Signal> {
-        match self {
-            Event::Signal(Signal::SIGTSTP | Signal::SIGWINCH) => None,
-            Event::Signal(signal) => Some(*signal),
-            _ => None,
-        }
-    }
-}
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,8 +88,10 @@ impl Supervisor {
 
 #[cfg(test)]
 mod tests {
+    use super::super::event::Status;
     use super::*;
     use Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN};
+    use setnx_lock::LossReason;
 
     const CONTINUE: Action = Action::Send(SIGCONT);
 

@@ -1,0 +1,48 @@
+//! What happens while a command runs.
+
+use std::fmt;
+
+use nix::sys::signal::Signal;
+use setnx_lock::LossReason;
+
+/// What has happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// This process received a signal.
+    Signal(Signal),
+    Lost(LossReason),
+    /// The command was stopped by a signal.
+    Stopped(Signal),
+    /// This process was stopped, and goes on.
+    Resumed,
+    /// The command was told to end, and its time is over.
+    GraceOver,
+    Ended(Status),
+}
+
+impl Event {
+    /// The signal that ends a program which does not handle it.
+    pub(super) fn ending_signal(&self) -> Option<Signal> {
+        match self {
+            Event::Signal(Signal::SIGTSTP | Signal::SIGWINCH) => None,
+            Event::Signal(signal) => Some(*signal),
+            _ => None,
+        }
+    }
+}
+
+/// How a command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Status {
+    Exited(u8),
+    Signaled(Signal),
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Status::Exited(code) => write!(f, "exited with {code}"),
+            Status::Signaled(signal) => write!(f, "was ended by {signal}"),
+        }
+    }
+}
