@@ -82,6 +82,7 @@ bench: ## compare locks with raw commands and other libraries: tables and plots 
 	@scripts/setup redis-server
 	@scripts/setup ruby ruby-redis || true # without it the run leaves the gem out, with a message
 	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py
+	@$(CARGO) build --release --features cli --bin setnx-lock
 	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
 
 bench-check: ## run clippy and the tests of the benches

@@ -58,6 +58,8 @@ pub(crate) enum Workload {
     W8,
     /// Leases of many locks that are extended
     W9,
+    /// A command under a lock, from the command line
+    W10,
 }
 
 impl Workload {
@@ -75,6 +77,7 @@ impl Workload {
             Workload::W7 => "w7-fairness",
             Workload::W8 => "w8-keys",
             Workload::W9 => "w9-kept",
+            Workload::W10 => "w10-commands",
         }
     }
 }
@@ -100,6 +103,7 @@ pub(crate) struct Plan {
     pub(crate) idle_time: Duration,
     pub(crate) crash_rounds: u32,
     pub(crate) fairness_time: Duration,
+    pub(crate) command_rounds: u32,
     pub(crate) kept_rounds: u32,
     pub(crate) kept_expiration: Duration,
 }
@@ -134,6 +138,7 @@ impl Options {
                 idle_time: Duration::from_secs(2),
                 crash_rounds: 2,
                 fairness_time: Duration::from_secs(6),
+                command_rounds: 50,
                 kept_rounds: 1,
                 kept_expiration: Duration::from_secs(6),
             }
@@ -153,6 +158,7 @@ impl Options {
                 idle_time: Duration::from_secs(10),
                 crash_rounds: 10,
                 fairness_time: Duration::from_secs(60),
+                command_rounds: 200,
                 kept_rounds: 2,
                 kept_expiration: Duration::from_secs(30),
             }

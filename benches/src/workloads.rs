@@ -1,5 +1,6 @@
 //! The workloads. Each makes tables and the panels of a plot of its results.
 
+mod commands;
 mod contention;
 mod crash;
 mod fairness;
@@ -29,6 +30,7 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
         Workload::W7 => fairness::run(run, &able),
         Workload::W8 => keys::run(run, &able),
         Workload::W9 => kept::run(run, &able),
+        Workload::W10 => commands::run(run, &able),
         Workload::W6 => pairs::over_a_relay(run, &able),
     }
 }
