@@ -92,8 +92,8 @@ bench-check: ## run clippy and the tests of the benches
 deny: ## check licences, duplicates and advisories of the dependencies (needs cargo-deny)
 	cargo deny check
 
-msrv: ## build the library with the oldest Rust it supports (needs rustup and that toolchain)
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --lib
+msrv: ## build the library and the tool with the oldest Rust they support (needs rustup and that toolchain)
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --features cli
 
 clean: ## remove the build
 	$(CARGO) clean

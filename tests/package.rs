@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::{env, fs};
 
-use cargo_metadata::{DependencyKind, Metadata, MetadataCommand, Package};
+use cargo_metadata::{CargoOpt, DependencyKind, Metadata, MetadataCommand, Package};
 use libtest_mimic::{Failed, Trial};
 
 use crate::support::{Outcome, tests};
@@ -23,12 +23,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
 
-fn metadata() -> Result<Metadata, cargo_metadata::Error> {
-    MetadataCommand::new().manifest_path(MANIFEST).other_options(vec!["--locked".into()]).exec()
+fn metadata(features: &[&str]) -> Result<Metadata, cargo_metadata::Error> {
+    let features = CargoOpt::SomeFeatures(features.iter().map(ToString::to_string).collect());
+    MetadataCommand::new().manifest_path(MANIFEST).features(features).other_options(vec!["--locked".into()]).exec()
 }
 
 fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
-    let metadata = metadata()?;
+    let metadata = metadata(&[])?;
     let package = metadata.root_package().expect("this package");
     let normal = package.dependencies.iter().filter(|dependency| dependency.kind == DependencyKind::Normal);
     // The tool's, and nothing else, come with a feature only.
@@ -39,7 +40,7 @@ fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
 }
 
 fn nothing_in_the_locked_tree_needs_a_newer_rust_than_declared() -> Outcome {
-    let metadata = metadata()?;
+    let metadata = metadata(&["cli"])?;
     let declared =
         metadata.root_package().expect("this package").rust_version.clone().expect("a rust-version");
     let newer: Vec<String> = in_the_library(&metadata)
@@ -52,7 +53,7 @@ fn nothing_in_the_locked_tree_needs_a_newer_rust_than_declared() -> Outcome {
     Ok(())
 }
 
-/// The packages that a user of the library builds: those that normal dependencies lead to.
+/// The packages that a user of the library or the tool builds: those that normal dependencies lead to.
 fn in_the_library(metadata: &Metadata) -> impl Iterator<Item = &Package> {
     let resolve = metadata.resolve.as_ref().expect("resolved");
     let mut found = BTreeSet::new();

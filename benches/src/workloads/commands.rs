@@ -24,7 +24,11 @@ fn measure(words: &[OsString], url: &str) -> Result<f64, Failure> {
     let began = Instant::now();
     let status = command.status()?;
     let time = began.elapsed();
-    if status.success() { Ok(time.as_secs_f64() * 1e3) } else { Err(format!("{program:?}: {status}").into()) }
+    if status.success() {
+        Ok(time.as_secs_f64() * 1e3)
+    } else {
+        Err(format!("{}: {status}", program.display()).into())
+    }
 }
 
 pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failure> {
