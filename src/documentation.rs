@@ -9,7 +9,17 @@ macro_rules! pages {
         #[doc = "[algorithm.md#how-it-is-tested]: crate::documentation::algorithm#how-it-is-tested"]
         #[doc = "[algorithm.md#lost-replies]: crate::documentation::algorithm#lost-replies"]
         #[doc = "[algorithm.md#watched-and-ttl]: crate::documentation::algorithm#watched-and-ttl"]
+        #[doc = "[cli.md]: crate::documentation::cli"]
+        #[doc = "[cli.md#compared-with-other-commands]: crate::documentation::cli#compared-with-other-commands"]
+        #[doc = "[cli.md#looking-at-locks]: crate::documentation::cli#looking-at-locks"]
+        #[doc = "[cli.md#removing-locks]: crate::documentation::cli#removing-locks"]
+        #[doc = "[cli.md#ruby-and-shell-on-one-key]: crate::documentation::cli#ruby-and-shell-on-one-key"]
+        #[doc = "[cli.md#cron-on-several-machines]: crate::documentation::cli#cron-on-several-machines"]
+        #[doc = "[cli.md#checking-a-server]: crate::documentation::cli#checking-a-server"]
+        #[doc = "[cli.schema.json]: crate::documentation::cli#json-output"]
+        #[doc = "[comparison.md]: crate::documentation::comparison"]
         #[doc = "[cron.md]: crate::documentation::cron"]
+        #[doc = "[cron.md#why-a-plain-lock-is-not-enough]: crate::documentation::cron#why-a-plain-lock-is-not-enough"]
         #[doc = "[design.md#how-are-commands-of-several-threads-pipelined-and-why-by-default]: crate::documentation::design#how-are-commands-of-several-threads-pipelined-and-why-by-default"]
         #[doc = "[from-ruby.md]: crate::documentation::from_ruby"]
         #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]
@@ -32,6 +42,7 @@ macro_rules! pages {
         #[doc = "[limits.md#ruby-programs-on-the-same-keys]: crate::documentation::limits#ruby-programs-on-the-same-keys"]
         #[doc = "[limits.md#terms]: crate::documentation::limits#terms"]
         #[doc = "[operations.md]: crate::documentation::operations"]
+        #[doc = "[operations.md#a-stuck-lock]: crate::documentation::operations#a-stuck-lock"]
         #[doc = "[operations.md#clocks]: crate::documentation::operations#clocks"]
         #[doc = "[operations.md#outcomes]: crate::documentation::operations#outcomes"]
         #[doc = "[performance.md]: crate::documentation::performance"]
@@ -59,6 +70,7 @@ pages! {
     limits: "limits.md";
     holding: "holding.md";
     cron: "cron.md";
+    cli: "cli.md";
     operations: "operations.md";
     servers: "servers.md";
     from_ruby: "from-ruby.md";

@@ -186,7 +186,7 @@ impl Supervision<'_> {
                 }
                 return (status, lost);
             }
-            while self.carry_out(&actions, &mut kill_at) {
+            while let Some(was_stopped) = self.carry_out(&actions, &mut kill_at) {
                 // After a stop: the lease may have passed meanwhile.
                 actions = match self.held.lost().reason() {
                     Some(reason) => {
@@ -194,14 +194,14 @@ impl Supervision<'_> {
                     }
                     None => Vec::new(),
                 };
-                actions.extend(supervisor.on(&Event::Resumed, terminal::is_ours()));
+                actions.extend(supervisor.on(&Event::Resumed { was_stopped }, terminal::is_ours()));
             }
         }
     }
 
-    /// Returns whether this process was stopped, and goes on.
-    fn carry_out(&self, actions: &[Action], kill_at: &mut Option<Instant>) -> bool {
-        let mut was_stopped = false;
+    /// Returns whether this process was stopped, if it was to be, and goes on.
+    fn carry_out(&self, actions: &[Action], kill_at: &mut Option<Instant>) -> Option<bool> {
+        let mut was_stopped = None;
         for action in actions {
             match action {
                 Action::Send(signal) => self.group.send(*signal),
@@ -220,8 +220,7 @@ impl Supervision<'_> {
                 Action::GiveTerminal => terminal::give(self.group.id()),
                 Action::TakeTerminal => terminal::take(),
                 Action::Stop { all } => {
-                    terminal::stop(*all);
-                    was_stopped = true;
+                    was_stopped = Some(terminal::stop(*all));
                 }
             }
         }

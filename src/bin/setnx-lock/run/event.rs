@@ -13,8 +13,10 @@ pub(super) enum Event {
     Lost(LossReason),
     /// The command was stopped by a signal.
     Stopped(Signal),
-    /// This process was stopped, and goes on.
-    Resumed,
+    /// This process has stopped itself and goes on; or it was not stopped, since no shell could resume it.
+    Resumed {
+        was_stopped: bool,
+    },
     /// The command was told to end, and its time is over.
     GraceOver,
     Ended(Status),

@@ -27,14 +27,15 @@ pub(super) enum Action {
 pub(super) struct Supervisor {
     on_loss: OnLoss,
     is_lost: bool,
-    is_stopped: bool,
+    /// By which signal the command was stopped.
+    stopped_by: Option<Signal>,
     /// Whether the command's process group has the terminal, or is to have it again.
     has_terminal: bool,
 }
 
 impl Supervisor {
     pub(super) fn new(on_loss: OnLoss) -> Self {
-        Self { on_loss, is_lost: false, is_stopped: false, has_terminal: false }
+        Self { on_loss, is_lost: false, stopped_by: None, has_terminal: false }
     }
 
     /// Returns what is to be done; `is_ours` says whether this process's group has the terminal.
@@ -43,7 +44,7 @@ impl Supervisor {
             Event::Signal(signal) => {
                 let mut actions = vec![Action::Send(*signal)];
                 // A stopped command would not notice that it is to end.
-                if self.is_stopped && event.ending_signal().is_some() {
+                if self.stopped_by.is_some() && event.ending_signal().is_some() {
                     actions.push(self.go_on());
                 }
                 actions
@@ -60,16 +61,20 @@ impl Supervisor {
                 self.has_terminal = true;
                 vec![Action::GiveTerminal, self.go_on()]
             }
-            Event::Stopped(Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGTSTP) => {
-                self.is_stopped = true;
+            Event::Stopped(signal @ (Signal::SIGTTIN | Signal::SIGTTOU | Signal::SIGTSTP)) => {
+                self.stopped_by = Some(*signal);
                 vec![Action::Stop { all: self.has_terminal }]
             }
             // By `kill -STOP`: the command only.
-            Event::Stopped(_) => {
-                self.is_stopped = true;
+            Event::Stopped(signal) => {
+                self.stopped_by = Some(*signal);
                 Vec::new()
             }
-            Event::Resumed => {
+            // It would be stopped again and again: as Linux treats jobs that no shell can resume.
+            Event::Resumed { was_stopped: false } if self.stopped_by != Some(Signal::SIGTSTP) => {
+                vec![Action::Send(Signal::SIGHUP), self.go_on()]
+            }
+            Event::Resumed { .. } => {
                 // In the background it has to ask again.
                 self.has_terminal &= is_ours;
                 let terminal = self.has_terminal.then_some(Action::GiveTerminal);
@@ -81,7 +86,7 @@ impl Supervisor {
     }
 
     fn go_on(&mut self) -> Action {
-        self.is_stopped = false;
+        self.stopped_by = None;
         Action::Send(Signal::SIGCONT)
     }
 }
@@ -93,6 +98,7 @@ mod tests {
     use Signal::{SIGCONT, SIGHUP, SIGINT, SIGSTOP, SIGTERM, SIGTSTP, SIGTTIN};
     use setnx_lock::LossReason;
 
+    const RESUMED: Event = Event::Resumed { was_stopped: true };
     const CONTINUE: Action = Action::Send(SIGCONT);
 
     fn lost() -> Event {
@@ -123,8 +129,18 @@ mod tests {
     fn a_job_is_stopped_and_resumed_as_one() {
         let mut supervisor = Supervisor::new(OnLoss::Term);
         assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), true), [Action::Stop { all: false }]);
-        assert_eq!(supervisor.on(&Event::Resumed, true), [CONTINUE]);
+        assert_eq!(supervisor.on(&RESUMED, true), [CONTINUE]);
         assert_eq!(supervisor.on(&Event::Ended(Status::Exited(0)), true), []);
+    }
+
+    #[test]
+    fn a_command_that_no_shell_can_resume_is_not_stopped_for_ever() {
+        let mut supervisor = Supervisor::new(OnLoss::Term);
+        let not_stopped = Event::Resumed { was_stopped: false };
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), true), [Action::Stop { all: false }]);
+        assert_eq!(supervisor.on(&not_stopped, true), [CONTINUE]);
+        assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), false), [Action::Stop { all: false }]);
+        assert_eq!(supervisor.on(&not_stopped, false), [Action::Send(SIGHUP), CONTINUE]);
     }
 
     #[test]
@@ -135,12 +151,12 @@ mod tests {
             [Action::Stop { all: false }],
             "in the background"
         );
-        assert_eq!(supervisor.on(&Event::Resumed, true), [CONTINUE], "fg");
+        assert_eq!(supervisor.on(&RESUMED, true), [CONTINUE], "fg");
         assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), true), [Action::GiveTerminal, CONTINUE]);
         assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), false), [Action::Stop { all: true }], "Ctrl-Z");
-        assert_eq!(supervisor.on(&Event::Resumed, true), [Action::GiveTerminal, CONTINUE], "fg");
+        assert_eq!(supervisor.on(&RESUMED, true), [Action::GiveTerminal, CONTINUE], "fg");
         assert_eq!(supervisor.on(&Event::Stopped(SIGTSTP), false), [Action::Stop { all: true }], "Ctrl-Z");
-        assert_eq!(supervisor.on(&Event::Resumed, false), [CONTINUE], "bg");
+        assert_eq!(supervisor.on(&RESUMED, false), [CONTINUE], "bg");
         assert_eq!(supervisor.on(&Event::Stopped(SIGTTIN), true), [Action::GiveTerminal, CONTINUE]);
         assert_eq!(supervisor.on(&Event::Ended(Status::Exited(0)), false), [Action::TakeTerminal]);
     }
