@@ -29,11 +29,15 @@ pub(super) struct Unconnected<'a>(pub(super) &'a NoConnection, pub(super) Durati
 
 impl fmt::Display for Unconnected<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let within = Span(self.1);
+        let within = match self.1 {
+            // A call that does not wait.
+            waited if waited < Duration::from_millis(1) => String::new(),
+            waited => format!(" within {}", Span(waited)),
+        };
         match self.0 {
             NoConnection::PoolExhausted => write!(
                 f,
-                "no free connection of the pool within {within}; make the pool larger, or hold its connections for less long"
+                "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
             ),
             NoConnection::Connect(ConnectError::Replica { .. }) => {
                 f.write_str("the server cannot be used; lock on its master")
@@ -44,11 +48,11 @@ impl fmt::Display for Unconnected<'_> {
             ),
             NoConnection::Pool(_) => write!(
                 f,
-                "no connection within {within}; check that the server is up and that the pool is large enough"
+                "no connection{within}; check that the server is up and that the pool is large enough"
             ),
             NoConnection::Connecting | NoConnection::Connect(_) => write!(
                 f,
-                "no connection to the server within {within}; check that the server is up and that the address is right"
+                "no connection to the server{within}; check that the server is up and that the address is right"
             ),
         }
     }

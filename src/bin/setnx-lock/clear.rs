@@ -11,7 +11,7 @@ use setnx_lock::{Error, Key, Lock, LockOptions, Protocol};
 
 use crate::arguments::{Clear, Condition};
 use crate::failure::Failure;
-use crate::keys::{self, Found, State};
+use crate::keys::{self, State};
 use crate::server::{self, Raw};
 use crate::status::write_report;
 use crate::{list, output};
@@ -36,9 +36,9 @@ fn clear_one(arguments: &Clear, key: &Key) -> Result<ExitCode, Failure> {
     let mut out = anstream::stdout().lock();
     for report in &reports {
         write_report(&mut out, report)?;
-        if let Found::Other(kind) = &report.found {
-            return Err(Failure::usage(format!(
-                "lock {key}: it holds a {kind}, which is no lock; nothing is removed"
+        if report.state(keys::now()) == State::NoLock {
+            return Err(Failure::no_lock(format!(
+                "lock {key}: it holds no lock and was not removed; redis-cli DEL removes any key"
             )));
         }
     }

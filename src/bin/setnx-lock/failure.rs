@@ -13,6 +13,8 @@ use crate::output;
 
 /// The arguments make no sense: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
+/// The key holds something that is no lock: `EX_DATAERR`.
+const NO_LOCK: u8 = 65;
 /// The system refused something: `EX_OSERR`.
 const SYSTEM: u8 = 71;
 
@@ -39,6 +41,10 @@ impl Failure {
         Self { code: Code::Fixed(SYSTEM), text: Some(format!("{what}: {error}")) }
     }
 
+    pub(crate) fn no_lock(text: impl Into<String>) -> Self {
+        Self { code: Code::Fixed(NO_LOCK), text: Some(text.into()) }
+    }
+
     pub(crate) fn of(condition: Condition, text: impl Into<String>) -> Self {
         Self { code: Code::Of(condition), text: Some(text.into()) }
     }
@@ -52,15 +58,18 @@ impl Failure {
         Self { code: Code::Fixed(code), text: Some(text.into()) }
     }
 
-    /// Says why, and returns the exit code.
+    /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log.
     pub(crate) fn report(self, codes: &ExitCodes) -> ExitCode {
-        if let Some(text) = &self.text {
-            output::error(text);
+        let code = match self.code {
+            Code::Fixed(code) => code,
+            Code::Of(condition) => codes.of(condition),
+        };
+        match &self.text {
+            Some(text) if code == 0 => log::info!("{text}"),
+            Some(text) => output::error(text),
+            None => {}
         }
-        match self.code {
-            Code::Fixed(code) => code.into(),
-            Code::Of(condition) => codes.of(condition).into(),
-        }
+        code.into()
     }
 
     /// Whether the server answered, and refused.
@@ -75,7 +84,16 @@ impl Failure {
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
-        let text = Some(with_sources(&error));
+        let text = Some(match &error {
+            // In the words of the command line.
+            Error::Unsupported { key, protocol, .. } => format!(
+                "lock {key}: the server is too old for the protocol {}, which needs Redis {}; use --protocol auto",
+                format!("{protocol:?}").to_lowercase(),
+                protocol.needs()
+            ),
+            Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
+            error => with_sources(error),
+        });
         let code = match &error {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => Code::Of(Condition::Contended),
             Error::NoConnection { cause, .. } => Code::Of(unconnected(cause)),
@@ -124,8 +142,13 @@ impl From<ConnectError> for Failure {
 
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        if error.code().is_some() {
-            Self::of(Condition::Refused, format!("the server refused: {error}"))
+        if let Some(code) = error.code() {
+            let advice = match code {
+                "NOAUTH" => "; give the password by REDISCLI_AUTH or --password-file",
+                _ => "",
+            };
+            let detail = error.detail().unwrap_or_default();
+            Self::of(Condition::Refused, format!("the server refused: {code} {detail}{advice}"))
         } else {
             Self::of(
                 Condition::Unreachable,

@@ -10,6 +10,9 @@ use setnx_lock::{Key, LockState};
 
 pub(crate) use read::{details, locks};
 
+/// How much of a value is shown that is no lock's, in bytes.
+const SHOWN: usize = 60;
+
 /// What a key held when it was read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct KeyReport {
@@ -104,6 +107,11 @@ impl KeyReport {
                 )
             }
             (State::NoLock, Found::Other(kind)) => format!("no lock: it holds a {kind}"),
+            (State::NoLock, Found::State(LockState::Unreadable(bytes))) => {
+                let (shown, more) =
+                    (&bytes[..bytes.len().min(SHOWN)], if bytes.len() > SHOWN { "…" } else { "" });
+                format!("no lock: it holds \"{}{more}\"", Key::from(shown))
+            }
             (State::NoLock, Found::State(state)) => format!("no lock: {state}"),
         }
     }
@@ -218,7 +226,7 @@ mod tests {
         assert!(words(Some("1")).1.contains("crashed, clear it"));
         assert_eq!(words(Some("")).0, State::GemTtl);
         assert_eq!(words(Some("1e400")), (State::Held, "held for longer than the calendar lasts".into()));
-        assert_eq!(words(Some("oops")).0, State::NoLock);
+        assert_eq!(words(Some("oops")), (State::NoLock, "no lock: it holds \"oops\"".into()));
         let list = KeyReport { found: Found::Other("list".into()), ..report(None) };
         assert_eq!(list.words(at(0)), "no lock: it holds a list");
         let freed = KeyReport { time_to_live: Some(Duration::from_millis(3210)), ..report(Some("")) };

@@ -2,6 +2,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::sync::Mutex;
 
 use anstream::stderr;
 use clap::builder::styling::{AnsiColor, Style};
@@ -55,6 +56,9 @@ pub(crate) fn log_from(level: LevelFilter) {
 
 struct StderrLog;
 
+/// Where in the code the last line came from. What is tried again and again is said once until something else happens.
+static LAST: Mutex<Option<(Option<&str>, Option<u32>)>> = Mutex::new(None);
+
 impl Log for StderrLog {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         // The library's, and the tool's own.
@@ -62,7 +66,9 @@ impl Log for StderrLog {
     }
 
     fn log(&self, record: &Record<'_>) {
-        if self.enabled(record.metadata()) {
+        let place = Some((record.file_static(), record.line()));
+        let last = LAST.lock().map(|mut last| std::mem::replace(&mut *last, place)).unwrap_or_default();
+        if self.enabled(record.metadata()) && (last != place || log::max_level() > LevelFilter::Warn) {
             let text = record.args().to_string();
             match record.level() {
                 Level::Error | Level::Warn => warning(&text),

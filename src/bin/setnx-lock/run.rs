@@ -89,6 +89,16 @@ fn contended(lock: &Lock, details: Contention) -> Failure {
 fn options(arguments: &Run) -> Result<LockOptions, Failure> {
     let expiration = arguments.expiration.unwrap_or(EXPIRATION.max(arguments.hold_at_least));
     let at_most = arguments.auto_extend.unwrap_or(AT_MOST.max(expiration));
+    if arguments.hold_at_least > expiration {
+        return Err(Failure::usage(
+            "--hold-at-least is longer than --expiration, after which the lock is not held anyway; give less, or a longer expiration",
+        ));
+    }
+    if at_most < expiration {
+        return Err(Failure::usage(
+            "--auto-extend is shorter than --expiration; give the longest time that the command may ever take, or the expiration for no extension",
+        ));
+    }
     let options = LockOptions::expiring_after(expiration)
         .polling(Polling::every(arguments.poll))
         .protocol(arguments.protocol.into())

@@ -24,6 +24,11 @@ pub(crate) fn locker(server: &Server) -> Result<LockerBuilder, Failure> {
 }
 
 fn client(server: &Server) -> Result<Client, Failure> {
+    if server.url.starts_with("rediss:") && cfg!(not(feature = "tls-native-tls")) {
+        return Err(Failure::usage(
+            "this program was built without TLS; build it with --features cli,tls-native-tls",
+        ));
+    }
     // The library says what is wrong with an address.
     let _checked = Locker::builder(&server.url)?;
     let info: ConnectionInfo = server.url.as_str().into_connection_info()?;

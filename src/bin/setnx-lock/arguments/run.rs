@@ -63,7 +63,7 @@ pub(crate) struct Run {
     /// Make one attempt, and do not wait
     #[arg(long, short = 'n', conflicts_with = "wait_forever")]
     pub(crate) no_wait: bool,
-    /// Wait until the lock is acquired
+    /// Wait until the lock is acquired; a server that cannot be reached for 5 s ends the wait all the same
     #[arg(long)]
     pub(crate) wait_forever: bool,
     /// How often to look while waiting
@@ -101,7 +101,7 @@ pub(crate) struct Run {
     /// Run the command by /bin/sh -c
     #[arg(long)]
     pub(crate) shell: bool,
-    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas
+    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas. With 0 nothing is said
     #[arg(long, short = 'E', value_name = "CODES", value_delimiter = ',', value_parser = exit_code)]
     exit_code: Vec<(Condition, u8)>,
     /// Say what happens to the lock

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use setnx_lock::redis::{self, Pipeline, Value};
+use setnx_lock::redis::{self, Pipeline, RedisError, ServerError, Value};
 use setnx_lock::{Key, LockState};
 
 use super::{Found, KeyReport};
@@ -119,10 +119,12 @@ pub(crate) fn locks(
             }
             let replies = if keys.is_empty() { Vec::new() } else { raw.ask_all(&commands)? };
             for (key, reply) in keys.into_iter().zip(replies) {
-                if let Value::BulkString(value) = reply
-                    && is_lock(&key, &value)
-                {
-                    found.insert(key);
+                match reply {
+                    Value::BulkString(value) if is_lock(&key, &value) => _ = found.insert(key),
+                    Value::ServerError(error) if !is_of_another_type(&error) => {
+                        return Err(RedisError::from(error).into());
+                    }
+                    _ => {}
                 }
             }
             looked_at += commands.len();
@@ -172,6 +174,11 @@ impl redis::FromRedisValue for Listed {
             other => redis::from_redis_value(other).map(Self),
         }
     }
+}
+
+/// Whether a key holds a list, a set and so on. Up to 2.6 the code is ERR.
+fn is_of_another_type(error: &ServerError) -> bool {
+    error.code() == "WRONGTYPE" || error.details().is_some_and(|text| text.contains("wrong kind of value"))
 }
 
 fn is_beside(key: &[u8]) -> bool {
