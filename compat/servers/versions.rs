@@ -88,6 +88,7 @@ const COMMANDS: &[(&str, &str, RangeInclusive<usize>)] = &[
     ("APPEND",       "2.0.0",  2..=2),
     ("SETEX",        "2.0.0",  3..=3),
     ("STRLEN",       "2.2.0",  1..=1),
+    ("GETRANGE",     "2.4.0",  3..=3),
     ("PSETEX",       "2.6.0",  3..=3),
     // Lists.
     ("LINDEX",       "1.0.0",  2..=2),
