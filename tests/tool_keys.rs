@@ -1,17 +1,45 @@
 //! `setnx-lock status`, `list`, `clear`, `watch`, `doctor`, `key` and `bench`: what they print and how they exit.
+//!
+//! | file | what it tests |
+//! |---|---|
+//! | `status`, `list`, `clear`, `sweep`, `watch`, `doctor`, `key`, `bench` | a command; `sweep` is `clear --expired` |
+//! | `general` | help, errors of usage, outputs that are closed, colours |
+//! | `passwords` | where a password comes from, and that it is never printed |
+//! | `schema` | the JSON of all commands, by `docs/cli.schema.json` |
+//! | `program` | runs the program |
+//! | `values` | writes keys as locks and other programs do |
 
-use assert_cmd::assert::OutputAssertExt as _;
+mod bench;
+mod clear;
+mod doctor;
+mod general;
+mod key;
+mod list;
+mod passwords;
+mod program;
+mod schema;
+mod status;
+mod sweep;
+mod values;
+mod watch;
+
 use libtest_mimic::Trial;
 
-use crate::support::tool::tool;
-use crate::support::{Outcome, RedisServer, tests};
-
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_keys", tests![a_key_that_is_missing_is_free])
-}
-
-fn a_key_that_is_missing_is_free() -> Outcome {
-    let server = RedisServer::start()?;
-    tool(&server.url()).args(["status", "k"]).assert().code(0).stdout("k: free\n").stderr("");
-    Ok(())
+    let parts = [
+        ("status", status::TESTS),
+        ("list", list::TESTS),
+        ("clear", clear::TESTS),
+        ("sweep", sweep::TESTS),
+        ("watch", watch::TESTS),
+        ("doctor", doctor::TESTS),
+        ("key", key::TESTS),
+        ("bench", bench::TESTS),
+        ("general", general::TESTS),
+        ("passwords", passwords::TESTS),
+        ("schema", schema::TESTS),
+    ];
+    let trials =
+        parts.into_iter().map(|(part, tests)| crate::support::trials(&format!("tool_keys::{part}"), tests));
+    trials.flatten().collect()
 }

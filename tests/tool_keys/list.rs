@@ -1,0 +1,236 @@
+//! `list`: the locks on a server.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+use setnx_lock::Protocol;
+
+use super::program::{Running, ran};
+use super::schema::{KEY_REPORT, read, reports, reports_by_key};
+use super::values::{calls, ending_in, send, set, set_named};
+use crate::servers::{Emulated, Fault, Proxy};
+use crate::support::notified::{NOTIFIED, Waiter, connection, elsewhere, until, until_waiting};
+use crate::support::{LONG, Outcome, PAST, RedisServer, Test, tests};
+
+pub(super) const TESTS: &[(&str, Test)] = tests![
+    locks_are_sorted_by_the_time_left,
+    a_pattern_chooses_among_the_keys,
+    what_is_no_lock_is_left_out,
+    keys_beside_a_lock_are_left_out,
+    without_locks_it_says_so,
+    many_keys_are_found_by_scan,
+    watch_prints_the_list_again_and_again,
+    watch_ends_when_its_output_is_closed,
+    before_2_8_keys_is_used_only_if_allowed,
+    the_reply_to_keys_of_1_2_is_understood,
+];
+
+const SCRAMBLED: &[(&str, u64)] = &[("c", 3000), ("a", 9000), ("b", 6000), ("d", 1500)];
+
+fn locks_are_sorted_by_the_time_left() -> Outcome {
+    let server = RedisServer::start()?;
+    for (key, seconds) in SCRAMBLED {
+        set(&server, *key, ending_in(Duration::from_secs(*seconds)));
+    }
+    set(&server, "expired", PAST);
+    set(&server, "z_lock", "1");
+    set(&server, "gem_lock", "");
+    set(&server, "freed_lock", "");
+    send(&server, "EXPIRE freed_lock 4500");
+    set_named(&server, "named", &ending_in(Duration::from_secs(12_000)), "web 7");
+    let shown = ran(&server.url(), ["list"]).exits(0);
+    assert_eq!(shown.err, "");
+    let lines: Vec<Vec<_>> = shown.out.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines[0], ["KEY", "LEFT", "STATE", "HOLDER"]);
+    let keys: Vec<_> = lines[1..].iter().map(|words| words[0]).collect();
+    // Those that are not freed by themselves are the last, by name.
+    let sorted = ["expired", "d", "c", "freed_lock", "b", "a", "named", "gem_lock", "z_lock"];
+    assert_eq!(keys, sorted, "{shown}");
+    let line = |key| shown.out.lines().find(|line| line.starts_with(key)).unwrap();
+    assert!(line("expired ").contains(" -") && line("expired ").ends_with("expired"), "{shown}");
+    assert!(line("d ").contains("24m ") && line("d ").ends_with("held"), "{shown}");
+    assert!(
+        line("freed_lock ").ends_with("gem with TTL") && line("freed_lock ").contains("1h 14m"),
+        "{shown}"
+    );
+    assert!(line("gem_lock ").contains(" - ") && line("z_lock ").ends_with("no expiration"), "{shown}");
+    assert!(line("named ").ends_with("web 7"), "{shown}");
+
+    let json = ran(&server.url(), ["list", "--json"]).exits(0);
+    let reports = reports(&json.out);
+    let keys: Vec<_> = reports.iter().map(|report| report["key"].as_str().unwrap()).collect();
+    assert_eq!(keys, sorted);
+    assert_eq!((&reports[0]["state"], &reports[6]["holder"]), (&"expired".into(), &"web 7".into()));
+    assert_eq!(json.err, "");
+    Ok(())
+}
+
+fn a_pattern_chooses_among_the_keys() -> Outcome {
+    let server = RedisServer::start()?;
+    for key in ["a:1", "a:2", "b:1", "a:22"] {
+        set(&server, key, ending_in(LONG));
+    }
+    set(&server, b"\xff:1", ending_in(LONG));
+    for (pattern, keys) in [
+        ("a:?", &["a:1", "a:2"][..]),
+        ("*:1", &["\\xff:1", "a:1", "b:1"]),
+        ("[bc]:*", &["b:1"]),
+        ("a:2*", &["a:2", "a:22"]),
+        ("a:1", &["a:1"]),
+        ("none*", &[]),
+    ] {
+        let found = reports_by_key(&ran(&server.url(), ["list", "--json", pattern]).exits(0).out);
+        assert_eq!(found.keys().collect::<Vec<_>>(), keys, "{pattern}");
+    }
+    Ok(())
+}
+
+/// Keys that are locks, and keys that are none.
+fn set_all_kinds(server: &RedisServer) {
+    for (key, value) in [
+        ("locks:held", &*ending_in(LONG)),
+        ("locks:of the gem", "1895000000.25"),
+        ("locks:expired", PAST),
+        ("locks:with a host", "1895000000.25:host:7"),
+        ("locks:1_lock", "1"),
+        ("locks:2_lock", ""),
+        ("none:counter", "1"),
+        ("none:number", "12.5"),
+        ("none:timestamp", "1795157376"),
+        ("none:empty", ""),
+        ("none:text", "some text"),
+        ("none:text_lock", "some text"),
+        ("none:date", "2026-11-20T06:51:40.500Z"),
+    ] {
+        set(server, key, value);
+    }
+    send(server, "RPUSH none:list 1795157376.25");
+    send(server, "HSET none:hash_lock 1 1");
+}
+
+const LOCKS: [&str; 6] =
+    ["locks:1_lock", "locks:2_lock", "locks:expired", "locks:held", "locks:of the gem", "locks:with a host"];
+
+fn what_is_no_lock_is_left_out() -> Outcome {
+    let server = RedisServer::start()?;
+    set_all_kinds(&server);
+    let found = reports_by_key(&ran(&server.url(), ["list", "--json"]).exits(0).out);
+    assert_eq!(found.keys().collect::<Vec<_>>(), LOCKS);
+    Ok(())
+}
+
+fn keys_beside_a_lock_are_left_out() -> Outcome {
+    let server = RedisServer::start()?;
+    let held = elsewhere(&server, "k", NOTIFIED.holder_name("web").protocol(Protocol::Classic))?.lock()?;
+    let token = held.fencing_token()?;
+    let _waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    // A name with a fraction reads as a time.
+    let beside = crate::support::notified::keys(&server, "k:*");
+    assert_eq!(beside.len(), 3, "{beside:?}");
+    let found = reports(&ran(&server.url(), ["list", "--json"]).exits(0).out);
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!((&found[0]["key"], &found[0]["holder"]), (&"k".into(), &"web".into()));
+    assert_eq!((&found[0]["waiters"], &found[0]["fence"]), (&1.into(), &token.into()));
+    Ok(())
+}
+
+fn without_locks_it_says_so() -> Outcome {
+    let server = RedisServer::start()?;
+    ran(&server.url(), ["list"]).exits(0).prints("no locks\n");
+    ran(&server.url(), ["list", "--json"]).exits(0).prints("");
+    Ok(())
+}
+
+fn many_keys_are_found_by_scan() -> Outcome {
+    const KEYS: usize = 20_000;
+    let server = RedisServer::start()?;
+    let mut commands = redis::pipe();
+    for n in 0..KEYS {
+        // Every fourth is a lock.
+        let value = if n % 4 == 0 { format!("{}.25", 1_895_000_000 + n) } else { n.to_string() };
+        commands.cmd("SET").arg(format!("key:{n}")).arg(value).ignore();
+    }
+    let () = commands.query(&mut connection(&server))?;
+    let found = reports(&ran(&server.url(), ["list", "--json", "key:*"]).exits(0).out);
+    let names: Vec<_> = found.iter().map(|report| report["key"].as_str().unwrap().to_owned()).collect();
+    assert_eq!(names, (0..KEYS).step_by(4).map(|n| format!("key:{n}")).collect::<Vec<_>>());
+    assert_eq!(calls(&server, "keys"), 0);
+    assert!(calls(&server, "scan") >= 10, "a part of the keys at a time");
+    Ok(())
+}
+
+fn watch_prints_the_list_again_and_again() -> Outcome {
+    let server = RedisServer::start()?;
+    set(&server, "k_lock", "1");
+    let running = Running::start(&server.url(), &["list", "--watch=20ms"])?;
+    for _ in 0..2 {
+        assert!(running.line().starts_with("KEY"));
+        assert!(running.line().starts_with("k_lock"));
+    }
+    send(&server, "DEL k_lock");
+    until("the list is empty", || running.line() == "no locks");
+    running.signal(Signal::INT)?;
+    let ended = running.ends();
+    assert_eq!(ended.err, "");
+    assert!(!ended.out.contains('\u{1b}'), "clears no terminal: {ended}");
+
+    set(&server, "k_lock", "1");
+    let running = Running::start(&server.url(), &["list", "--watch=20ms", "--json"])?;
+    for _ in 0..3 {
+        assert_eq!(read(KEY_REPORT, &running.line())["key"], "k_lock");
+    }
+    ran(&server.url(), ["list", "--watch=0"]).exits(64).says(&["a millisecond at least"]);
+    Ok(())
+}
+
+fn watch_ends_when_its_output_is_closed() -> Outcome {
+    let server = RedisServer::start()?;
+    for arguments in [&["list", "--watch=20ms"][..], &["list", "--watch=20ms", "--json"]] {
+        set(&server, "k_lock", "1");
+        let mut running = Running::start(&server.url(), arguments)?;
+        running.line();
+        running.close_output();
+        let ended = running.ends().exits(0);
+        assert_eq!(ended.err, "");
+    }
+    Ok(())
+}
+
+fn before_2_8_keys_is_used_only_if_allowed() -> Outcome {
+    let server = RedisServer::start()?;
+    set_all_kinds(&server);
+    for version in Emulated::ALL {
+        let proxy = Proxy::emulating(version, server.address())?;
+        ran(&proxy.url(), ["list"])
+            .exits(64)
+            .says_only(&[&format!("Redis {} and has no SCAN", version.number()), "--keys uses KEYS"]);
+        assert!(!proxy.names().iter().any(|name| name == "KEYS"), "{:?}", proxy.names());
+        let listed = ran(&proxy.url(), ["list", "--keys", "--json"]).exits(0);
+        assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), LOCKS, "{version:?}");
+        let warned = listed.err.starts_with("setnx-lock: warning: KEYS looks at every key");
+        assert!(warned && listed.err.lines().count() == 1, "{listed}");
+        let some = ran(&proxy.url(), ["list", "--keys", "*_lock"]).exits(0);
+        assert_eq!(some.out.lines().count(), 3, "{some}");
+    }
+    // A newer server has SCAN, and KEYS is not used.
+    let listed = ran(&server.url(), ["list", "--keys", "--json"]).exits(0);
+    assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), LOCKS);
+    assert_eq!((listed.err.as_str(), calls(&server, "scan")), ("", 1));
+    Ok(())
+}
+
+/// That server answers with all keys in one text, with blanks between them.
+fn the_reply_to_keys_of_1_2_is_understood() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::emulating(Emulated::V1_2, server.address())?;
+    set(&server, "a_lock", "1");
+    set(&server, "b_lock", "1");
+    set(&server, "c", "1");
+    proxy.next("KEYS", Fault::Say("$15\r\na_lock b_lock c\r\n"));
+    let listed = ran(&proxy.url(), ["list", "--keys", "--json"]).exits(0);
+    assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), ["a_lock", "b_lock"]);
+    proxy.next("KEYS", Fault::Say("$0\r\n\r\n"));
+    assert_eq!(ran(&proxy.url(), ["list", "--keys"]).exits(0).out, "no locks\n");
+    Ok(())
+}

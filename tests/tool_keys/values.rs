@@ -1,0 +1,45 @@
+//! Keys and values as locks and other programs write them.
+
+use std::time::{Duration, SystemTime};
+
+use redis::ToRedisArgs;
+
+use crate::support::RedisServer;
+use crate::support::notified::connection;
+
+/// The value of a lock whose lease ends in this time.
+pub(super) fn ending_in(time: Duration) -> String {
+    let end = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap() + time;
+    format!("{}.{:06}3374650192", end.as_secs(), end.subsec_micros())
+}
+
+/// Writes a key.
+pub(super) fn set(server: &RedisServer, key: impl ToRedisArgs, value: impl ToRedisArgs) {
+    let () = redis::cmd("SET").arg(key).arg(value).query(&mut connection(server)).unwrap();
+}
+
+/// Writes a key and the name of its holder at the same moment.
+pub(super) fn set_named(server: &RedisServer, key: &str, value: &str, holder: &str) {
+    let (beside, named) = (format!("{key}:setnx-lock:holder"), format!("{value} {holder}"));
+    let () = redis::cmd("MSET").arg(&[key, value, &beside, &named]).query(&mut connection(server)).unwrap();
+}
+
+/// Reads a key.
+pub(super) fn get(server: &RedisServer, key: &str) -> Option<String> {
+    redis::cmd("GET").arg(key).query(&mut connection(server)).unwrap()
+}
+
+/// Sends a command, of words with blanks between them.
+pub(super) fn send(server: &RedisServer, command: &str) {
+    let (name, arguments) = command.split_once(' ').unwrap_or((command, ""));
+    let arguments: Vec<_> = arguments.split(' ').filter(|word| !word.is_empty()).collect();
+    redis::cmd(name).arg(arguments).exec(&mut connection(server)).unwrap();
+}
+
+/// How often the server has executed a command.
+pub(super) fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats: String = redis::cmd("INFO").arg("commandstats").query(&mut connection(server)).unwrap();
+    let prefix = format!("cmdstat_{command}:calls=");
+    let line = stats.lines().find_map(|line| line.strip_prefix(&prefix));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+}
