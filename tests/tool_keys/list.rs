@@ -19,6 +19,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     keys_beside_a_lock_are_left_out,
     without_locks_it_says_so,
     many_keys_are_found_by_scan,
+    what_may_not_be_read_is_an_error,
     watch_prints_the_list_again_and_again,
     watch_ends_when_its_output_is_closed,
     before_2_8_keys_is_used_only_if_allowed,
@@ -157,6 +158,24 @@ fn many_keys_are_found_by_scan() -> Outcome {
     assert_eq!(names, (0..KEYS).step_by(4).map(|n| format!("key:{n}")).collect::<Vec<_>>());
     assert_eq!(calls(&server, "keys"), 0);
     assert!(calls(&server, "scan") >= 10, "a part of the keys at a time");
+    Ok(())
+}
+
+fn what_may_not_be_read_is_an_error() -> Outcome {
+    let server = RedisServer::start()?;
+    set(&server, "a_lock", "1");
+    set(&server, "k", ending_in(LONG));
+    for (user, rights) in
+        [("no_getrange", "~* +@all -getrange"), ("no_scan", "~* +@all -scan"), ("some_keys", "~a* +@all")]
+    {
+        send(&server, &format!("ACL SETUSER {user} on >word {rights}"));
+        let url = format!("redis://{user}:word@{}/", server.address());
+        ran(&url, ["list"]).exits(77).says_only(&["the server refused", "NOPERM"]);
+    }
+    // Among keys that it may read it finds those.
+    let url = format!("redis://some_keys:word@{}/", server.address());
+    let found = reports_by_key(&ran(&url, ["list", "--json", "a*"]).exits(0).out);
+    assert_eq!(found.keys().collect::<Vec<_>>(), ["a_lock"]);
     Ok(())
 }
 

@@ -19,6 +19,7 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_held_lock_shows_its_lease_and_the_name_of_its_holder,
     a_lock_with_a_time_to_live_shows_it,
     an_expired_lock_shows_since_when,
+    a_lease_may_outlast_the_calendar,
     a_lock_without_an_expiration_says_what_to_do,
     a_lock_of_a_gem_with_a_time_to_live_says_when_it_is_freed,
     a_key_that_holds_no_lock_is_named_as_that,
@@ -98,6 +99,15 @@ fn an_expired_lock_shows_since_when() -> Outcome {
     let report = &reports(&ran(&server.url(), ["status", "k", "--json"]).exits(0).out)[0];
     assert_eq!((&report["state"], &report["until"]), (&"expired".into(), &"2018-07-19T11:33:36.500Z".into()));
     assert!(report["seconds_left"].as_f64().unwrap() < -100e6, "{report}");
+    Ok(())
+}
+
+fn a_lease_may_outlast_the_calendar() -> Outcome {
+    let server = RedisServer::start()?;
+    set(&server, "k", "1e300");
+    ran(&server.url(), ["status", "k"]).exits(0).prints("k: held for longer than the calendar lasts\n");
+    let report = &reports(&ran(&server.url(), ["status", "k", "--json"]).exits(0).out)[0];
+    assert_eq!((&report["state"], &report["until"]), (&"held".into(), &().into()));
     Ok(())
 }
 
