@@ -25,7 +25,11 @@ const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
 
 fn metadata(features: &[&str]) -> Result<Metadata, cargo_metadata::Error> {
     let features = CargoOpt::SomeFeatures(features.iter().map(ToString::to_string).collect());
-    MetadataCommand::new().manifest_path(MANIFEST).features(features).other_options(vec!["--locked".into()]).exec()
+    MetadataCommand::new()
+        .manifest_path(MANIFEST)
+        .features(features)
+        .other_options(vec!["--locked".into()])
+        .exec()
 }
 
 fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
