@@ -1,0 +1,199 @@
+//! The exit codes: those of the command, and those of what keeps it from running. What a server refuses is in `refused`, a loss in `loss`.
+
+use assert_cmd::assert::OutputAssertExt as _;
+use libtest_mimic::Trial;
+
+use super::running::{Running, finished, run};
+use crate::servers::{Fault, Proxy};
+use crate::support::scenario::{FOREIGN, closed_port};
+use crate::support::tool::tool;
+use crate::support::{Outcome, RedisServer, tests};
+
+pub(super) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "tool_run::codes",
+        tests![
+            the_exit_code_is_that_of_the_command,
+            a_signal_that_ends_the_command,
+            a_lock_that_another_has,
+            a_server_that_is_down,
+            a_reply_that_is_lost,
+            arguments_that_make_no_sense,
+            a_command_that_cannot_be_run,
+        ],
+    )
+}
+
+fn the_exit_code_is_that_of_the_command() -> Outcome {
+    let server = RedisServer::start()?;
+    for code in [0, 1, 3, 255] {
+        tool(&server.url())
+            .args(["run", "k", "--", "sh", "-c", &format!("exit {code}")])
+            .assert()
+            .code(code)
+            .stdout("")
+            .stderr("");
+        assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    }
+    Ok(())
+}
+
+fn a_signal_that_ends_the_command() -> Outcome {
+    let server = RedisServer::start()?;
+    for (signal, number) in [("KILL", 9), ("TERM", 15), ("HUP", 1), ("USR1", 10)] {
+        let command = format!("kill -{signal} $$");
+        let ended = finished(run(&server.url()).args(["k", "--", "sh", "-c", &command]))?;
+        ended.with_code(128 + number).prints("").says_nothing();
+        assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    }
+    Ok(())
+}
+
+fn a_lock_that_another_has() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    for (options, code) in [
+        (&["--no-wait"][..], 75),
+        (&["-n"], 75),
+        (&["--timeout", "0.2"], 75),
+        (&["-w", "150ms"], 75),
+        (&["-n", "--protocol", "classic"], 75),
+        (&["-n", "--protocol", "watched"], 75),
+        (&["-n", "--protocol", "ttl"], 75),
+        (&["-n", "--quiet"], 75),
+        (&["-n", "-E", "contended=3"], 3),
+        (&["-n", "--exit-code", "lost=99,contended=4"], 4),
+        (&["-n", "-E", "lost=99", "-E", "unreachable=5"], 75),
+    ] {
+        let ended = finished(run(&server.url()).args(options).args(["k", "--", "echo", "ran"]))?;
+        let words = ["lock k: not acquired", "held for ", "until 2030-01-18T20:53:20.500Z"];
+        ended.with_code(code).prints("").says_one_line(&words);
+    }
+    // A code alone is that of contention. With 0 it is no error.
+    for options in [&["-n", "-E", "0"][..], &["-n", "-E0"], &["-n", "-q", "-E", "contended=0"]] {
+        let ended = finished(run(&server.url()).args(options).args(["k", "--", "echo", "ran"]))?;
+        ended.with_code(0).prints("").says_nothing();
+    }
+    let ended = finished(run(&server.url()).args(["-n", "-v", "-E", "0", "k", "--", "echo", "ran"]))?;
+    ended.with_code(0).prints("").says(&["lock k: not acquired"]);
+    assert_eq!(server.say(&["STRLEN", "k"])?, format!(":{}", FOREIGN.len()), "untouched");
+    Ok(())
+}
+
+fn a_server_that_is_down() -> Outcome {
+    let url = format!("redis://:secret@127.0.0.1:{}/", closed_port()?);
+    for (options, code) in [
+        (&["--no-wait"][..], 69),
+        (&["--timeout", "0.2"], 69),
+        (&["-n", "-E", "unreachable=5"], 5),
+        (&["-n", "-E", "0"], 69),
+        // It ends all the same.
+        (&["--wait-forever"], 69),
+    ] {
+        let ended = finished(run(&url).args(options).args(["k", "--", "echo", "ran"]))?;
+        let ended = ended.with_code(code).prints("");
+        let ended = ended.says_one_line(&["lock k: no connection to the server", "Connection refused"]);
+        assert!(!ended.errors.contains("secret"), "{}", ended.errors);
+    }
+    let ended = finished(run(&url).args(["-n", "-E", "unreachable=0", "k", "--", "echo", "ran"]))?;
+    ended.with_code(0).prints("").says_nothing();
+    Ok(())
+}
+
+/// Whether the lock was acquired is not known: it may be held.
+fn a_reply_that_is_lost() -> Outcome {
+    let server = RedisServer::start()?;
+    let lose = |(key, codes): (&str, &str)| -> std::io::Result<_> {
+        let proxy = Proxy::before(server.address())?;
+        proxy.next("SETNX", Fault::SwallowAnswer);
+        let mut command = run(&proxy.url());
+        let running = Running::start(command.args(["-n", "-E", codes, key, "--", "echo", "ran"]))?;
+        Ok((proxy, running))
+    };
+    let cases = [("k", "0"), ("l", "unknown=7,contended=0")];
+    for (started, (key, code)) in cases.map(lose).into_iter().zip([("k", 74), ("l", 7)]) {
+        let (proxy, running) = started?;
+        let ended = running.ends()?.with_code(code).prints("");
+        let words = format!("error: lock {key}: ");
+        ended.says(&[&words, "gave no reply", "if the lock was acquired, it frees itself"]);
+        assert_eq!(proxy.faults_left(), 0);
+        assert_eq!(server.say(&["EXISTS", key])?, ":1", "it was acquired, and has no holder");
+        finished(run(&server.url()).args(["-n", key, "--", "true"]))?.with_code(75);
+    }
+    Ok(())
+}
+
+fn arguments_that_make_no_sense() -> Outcome {
+    let server = RedisServer::start()?;
+    let empty = tempfile::NamedTempFile::new()?;
+    let empty = empty.path().display().to_string();
+    let cases: &[(&[&str], &str)] = &[
+        (&["k"], "CMD"),
+        (&["k", "--"], "CMD"),
+        (&["--", "true"], "KEY"),
+        (&["--bogus", "k", "--", "true"], "'--bogus'"),
+        (&["k", "l", "--", "true"], "'l'"),
+        (&["", "--", "true"], "the key is empty"),
+        (&["--key-hex", "6g", "--", "true"], "not hexadecimal"),
+        (&["-e", "soon", "k", "--", "true"], "write 30s"),
+        (&["-e", "0s", "k", "--", "true"], "a millisecond at least"),
+        (&["-w", "-1", "k", "--", "true"], "-1"),
+        (&["--poll", "0", "k", "--", "true"], "a millisecond at least"),
+        (&["--grace", "x", "k", "--", "true"], "write 30s"),
+        (&["-n", "-w", "1s", "k", "--", "true"], "cannot be used with"),
+        (&["-n", "--wait-forever", "k", "--", "true"], "cannot be used with"),
+        (&["-v", "-q", "k", "--", "true"], "cannot be used with"),
+        (
+            &["-e", "1s", "--hold-at-least", "5s", "k", "--", "true"],
+            "--hold-at-least is longer than --expiration",
+        ),
+        (
+            &["-e", "10s", "--auto-extend", "5s", "k", "--", "true"],
+            "--auto-extend is shorter than --expiration",
+        ),
+        (&["--protocol", "redlock", "k", "--", "true"], "classic, watched, ttl"),
+        (&["--on-loss", "shout", "k", "--", "true"], "term, kill, warn"),
+        (&["-E", "late=1", "k", "--", "true"], "unknown condition \"late\""),
+        (&["-E", "contended=256", "k", "--", "true"], "0 to 255"),
+        (&["-E", "many", "k", "--", "true"], "0 to 255"),
+        (&["--password-file", "/missing/file", "k", "--", "true"], "/missing/file"),
+        (&["--password-file", &empty, "k", "--", "true"], "its first line is empty"),
+        (&["--url", "http://127.0.0.1/", "k", "--", "true"], "no address of a Redis server"),
+        (&["--url", "", "k", "--", "true"], "no address of a Redis server"),
+    ];
+    for (arguments, words) in cases {
+        // None of the exit codes that can be given is that of usage.
+        let others = "-E=contended=1,unreachable=2,refused=3,unknown=4,lost=5";
+        let ended = finished(run(&server.url()).arg(others).args(*arguments))?;
+        ended.with_code(64).prints("").says(&["error: ", words]);
+    }
+    assert_eq!(server.say(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+fn a_command_that_cannot_be_run() -> Outcome {
+    let server = RedisServer::start()?;
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join("script");
+    std::fs::write(&script, "#!/bin/sh\necho ran\n")?;
+    let script = script.display().to_string();
+    for (command, code) in [
+        (&["no-such-program"][..], 127),
+        (&["/no/such/program", "argument"], 127),
+        (&[""], 127),
+        (&["--shell", "no-such-program"], 127),
+        (&["/"], 126),
+        // A file that is not executable.
+        (&[&script], 126),
+    ] {
+        let (options, command) =
+            if command[0] == "--shell" { command.split_at(1) } else { (&[][..], command) };
+        let ended = finished(run(&server.url()).args(options).args(["k", "--"]).args(command))?;
+        let ended = ended.with_code(code).prints("");
+        if options.is_empty() {
+            ended.says_one_line(&[&format!("cannot run {}: ", command[0])]);
+        }
+        assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    }
+    Ok(())
+}

@@ -1,0 +1,130 @@
+//! The tool is killed: another process ends the command, and the lock is taken over when its lease has passed.
+
+use std::{io, thread};
+
+use libtest_mimic::Trial;
+use rustix::process::Signal;
+
+use super::running::{Running, run};
+use crate::support::notified::until;
+use crate::support::{Outcome, RedisServer, millis, tests};
+
+pub(super) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "tool_run::killed",
+        tests![
+            the_command_gets_sigterm,
+            a_command_that_ignores_sigterm_is_killed,
+            all_processes_of_the_command_end,
+            a_stopped_command_ends,
+            the_command_is_killed_at_once_if_wanted,
+            the_command_runs_on_if_wanted,
+            the_lock_is_taken_over,
+        ],
+    )
+}
+
+/// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a signal on: so it waits
+/// for the command, and the process that ends the command knows which one.
+fn script(server: &RedisServer, options: &[&str], key: &str, script: &str) -> io::Result<Running> {
+    let script = format!("trap 'echo waits' USR1; echo begins; until read go; do :; done; {script}");
+    let mut running =
+        Running::start(run(&server.url()).args(options).args([key, "--", "sh", "-c", &script]))?;
+    running.prints("begins");
+    running.send(Signal::USR1)?;
+    running.prints("waits");
+    running.say("go")?;
+    running.prints("started");
+    Ok(running)
+}
+
+fn the_command_gets_sigterm() -> Outcome {
+    let server = RedisServer::start()?;
+    let running = script(&server, &[], "k", "trap 'echo cleans up; exit 7' TERM; echo started; read go")?;
+    running.send(Signal::KILL)?;
+    running.prints("cleans up");
+    let ended = running.ends()?.by_signal(Signal::KILL).prints("");
+    ended.says(&[
+        "setnx-lock: warning: was killed while its command ran",
+        "the lock is held until it expires",
+    ]);
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":1");
+    Ok(())
+}
+
+fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
+    let server = RedisServer::start()?;
+    let ignores = "trap 'echo got it' TERM; echo started; read go; while :; do sleep 1; done";
+    let running = script(&server, &["--grace", "0.2s"], "k", ignores)?;
+    running.send(Signal::KILL)?;
+    running.prints("got it");
+    running.ends()?.by_signal(Signal::KILL).prints("");
+    server.say(&["DEL", "k"])?;
+    // Within the grace it may end by itself.
+    let takes_its_time = "trap 'echo got it; read go; echo done; exit 0' TERM; echo started; read go";
+    let mut running = script(&server, &["--grace", "10m"], "k", takes_its_time)?;
+    running.send(Signal::KILL)?;
+    running.prints("got it");
+    running.say("go")?;
+    running.ends()?.by_signal(Signal::KILL).prints("done\n");
+    Ok(())
+}
+
+/// The end of the output is the end of all that have it.
+fn all_processes_of_the_command_end() -> Outcome {
+    let server = RedisServer::start()?;
+    let children = "sleep 3000 & (trap '' TERM; sleep 3000) & echo started; wait";
+    let running = script(&server, &["--grace", "0.2s"], "k", children)?;
+    running.send(Signal::KILL)?;
+    running.ends()?.by_signal(Signal::KILL).prints("");
+    Ok(())
+}
+
+fn a_stopped_command_ends() -> Outcome {
+    let server = RedisServer::start()?;
+    let running =
+        script(&server, &["--grace", "10m"], "k", "echo started; kill -STOP $$; read go; echo ran on")?;
+    running.send(Signal::KILL)?;
+    running.ends()?.by_signal(Signal::KILL).prints("");
+    Ok(())
+}
+
+fn the_command_is_killed_at_once_if_wanted() -> Outcome {
+    let server = RedisServer::start()?;
+    let traps = "trap 'echo trapped' TERM; (trap '' TERM; sleep 3000) & echo started; wait; sleep 3000";
+    let running = script(&server, &["--on-loss", "kill", "--grace", "10m"], "k", traps)?;
+    running.send(Signal::KILL)?;
+    running.ends()?.by_signal(Signal::KILL).prints("").says(&["SIGKILL"]);
+    Ok(())
+}
+
+fn the_command_runs_on_if_wanted() -> Outcome {
+    let server = RedisServer::start()?;
+    let traps = "trap 'echo trapped' TERM; echo started; read go; echo ran on";
+    let mut running = script(&server, &["--on-loss", "warn"], "k", traps)?;
+    running.send(Signal::KILL)?;
+    until("it is killed", || running.has_ended());
+    thread::sleep(millis(300));
+    running.say("go")?;
+    running.ends()?.by_signal(Signal::KILL).prints("ran on\n").says_nothing();
+    Ok(())
+}
+
+fn the_lock_is_taken_over() -> Outcome {
+    let server = RedisServer::start()?;
+    let take_over = |protocol: &str| -> io::Result<_> {
+        let options = ["-e", "1s", "--wait-forever", "--protocol", protocol];
+        let holds = script(&server, &options, protocol, "echo started; read go")?;
+        holds.send(Signal::KILL)?;
+        // It begins while the key is still there.
+        Ok((holds, Running::start(run(&server.url()).args(options).args([protocol, "--", "echo", "ran"]))?))
+    };
+    let all = ["auto", "classic", "ttl"].map(take_over);
+    for outcome in all {
+        let (holds, next) = outcome?;
+        next.ends()?.with_code(0).prints("ran\n");
+        holds.ends()?.by_signal(Signal::KILL).prints("");
+    }
+    assert_eq!(server.say(&["DBSIZE"])?, ":0", "released");
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Servers of every old version, and Ruby programs that lock the same key.
+
+use libtest_mimic::Trial;
+
+use super::running::{Running, finished, run};
+use crate::servers::{Emulated, Proxy};
+use crate::support::notified::until;
+use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
+use crate::support::target::emulated_name;
+use crate::support::{LONG, Outcome, RedisServer, millis};
+
+pub(super) fn trials() -> Vec<Trial> {
+    let versions = Emulated::ALL.map(|version| {
+        Trial::test(format!("tool_run::others::{}", emulated_name(version)), move || an_old_server(version))
+    });
+    let gems = [(CLASSIC, "auto"), (CLASSIC, "classic"), (TTL, "ttl")].map(|(gem, protocol)| {
+        Trial::test(format!("tool_run::others::gem_{gem}_{protocol}"), move || beside_ruby(gem, protocol))
+    });
+    versions.into_iter().chain(gems).collect()
+}
+
+const HOLD: [&str; 5] = ["k", "--", "sh", "-c", "echo started; read go; exit 3"];
+
+fn an_old_server(version: Emulated) -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::emulating(version, server.address())?;
+    let mut holds = Running::started(run(&proxy.url()).args(HOLD))?;
+    finished(run(&proxy.url()).args(["-n", "k", "--", "echo", "ran"]))?.with_code(75).prints("");
+    proxy.forget();
+    let waits = Running::start(run(&proxy.url()).args(["--wait-forever", "k", "--", "echo", "ran"]))?;
+    until("it asks for the lock", || proxy.names().contains(&"SETNX".to_owned()));
+    holds.say("go")?;
+    holds.ends()?.with_code(3).says_nothing();
+    waits.ends()?.with_code(0).prints("ran\n").says_nothing();
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    Ok(())
+}
+
+fn beside_ruby(gem: Gem, protocol: &str) -> Outcome {
+    if !Gem::available()?.contains(&gem) {
+        // A real gem has its own version only.
+        return Ok(());
+    }
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let mut ruby = RubyPeer::start(gem, &server.url())?;
+    let tool = |options: &[&str], command: &[&str]| {
+        let mut tool = run(&proxy.url());
+        tool.args(["--protocol", protocol]).args(options).args(command);
+        tool
+    };
+    let echo = ["k", "--", "echo", "ran"];
+
+    assert_eq!(ruby.acquire("k", Some(LONG), LONG)?, Attempt::Held);
+    finished(&mut tool(&["-n"], &echo))?.with_code(75).prints("").says(&["error: lock k: not acquired"]);
+    proxy.forget();
+    let waits = Running::start(&mut tool(&["--wait-forever"], &echo))?;
+    until("it asks for the lock", || proxy.names().iter().any(|name| name == "SETNX" || name == "SET"));
+    ruby.release("k")?;
+    waits.ends()?.with_code(0).prints("ran\n");
+
+    let mut holds = Running::started(&mut tool(&["-e", "10m"], &HOLD))?;
+    let attempt = ruby.acquire("k", Some(LONG), millis(250))?;
+    assert!(matches!(attempt, Attempt::Timeout(_)), "{attempt:?}");
+    ruby.begin_to_acquire("k", Some(LONG), LONG)?;
+    holds.say("go")?;
+    holds.ends()?.with_code(3).says_nothing();
+    assert_eq!(ruby.outcome("k")?, Attempt::Held);
+    finished(&mut tool(&["-n"], &echo))?.with_code(75).prints("");
+    ruby.release("k")?;
+    finished(&mut tool(&["-n"], &echo))?.with_code(0).prints("ran\n").says_nothing();
+    Ok(())
+}

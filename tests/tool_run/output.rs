@@ -1,0 +1,99 @@
+//! What the tool says beside the output of the command: nothing, warnings, or all events; also where no process reads it.
+
+use std::process::{Command, Stdio};
+
+use libtest_mimic::Trial;
+
+use super::running::{Running, finished, run};
+use crate::support::notified::until;
+use crate::support::scenario::FOREIGN;
+use crate::support::{Outcome, RedisServer, tests};
+
+pub(super) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "tool_run::output",
+        tests![
+            a_run_that_succeeds_says_nothing_unless_it_is_verbose,
+            warnings_are_said_unless_it_is_quiet,
+            a_pipe_shows_neither_a_spinner_nor_colors,
+            streams_that_are_closed_change_nothing,
+            pipes_that_nothing_reads_change_nothing,
+        ],
+    )
+}
+
+fn a_run_that_succeeds_says_nothing_unless_it_is_verbose() -> Outcome {
+    let server = RedisServer::start()?;
+    for options in [&[][..], &["--quiet"], &["-q"]] {
+        let ended = finished(run(&server.url()).args(options).args(["k", "--", "echo", "out"]))?;
+        ended.with_code(0).prints("out\n").says_nothing();
+    }
+    for option in ["-v", "--verbose"] {
+        let ended = finished(run(&server.url()).args([option, "k", "--", "echo", "out"]))?;
+        let ended = ended.with_code(0).prints("out\n");
+        let ended =
+            ended.says(&["setnx-lock: lock k: acquired after ", "setnx-lock: lock k: released after "]);
+        assert!(ended.errors.lines().all(|line| line.starts_with("setnx-lock: ")), "{}", ended.errors);
+    }
+    Ok(())
+}
+
+fn warnings_are_said_unless_it_is_quiet() -> Outcome {
+    let server = RedisServer::start()?;
+    let script = ["k", "--", "sh", "-c", "echo started; read go"];
+    for (options, warns) in [(&["--on-loss", "warn"][..], true), (&["--on-loss", "warn", "-q"], false)] {
+        let mut running = Running::started(run(&server.url()).args(options).args(script))?;
+        server.say(&["DEL", "k"])?;
+        running.say("go")?;
+        let ended = running.ends()?.with_code(0);
+        if warns {
+            ended.says(&["setnx-lock: warning: lock k: "]);
+        } else {
+            ended.says_nothing();
+        }
+    }
+    Ok(())
+}
+
+fn a_pipe_shows_neither_a_spinner_nor_colors() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    // Longer than it takes until a terminal shows the spinner.
+    let mut command = run(&server.url());
+    command.env("TERM", "xterm").args(["-w", "1.5s", "k", "--", "true"]);
+    let ended = finished(&mut command)?.with_code(75).says_one_line(&["lock k: not acquired"]);
+    assert!(!ended.errors.contains('\x1b') && !ended.errors.contains('\r'), "{:?}", ended.errors);
+    Ok(())
+}
+
+fn streams_that_are_closed_change_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
+        for (options, code) in [("-v", 3), ("--name", 3), ("--help", 0), ("--bogus", 64)] {
+            let tool = run(&server.url());
+            let words: Vec<_> = tool.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
+            let script = format!("exec env {} {options} k -- sh -c 'exit 3' {closed}", words.join(" "));
+            let mut command = Command::new("sh");
+            command.args(["-c", &script]).env("REDIS_URL", server.url());
+            finished(&mut command)?.with_code(code);
+            assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "{script}");
+        }
+    }
+    Ok(())
+}
+
+fn pipes_that_nothing_reads_change_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut process = run(&server.url())
+        .args(["-v", "--name", "k", "--", "sh", "-c", "read go; exit 3"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    drop((process.stdout.take(), process.stderr.take()));
+    drop(process.stdin.take());
+    until("it ends", || process.try_wait().is_ok_and(|status| status.is_some()));
+    assert_eq!(process.wait()?.code(), Some(3));
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    Ok(())
+}

@@ -1,0 +1,336 @@
+//! The tool as a job of an interactive shell on a terminal: Ctrl-C, Ctrl-Z, commands that read from the terminal, and what is shown there.
+
+mod screen;
+
+use std::path::Path;
+use std::{fs, thread};
+
+use libtest_mimic::Trial;
+
+use super::running::{Running, run};
+use crate::support::notified::until;
+use crate::support::scenario::FOREIGN;
+use crate::support::{Outcome, RedisServer, millis, tests};
+use screen::Screen;
+
+pub(super) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "tool_run::terminal",
+        tests![
+            ctrl_c_ends_the_command,
+            ctrl_c_reaches_a_command_that_reads,
+            ctrl_c_ends_the_wait_for_the_lock,
+            ctrl_z_stops_the_job,
+            ctrl_z_stops_a_command_that_reads,
+            ctrl_z_stops_the_wait_for_the_lock,
+            a_job_that_was_stopped_too_long_has_lost_the_lock,
+            a_job_goes_on_in_the_background,
+            a_command_reads_from_the_terminal,
+            a_command_sets_the_terminal,
+            a_job_in_the_background_stops_when_it_reads,
+            a_pipeline_is_one_job,
+            a_terminal_that_is_closed_ends_the_command,
+            the_holder_is_shown_while_it_waits,
+            colors_are_left_out_if_they_are_unwanted,
+        ],
+    )
+}
+
+/// Reads from the terminal.
+const READS: &str = "sh -c 'echo started; read line; echo \"got $line\"; exit 3'";
+
+/// Does not read from the terminal, and says when it is resumed: a signal that is typed before goes to the shell.
+const SLEEPS: &str = r#"bash -c 'trap "echo resumed" CONT; echo started; read _ <> "$NEVER"'"#;
+
+/// A command that runs until a file is there. Not of `sh`: some stop only half while they start a program.
+fn until_exists(file: &Path) -> String {
+    let file = file.display();
+    format!(
+        "bash -c 'trap \"echo resumed\" CONT; echo started; until [ -e {file} ]; do read -t 0.1 _ <> \"$NEVER\"; done; echo done; exit 3'"
+    )
+}
+
+/// A command that handles a signal.
+fn handles(signal: &str) -> String {
+    format!("bash -c 'trap \"echo cleans up; exit 7\" {signal}; echo started; read _ <> \"$NEVER\"'")
+}
+
+fn is_held(server: &RedisServer) -> std::io::Result<bool> {
+    Ok(server.say(&["EXISTS", "k"])? == ":1")
+}
+
+fn ctrl_c_ends_the_command() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line(&format!("setnx-lock run k -- {SLEEPS}"))?;
+    screen.shows("started")?;
+    screen.control('c')?;
+    screen.exit_code(130)?;
+    assert!(!is_held(&server)?);
+    screen.line(&format!("setnx-lock run k -- {}", handles("INT")))?;
+    screen.shows("started")?;
+    screen.control('c')?;
+    screen.shows("cleans up")?;
+    screen.exit_code(7)?;
+    screen.still_reads()
+}
+
+fn ctrl_c_reaches_a_command_that_reads() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line(&format!("setnx-lock run k -- {READS}"))?;
+    screen.shows("started")?;
+    // With or without the terminal.
+    screen.control('c')?;
+    screen.exit_code(130)?;
+    screen.line("setnx-lock run k -- sh -c 'read line; echo $line; read line'")?;
+    screen.line("has the terminal")?;
+    screen.shows("has the terminal")?;
+    screen.control('c')?;
+    screen.exit_code(130)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+fn ctrl_c_ends_the_wait_for_the_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("setnx-lock run --wait-forever k -- echo ran")?;
+    screen.shows("waiting for k")?;
+    screen.control('c')?;
+    let shown = screen.exit_code(130)?;
+    assert!(!shown.contains("ran"), "{shown:?}");
+    screen.still_reads()
+}
+
+fn ctrl_z_stops_the_job() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("go");
+    let waits = until_exists(&file);
+    screen.line(&format!("setnx-lock run k -- {waits}"))?;
+    screen.shows("started")?;
+    for _ in 0..2 {
+        screen.control('z')?;
+        screen.shows("Stopped")?;
+        screen.prompt()?;
+        screen.line("jobs")?;
+        screen.shows("Stopped")?;
+        screen.shows("setnx-lock run k")?;
+        screen.prompt()?;
+        screen.line("fg")?;
+        screen.shows("resumed")?;
+    }
+    fs::write(&file, "")?;
+    screen.shows("done")?;
+    screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
+    // While the job is stopped its command is, too.
+    fs::remove_file(&file)?;
+    screen.line(&format!("setnx-lock run k -- {waits}"))?;
+    screen.shows("started")?;
+    screen.control('z')?;
+    screen.shows("Stopped")?;
+    screen.prompt()?;
+    fs::write(&file, "")?;
+    thread::sleep(millis(500));
+    assert!(is_held(&server)?);
+    screen.line("fg")?;
+    let shown = screen.exit_code(3)?;
+    assert!(shown.contains("done"), "{shown:?}");
+    screen.still_reads()
+}
+
+fn ctrl_z_stops_a_command_that_reads() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    let reads = "read line; echo \"first $line\"; read line; echo \"second $line\"; exit 3";
+    screen.line(&format!("setnx-lock run k -- bash -c 'trap \"echo resumed\" CONT; {reads}'"))?;
+    screen.line("a")?;
+    screen.shows("first a")?;
+    for _ in 0..2 {
+        screen.control('z')?;
+        screen.shows("Stopped")?;
+        screen.prompt()?;
+        screen.still_reads()?;
+        screen.line("fg")?;
+        screen.shows("resumed")?;
+    }
+    screen.line("b")?;
+    screen.shows("second b")?;
+    screen.exit_code(3)?;
+    screen.still_reads()
+}
+
+fn ctrl_z_stops_the_wait_for_the_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("setnx-lock run --wait-forever k -- echo ran")?;
+    screen.shows("waiting for k")?;
+    screen.control('z')?;
+    screen.shows("Stopped")?;
+    screen.prompt()?;
+    server.say(&["DEL", "k"])?;
+    thread::sleep(millis(500));
+    assert!(!is_held(&server)?, "a stopped job acquires nothing");
+    screen.line("fg")?;
+    screen.shows("ran")?;
+    screen.exit_code(0)?;
+    screen.still_reads()
+}
+
+fn a_job_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line(&format!("setnx-lock run -e 5s k -- {}", handles("TERM")))?;
+    screen.shows("started")?;
+    screen.control('z')?;
+    screen.shows("Stopped")?;
+    screen.prompt()?;
+    // Another run takes it over.
+    super::running::finished(run(&server.url()).args(["--wait-forever", "--keep", "k", "--", "true"]))?
+        .with_code(0);
+    screen.line("fg")?;
+    screen.shows("cleans up")?;
+    screen.shows("lost while the command ran")?;
+    screen.exit_code(70)?;
+    assert!(is_held(&server)?, "by the other");
+    screen.still_reads()
+}
+
+fn a_job_goes_on_in_the_background() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("go");
+    screen.line(&format!("setnx-lock run k -- {}", until_exists(&file)))?;
+    screen.shows("started")?;
+    screen.control('z')?;
+    screen.shows("Stopped")?;
+    screen.prompt()?;
+    screen.line("bg")?;
+    screen.prompt()?;
+    fs::write(&file, "")?;
+    screen.shows("done")?;
+    screen.line("wait %1")?;
+    screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+fn a_command_reads_from_the_terminal() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line(&format!("setnx-lock run k -- {READS}"))?;
+    screen.shows("started")?;
+    screen.line("hello")?;
+    screen.shows("got hello")?;
+    screen.exit_code(3)?;
+    // To the end of the input.
+    screen.line("setnx-lock run k -- cat")?;
+    for line in ["one", "two"] {
+        screen.line(line)?;
+        screen.shows(line)?;
+    }
+    screen.control('d')?;
+    screen.exit_code(0)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+fn a_command_sets_the_terminal() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("setnx-lock run k -- sh -c 'stty tostop; echo set'")?;
+    screen.shows("set")?;
+    screen.exit_code(0)?;
+    // Now a process of the background stops when it writes, too.
+    screen.line("setnx-lock run k -- sh -c 'echo written; exit 3'")?;
+    screen.shows("written")?;
+    screen.exit_code(3)?;
+    screen.still_reads()
+}
+
+fn a_job_in_the_background_stops_when_it_reads() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line(&format!("setnx-lock run k -- {READS} &"))?;
+    screen.shows("started")?;
+    screen.until_shows("jobs", "Stopped")?;
+    screen.still_reads()?;
+    screen.line("fg")?;
+    screen.shows("setnx-lock run k")?;
+    screen.line("hello")?;
+    screen.shows("got hello")?;
+    screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+fn a_pipeline_is_one_job() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("set -o pipefail")?;
+    screen.line(&format!("echo piped | setnx-lock run k -- {READS} | cat"))?;
+    screen.shows("got piped")?;
+    screen.exit_code(3)?;
+    screen.line(&format!("setnx-lock run k -- {SLEEPS} | cat"))?;
+    screen.shows("started")?;
+    screen.control('z')?;
+    screen.shows("Stopped")?;
+    screen.prompt()?;
+    screen.line("fg")?;
+    screen.shows("resumed")?;
+    screen.control('c')?;
+    screen.exit_code(130)?;
+    assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+fn a_terminal_that_is_closed_ends_the_command() -> Outcome {
+    let server = RedisServer::start()?;
+    for command in [SLEEPS, READS] {
+        let mut screen = Screen::open(&server)?;
+        screen.line(&format!("setnx-lock run k -- {command}"))?;
+        screen.shows("started")?;
+        assert!(is_held(&server)?);
+        drop(screen);
+        until("the lock is released", || !is_held(&server).unwrap());
+    }
+    Ok(())
+}
+
+fn the_holder_is_shown_while_it_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let hold = ["--name=the other job", "-e", "1h", "k", "--", "sh", "-c", "echo started; read go"];
+    let mut holds = Running::started(run(&server.url()).args(hold))?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("setnx-lock run --wait-forever k -- echo ran")?;
+    screen.shows("waiting for k: held for 59m")?;
+    screen.shows("by the other job")?;
+    holds.say("go")?;
+    screen.shows("ran")?;
+    screen.exit_code(0)?;
+    // Quiet, there is nothing to see.
+    server.say(&["SET", "k", FOREIGN])?;
+    screen.line("setnx-lock run -q -w 1.5s k -- echo ran")?;
+    let shown = screen.exit_code(75)?;
+    assert!(!shown.contains("waiting") && !shown.contains("ran"), "{shown:?}");
+    Ok(())
+}
+
+fn colors_are_left_out_if_they_are_unwanted() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("setnx-lock run -n k -- true")?;
+    let shown = screen.exit_code(75)?;
+    assert!(shown.contains("\x1b[31m") && shown.contains("lock k: not acquired"), "{shown:?}");
+    screen.line("NO_COLOR=1 setnx-lock run -n k -- true")?;
+    let shown = screen.exit_code(75)?;
+    assert!(!shown.contains('\x1b') && shown.contains("error: lock k: not acquired"), "{shown:?}");
+    Ok(())
+}
