@@ -1,5 +1,7 @@
 //! `bench`: its results, and that it leaves nothing behind. How fast anything is, no test says.
 
+use std::collections::BTreeSet;
+
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -62,9 +64,25 @@ fn every_acquisition_is_counted() -> Outcome {
 
 fn threads_contend_for_one_lock() -> Outcome {
     let server = RedisServer::start()?;
-    let found = results(&server.url(), &["--threads", "4", "--contend"]);
+    let proxy = Proxy::before(server.address())?;
+    let keys = || -> BTreeSet<String> {
+        let asked = proxy.asked().into_iter().filter(|asked| asked.name == "SETNX");
+        asked.map(|asked| asked.arguments[0].clone()).collect()
+    };
+    let found = results(&proxy.url(), &["--threads", "4", "--contend"]);
     assert_eq!((&found["threads"], &found["contended"]), (&4.into(), &true.into()));
     assert_ordered(&found);
+    let in_all = keys();
+    assert!(
+        in_all.iter().all(|key| key.starts_with("setnx-lock:bench:") && key.ends_with(":all")),
+        "{in_all:?}"
+    );
+    proxy.forget();
+    let found = results(&proxy.url(), &["--threads", "4"]);
+    assert_eq!(found["contended"], false);
+    let own = keys();
+    assert!(!own.is_empty() && own.iter().all(|key| !in_all.contains(key)), "{own:?}");
+    assert!(own.iter().all(|key| ["0", "1", "2", "3"].contains(&&key[key.len() - 1..])), "{own:?}");
     assert_eq!(server.say(&["DBSIZE"])?, ":0", "no key is left behind");
     Ok(())
 }
