@@ -107,8 +107,8 @@ fn a_file_that_has_no_password_exits_with_64() -> Outcome {
 
 fn a_wrong_password_exits_with_77() -> Outcome {
     let server = protected()?;
-    let commands = [&["doctor"][..], &["bench"], &["run", "k", "--", "true"]];
-    for arguments in commands {
+    let commands = [&["watch", "k"][..], &["bench"], &["run", "k", "--", "true"]];
+    for arguments in ASKING.into_iter().chain(commands) {
         for url in [server.url(), with_password(&server, WRONG)] {
             let refused = ran(&url, arguments).exits(77);
             assert!(refused.out.is_empty() && refused.err.starts_with("setnx-lock: error: "), "{refused}");

@@ -151,11 +151,10 @@ fn a_command_that_is_stopped_is_ended() -> Outcome {
 
 fn signals_reach_the_commands_children() -> Outcome {
     let server = RedisServer::start()?;
-    let both = "sh -c 'trap \"echo inner; exit 1\" TERM; echo started; read go' & \
-                trap 'wait; echo outer; exit 8' TERM; wait";
-    // A background process of a shell has no input.
-    let both = both.replace("read go' &", "read go' <&3 &");
-    let running = script(&server, &format!("exec 3<&0; {both}"))?;
+    // The shell is ready before its child says so. A background process of a shell has no input of its own.
+    let both = "exec 3<&0; trap 'wait; echo outer; exit 8' TERM; \
+                sh -c 'trap \"echo inner; exit 1\" TERM; echo started; read go' <&3 & wait";
+    let running = script(&server, both)?;
     running.send(Signal::TERM)?;
     running.prints("inner");
     running.prints("outer");

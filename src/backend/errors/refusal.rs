@@ -30,6 +30,8 @@ pub enum RefusalKind {
     OverMemory,
     /// The server is loading its data.
     Loading,
+    /// The server runs a script that takes long, and answers nothing else.
+    Busy,
     /// The server has as many clients as it takes.
     TooManyClients,
     /// The server is a replica that takes no writes.
@@ -59,6 +61,7 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("oom ", RefusalKind::OverMemory),
     ("err command not allowed when used memory", RefusalKind::OverMemory), // up to 2.4
     ("loading", RefusalKind::Loading),
+    ("busy redis is busy running a script", RefusalKind::Busy),
     ("err max number of clients", RefusalKind::TooManyClients),
     ("readonly", RefusalKind::ReadOnly),
     ("misconf", RefusalKind::CannotSave),
@@ -116,6 +119,7 @@ impl Refusal {
     pub(crate) fn may_pass(&self) -> bool {
         match self.kind {
             RefusalKind::Loading
+            | RefusalKind::Busy
             | RefusalKind::TooManyClients
             | RefusalKind::OverMemory
             | RefusalKind::CannotSave
@@ -187,6 +191,7 @@ impl RefusalKind {
                 "the server is over its maxmemory; free memory or raise the limit, then try again"
             }
             Self::Loading => "the server is still loading its data; try again when it has",
+            Self::Busy => "the server runs a script that takes long; try again when it has ended",
             Self::TooManyClients => {
                 "the server takes no more clients; use smaller pools, or raise its maxclients"
             }

@@ -15,7 +15,7 @@ use setnx_lock::{Lock, LockOptions, Locker};
 use crate::arguments::Bench;
 use crate::failure::Failure;
 use crate::output::json_line;
-use crate::server;
+use crate::server::Target;
 
 /// If this process is killed its keys go after this time.
 const EXPIRATION: Duration = Duration::from_secs(10);
@@ -54,7 +54,7 @@ struct Times {
 }
 
 pub(crate) fn bench(arguments: &Bench) -> Result<ExitCode, Failure> {
-    let locker = server::locker(&arguments.server)?.build()?;
+    let locker = Target::of(&arguments.server)?.locker().build()?;
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
         // The second one ends the program at once.
@@ -146,7 +146,8 @@ fn worker(
         LockOptions::expiring_after(EXPIRATION).timeout(EXPIRATION).protocol(arguments.protocol.into());
     let lock = Lock::new(locker, key, options)?;
     let mut times = Times::new()?;
-    while Instant::now() < until && !stop.load(Ordering::Relaxed) {
+    // Once at least, so that there is something to report.
+    while times.acquire.is_empty() || Instant::now() < until && !stop.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let held = lock.lock()?;
         let acquired = Instant::now();

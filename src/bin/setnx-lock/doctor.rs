@@ -1,6 +1,6 @@
 //! `doctor`: what a server can do for locks, and what may harm them there.
 
-use std::io::Write as _;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
@@ -9,7 +9,7 @@ use setnx_lock::{Persistence, Protocol, Role, ServerReport, Warning};
 use crate::arguments::{Doctor, Server};
 use crate::failure::Failure;
 use crate::output::{RED, YELLOW, json_line, styled};
-use crate::server;
+use crate::server::Target;
 
 /// How grave a finding is; the exit code is that of the gravest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -58,26 +58,33 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
     let url = address.as_ref().unwrap_or(&server.url).clone();
     let server = Server { url, password_file: server.password_file.clone() };
     // Without the check of new connections, which refuses replicas: they are reported as well.
-    let report = server::locker(&server)?.skip_server_check().build()?.inspect()?;
+    let report = Target::of(&server)?.locker().skip_server_check().build()?.inspect()?;
     let findings = findings(&report);
     let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Note);
-    let mut out = anstream::stdout().lock();
-    if *json {
-        json_line(&mut out, &in_json(&report, findings))?;
-    } else {
-        // The findings stand at the end of the report.
-        let text = report.to_string();
-        writeln!(out, "{}", text.split("\nwarning: ").next().unwrap_or_default())?;
-        for Finding { severity, text } in findings {
-            let severity = match severity {
-                Severity::Note => "note".to_owned(),
-                Severity::Warning => styled(YELLOW, "warning"),
-                Severity::Error => styled(RED, "error"),
-            };
-            writeln!(out, "{severity}: {text}")?;
-        }
+    match write(&report, findings, *json) {
+        // A reader that has seen enough does not change what was found.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
+        _ => Ok((worst as u8).into()),
     }
-    Ok((worst as u8).into())
+}
+
+fn write(report: &ServerReport, findings: Vec<Finding>, json: bool) -> io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    if json {
+        return json_line(&mut out, &in_json(report, findings));
+    }
+    // The findings stand at the end of the report.
+    let text = report.to_string();
+    writeln!(out, "{}", text.split("\nwarning: ").next().unwrap_or_default())?;
+    for Finding { severity, text } in findings {
+        let severity = match severity {
+            Severity::Note => "note".to_owned(),
+            Severity::Warning => styled(YELLOW, "warning"),
+            Severity::Error => styled(RED, "error"),
+        };
+        writeln!(out, "{severity}: {text}")?;
+    }
+    Ok(())
 }
 
 fn findings(report: &ServerReport) -> Vec<Finding> {

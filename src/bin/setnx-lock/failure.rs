@@ -6,7 +6,7 @@ use std::io;
 use std::process::ExitCode;
 
 use setnx_lock::redis::RedisError;
-use setnx_lock::{ConnectError, Error, InspectionFailure, NoConnection};
+use setnx_lock::{ConnectError, Error, InspectionFailure, Key, NoConnection, Refusal, RefusalKind};
 
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
@@ -72,7 +72,7 @@ impl Failure {
         code.into()
     }
 
-    /// Whether the server answered, and refused.
+    /// Whether the server answered, and will go on to refuse.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self.code, Code::Of(Condition::Refused))
     }
@@ -99,15 +99,14 @@ impl From<Error> for Failure {
             Error::NoConnection { cause, .. } => Code::Of(unconnected(cause)),
             Error::Inspection { cause, .. } => Code::Of(match &**cause {
                 InspectionFailure::NoConnection { cause, .. } => unconnected(cause),
-                InspectionFailure::ConnectionRefused(_) | InspectionFailure::InfoRefused(_) => {
-                    Condition::Refused
+                InspectionFailure::ConnectionRefused(refusal) | InspectionFailure::InfoRefused(refusal) => {
+                    refused(refusal)
                 }
                 _ => Condition::Unreachable,
             }),
             Error::Io { .. } => Code::Of(Condition::Unreachable),
-            Error::Refused { .. } | Error::Unsupported { .. } | Error::Fence { .. } => {
-                Code::Of(Condition::Refused)
-            }
+            Error::Refused { refusal, .. } => Code::Of(refused(refusal)),
+            Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
             Error::Unknown { .. } => Code::Of(Condition::Unknown),
             Error::Expired { .. } | Error::Lost { .. } => Code::Of(Condition::Lost),
             _ => Code::Fixed(USAGE),
@@ -125,10 +124,22 @@ fn unconnected(cause: &NoConnection) -> Condition {
 
 fn not_opened(error: &ConnectError) -> Condition {
     match error {
-        ConnectError::Refused(_) | ConnectError::Replica { .. } => Condition::Refused,
+        ConnectError::Refused(refusal) => refused(refusal),
+        ConnectError::Replica { .. } => Condition::Refused,
         _ => Condition::Unreachable,
     }
 }
+
+/// A server that is not ready yet is as one that is not reached: trying again helps.
+fn refused(refusal: &Refusal) -> Condition {
+    match refusal.kind() {
+        RefusalKind::Loading | RefusalKind::Busy | RefusalKind::TooManyClients => Condition::Unreachable,
+        _ => Condition::Refused,
+    }
+}
+
+/// The codes of a server that is not ready.
+const NOT_READY: [&str; 5] = ["LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"];
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
@@ -147,8 +158,11 @@ impl From<RedisError> for Failure {
                 "NOAUTH" => "; give the password by REDISCLI_AUTH or --password-file",
                 _ => "",
             };
-            let detail = error.detail().unwrap_or_default();
-            Self::of(Condition::Refused, format!("the server refused: {code} {detail}{advice}"))
+            let condition =
+                if NOT_READY.contains(&code) { Condition::Unreachable } else { Condition::Refused };
+            // With control characters escaped.
+            let detail = Key::from(error.detail().unwrap_or_default());
+            Self::of(condition, format!("the server refused: {code} {detail}{advice}"))
         } else {
             Self::of(
                 Condition::Unreachable,

@@ -28,7 +28,8 @@ pub(crate) fn key(arguments: &GemKey) -> Result<ExitCode, Failure> {
     let mut out = anstream::stdout().lock();
     let mut write = |key: setnx_lock::Key, gems| {
         let gems = if explains { format!("    # redis-objects {gems}") } else { String::new() };
-        writeln!(out, "{key}{gems}")
+        out.write_all(key.as_bytes())?;
+        writeln!(out, "{gems}")
     };
     if newer == older {
         write(older, "")?;

@@ -8,7 +8,7 @@ use serde::Serialize;
 use setnx_lock::chrono::{DateTime, SecondsFormat, Utc};
 use setnx_lock::{Key, LockState};
 
-pub(crate) use read::{details, locks};
+pub(crate) use read::{details, locks, may_be_a_locks};
 
 /// How much of a value is shown that is no lock's, in bytes.
 const SHOWN: usize = 60;
@@ -168,6 +168,11 @@ pub(crate) struct KeyJson {
     waiters: u64,
     fence: Option<i64>,
     description: String,
+}
+
+/// A text that another program has written, with control characters escaped.
+pub(crate) fn shown(text: &str) -> String {
+    Key::from(text).to_string()
 }
 
 /// The present time. The calendar of the library has no clock of its own.

@@ -14,13 +14,13 @@ use crate::arguments::List;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
 use crate::output::{self, BOLD, json_line, styled};
-use crate::server::Raw;
+use crate::server::{Raw, Target};
 
 /// Moves to the top of the terminal and clears it.
 const CLEAR: &str = "\x1b[H\x1b[2J";
 
 pub(crate) fn list(arguments: &List) -> Result<ExitCode, Failure> {
-    let mut raw = Raw::connect(&arguments.server)?;
+    let mut raw = Target::of(&arguments.server)?.connect_for_keys(arguments.keys)?;
     loop {
         let reports = found(&mut raw, arguments.pattern.as_bytes(), arguments.keys)?;
         let (now, mut out) = (keys::now(), anstream::stdout().lock());

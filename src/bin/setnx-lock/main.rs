@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             // A closed output is no reason to fail.
+            let error = without_passwords(error);
             let _ = error.print();
             return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -45,13 +46,29 @@ fn main() -> ExitCode {
     let mut codes = ExitCodes::default();
     if let Command::Run(run) = &arguments.command {
         codes = run.exit_codes();
+        output::write_on_a_thread();
         output::log_from(match (run.verbose, run.quiet) {
             (true, _) => LevelFilter::Debug,
             (_, true) => LevelFilter::Off,
             _ => LevelFilter::Warn,
         });
     }
-    perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes))
+    let code = perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes));
+    output::flush(None);
+    code
+}
+
+/// The error without an address in it, which may contain a password: clap repeats what it does not expect.
+fn without_passwords(error: clap::Error) -> clap::Error {
+    let text = error.to_string();
+    let is_repeated = |argument: &String| argument.contains("://") && text.contains(argument.as_str());
+    if !std::env::args_os()
+        .map(|argument| argument.to_string_lossy().into_owned())
+        .any(|argument| is_repeated(&argument))
+    {
+        return error;
+    }
+    clap::Error::raw(error.kind(), "an address stands where none belongs; give it by --url or REDIS_URL\n")
 }
 
 fn perform(command: &Command) -> Result<ExitCode, Failure> {

@@ -2,7 +2,10 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
-use std::sync::Mutex;
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Mutex, OnceLock};
+use std::thread;
+use std::time::Duration;
 
 use anstream::stderr;
 use clap::builder::styling::{AnsiColor, Style};
@@ -43,8 +46,54 @@ fn say(kind: &str, text: &str) {
 }
 
 fn line(text: &str) {
+    let line = format!("setnx-lock: {text}");
+    match WRITER.get() {
+        // Its thread lives as long as the program.
+        Some(writer) => _ = writer.send(Message::Line(line)),
+        None => write(&line),
+    }
+}
+
+fn write(line: &str) {
     // A tool whose standard error is closed works on.
-    let _ = writeln!(stderr(), "setnx-lock: {text}");
+    let _ = writeln!(stderr(), "{line}");
+}
+
+enum Message {
+    Line(String),
+    Flush(Sender<()>),
+}
+
+static WRITER: OnceLock<Sender<Message>> = OnceLock::new();
+
+/// Has lines written by a thread from now on, so that a terminal that is stopped, or a pipe that is not read, keeps nothing from being done
+/// about a lock.
+pub(crate) fn write_on_a_thread() {
+    let (sender, messages) = mpsc::channel();
+    let receive = move || {
+        for message in messages {
+            match message {
+                Message::Line(line) => write(&line),
+                // The receiver may have given up.
+                Message::Flush(done) => _ = done.send(()),
+            }
+        }
+    };
+    // Without a thread lines are written at once.
+    if thread::Builder::new().name("output".into()).spawn(receive).is_ok() {
+        let _ = WRITER.set(sender);
+    }
+}
+
+/// Waits until all lines are written, for `at_most` if that is given.
+pub(crate) fn flush(at_most: Option<Duration>) {
+    let Some(writer) = WRITER.get() else { return };
+    let (sender, done) = mpsc::channel();
+    let _ = writer.send(Message::Flush(sender));
+    let _ = match at_most {
+        Some(at_most) => done.recv_timeout(at_most).is_ok(),
+        None => done.recv().is_ok(),
+    };
 }
 
 /// Prints the log to the standard error, from this level on.

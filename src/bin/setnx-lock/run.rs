@@ -21,7 +21,7 @@ use setnx_lock::{
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::keys::{self, Found, KeyReport};
-use crate::server;
+use crate::server::Target;
 use child::Group;
 use event::{Event, Status};
 use guardian::Guard;
@@ -33,17 +33,18 @@ use supervisor::{Action, Supervisor};
 const EXPIRATION: Duration = Duration::from_secs(60);
 /// For how long in all a lease is extended unless given: longer than a job takes that does not hang.
 const AT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
-/// A wait that is not worth a word.
+/// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
 const CONNECTIONS: u32 = 3;
 
 pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
+    child::find(arguments)?;
     let (events, received) = mpsc::channel();
     let cancel = CancelToken::new();
     let waiting = signals::listen(&cancel, events.clone())?;
-    let locker = server::locker(&arguments.server)?.pool_size(CONNECTIONS).build()?;
+    let locker = Target::of(&arguments.server)?.locker().pool_size(CONNECTIONS).build()?;
     let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
@@ -77,7 +78,7 @@ fn contended(lock: &Lock, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
     let report = KeyReport {
         // The key is read a second time only for the name.
-        holder: lock.holder().ok().flatten(),
+        holder: lock.holder().ok().flatten().map(|name| keys::shown(&name)),
         ..KeyReport::of(lock.key().clone(), Found::State(seen.unwrap_or(LockState::Absent)))
     };
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
@@ -216,11 +217,11 @@ impl Supervision<'_> {
             match action {
                 Action::Send(signal) => self.group.send(*signal),
                 Action::EndWithin => {
+                    *kill_at = Some(Instant::now() + self.arguments.grace);
                     log::warn!(
                         "sent SIGTERM to the command; SIGKILL follows in {}",
                         humantime::format_duration(self.arguments.grace)
                     );
-                    *kill_at = Some(Instant::now() + self.arguments.grace);
                 }
                 Action::Kill => {
                     log::warn!("sent SIGKILL to the command");
@@ -228,7 +229,7 @@ impl Supervision<'_> {
                     *kill_at = None;
                 }
                 Action::GiveTerminal => terminal::give(self.group.id()),
-                Action::TakeTerminal => terminal::take(),
+                Action::TakeTerminal => terminal::take_from(self.group.id()),
                 Action::Stop { all } => {
                     was_stopped = Some(terminal::stop(*all));
                 }

@@ -4,13 +4,14 @@ use std::env;
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
 use setnx_lock::r2d2::ManageConnection as _;
 use setnx_lock::redis::{
     self, Client, Cmd, ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _,
     Pipeline, Value,
 };
-use setnx_lock::{Connection, Locker, LockerBuilder, Manager, Version};
+use setnx_lock::{Connection, LockConnection, Locker, LockerBuilder, Manager, Version};
 
 use crate::arguments::Server;
 use crate::failure::Failure;
@@ -18,9 +19,35 @@ use crate::failure::Failure;
 /// The longest first line of a file that is taken for a password, in bytes.
 const LONGEST_PASSWORD: u64 = 64 << 10;
 
-/// Returns a builder of a locker for the server. Connects to nothing.
-pub(crate) fn locker(server: &Server) -> Result<LockerBuilder, Failure> {
-    Ok(Locker::with_client(client(server)?))
+/// How long a command over [`Raw`] may take.
+const REPLY: Duration = Duration::from_secs(5);
+/// How long KEYS may take, which looks at every key.
+const KEYS_REPLY: Duration = Duration::from_secs(300);
+
+/// A server, and how to log in there. Connects to nothing by itself.
+#[derive(Clone, Debug)]
+pub(crate) struct Target(Client);
+
+impl Target {
+    /// Reads the password where there is one.
+    pub(crate) fn of(server: &Server) -> Result<Self, Failure> {
+        client(server).map(Self)
+    }
+
+    /// Returns a builder of a locker.
+    pub(crate) fn locker(&self) -> LockerBuilder {
+        Locker::with_client(self.0.clone())
+    }
+
+    /// Connects for what a lock does not do. A replica will do.
+    pub(crate) fn connect(&self) -> Result<Raw, Failure> {
+        Raw::connect(&self.0, REPLY)
+    }
+
+    /// The same for KEYS, if that is allowed, which takes its time.
+    pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
+        Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })
+    }
 }
 
 fn client(server: &Server) -> Result<Client, Failure> {
@@ -67,19 +94,28 @@ pub(crate) struct Raw {
     connection: Connection,
     /// None if the user may not ask.
     version: Option<Version>,
+    is_replica: bool,
 }
 
 impl Raw {
-    /// Connects. A replica will do.
-    pub(crate) fn connect(server: &Server) -> Result<Self, Failure> {
-        let mut connection = Manager::new(client(server)?).skip_server_check().connect()?;
+    fn connect(client: &Client, reply: Duration) -> Result<Self, Failure> {
+        let manager = Manager::new(client.clone()).skip_server_check().command_timeout(reply);
+        let mut connection = manager.connect()?;
+        LockConnection::connect(&mut connection)?;
         let info = redis::cmd("INFO").query::<redis::InfoDict>(&mut connection);
-        let version = match info {
-            Ok(info) => info.get::<String>("redis_version").and_then(|version| version.parse().ok()),
+        let info = match info {
+            Ok(info) => Some(info),
             Err(error) if may_not_ask(&error) => None,
             Err(error) => return Err(error.into()),
         };
-        Ok(Self { connection, version })
+        let field = |name| info.as_ref().and_then(|info| info.get::<String>(name));
+        let version = field("redis_version").and_then(|version| version.parse().ok());
+        let is_replica = field("role").is_some_and(|role| role == "slave");
+        Ok(Self { connection, version, is_replica })
+    }
+
+    pub(crate) fn is_replica(&self) -> bool {
+        self.is_replica
     }
 
     pub(crate) fn version(&self) -> Option<Version> {

@@ -9,12 +9,12 @@ use crate::arguments::{Condition, Status};
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
 use crate::output::{BOLD, GREEN, RED, YELLOW, json_line, styled};
-use crate::server::Raw;
+use crate::server::Target;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
     let keys = arguments.keys.iter().map(|key| arguments.form.key(key)).collect::<Result<Vec<_>, _>>();
     let keys: Vec<Key> = keys.map_err(Failure::usage)?;
-    let reports = keys::details(&mut Raw::connect(&arguments.server)?, &keys)?;
+    let reports = keys::details(&mut Target::of(&arguments.server)?.connect()?, &keys)?;
     if arguments.quiet {
         let is_held = |report: &KeyReport| !matches!(report.state(keys::now()), State::Free | State::Expired);
         return Ok(if reports.iter().any(is_held) {

@@ -13,7 +13,7 @@ use crate::arguments::Watch;
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, KeyText, date};
 use crate::output::{self, BOLD, json_line, styled};
-use crate::server::Raw;
+use crate::server::{Raw, Target};
 use changes::{Change, Look};
 
 /// A line of JSON: see docs/cli.md.
@@ -30,7 +30,8 @@ struct Line {
 
 pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let key = arguments.form.key(&arguments.key).map_err(Failure::usage)?;
-    let mut connected = Some(Raw::connect(&arguments.server)?);
+    let target = Target::of(&arguments.server)?;
+    let mut connected = Some(target.connect()?);
     output::note(&format!(
         "reads {key} every {}; what happens in between is seen as one change",
         humantime::format_duration(arguments.interval)
@@ -38,7 +39,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     let mut before: Option<Look> = None;
     let mut is_unreachable = false;
     loop {
-        match read(&mut connected, arguments, &key) {
+        match read(&mut connected, &target, &key) {
             Ok(report) => {
                 if std::mem::take(&mut is_unreachable) {
                     output::note("the server answers again");
@@ -62,10 +63,10 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     }
 }
 
-fn read(connected: &mut Option<Raw>, arguments: &Watch, key: &Key) -> Result<KeyReport, Failure> {
+fn read(connected: &mut Option<Raw>, target: &Target, key: &Key) -> Result<KeyReport, Failure> {
     let raw = match connected {
         Some(raw) => raw,
-        None => connected.insert(Raw::connect(&arguments.server)?),
+        None => connected.insert(target.connect()?),
     };
     let mut reports = keys::details(raw, std::slice::from_ref(key))?;
     reports.pop().ok_or_else(|| Failure::system("cannot read the key", "no reply"))

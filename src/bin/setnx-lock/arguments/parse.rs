@@ -4,17 +4,18 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use setnx_lock::Key;
+use setnx_lock::{Key, LONGEST_EXPIRATION};
 
 /// Reads a time: with units (`1m 30s`, `100ms`), or a number of seconds.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
-    let seconds = text.parse::<f64>().ok().map(Duration::try_from_secs_f64);
-    match seconds {
-        Some(Ok(time)) => Ok(time),
-        Some(Err(_)) => Err("a time is not negative; write 30s, 1m 30s or 250ms".into()),
-        None => {
-            humantime::parse_duration(text).map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms"))
-        }
+    let time = match text.parse::<f64>() {
+        Ok(seconds) if seconds >= LONGEST_EXPIRATION.as_secs_f64() => Ok(Duration::MAX),
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
+        Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
+    };
+    match time {
+        Ok(time) if time > LONGEST_EXPIRATION => Err("longer than ten years".into()),
+        time => time.map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms")),
     }
 }
 
@@ -46,8 +47,11 @@ mod tests {
         assert_eq!(time("5"), Ok(Duration::from_secs(5)));
         assert_eq!(time("0.25"), Ok(Duration::from_millis(250)));
         assert_eq!(time("1m 30s"), Ok(Duration::from_secs(90)));
-        for wrong in ["-1", "nan", "1e30", "", "soon", "5 parsecs"] {
+        for wrong in ["-1", "nan", "", "soon", "5 parsecs"] {
             assert!(time(wrong).unwrap_err().contains("write 30s"), "{wrong}");
+        }
+        for long in ["1e19", "1e400", "11y", "100000000000 years"] {
+            assert!(time(long).is_err(), "{long}");
         }
         assert!(interval("0").is_err() && interval("1ms").is_ok());
     }

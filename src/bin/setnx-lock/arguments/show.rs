@@ -51,7 +51,7 @@ pub(crate) struct List {
     pub(crate) server: Server,
 }
 
-/// Remove a lock whose holder is known to be gone
+/// Remove a lock whose holder is known to have crashed
 ///
 /// Shows what the key holds, asks, and removes it only if it still holds that. On a server before 2.2 a holder that acquires the lock within
 /// the last moment can lose it.
@@ -67,7 +67,7 @@ pub(crate) struct Clear {
     #[arg(long, short)]
     pub(crate) yes: bool,
     /// Use KEYS on a server before 2.8, with --expired
-    #[arg(long, requires = "expired")]
+    #[arg(long)]
     pub(crate) keys: bool,
     #[command(flatten)]
     pub(crate) form: KeyForm,

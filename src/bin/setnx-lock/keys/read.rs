@@ -46,6 +46,11 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<KeyReport>, Fai
             reports.push(report(key, value, kind, time_to_live, is_in_seconds, [holder, waiters, fence])?);
         }
     }
+    for report in reports.iter_mut().filter(|report| report.found == Found::State(LockState::Empty)) {
+        // A part of a missing value is empty as well, and the key may have come between two commands.
+        let value: Option<Vec<u8>> = raw.ask(redis::cmd("GET").arg(report.key.as_bytes()))?;
+        report.found = Found::State(LockState::of_value(value.as_deref()));
+    }
     Ok(reports)
 }
 
@@ -93,7 +98,7 @@ fn report(
     })
 }
 
-/// The name of the holder who has written this value: it stands behind the value, so that one that was left behind counts for no other.
+/// The name of the holder that has written this value: it stands behind the value, so that one that was left behind counts for no other.
 fn holder_of(value: &[u8], written: &Value) -> Option<String> {
     let Value::BulkString(written) = written else { return None };
     let name = written.strip_prefix(value)?.strip_prefix(b" ")?;
@@ -109,7 +114,7 @@ pub(crate) fn locks(
 ) -> Result<Vec<Key>, Failure> {
     let mut found = BTreeSet::new();
     let mut looked_at = 0;
-    let mut sift = |raw: &mut Raw, keys: Vec<Vec<u8>>| -> Result<(), Failure> {
+    let mut select = |raw: &mut Raw, keys: Vec<Vec<u8>>| -> Result<(), Failure> {
         for keys in keys.chunks(PER_TRIP) {
             let keys: Vec<Key> =
                 keys.iter().filter(|key| !is_beside(key)).map(|key| Key::from(key.as_slice())).collect();
@@ -143,7 +148,7 @@ pub(crate) fn locks(
                 .arg(SCANNED_AT_ONCE)
                 .to_owned();
             let (next, keys): (u64, Vec<Vec<u8>>) = raw.ask(&command)?;
-            sift(raw, keys)?;
+            select(raw, keys)?;
             cursor = next;
             if cursor == 0 {
                 break;
@@ -152,7 +157,7 @@ pub(crate) fn locks(
     } else if keys_allowed {
         let command = redis::cmd("KEYS").arg(pattern).to_owned();
         let keys: Listed = raw.ask(&command)?;
-        sift(raw, keys.0)?;
+        select(raw, keys.0)?;
     } else {
         let version = raw.version().map(|version| version.to_string()).unwrap_or_default();
         return Err(Failure::usage(format!(
@@ -189,10 +194,25 @@ fn is_beside(key: &[u8]) -> bool {
 /// left out; or it has the name that the gem gives to locks, and a value that the gem writes into those without an expiration.
 fn is_lock(key: &Key, value: &[u8]) -> bool {
     match LockState::of_value(Some(value)) {
-        LockState::Until(_) => value.contains(&b'.') && value.len() < ENOUGH,
+        LockState::Until(_) => value.contains(&b'.') && is_number(value),
         LockState::Unexpiring | LockState::Empty => key.as_bytes().ends_with(b"_lock"),
         _ => false,
     }
+}
+
+/// Whether a lock may have written the value: a number without more, or nothing. A text that begins with a number is read as a time, as
+/// the gem reads it; but it is data of another program.
+pub(crate) fn may_be_a_locks(value: &[u8]) -> bool {
+    value.is_empty() || is_number(value)
+}
+
+/// Whether the value is a decimal number, with or without a fraction; behind a colon the name of a host may follow one with a fraction.
+fn is_number(value: &[u8]) -> bool {
+    let number = value.split(|byte| *byte == b':').next().unwrap_or(value);
+    let mut parts = number.splitn(2, |byte| *byte == b'.');
+    let is_digits = |part: &[u8]| !part.is_empty() && part.iter().all(u8::is_ascii_digit);
+    let may_have_name = number.contains(&b'.') && !value.contains(&b' ');
+    value.len() < ENOUGH && parts.all(is_digits) && (number == value || may_have_name)
 }
 
 #[cfg(test)]
@@ -204,8 +224,19 @@ mod tests {
         let is_lock = |key: &str, value: &str| is_lock(&Key::from(key), value.as_bytes());
         assert!(is_lock("a", "1795157376.4923038374650192") && is_lock("a", "1532000016.0"));
         assert!(!is_lock("last_seen", "1795157376"));
+        assert!(!is_lock("note", "1532000016 items. Thanks.") && !is_lock("a", "1234567890|x|3.5"));
         assert!(is_lock("team:7:draft_lock", "1") && is_lock("team:7:draft_lock", ""));
         assert!(!is_lock("visits", "1") && !is_lock("text", "") && !is_lock("a_lock", "text"));
+    }
+
+    #[test]
+    fn texts_are_not_what_a_lock_writes() {
+        for value in ["", "1", "1795157376", "1795157376.5:web:7", "1795157376.4923038374650192"] {
+            assert!(may_be_a_locks(value.as_bytes()), "{value}");
+        }
+        for value in [".5", "5.", "1.2.3", "1:2", "1795157376.5: sold", "1795157376.5 sold", "hello"] {
+            assert!(!may_be_a_locks(value.as_bytes()), "{value}");
+        }
     }
 
     #[test]

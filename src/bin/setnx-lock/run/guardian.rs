@@ -6,7 +6,7 @@ use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum as _;
 use nix::sys::signal::Signal;
@@ -19,6 +19,9 @@ use crate::output;
 
 /// What the guardian reads when the command has ended.
 const DISMISSED: &str = "done";
+
+/// How long it waits at its end for a terminal that is stopped.
+const WRITTEN_WITHIN: Duration = Duration::from_secs(1);
 
 /// The guardian of a command, if one could be started and is wanted.
 #[derive(Debug)]
@@ -39,9 +42,9 @@ impl Guard {
         match started {
             Ok(mut child) => Self(child.stdin.take()),
             Err(error) => {
-                output::warning(&format!(
+                log::warn!(
                     "if this process is killed the command runs on, since its guardian cannot be started: {error}"
-                ));
+                );
                 Self(None)
             }
         }
@@ -85,11 +88,13 @@ pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
     let group = Group::of(Pid::from_raw(id));
     let kills = arguments.on_loss == OnLoss::Kill;
     let signal = if kills { Signal::SIGKILL } else { Signal::SIGTERM };
+    group.send(signal);
+    group.send(Signal::SIGCONT);
+    output::write_on_a_thread();
     output::warning(&format!(
         "was killed while its command ran, which gets {signal}; the lock is held until it expires"
     ));
-    group.send(signal);
-    group.send(Signal::SIGCONT);
     group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
+    output::flush(Some(WRITTEN_WITHIN));
     Ok(ExitCode::SUCCESS)
 }

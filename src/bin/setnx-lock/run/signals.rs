@@ -41,6 +41,8 @@ pub(super) fn listen(cancel: &CancelToken, events: Sender<Event>) -> Result<Wait
     let heard = PASSED_ON.into_iter().filter(|signal| ignored >> (*signal as i32 - 1) & 1 == 0);
     let mut signals = signal_hook::iterator::Signals::new(heard.map(|signal| signal as i32))
         .map_err(|error| problem(&error))?;
+    // If it was ignored, the system would tell nothing of the command's end.
+    signal_hook::flag::register(Signal::SIGCHLD as i32, Arc::default()).map_err(|error| problem(&error))?;
     terminal::note_resumptions().map_err(|error| problem(&error))?;
     let waiting = Arc::new(AtomicBool::new(true));
     let (is_waiting, cancel) = (Arc::clone(&waiting), cancel.clone());

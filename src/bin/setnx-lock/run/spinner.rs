@@ -7,7 +7,7 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use setnx_lock::{Lock, LockState};
 
-use crate::keys::{now, span};
+use crate::keys::{now, shown, span};
 
 /// A lock that is acquired sooner shows nothing.
 const BEFORE: Duration = Duration::from_millis(300);
@@ -54,6 +54,7 @@ fn message(lock: &Lock) -> String {
         }
         _ => None,
     };
-    let by = lock.holder().ok().flatten().map(|holder| format!(", by {holder}")).unwrap_or_default();
+    let by =
+        lock.holder().ok().flatten().map(|holder| format!(", by {}", shown(&holder))).unwrap_or_default();
     format!("waiting for {key}: {}{by}", left.unwrap_or_else(|| state.to_string()))
 }

@@ -22,8 +22,11 @@ pub(super) fn give(group: Pid) {
     set(group);
 }
 
-pub(super) fn take() {
-    set(getpgrp());
+/// Takes it back from that group. A shell may have taken it meanwhile, and keeps it.
+pub(super) fn take_from(group: Pid) {
+    if open().is_some_and(|terminal| tcgetpgrp(terminal) == Ok(group)) {
+        set(getpgrp());
+    }
 }
 
 fn set(group: Pid) {
