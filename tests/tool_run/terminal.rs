@@ -28,6 +28,7 @@ pub(super) fn trials() -> Vec<Trial> {
             a_command_reads_from_the_terminal,
             a_command_sets_the_terminal,
             a_job_in_the_background_stops_when_it_reads,
+            a_job_that_no_shell_can_resume_ends,
             a_pipeline_is_one_job,
             a_terminal_that_is_closed_ends_the_command,
             the_holder_is_shown_while_it_waits,
@@ -267,6 +268,19 @@ fn a_job_in_the_background_stops_when_it_reads() -> Outcome {
     screen.shows("got hello")?;
     screen.exit_code(3)?;
     assert!(!is_held(&server)?);
+    screen.still_reads()
+}
+
+/// Its shell has ended, and it may not read from the terminal.
+fn a_job_that_no_shell_can_resume_ends() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut screen = Screen::open(&server)?;
+    screen.line("(setnx-lock run k -- sh -c 'echo started; cat' < /dev/tty &)")?;
+    screen.shows("started")?;
+    until("the lock is released", || !is_held(&server).unwrap());
+    screen.line("echo still there | tr a-z A-Z")?;
+    screen.shows("STILL THERE")?;
+    screen.prompt()?;
     screen.still_reads()
 }
 
