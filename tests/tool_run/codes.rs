@@ -1,12 +1,14 @@
 //! The exit codes: those of the command, and those of what keeps it from running. What a server refuses is in `refused`, a loss in `loss`.
 
+use std::process::Command;
+
 use assert_cmd::assert::OutputAssertExt as _;
 use libtest_mimic::Trial;
 
 use super::running::{Running, finished, run};
 use crate::servers::{Fault, Proxy};
 use crate::support::scenario::{FOREIGN, closed_port};
-use crate::support::tool::tool;
+use crate::support::tool::{program, tool};
 use crate::support::{Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -20,6 +22,8 @@ pub(super) fn trials() -> Vec<Trial> {
             a_reply_that_is_lost,
             arguments_that_make_no_sense,
             a_command_that_cannot_be_run,
+            a_program_that_is_missing_takes_no_lock,
+            a_parent_that_ignores_the_end_of_its_children,
         ],
     )
 }
@@ -140,6 +144,7 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["-w", "-1", "k", "--", "true"], "-1"),
         (&["--poll", "0", "k", "--", "true"], "a millisecond at least"),
         (&["--grace", "x", "k", "--", "true"], "write 30s"),
+        (&["--grace", "1e19", "k", "--", "true"], "longer than ten years"),
         (&["-n", "-w", "1s", "k", "--", "true"], "cannot be used with"),
         (&["-n", "--wait-forever", "k", "--", "true"], "cannot be used with"),
         (&["-v", "-q", "k", "--", "true"], "cannot be used with"),
@@ -195,5 +200,23 @@ fn a_command_that_cannot_be_run() -> Outcome {
         }
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
+    Ok(())
+}
+
+fn a_program_that_is_missing_takes_no_lock() -> Outcome {
+    let server = RedisServer::start()?;
+    for command in ["no-such-program", "/no/such/program"] {
+        let options = ["--hold-at-least", "30s", "--keep", "k", "--", command];
+        finished(run(&server.url()).args(options))?.with_code(127).says_one_line(&["cannot run"]);
+        assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    }
+    Ok(())
+}
+
+fn a_parent_that_ignores_the_end_of_its_children() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(program()).args(["run", "k", "--", "sh", "-c", "exit 3"]);
+    finished(command.env("REDIS_URL", server.url()))?.with_code(3).says_nothing();
     Ok(())
 }

@@ -1,8 +1,12 @@
 //! What the tool says beside the output of the command: nothing, warnings, or all events; also where no process reads it.
 
+use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::thread;
 
 use libtest_mimic::Trial;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::running::{Running, finished, run};
 use crate::support::notified::until;
@@ -18,6 +22,7 @@ pub(super) fn trials() -> Vec<Trial> {
             a_pipe_shows_neither_a_spinner_nor_colors,
             streams_that_are_closed_change_nothing,
             pipes_that_nothing_reads_change_nothing,
+            a_pipe_that_is_full_delays_no_end,
         ],
     )
 }
@@ -95,5 +100,53 @@ fn pipes_that_nothing_reads_change_nothing() -> Outcome {
     until("it ends", || process.try_wait().is_ok_and(|status| status.is_some()));
     assert_eq!(process.wait()?.code(), Some(3));
     assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    Ok(())
+}
+
+/// A pipe that takes no more bytes, as a terminal after Ctrl-S.
+fn full_pipe() -> io::Result<(io::PipeReader, io::PipeWriter)> {
+    let (reader, mut writer) = io::pipe()?;
+    writer.write_all(&vec![b'.'; PIPE])?;
+    Ok((reader, writer))
+}
+
+/// How many bytes Linux keeps in a pipe.
+const PIPE: usize = 1 << 16;
+
+fn a_pipe_that_is_full_delays_no_end() -> Outcome {
+    let server = RedisServer::start()?;
+    for is_killed in [false, true] {
+        let (mut errors, full) = full_pipe()?;
+        let mut command = run(&server.url());
+        // Once a signal was passed on, the guardian knows the command.
+        let script = "trap 'echo $$' USR1; trap '' TERM; echo begins; while :; do sleep 0.1; done";
+        command.args(["-e", "1s", "--grace", "0.2s", "k", "--", "sh", "-c", script]);
+        let mut process = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(full).spawn()?;
+        drop(command);
+        let mut output = BufReader::new(process.stdout.take().expect("it is piped")).lines();
+        let mut line = || output.next().expect("a line");
+        assert_eq!(line()?, "begins");
+        let id = Pid::from_raw(process.id().cast_signed()).expect("a process");
+        kill_process(id, Signal::USR1)?;
+        let begun = PathBuf::from("/proc").join(line()?);
+        if is_killed {
+            kill_process(id, Signal::KILL)?;
+        } else {
+            server.say(&["DEL", "k"])?;
+        }
+        // Nothing has read the errors.
+        until("the command has ended", || !begun.exists());
+        let reads = thread::spawn(move || {
+            let mut all = Vec::new();
+            errors.read_to_end(&mut all).map(|_| all)
+        });
+        let code = process.wait()?.code();
+        let said = reads.join().expect("it reads")?;
+        let said = String::from_utf8_lossy(&said[PIPE..]).into_owned();
+        // The guardian waits only for a moment until its words are read.
+        let is_said = is_killed || said.contains("lost while the command ran");
+        assert!(code == (!is_killed).then_some(70) && is_said, "{code:?} {said}");
+        server.say(&["DEL", "k"])?;
+    }
     Ok(())
 }

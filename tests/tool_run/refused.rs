@@ -5,7 +5,7 @@ use std::fs;
 use libtest_mimic::Trial;
 
 use super::running::{finished, run};
-use crate::servers::{Emulated, Proxy};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::closed_port;
 use crate::support::{Outcome, RedisServer, tests};
 
@@ -19,6 +19,7 @@ pub(super) fn trials() -> Vec<Trial> {
             a_server_that_is_too_old_for_the_protocol,
             a_user_who_may_not,
             a_key_that_is_no_lock,
+            a_server_that_is_not_ready_is_as_one_that_is_not_reached,
         ],
     )
 }
@@ -109,5 +110,20 @@ fn a_key_that_is_no_lock() -> Outcome {
     let ended = finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(77).prints("");
     ended.says_one_line(&["lock k: ", "WRONGTYPE"]);
     assert_eq!(server.say(&["LLEN", "k"])?, ":1");
+    Ok(())
+}
+
+fn a_server_that_is_not_ready_is_as_one_that_is_not_reached() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    for (reply, words) in [
+        ("-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
+        ("-BUSY Redis is busy running a script.\r\n", "a script that takes long"),
+    ] {
+        proxy.next("SETNX", Fault::Say(reply));
+        let ended = finished(run(&proxy.url()).arg("-n").args(COMMAND))?.with_code(69).prints("");
+        ended.says_one_line(&["lock k: ", words]);
+        assert_eq!(proxy.faults_left(), 0);
+    }
     Ok(())
 }

@@ -41,7 +41,8 @@ pub(super) fn trials() -> Vec<Trial> {
 const READS: &str = "sh -c 'echo started; read line; echo \"got $line\"; exit 3'";
 
 /// Does not read from the terminal, and says when it is resumed: a signal that is typed before goes to the shell.
-const SLEEPS: &str = r#"bash -c 'trap "echo resumed" CONT; echo started; read _ <> "$NEVER"'"#;
+const SLEEPS: &str =
+    r#"bash -c 'trap "echo resumed" CONT; echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;
 
 /// A command that runs until a file is there. Not of `sh`: some stop only half while they start a program.
 fn until_exists(file: &Path) -> String {
@@ -147,20 +148,19 @@ fn ctrl_z_stops_the_job() -> Outcome {
 fn ctrl_z_stops_a_command_that_reads() -> Outcome {
     let server = RedisServer::start()?;
     let mut screen = Screen::open(&server)?;
-    let reads = "read line; echo \"first $line\"; read line; echo \"second $line\"; exit 3";
-    screen.line(&format!("setnx-lock run k -- bash -c 'trap \"echo resumed\" CONT; {reads}'"))?;
+    let reads = "for n in 1 2 3; do read line; echo \"$n $line\"; done; exit 3";
+    screen.line(&format!("setnx-lock run k -- bash -c '{reads}'"))?;
     screen.line("a")?;
-    screen.shows("first a")?;
-    for _ in 0..2 {
+    screen.shows("1 a")?;
+    for n in 2..=3 {
         screen.control('z')?;
         screen.shows("Stopped")?;
         screen.prompt()?;
         screen.still_reads()?;
         screen.line("fg")?;
-        screen.shows("resumed")?;
+        screen.line("b")?;
+        screen.shows(&format!("{n} b"))?;
     }
-    screen.line("b")?;
-    screen.shows("second b")?;
     screen.exit_code(3)?;
     screen.still_reads()
 }
