@@ -5,7 +5,7 @@ use std::{io, thread};
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 
-use super::running::{Running, run};
+use super::running::{Running, run, shell};
 use crate::support::notified::until;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
@@ -27,9 +27,9 @@ pub(super) fn trials() -> Vec<Trial> {
 /// Starts a shell script under the lock, and returns when it has printed `started`. Before that the tool has passed a signal on: so it waits
 /// for the command, and the process that ends the command knows which one.
 fn script(server: &RedisServer, options: &[&str], key: &str, script: &str) -> io::Result<Running> {
-    let script = format!("trap 'echo waits' USR1; echo begins; until read go; do :; done; {script}");
+    let script = format!("trap 'echo waits' USR1; echo begins; read go; {script}");
     let mut running =
-        Running::start(run(&server.url()).args(options).args([key, "--", "sh", "-c", &script]))?;
+        Running::start(run(&server.url()).args(options).args([key, "--"]).args(shell(&script)))?;
     running.prints("begins");
     running.send(Signal::USR1)?;
     running.prints("waits");

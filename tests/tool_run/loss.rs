@@ -3,7 +3,7 @@
 use libtest_mimic::Trial;
 use redis::Commands as _;
 
-use super::running::{Ended, Running, finished, run};
+use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::connection;
 use crate::support::scenario::FOREIGN;
 use crate::support::tool::{program, tool};
@@ -33,7 +33,7 @@ const LEASE: [&str; 2] = ["-e", "5s"];
 
 /// Starts a shell script under the lock.
 fn script(server: &RedisServer, options: &[&str], script: &str) -> std::io::Result<Running> {
-    Running::started(run(&server.url()).args(LEASE).args(options).args(["k", "--", "sh", "-c", script]))
+    Running::started(run(&server.url()).args(LEASE).args(options).args(["k", "--"]).args(shell(script)))
 }
 
 fn clear(server: &RedisServer) {

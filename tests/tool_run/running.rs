@@ -26,6 +26,15 @@ pub(super) fn run(url: &str) -> Command {
     command
 }
 
+/// What shell scripts of the tests wait for a line of input by. A signal that comes just before a `read` is noticed only after it, so each
+/// is short.
+const READ: &str = "while read -t 0.1 go; [ $? -gt 128 ]; do :; done";
+
+/// The arguments that run a shell script, in which `read go` waits for a line of input and notices signals.
+pub(super) fn shell(script: &str) -> [String; 3] {
+    ["bash".into(), "-c".into(), script.replace("read go", READ)]
+}
+
 /// Runs a command to its end, with an empty input.
 pub(super) fn finished(command: &mut Command) -> io::Result<Ended> {
     let mut running = Running::start(command)?;

@@ -6,7 +6,7 @@ use std::thread;
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 
-use super::running::{Running, run};
+use super::running::{Running, run, shell};
 use crate::support::tool::program;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
@@ -31,7 +31,7 @@ const ENDING: [(Signal, &str, i32); 4] =
 
 /// Starts a shell script under the lock.
 fn script(server: &RedisServer, script: &str) -> std::io::Result<Running> {
-    Running::started(run(&server.url()).args(["k", "--", "sh", "-c", script]))
+    Running::started(run(&server.url()).args(["k", "--"]).args(shell(script)))
 }
 
 fn is_held(server: &RedisServer) -> std::io::Result<bool> {
@@ -72,9 +72,7 @@ fn a_command_that_does_not_is_ended_by_it() -> Outcome {
 fn a_signal_to_the_process_group_arrives_once() -> Outcome {
     let server = RedisServer::start()?;
     for (signal, name, _) in ENDING {
-        let counts = format!(
-            "n=0; trap 'n=$((n + 1)); echo got $n' {name}; echo started; until read go; do :; done; exit $n"
-        );
+        let counts = format!("n=0; trap 'n=$((n + 1)); echo got $n' {name}; echo started; read go; exit $n");
         let mut running = script(&server, &counts)?;
         running.send_to_group(signal)?;
         running.prints("got 1");
@@ -89,7 +87,7 @@ fn a_signal_to_the_process_group_arrives_once() -> Outcome {
 fn each_signal_is_passed_on() -> Outcome {
     let server = RedisServer::start()?;
     let traps = "for s in INT TERM HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";
-    let mut running = script(&server, &format!("{traps}; echo started; until read go; do :; done; exit 5"))?;
+    let mut running = script(&server, &format!("{traps}; echo started; read go; exit 5"))?;
     let others = [(Signal::USR1, "USR1", 10), (Signal::USR2, "USR2", 12), (Signal::WINCH, "WINCH", 28)];
     for (signal, name, _) in ENDING.into_iter().chain(others).chain(ENDING) {
         running.send(signal)?;
@@ -153,7 +151,7 @@ fn signals_reach_the_commands_children() -> Outcome {
     let server = RedisServer::start()?;
     // The shell is ready before its child says so. A background process of a shell has no input of its own.
     let both = "exec 3<&0; trap 'wait; echo outer; exit 8' TERM; \
-                sh -c 'trap \"echo inner; exit 1\" TERM; echo started; read go' <&3 & wait";
+                bash -c 'trap \"echo inner; exit 1\" TERM; echo started; read go' <&3 & wait";
     let running = script(&server, both)?;
     running.send(Signal::TERM)?;
     running.prints("inner");
