@@ -30,6 +30,10 @@ fn main() -> io::Result<()> {
     for shell in Shell::value_variants() {
         clap_complete::generate_to(*shell, &mut command, "setnx-lock", &completions)?;
     }
+    // Its script for bash looks for functions by two different names if a program's name has a hyphen.
+    let bash = completions.join("setnx-lock.bash");
+    let script = fs::read_to_string(&bash)?;
+    fs::write(&bash, script.replace("setnx__subcmd__lock", "setnx__lock"))?;
     // A page for each command will do, without one for the help of each.
     clap_mangen::generate_to(arguments::Arguments::command().disable_help_subcommand(true), &man)?;
     println!("wrote {} and {}", man.display(), completions.display());

@@ -45,7 +45,7 @@ fn the_command_gets_sigterm() -> Outcome {
     running.prints("cleans up");
     let ended = running.ends()?.by_signal(Signal::KILL).prints("");
     ended.says(&[
-        "setnx-lock: warning: was killed while its command ran",
+        "setnx-lock: warning: lock k: the tool was killed while its command ran",
         "the lock is held until it expires",
     ]);
     assert_eq!(server.say(&["EXISTS", "k"])?, ":1");

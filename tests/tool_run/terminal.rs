@@ -54,7 +54,9 @@ fn until_exists(file: &Path) -> String {
 
 /// A command that handles a signal.
 fn handles(signal: &str) -> String {
-    format!("bash -c 'trap \"echo cleans up; exit 7\" {signal}; echo started; read _ <> \"$NEVER\"'")
+    format!(
+        "bash -c 'trap \"echo cleans up; exit 7\" {signal}; echo started; while :; do read -t 0.1 _ <> \"$NEVER\"; done'"
+    )
 }
 
 fn is_held(server: &RedisServer) -> std::io::Result<bool> {

@@ -92,6 +92,8 @@ impl From<Error> for Failure {
                 protocol.needs()
             ),
             Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
+            // It may have a password in it.
+            Error::Address { .. } => "what --url or REDIS_URL gives is no address of a Redis server; use redis://[user@]host[:port][/database] or unix:///path".into(),
             error => with_sources(error),
         });
         let code = match &error {
@@ -143,11 +145,15 @@ const NOT_READY: [&str; 5] = ["LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUS
 
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
-        let advice = match not_opened(&error) {
-            Condition::Refused => "the server refused",
-            _ => "no connection to the server; check that it is up and that the address is right",
+        let text = match &error {
+            ConnectError::Refused(refusal) => refusal.to_string(),
+            error => {
+                format!(
+                    "no connection to the server; check that it is up and that the address is right: {error}"
+                )
+            }
         };
-        Self::of(not_opened(&error), format!("{advice}: {error}"))
+        Self::of(not_opened(&error), text)
     }
 }
 

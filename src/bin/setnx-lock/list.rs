@@ -86,7 +86,8 @@ fn write_table(out: &mut impl Write, reports: &[KeyReport], now: DateTime<Utc>) 
             State::Held => "held",
             State::Expired => "expired",
             State::NoExpiration => "no expiration",
-            State::GemTtl => "gem with TTL",
+            State::GemTtl if report.time_to_live.is_some() => "gem with TTL",
+            State::GemTtl => "gem",
             State::NoLock => "no lock",
         };
         table.add_row([

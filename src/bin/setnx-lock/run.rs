@@ -33,6 +33,11 @@ use supervisor::{Action, Supervisor};
 const EXPIRATION: Duration = Duration::from_secs(60);
 /// For how long in all a lease is extended unless given: longer than a job takes that does not hang.
 const AT_MOST: Duration = Duration::from_secs(24 * 60 * 60);
+/// How long after the end of its lease others take a lock over.
+const MARGIN: Duration = Duration::from_secs(1);
+/// How often the clocks are looked at while the command runs.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
 /// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
@@ -63,7 +68,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     };
     let guard = Guard::start(arguments);
     let group = Group::spawn(arguments, &held, &events)?;
-    guard.watch(&group);
+    guard.watch(&group, held.key());
     held.on_loss(move |reason| {
         // Once the command has ended there is nothing to be done about it.
         let _ = events.send(Event::Lost(reason));
@@ -136,13 +141,21 @@ fn finished(
     lost: Option<LossReason>,
 ) -> Result<ExitCode, Failure> {
     let key = held.key().clone();
+    let ends = held.expires_at();
     let released = if arguments.keep { Ok(held.keep()) } else { held.release() };
     let lost = match (lost, released) {
         (Some(reason), _) => Some(reason.to_string()),
         (None, Ok(Release::Expired)) => Some("its lease had ended".into()),
         (None, Ok(Release::Lost)) => Some("its key was missing or another client's at the release".into()),
-        // A release that failed is in the log: the key expires by itself.
-        (None, _) => None,
+        (None, Err(_)) => {
+            // Why is in the log.
+            let until = ends.map_or_else(String::new, |end| format!(" until {}", keys::date(end + MARGIN)));
+            log::warn!(
+                "lock {key}: the command has ended in time, but others wait{until} for the lock to expire"
+            );
+            None
+        }
+        (None, Ok(_)) => None,
     };
     match lost {
         Some(reason) if arguments.on_loss != OnLoss::Warn => Err(lost_failure(&key, &reason, status)),
@@ -182,8 +195,14 @@ impl Supervision<'_> {
         loop {
             let event = match kill_at.map(|at| at.saturating_duration_since(Instant::now())) {
                 Some(left) => received.recv_timeout(left).unwrap_or(Event::GraceOver),
-                // The thread that waits for the command sends at least how that ended.
-                None => received.recv().unwrap_or(Event::GraceOver),
+                None => match received.recv_timeout(self.until_next_look(lost.is_some())) {
+                    Ok(event) => event,
+                    // The keeper thread of the locker may be waiting for a server that hangs.
+                    Err(_) => match self.held.lost().reason() {
+                        Some(reason) if lost.is_none() => Event::Lost(reason),
+                        _ => continue,
+                    },
+                },
             };
             if let Event::Lost(reason) = &event {
                 lost.get_or_insert(reason.clone());
@@ -208,6 +227,12 @@ impl Supervision<'_> {
                 actions.extend(supervisor.on(&Event::Resumed { was_stopped }, terminal::is_ours()));
             }
         }
+    }
+
+    /// How long no event is waited for: until the lease ends, and not long, since a clock may be set.
+    fn until_next_look(&self, is_lost: bool) -> Duration {
+        let left = self.held.remaining().filter(|_| !is_lost);
+        left.map_or(LONGEST_LOOK, |left| left.clamp(SHORTEST_LOOK, LONGEST_LOOK))
     }
 
     /// Returns whether this process was stopped, if it was to be, and goes on.

@@ -59,7 +59,7 @@ pub(crate) enum Command {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Server")]
 pub(crate) struct Server {
-    /// The server: redis://[user@]host[:port][/database] or unix:///path
+    /// The server, also by REDIS_URL: redis://[user@]host[:port][/database] or unix:///path
     ///
     /// Put a password into the variable REDISCLI_AUTH or a file: other users can read the arguments of a process.
     #[arg(long, value_name = "URL", env = "REDIS_URL", hide_env_values = true)]

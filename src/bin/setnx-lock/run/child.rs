@@ -95,7 +95,8 @@ pub(super) fn find(arguments: &Run) -> Result<(), Failure> {
     if arguments.shell || env::split_paths(&folders).any(|folder| folder.join(program).exists()) {
         return Ok(());
     }
-    Err(not_run(&arguments.command, &io::ErrorKind::NotFound.into()))
+    let problem = if is_path { "no such file" } else { "no such program in PATH" };
+    Err(not_run(&arguments.command, &io::Error::new(io::ErrorKind::NotFound, problem)))
 }
 
 fn command(arguments: &Run) -> Command {

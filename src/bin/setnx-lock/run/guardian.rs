@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum as _;
 use nix::sys::signal::Signal;
 use nix::unistd::Pid;
+use setnx_lock::Key;
 
 use super::child::Group;
 use crate::arguments::{Guardian, OnLoss, Run};
@@ -50,8 +51,8 @@ impl Guard {
         }
     }
 
-    pub(super) fn watch(&self, group: &Group) {
-        self.say(&group.id().to_string());
+    pub(super) fn watch(&self, group: &Group, key: &Key) {
+        self.say(&format!("{} {key}", group.id()));
     }
 
     pub(super) fn dismiss(self) {
@@ -81,7 +82,8 @@ pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
     // Whatever cannot be read is as the end.
     let _ = from.read_line(&mut group);
     let _ = from.read_to_string(&mut rest);
-    let Ok(id) = group.trim().parse() else { return Ok(ExitCode::SUCCESS) };
+    let (id, key) = group.trim_end().split_once(' ').unwrap_or_default();
+    let Ok(id) = id.parse() else { return Ok(ExitCode::SUCCESS) };
     if rest.trim() == DISMISSED {
         return Ok(ExitCode::SUCCESS);
     }
@@ -92,7 +94,7 @@ pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
     group.send(Signal::SIGCONT);
     output::write_on_a_thread();
     output::warning(&format!(
-        "was killed while its command ran, which gets {signal}; the lock is held until it expires"
+        "lock {key}: the tool was killed while its command ran, which gets {signal}; the lock is held until it expires"
     ));
     group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
     output::flush(Some(WRITTEN_WITHIN));

@@ -7,12 +7,15 @@ use std::time::Duration;
 use indicatif::ProgressBar;
 use setnx_lock::{Lock, LockState};
 
+use super::terminal;
 use crate::keys::{now, shown, span};
 
 /// A lock that is acquired sooner shows nothing.
 const BEFORE: Duration = Duration::from_millis(300);
-/// How often the key is read.
-const LOOK: Duration = Duration::from_millis(500);
+/// How often it is drawn.
+const TICK: Duration = Duration::from_millis(100);
+/// Every how many times the key is read.
+const TICKS: u32 = 5;
 
 /// A display that ends when this is dropped.
 pub(super) struct Spinner(Option<ProgressBar>);
@@ -27,10 +30,18 @@ impl Spinner {
         // Without a thread nothing is shown.
         let _ = thread::Builder::new().name("display".into()).spawn(move || {
             thread::sleep(BEFORE);
-            while !shown.is_finished() {
-                shown.set_message(message(&lock));
-                shown.enable_steady_tick(Duration::from_millis(100));
-                thread::sleep(LOOK);
+            for n in 0_u32.. {
+                if shown.is_finished() {
+                    return;
+                }
+                // In the background it would draw over what the shell shows.
+                if terminal::is_ours() {
+                    if n.is_multiple_of(TICKS) {
+                        shown.set_message(message(&lock));
+                    }
+                    shown.tick();
+                }
+                thread::sleep(TICK);
             }
         });
         Self(Some(bar))
