@@ -41,6 +41,7 @@
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults` | the proxy injects faults correctly |
 //! | `tool_run`, `tool_keys` | the command-line tool: commands under a lock; what it shows and clears |
+//! | `tool_manual` | the tool's man pages and shell completions |
 //! | `links` | the links of the documents lead somewhere |
 //! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
 
@@ -92,6 +93,7 @@ mod successor_faults;
 mod successors;
 mod support;
 mod tool_keys;
+mod tool_manual;
 mod tool_run;
 mod transaction_faults;
 mod transactions;
@@ -170,6 +172,7 @@ fn main() -> ExitCode {
         sockets::trials(),
         stress::trials(),
         tool_keys::trials(),
+        tool_manual::trials(),
         tool_run::trials(),
         transaction_faults::trials(),
         transactions::trials(),
