@@ -101,7 +101,7 @@ pub(crate) struct Run {
     /// Run the command by /bin/sh -c
     #[arg(long)]
     pub(crate) shell: bool,
-    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas. With 0 nothing is said
+    /// Exit with another code: 0, for contention, or CONDITION=CODE; several with commas. With 0 it is no error
     #[arg(long, short = 'E', value_name = "CODES", value_delimiter = ',', value_parser = exit_code)]
     exit_code: Vec<(Condition, u8)>,
     /// Say what happens to the lock
