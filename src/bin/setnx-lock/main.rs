@@ -25,15 +25,20 @@ mod server;
 mod status;
 mod watch;
 
+use std::env;
 use std::process::ExitCode;
 
 use clap::Parser as _;
 use log::LevelFilter;
 
-use arguments::{Arguments, Command, ExitCodes};
+use arguments::{Arguments, Command, ExitCodes, Guardian};
 use failure::{Failure, USAGE};
 
 fn main() -> ExitCode {
+    let words: Vec<_> = env::args_os().skip(1).collect();
+    if words.first().is_some_and(|word| word == run::GUARDIAN) {
+        return Guardian::try_parse_from(words).map_or(USAGE.into(), |guardian| run::guardian(&guardian));
+    }
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
@@ -62,7 +67,7 @@ fn main() -> ExitCode {
 fn without_passwords(error: clap::Error) -> clap::Error {
     let text = error.to_string();
     let is_repeated = |argument: &String| argument.contains("://") && text.contains(argument.as_str());
-    if !std::env::args_os()
+    if !env::args_os()
         .map(|argument| argument.to_string_lossy().into_owned())
         .any(|argument| is_repeated(&argument))
     {
@@ -81,6 +86,5 @@ fn perform(command: &Command) -> Result<ExitCode, Failure> {
         Command::Doctor(doctor) => doctor::doctor(doctor),
         Command::Key(key) => key::key(key),
         Command::Bench(bench) => bench::bench(bench),
-        Command::Guardian(guardian) => run::guardian(guardian),
     }
 }

@@ -25,7 +25,7 @@ use crate::server::Target;
 use child::Group;
 use event::{Event, Status};
 use guardian::Guard;
-pub(crate) use guardian::guardian;
+pub(crate) use guardian::{GUARDIAN, guardian};
 use spinner::Spinner;
 use supervisor::{Action, Supervisor};
 

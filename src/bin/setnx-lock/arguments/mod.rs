@@ -51,8 +51,6 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Key(GemKey),
     Bench(Bench),
-    #[command(hide = true)]
-    Guardian(Guardian),
 }
 
 /// Which server, and how to log in.

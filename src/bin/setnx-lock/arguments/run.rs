@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser, ValueEnum};
 use setnx_lock::Protocol;
 
 use super::{KeyForm, Server, parse};
@@ -195,12 +195,13 @@ fn exit_code(text: &str) -> Result<(Condition, u8), String> {
             .collect();
         format!("unknown condition {condition:?}; known are {}", known.join(", "))
     })?;
-    let code = code.parse().map_err(|_| format!("{code:?} is no exit code; give 0 to 255"))?;
+    let code =
+        code.parse().map_err(|_| format!("{code:?} is no exit code; give 0 to 255, as in 0 or lost=99"))?;
     Ok((condition, code))
 }
 
-/// Ends the command of a `run` whose process was killed
-#[derive(Args, Debug)]
+/// Ends the command of a `run` whose process was killed: started by `run` itself, and so no command of the tool.
+#[derive(Debug, Parser)]
 pub(crate) struct Guardian {
     #[arg(long, value_enum)]
     pub(crate) on_loss: OnLoss,

@@ -15,8 +15,10 @@ use setnx_lock::Key;
 
 use super::child::Group;
 use crate::arguments::{Guardian, OnLoss, Run};
-use crate::failure::Failure;
 use crate::output;
+
+/// The first argument of the guardian.
+pub(crate) const GUARDIAN: &str = "guardian";
 
 /// What the guardian reads when the command has ended.
 const DISMISSED: &str = "done";
@@ -34,7 +36,7 @@ impl Guard {
         let Some(on_loss) = on_loss.filter(|_| arguments.on_loss != OnLoss::Warn) else { return Self(None) };
         let started = Command::new(this_program())
             .arg0("setnx-lock")
-            .args(["guardian", "--on-loss", on_loss.get_name(), "--grace"])
+            .args([GUARDIAN, "--on-loss", on_loss.get_name(), "--grace"])
             .arg(arguments.grace.as_secs_f64().to_string())
             .process_group(0)
             .stdin(Stdio::piped())
@@ -76,16 +78,16 @@ fn this_program() -> PathBuf {
 }
 
 /// Waits for the end of the process that started it, and ends the command if that did not say that it has ended.
-pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
+pub(crate) fn guardian(arguments: &Guardian) -> ExitCode {
     let mut from = io::stdin().lock();
     let (mut group, mut rest) = (String::new(), String::new());
     // Whatever cannot be read is as the end.
     let _ = from.read_line(&mut group);
     let _ = from.read_to_string(&mut rest);
     let (id, key) = group.trim_end().split_once(' ').unwrap_or_default();
-    let Ok(id) = id.parse() else { return Ok(ExitCode::SUCCESS) };
+    let Ok(id) = id.parse() else { return ExitCode::SUCCESS };
     if rest.trim() == DISMISSED {
-        return Ok(ExitCode::SUCCESS);
+        return ExitCode::SUCCESS;
     }
     let group = Group::of(Pid::from_raw(id));
     let kills = arguments.on_loss == OnLoss::Kill;
@@ -98,5 +100,5 @@ pub(crate) fn guardian(arguments: &Guardian) -> Result<ExitCode, Failure> {
     ));
     group.end_rest((!kills).then(|| Instant::now() + arguments.grace));
     output::flush(Some(WRITTEN_WITHIN));
-    Ok(ExitCode::SUCCESS)
+    ExitCode::SUCCESS
 }
