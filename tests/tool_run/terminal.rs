@@ -40,22 +40,24 @@ pub(super) fn trials() -> Vec<Trial> {
 /// Reads from the terminal.
 const READS: &str = "sh -c 'echo started; read line; echo \"got $line\"; exit 3'";
 
+// The shell prints the commands of its jobs: in those that are stopped, words that a test waits for are written in another way.
+
 /// Does not read from the terminal, and says when it is resumed: a signal that is typed before goes to the shell.
 const SLEEPS: &str =
-    r#"bash -c 'trap "echo resumed" CONT; echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;
+    r#"bash -c 'trap "echo re\\sumed" CONT; echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;
 
-/// A command that runs until a file is there. Not of `sh`: some stop only half while they start a program.
+/// A command that prints ticks until a file is there. Not of `sh`: some stop only half while they start a program.
 fn until_exists(file: &Path) -> String {
     let file = file.display();
     format!(
-        "bash -c 'trap \"echo resumed\" CONT; echo started; until [ -e {file} ]; do read -t 0.1 _ <> \"$NEVER\"; done; echo done; exit 3'"
+        "bash -c 'until [ -e {file} ]; do echo ti\"\"ck; read -t 0.1 _ <> \"$NEVER\"; done; echo do\"\"ne; exit 3'"
     )
 }
 
 /// A command that handles a signal.
 fn handles(signal: &str) -> String {
     format!(
-        "bash -c 'trap \"echo cleans up; exit 7\" {signal}; echo started; while :; do read -t 0.1 _ <> \"$NEVER\"; done'"
+        "bash -c 'trap \"echo cleans u\\\\p; exit 7\" {signal}; echo started; while :; do read -t 0.1 _ <> \"$NEVER\"; done'"
     )
 }
 
@@ -115,8 +117,8 @@ fn ctrl_z_stops_the_job() -> Outcome {
     let file = folder.path().join("go");
     let waits = until_exists(&file);
     screen.line(&format!("setnx-lock run k -- {waits}"))?;
-    screen.shows("started")?;
     for _ in 0..2 {
+        screen.shows("tick")?;
         screen.control('z')?;
         screen.shows("Stopped")?;
         screen.prompt()?;
@@ -125,7 +127,6 @@ fn ctrl_z_stops_the_job() -> Outcome {
         screen.shows("setnx-lock run k")?;
         screen.prompt()?;
         screen.line("fg")?;
-        screen.shows("resumed")?;
     }
     fs::write(&file, "")?;
     screen.shows("done")?;
@@ -134,7 +135,7 @@ fn ctrl_z_stops_the_job() -> Outcome {
     // While the job is stopped its command is, too.
     fs::remove_file(&file)?;
     screen.line(&format!("setnx-lock run k -- {waits}"))?;
-    screen.shows("started")?;
+    screen.shows("tick")?;
     screen.control('z')?;
     screen.shows("Stopped")?;
     screen.prompt()?;
@@ -210,7 +211,7 @@ fn a_job_goes_on_in_the_background() -> Outcome {
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("go");
     screen.line(&format!("setnx-lock run k -- {}", until_exists(&file)))?;
-    screen.shows("started")?;
+    screen.shows("tick")?;
     screen.control('z')?;
     screen.shows("Stopped")?;
     screen.prompt()?;
