@@ -81,6 +81,10 @@ fn a_lock_that_another_has() -> Outcome {
     let ended = finished(run(&server.url()).args(["-n", "-v", "-E", "0", "k", "--", "echo", "ran"]))?;
     ended.with_code(0).prints("").says(&["lock k: not acquired"]);
     assert_eq!(server.say(&["STRLEN", "k"])?, format!(":{}", FOREIGN.len()), "untouched");
+    // A gem's, which the server frees: nothing is to be cleared.
+    server.say(&["SET", "gem", "", "PX", "100000"])?;
+    let ended = finished(run(&server.url()).args(["-n", "-q", "gem", "--", "true"]))?.with_code(75);
+    ended.says_one_line(&["lock gem: not acquired", "freed by the server in "]);
     Ok(())
 }
 
@@ -205,6 +209,10 @@ fn a_command_that_cannot_be_run() -> Outcome {
 
 fn a_program_that_is_missing_takes_no_lock() -> Outcome {
     let server = RedisServer::start()?;
+    // Where the variable is missing the system knows where to look.
+    let mut command = Command::new("env");
+    command.args(["-u", "PATH"]).arg(program()).args(["run", "k", "--", "sh", "-c", "exit 4"]);
+    finished(command.env("REDIS_URL", server.url()))?.with_code(4).says_nothing();
     for command in ["no-such-program", "/no/such/program"] {
         let options = ["--hold-at-least", "30s", "--keep", "k", "--", command];
         finished(run(&server.url()).args(options))?.with_code(127).says_one_line(&["cannot run"]);

@@ -20,6 +20,7 @@ pub(super) fn trials() -> Vec<Trial> {
             the_command_is_killed_at_once_if_wanted,
             the_command_runs_on_if_wanted,
             the_lock_is_taken_over,
+            a_command_that_has_just_begun_ends,
         ],
     )
 }
@@ -126,5 +127,20 @@ fn the_lock_is_taken_over() -> Outcome {
         holds.ends()?.by_signal(Signal::KILL).prints("");
     }
     assert_eq!(server.say(&["DBSIZE"])?, ":0", "released");
+    Ok(())
+}
+
+/// It is known to the guardian before it begins.
+fn a_command_that_has_just_begun_ends() -> Outcome {
+    let server = RedisServer::start()?;
+    for n in 0..20 {
+        let key = n.to_string();
+        let mut command = run(&server.url());
+        let running = Running::start(command.args([&key, "--", "sh", "-c", "echo started; exec cat"]))?;
+        running.prints("started");
+        running.send(Signal::KILL)?;
+        // Its input is open, and so it would never end by itself.
+        running.ends()?.by_signal(Signal::KILL).prints("");
+    }
     Ok(())
 }

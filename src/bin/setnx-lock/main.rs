@@ -36,6 +36,9 @@ use failure::{Failure, USAGE};
 
 fn main() -> ExitCode {
     let words: Vec<_> = env::args_os().skip(1).collect();
+    if let Some(code) = run::start(&words) {
+        return code;
+    }
     if words.first().is_some_and(|word| word == run::GUARDIAN) {
         return Guardian::try_parse_from(words).map_or(USAGE.into(), |guardian| run::guardian(&guardian));
     }

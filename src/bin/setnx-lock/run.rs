@@ -2,9 +2,11 @@
 
 mod child;
 mod event;
+mod group;
 mod guardian;
 mod signals;
 mod spinner;
+mod starter;
 mod supervisor;
 mod terminal;
 
@@ -22,11 +24,12 @@ use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
 use crate::keys::{self, Found, KeyReport};
 use crate::server::Target;
-use child::Group;
 use event::{Event, Status};
+use group::Group;
 use guardian::Guard;
 pub(crate) use guardian::{GUARDIAN, guardian};
 use spinner::Spinner;
+pub(crate) use starter::start;
 use supervisor::{Action, Supervisor};
 
 /// How long a lease lasts unless given.
@@ -49,7 +52,8 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let (events, received) = mpsc::channel();
     let cancel = CancelToken::new();
     let waiting = signals::listen(&cancel, events.clone())?;
-    let locker = Target::of(&arguments.server)?.locker().pool_size(CONNECTIONS).build()?;
+    let target = Target::of(&arguments.server)?;
+    let locker = target.locker().pool_size(CONNECTIONS).build()?;
     let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
@@ -63,12 +67,11 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     let held = match held {
         Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT))),
-        Err(Error::Timeout { details, .. }) => return Err(contended(&lock, *details)),
+        Err(Error::Timeout { details, .. }) => return Err(contended(&target, lock.key(), *details)),
         held => held?,
     };
     let guard = Guard::start(arguments);
-    let group = Group::spawn(arguments, &held, &events)?;
-    guard.watch(&group, held.key());
+    let group = child::spawn(arguments, &held, &guard, &events)?;
     held.on_loss(move |reason| {
         // Once the command has ended there is nothing to be done about it.
         let _ = events.send(Event::Lost(reason));
@@ -79,17 +82,20 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 }
 
 /// That another holder has the lock, until when, and which.
-fn contended(lock: &Lock, details: Contention) -> Failure {
+fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
-    let report = KeyReport {
-        // The key is read a second time only for the name.
-        holder: lock.holder().ok().flatten().map(|name| keys::shown(&name)),
-        ..KeyReport::of(lock.key().clone(), Found::State(seen.unwrap_or(LockState::Absent)))
-    };
+    // The key is read once more, for the name and the time to live.
+    let read = target.connect().and_then(|mut raw| keys::details(&mut raw, std::slice::from_ref(key)));
+    let is_held = |report: &KeyReport| report.found != Found::State(LockState::Absent);
+    let report = read.ok().and_then(|mut reports| reports.pop()).filter(is_held);
+    let report =
+        report.unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
     let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
-    let words = report.words(keys::now());
-    Failure::of(Condition::Contended, format!("lock {}: not acquired{within}: {words}{by}", lock.key()))
+    Failure::of(
+        Condition::Contended,
+        format!("lock {key}: not acquired{within}: {}{by}", report.words(keys::now())),
+    )
 }
 
 fn options(arguments: &Run) -> Result<LockOptions, Failure> {

@@ -6,109 +6,94 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::mpsc::Sender;
-use std::time::{Duration, Instant};
 use std::{env, io, thread};
 
 use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
 use nix::unistd::Pid;
 use setnx_lock::LockGuard;
 
 use super::event::{Event, Status};
+use super::group::Group;
+use super::guardian::Guard;
+use super::starter::{self, not_run};
 use crate::arguments::Run;
 use crate::failure::Failure;
 
-/// How often a group is looked at that is ending.
-const LOOK: Duration = Duration::from_millis(20);
+const SHELL: &str = "/bin/sh";
 
-/// The process group of a command that was started.
-#[derive(Debug)]
-pub(super) struct Group(Pid);
-
-impl Group {
-    /// Starts the command, and a thread that says what happens to it.
-    pub(super) fn spawn(arguments: &Run, held: &LockGuard, events: &Sender<Event>) -> Result<Self, Failure> {
-        let mut command = command(arguments);
-        command.process_group(0).env("SETNX_LOCK_KEY", key_for_environment(held));
-        // Those of an enclosing `run` are of another lock.
-        command.env_remove("SETNX_LOCK_EXPIRES_AT").env_remove("SETNX_LOCK_FENCING_TOKEN");
-        if let Some(end) = held.expires_at() {
-            command.env("SETNX_LOCK_EXPIRES_AT", end.timestamp().to_string());
-        }
-        if arguments.fence {
-            command.env("SETNX_LOCK_FENCING_TOKEN", held.fencing_token()?.to_string());
-        }
-        let child = command.spawn().map_err(|error| not_run(&arguments.command, &error))?;
-        let group = Pid::from_raw(child.id().cast_signed());
-        let events = events.clone();
-        thread::Builder::new().name("command".into()).spawn(move || report(group, &events)).map_err(
-            |error| {
-                Self(group).send(Signal::SIGKILL);
-                Failure::system("cannot wait for the command, which was killed", error)
-            },
-        )?;
-        Ok(Self(group))
+/// Starts the command, tells the guardian, and starts a thread that says what happens to the command.
+pub(super) fn spawn(
+    arguments: &Run,
+    held: &LockGuard,
+    guard: &Guard,
+    events: &Sender<Event>,
+) -> Result<Group, Failure> {
+    let mut command = command(arguments, guard.exists());
+    command.process_group(0).env("SETNX_LOCK_KEY", key_for_environment(held));
+    // Those of an enclosing `run` are of another lock.
+    command.env_remove("SETNX_LOCK_EXPIRES_AT").env_remove("SETNX_LOCK_FENCING_TOKEN");
+    if let Some(end) = held.expires_at() {
+        command.env("SETNX_LOCK_EXPIRES_AT", end.timestamp().to_string());
     }
-
-    pub(super) fn of(id: Pid) -> Self {
-        Self(id)
+    if arguments.fence {
+        command.env("SETNX_LOCK_FENCING_TOKEN", held.fencing_token()?.to_string());
     }
-
-    pub(super) fn id(&self) -> Pid {
-        self.0
+    // What the command leaves behind comes to this process, which waits for its end: where no other process does, it would seem to go on.
+    #[cfg(target_os = "linux")]
+    let _ = nix::sys::prctl::set_child_subreaper(true);
+    let child = command.spawn().map_err(|error| not_run(program(arguments), &error))?;
+    let group = Pid::from_raw(child.id().cast_signed());
+    if guard.exists() {
+        // It stops before it becomes the command. If it has ended, the thread says so.
+        let _ = waitid(Id::Pid(group), WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT);
+        guard.watch(group, held.key());
+        Group::of(group).send(Signal::SIGCONT);
     }
-
-    pub(super) fn send(&self, signal: Signal) {
-        match killpg(self.0, signal) {
-            Ok(()) | Err(Errno::ESRCH) => {}
-            Err(error) => log::warn!("cannot send {signal} to the command: {error}"),
-        }
-    }
-
-    /// Waits for what is left of the group until then, and kills the rest; at once if no time is given.
-    pub(super) fn end_rest(&self, until: Option<Instant>) {
-        while self.exists() && until.is_some_and(|until| Instant::now() < until) {
-            thread::sleep(LOOK);
-        }
-        if self.exists() {
-            self.send(Signal::SIGKILL);
-        }
-    }
-
-    fn exists(&self) -> bool {
-        killpg(self.0, None) != Err(Errno::ESRCH)
-    }
+    let events = events.clone();
+    thread::Builder::new().name("command".into()).spawn(move || report(group, &events)).map_err(|error| {
+        Group::of(group).send(Signal::SIGKILL);
+        Failure::system("cannot wait for the command, which was killed", error)
+    })?;
+    Ok(Group::of(group))
 }
 
-fn not_run(command: &[OsString], error: &io::Error) -> Failure {
-    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
-    let program = command.first().map(|program| program.to_string_lossy()).unwrap_or_default();
-    Failure::with_code(code, format!("cannot run {program}: {error}"))
+/// The program that is run, by the shell or by itself.
+fn program(arguments: &Run) -> &OsStr {
+    if arguments.shell {
+        OsStr::new(SHELL)
+    } else {
+        arguments.command.first().map_or(OsStr::new(""), |first| first)
+    }
 }
 
 /// Fails if there is no such program, before the lock is acquired: with `--hold-at-least` it would be held for nothing.
 pub(super) fn find(arguments: &Run) -> Result<(), Failure> {
-    let program = Path::new(arguments.command.first().map_or(OsStr::new(""), |program| program));
+    let program = Path::new(program(arguments));
     let is_path = program.as_os_str().as_bytes().contains(&b'/');
-    let folders = if is_path { OsString::new() } else { env::var_os("PATH").unwrap_or_default() };
-    if arguments.shell || env::split_paths(&folders).any(|folder| folder.join(program).exists()) {
+    // Without the variable the system knows where to look.
+    let Some(folders) = (if is_path { Some(OsString::new()) } else { env::var_os("PATH") }) else {
+        return Ok(());
+    };
+    if env::split_paths(&folders).any(|folder| folder.join(program).exists()) {
         return Ok(());
     }
     let problem = if is_path { "no such file" } else { "no such program in PATH" };
-    Err(not_run(&arguments.command, &io::Error::new(io::ErrorKind::NotFound, problem)))
+    Err(not_run(program.as_os_str(), &io::Error::new(io::ErrorKind::NotFound, problem)))
 }
 
-fn command(arguments: &Run) -> Command {
-    let (program, rest) =
-        arguments.command.split_first().map_or((OsStr::new(""), &[][..]), |(p, r)| (p.as_os_str(), r));
-    if arguments.shell {
-        let mut command = Command::new("/bin/sh");
-        command.arg("-c").arg(arguments.command.join(OsStr::new(" ")));
-        return command;
+fn command(arguments: &Run, is_guarded: bool) -> Command {
+    let words = if arguments.shell {
+        vec!["-c".into(), arguments.command.join(OsStr::new(" "))]
+    } else {
+        arguments.command.get(1..).unwrap_or_default().to_vec()
+    };
+    if is_guarded {
+        return starter::stopped(program(arguments), &words);
     }
-    let mut command = Command::new(program);
-    command.args(rest);
+    let mut command = Command::new(program(arguments));
+    command.args(words);
     command
 }
 

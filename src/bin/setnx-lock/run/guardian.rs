@@ -4,7 +4,6 @@
 
 use std::io::{self, BufRead as _, Read as _, Write as _};
 use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::{ChildStdin, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
@@ -13,7 +12,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use setnx_lock::Key;
 
-use super::child::Group;
+use super::group::Group;
+use super::starter::this_program;
 use crate::arguments::{Guardian, OnLoss, Run};
 use crate::output;
 
@@ -53,8 +53,13 @@ impl Guard {
         }
     }
 
-    pub(super) fn watch(&self, group: &Group, key: &Key) {
-        self.say(&format!("{} {key}", group.id()));
+    /// Whether there is one.
+    pub(super) fn exists(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub(super) fn watch(&self, group: Pid, key: &Key) {
+        self.say(&format!("{group} {key}"));
     }
 
     pub(super) fn dismiss(self) {
@@ -67,14 +72,6 @@ impl Guard {
             let _ = writeln!(pipe, "{line}");
         }
     }
-}
-
-/// This very program, also if its file was replaced meanwhile.
-fn this_program() -> PathBuf {
-    if cfg!(target_os = "linux") {
-        return PathBuf::from("/proc/self/exe");
-    }
-    std::env::current_exe().unwrap_or_else(|_| "setnx-lock".into())
 }
 
 /// Waits for the end of the process that started it, and ends the command if that did not say that it has ended.

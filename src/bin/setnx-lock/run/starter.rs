@@ -1,0 +1,54 @@
+//! Starts the command in two steps, so that it never runs without a guardian that knows it: a process of this very program stops itself, and
+//! becomes the command when it is resumed. If the tool is killed in between, the kernel ends the process, since no parent is left that
+//! could resume it; and if that signal is ignored, the process sees that it has another parent.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode};
+
+use nix::sys::signal::{Signal, raise};
+use nix::unistd::{getpid, getppid};
+
+use crate::arguments::ExitCodes;
+use crate::failure::Failure;
+
+/// The first argument of the process that becomes the command.
+const STARTER: &str = "guarded-start";
+
+/// Returns the command line of a process that stops itself, and then becomes this command.
+pub(super) fn stopped(program: &OsStr, arguments: &[OsString]) -> Command {
+    let mut command = Command::new(this_program());
+    command.arg0("setnx-lock").arg(STARTER).arg(getpid().to_string()).arg(program).args(arguments);
+    command
+}
+
+/// This very program, also if its file was replaced meanwhile.
+pub(super) fn this_program() -> PathBuf {
+    if cfg!(target_os = "linux") {
+        return PathBuf::from("/proc/self/exe");
+    }
+    std::env::current_exe().unwrap_or_else(|_| "setnx-lock".into())
+}
+
+pub(super) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
+    let code = if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 };
+    Failure::with_code(code, format!("cannot run {}: {error}", program.display()))
+}
+
+/// Stops and becomes the command, if this process was started for that.
+pub(crate) fn start(words: &[OsString]) -> Option<ExitCode> {
+    let [starter, parent, program, arguments @ ..] = words else { return None };
+    let is_parent = || *parent == *getppid().to_string();
+    if starter != STARTER || !is_parent() {
+        return None;
+    }
+    // It cannot fail.
+    let _ = raise(Signal::SIGSTOP);
+    if !is_parent() {
+        return Some(ExitCode::FAILURE);
+    }
+    let error = Command::new(program).args(arguments).exec();
+    Some(not_run(program, &error).report(&ExitCodes::default()))
+}
