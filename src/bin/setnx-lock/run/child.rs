@@ -40,9 +40,6 @@ pub(super) fn spawn(
     if arguments.fence {
         command.env("SETNX_LOCK_FENCING_TOKEN", held.fencing_token()?.to_string());
     }
-    // What the command leaves behind comes to this process, which waits for its end: where no other process does, it would seem to go on.
-    #[cfg(target_os = "linux")]
-    let _ = nix::sys::prctl::set_child_subreaper(true);
     let child = command.spawn().map_err(|error| not_run(program(arguments), &error))?;
     let group = Pid::from_raw(child.id().cast_signed());
     if guard.exists() {

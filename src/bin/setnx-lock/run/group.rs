@@ -1,5 +1,6 @@
 //! The command's process group.
 
+use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -40,7 +41,22 @@ impl Group {
         }
     }
 
+    /// Whether a process of the group is still running. One that has ended and is not waited for, as under a process 1 that takes its
+    /// time, counts only where the system does not tell the difference.
     fn exists(&self) -> bool {
-        killpg(self.0, None) != Err(Errno::ESRCH)
+        killpg(self.0, None) != Err(Errno::ESRCH) && self.has_running().unwrap_or(true)
+    }
+
+    /// Looks at all processes; `None` without Linux's `/proc`.
+    fn has_running(&self) -> Option<bool> {
+        let group = self.0.to_string();
+        let mut processes = fs::read_dir("/proc").ok()?.flatten();
+        // Behind the name in parentheses: the state, the parent and the group.
+        fs::metadata("/proc/self/stat").ok()?;
+        Some(processes.any(|process| {
+            let status = fs::read_to_string(process.path().join("stat")).unwrap_or_default();
+            let mut fields = status.rsplit_once(") ").map_or("", |(_, fields)| fields).split(' ');
+            fields.next().is_some_and(|state| state != "Z") && fields.nth(1) == Some(&group)
+        }))
     }
 }
