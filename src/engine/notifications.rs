@@ -226,6 +226,13 @@ impl Notifications {
         }
     }
 
+    /// A lock was released to the threads of this process, and none waits for it any more: it is another process's turn.
+    pub(super) fn was_left_to_none(&self, key: &Key) {
+        if self.may_send(&self.lock(), clock::uptime()) {
+            self.pass_on_unused(key);
+        }
+    }
+
     /// A notification has come that no thread waits for, or whose thread has given up: it goes to the next thread or process.
     fn pass_on_unused(&self, key: &Key) {
         if self.queue.notify(key, Hint::Freed) {

@@ -62,6 +62,7 @@ impl Engine {
             }
             _ => Passed::ToNone,
         };
+        let is_left_here = released && !has_answered && !matches!(turn, Turn::Ends(_));
         holder.end(match turn {
             _ if has_answered => Ending::Answer,
             _ if !released => Ending::Hint(Hint::Changed),
@@ -72,6 +73,10 @@ impl Engine {
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
         });
+        // The threads that it was left to may have given up meanwhile.
+        if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
+            self.notifications.was_left_to_none(key);
+        }
         outcome.map(|outcome| (outcome, releasing.loss()))
     }
 
