@@ -255,9 +255,9 @@ impl Supervision<'_> {
                     );
                 }
                 Action::Kill => {
-                    log::warn!("sent SIGKILL to the command");
                     self.group.send(Signal::SIGKILL);
                     *kill_at = None;
+                    log::warn!("sent SIGKILL to the command");
                 }
                 Action::GiveTerminal => terminal::give(self.group.id()),
                 Action::TakeTerminal => terminal::take_from(self.group.id()),

@@ -78,7 +78,7 @@ impl Guard {
 pub(crate) fn guardian(arguments: &Guardian) -> ExitCode {
     let mut from = io::stdin().lock();
     let (mut group, mut rest) = (String::new(), String::new());
-    // Whatever cannot be read is as the end.
+    // What cannot be read counts as the end of that process.
     let _ = from.read_line(&mut group);
     let _ = from.read_to_string(&mut rest);
     let (id, key) = group.trim_end().split_once(' ').unwrap_or_default();
