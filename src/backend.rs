@@ -60,6 +60,15 @@ impl From<Result<Reply, Failure>> for Answers {
 /// The replies to GET of many keys, and the connection that watches them.
 pub(crate) type WatchedAll = (Vec<Result<Reply, Failure>>, Box<dyn WatchedConnection>);
 
+/// A command on one of many keys.
+#[derive(Clone, Debug)]
+pub(crate) struct KeyRequest {
+    pub(crate) key: Key,
+    pub(crate) request: Request,
+    /// What goes behind it on the same key.
+    pub(crate) next: Option<Next>,
+}
+
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the
@@ -69,8 +78,8 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Whether commands on different keys may go together.
     fn pipelines(&self) -> bool;
 
-    /// Sends commands on many keys in one trip, and returns a reply to each. They wait for nothing but a connection.
-    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>>;
+    /// Sends commands on many keys in one trip, and returns the answers to each. They wait for nothing but a connection.
+    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers>;
 
     /// Sends WATCH and GET for each of many keys, and MULTI. Returns the replies to GET, with the connection that watches.
     fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure>;
@@ -118,13 +127,9 @@ pub(crate) trait WatchedConnection: fmt::Debug {
         limits: &Limits<'_>,
     ) -> Answers;
 
-    /// Sends the changes of many keys, and the end of the transaction. Returns a reply to each, as if it had been the only one. Without
-    /// changes it stops watching.
-    fn exec_all(
-        self: Box<Self>,
-        changes: &[(Key, Command)],
-        limits: &Limits<'_>,
-    ) -> Vec<Result<Reply, Failure>>;
+    /// Sends the changes of many keys, and the end of the transaction, with what goes behind each change after that. Returns the answers to
+    /// each, as if it had been the only one. Without changes it stops watching.
+    fn exec_all(self: Box<Self>, changes: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers>;
 
     /// Stops watching, and returns the connection to its pool.
     fn unwatch(self: Box<Self>, limits: &Limits<'_>);

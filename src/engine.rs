@@ -9,6 +9,7 @@ mod keeping;
 mod notifications;
 mod release;
 mod successor;
+mod together;
 mod wait;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -105,9 +106,11 @@ impl Engine {
         let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
         let request = Request::at_any_time(command);
         let reason = match call.send(&request, now) {
-            reply @ (Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_) | Reply::Fenced(..)) => {
-                return Ok(reply);
-            }
+            reply @ (Reply::Integer(_)
+            | Reply::Bulk(_)
+            | Reply::Bulks(_)
+            | Reply::Executed(_)
+            | Reply::Fenced(..)) => return Ok(reply),
             Reply::Refused | Reply::NoLock => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if request.command == Command::Del => GiveUp::Unknown,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime};
-use std::{fmt, mem};
+use std::{fmt, iter, mem, slice};
 
 use chrono::{DateTime, Utc};
 
@@ -197,7 +197,7 @@ impl LockGuard {
     /// Returns a signal that says when the lock is lost, for the threads that do the protected work. Sends nothing and starts no thread.
     #[must_use]
     pub fn lost(&self) -> LossSignal {
-        LossSignal::of(&self.hold)
+        LossSignal::of(iter::once(Arc::clone(&self.hold)))
     }
 
     /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. It is called by the thread that notices:
@@ -263,24 +263,38 @@ impl LockGuard {
     }
 
     fn end(&mut self, leaving: Leaving) -> Result<Release, Error> {
-        let Some(holder) = self.holder.take() else { unreachable!("a lock is released once") };
-        let Self { engine, hold, .. } = &*self;
-        let key = &hold.key;
+        match Self::end_all(slice::from_mut(self), leaving).pop() {
+            Some(outcome) => outcome,
+            None => unreachable!("a lock is released once"),
+        }
+    }
+
+    /// Ends holds of one locker that began together. Returns the outcome of each that has not ended before.
+    pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Vec<Result<Release, Error>> {
+        let Some(engine) = guards.first().map(|guard| Arc::clone(&guard.engine)) else { return Vec::new() };
+        let holders: Vec<_> = guards.iter_mut().map(|guard| guard.holder.take()).collect();
         let now = clock::now();
-        let held = now.uptime.since(hold.acquired.uptime);
+        let holds = guards.iter().zip(holders).filter_map(|(guard, holder)| Some((&*guard.hold, holder?)));
+        let holds: Vec<_> = holds.collect();
+        let ending: Vec<&Hold> = holds.iter().map(|(hold, _)| *hold).collect();
         // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
-        let (outcome, outlived_lease) = if engine.identity.is_this_process() {
-            let outlived_lease = hold.end().is_some_and(|end| end.has_passed(now));
-            (engine.end(hold, holder, leaving), outlived_lease)
+        let is_inherited = !engine.identity.is_this_process();
+        let outlived = |hold: &&Hold| !is_inherited && hold.end().is_some_and(|end| end.has_passed(now));
+        let outlived: Vec<bool> = ending.iter().map(outlived).collect();
+        let outcomes = if is_inherited {
+            holds.into_iter().for_each(|(_, holder)| mem::forget(holder));
+            ending.iter().map(|_| Ok(Release::Inherited)).collect()
         } else {
-            mem::forget(holder);
-            (Ok(Release::Inherited), false)
+            engine.end(holds, leaving)
         };
-        engine.observer.notify(&match &outcome {
-            Ok(outcome) => Event::Released { key, outcome: *outcome, held, outlived_lease },
-            Err(error) => Event::ReleaseFailed { key, error },
-        });
-        outcome
+        for ((hold, outlived_lease), outcome) in ending.iter().zip(outlived).zip(&outcomes) {
+            let (key, held) = (&hold.key, now.uptime.since(hold.acquired.uptime));
+            engine.observer.notify(&match outcome {
+                Ok(outcome) => Event::Released { key, outcome: *outcome, held, outlived_lease },
+                Err(error) => Event::ReleaseFailed { key, error },
+            });
+        }
+        outcomes
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 
 use crate::clock::{self, Now, Uptime};
@@ -34,7 +34,7 @@ pub(crate) struct Hold {
     own: Mutex<Own>,
     /// Locked for a moment.
     status: Mutex<Status>,
-    changed: Condvar,
+    changes: Arc<Changes>,
 }
 
 /// What the commands of a hold need.
@@ -59,16 +59,6 @@ struct Status {
     /// Whether the loss is still to be reported.
     unreported: bool,
     on_loss: Vec<OnLoss>,
-    /// How many threads wait for a change: waking none takes a system call as well.
-    waiting: usize,
-}
-
-impl Status {
-    fn wake(&self, waiting: &Condvar) {
-        if self.waiting > 0 {
-            waiting.notify_all();
-        }
-    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -92,8 +82,7 @@ impl Hold {
         token: Option<u64>,
         observer: Observer,
     ) -> Self {
-        let status =
-            Status { end: lease.end, phase: Phase::Held, unreported: false, on_loss: Vec::new(), waiting: 0 };
+        let status = Status { end: lease.end, phase: Phase::Held, unreported: false, on_loss: Vec::new() };
         Self {
             key,
             options,
@@ -112,8 +101,13 @@ impl Hold {
                 over: false,
             }),
             status: Mutex::new(status),
-            changed: Condvar::new(),
+            changes: Arc::default(),
         }
+    }
+
+    /// Returns the hold as one of several that begin together: a thread that waits for a loss waits for that of any.
+    pub(crate) fn among(self, changes: &Arc<Changes>) -> Self {
+        Self { changes: Arc::clone(changes), ..self }
     }
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
@@ -152,7 +146,8 @@ impl Hold {
     pub(crate) fn rely_until(&self, end: Option<End>) {
         let mut status = self.status();
         status.end = end;
-        status.wake(&self.changed);
+        drop(status);
+        self.changes.note();
     }
 
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
@@ -195,7 +190,8 @@ impl Hold {
         if status.phase == Phase::Held {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = unreported;
-            status.wake(&self.changed);
+            drop(status);
+            self.changes.note();
         }
     }
 
@@ -224,9 +220,9 @@ impl Hold {
             return true;
         }
         status.phase = Phase::Over;
-        status.wake(&self.changed);
         let on_loss = std::mem::take(&mut status.on_loss);
         drop(status);
+        self.changes.note();
         // Dropped without the mutex: they are the program's.
         drop(on_loss);
         false
@@ -244,28 +240,80 @@ impl Hold {
             status.on_loss.push(act);
         }
     }
+}
 
-    /// Waits until the lock is lost or released, and at most until then.
-    pub(crate) fn wait_for_loss(&self, until: Uptime) {
-        let mut now = clock::now();
-        loop {
-            if self.lost(now).is_some() || now.uptime >= until {
-                return;
-            }
-            let mut status = self.status();
-            if status.phase != Phase::Held {
-                return;
-            }
-            // A little more: a wait that ends a microsecond early would be repeated.
-            let left = status.end.map(|end| end.remaining(now) + Duration::from_micros(50));
-            let time = until.since(now.uptime).min(left.unwrap_or(Duration::MAX)).min(CLOCK_CHECKED_EVERY);
-            status.waiting += 1;
-            let (mut status, _) =
-                self.changed.wait_timeout(status, time).unwrap_or_else(PoisonError::into_inner);
-            status.waiting -= 1;
-            drop(status);
-            now = clock::now();
+/// Waits until one of the locks, which were acquired together, is lost or released, and at most until then.
+pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
+    let Some(first) = holds.first() else { return };
+    let mut waiting = first.changes.wait();
+    loop {
+        let now = clock::now();
+        if now.uptime >= until || holds.iter().any(|hold| hold.lost(now).is_some() || !hold.is_held()) {
+            return;
         }
+        let left = holds.iter().filter_map(|hold| hold.remaining(now)).min();
+        // A little more: a wait that ends a microsecond early would be repeated.
+        let left = left.map_or(Duration::MAX, |left| left + Duration::from_micros(50));
+        waiting.sleep(until.since(now.uptime).min(left).min(CLOCK_CHECKED_EVERY));
+    }
+}
+
+/// That something has changed of locks which were acquired together, for the threads that wait for a loss.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    counted: Mutex<Counted>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Counted {
+    changes: u64,
+    /// How many threads wait: waking none takes a system call as well.
+    waiting: usize,
+}
+
+/// A thread that waits for a change.
+struct WaitingThread<'a> {
+    changes: &'a Changes,
+    /// How many changes it has seen.
+    seen: u64,
+}
+
+impl Changes {
+    fn counted(&self) -> MutexGuard<'_, Counted> {
+        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self) {
+        let mut counted = self.counted();
+        if counted.waiting > 0 {
+            counted.changes += 1;
+            self.changed.notify_all();
+        }
+    }
+
+    fn wait(&self) -> WaitingThread<'_> {
+        let mut counted = self.counted();
+        counted.waiting += 1;
+        WaitingThread { changes: self, seen: counted.changes }
+    }
+}
+
+impl WaitingThread<'_> {
+    /// Sleeps until there is a change that it has not seen, and at most for so long.
+    fn sleep(&mut self, time: Duration) {
+        let mut counted = self.changes.counted();
+        if counted.changes == self.seen {
+            let waited = self.changes.changed.wait_timeout(counted, time);
+            counted = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        self.seen = counted.changes;
+    }
+}
+
+impl Drop for WaitingThread<'_> {
+    fn drop(&mut self) {
+        self.changes.counted().waiting -= 1;
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
-use crate::hold::Hold;
+use crate::hold::{self, Hold};
+use crate::key::Key;
 use crate::protocol::ownership::LossReason;
 
-/// Says whether a lock that was held has been lost: of [`LockGuard::lost`](crate::LockGuard::lost). Clone it, and give it to the threads
-/// that do the protected work.
+/// Says whether a lock that was held has been lost: of [`LockGuard::lost`](crate::LockGuard::lost), and for several locks at once of
+/// [`LocksGuard::lost`](crate::LocksGuard::lost). Clone it, and give it to the threads that do the protected work.
 ///
 /// A loss is noticed by the clocks when the lease passes; by [`extend`](crate::LockGuard::extend) and
 /// [`verify`](crate::LockGuard::verify); and by the keeper thread, with [`auto_extend`](crate::LockOptions::auto_extend) or
@@ -34,49 +35,63 @@ use crate::protocol::ownership::LossReason;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct LossSignal(Arc<Hold>);
+pub struct LossSignal(Arc<[Arc<Hold>]>);
 
 impl LossSignal {
-    pub(crate) fn of(hold: &Arc<Hold>) -> Self {
-        Self(Arc::clone(hold))
+    /// Of locks that were acquired together.
+    pub(crate) fn of(holds: impl Iterator<Item = Arc<Hold>>) -> Self {
+        Self(holds.collect())
     }
 
-    /// Returns whether the lock is lost. Looks at the clocks, and neither waits nor asks the server.
+    /// Returns whether the lock is lost; of several, whether one is. Looks at the clocks, and neither waits nor asks the server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.reason().is_some()
     }
 
-    /// Returns why the lock is lost; `None` if it is not, or was released before.
+    /// Returns why the lock is lost; `None` if it is not, or was released before. Of several that are lost, the first in the order of their
+    /// keys.
     #[must_use]
     pub fn reason(&self) -> Option<LossReason> {
-        let reason = self.0.lost(clock::now());
-        if reason.is_some() {
-            self.0.act_on_loss();
-        }
-        reason
+        self.loss().map(|(_, reason)| reason)
     }
 
-    /// Returns whether the lock is still held: neither lost nor released.
+    /// Returns the key of the lock that is lost, of several the first; `None` if none is.
+    #[must_use]
+    pub fn lost_key(&self) -> Option<&Key> {
+        self.loss().map(|(key, _)| key)
+    }
+
+    fn loss(&self) -> Option<(&Key, LossReason)> {
+        let now = clock::now();
+        self.0.iter().find_map(|hold| {
+            let reason = hold.lost(now)?;
+            hold.act_on_loss();
+            Some((&hold.key, reason))
+        })
+    }
+
+    /// Returns whether the lock is still held: neither lost nor released; of several, whether all are.
     #[must_use]
     pub fn is_held(&self) -> bool {
-        !self.is_lost() && self.0.is_held()
+        !self.is_lost() && self.0.iter().all(|hold| hold.is_held())
     }
 
-    /// Waits until the lock is lost, for at most `timeout`, and returns whether it is. Returns early when the lock is released. If the wall
-    /// clock is set forward past the end of the lease, that is noticed within a second.
+    /// Waits until the lock is lost, of several until one is, for at most `timeout`, and returns whether it is. Returns early when the lock
+    /// is released. If the wall clock is set forward past the end of the lease, that is noticed within a second.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        self.0.wait_for_loss(clock::uptime().after(timeout));
+        hold::wait_for_loss(&self.0, clock::uptime().after(timeout));
         self.is_lost()
     }
 }
 
 impl fmt::Debug for LossSignal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LossSignal")
-            .field("key", &self.0.key)
-            .field("reason", &self.0.noticed_loss())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("LossSignal");
+        for hold in self.0.iter() {
+            shown.field("key", &hold.key).field("reason", &hold.noticed_loss());
+        }
+        shown.finish_non_exhaustive()
     }
 }

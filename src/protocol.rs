@@ -35,9 +35,11 @@ pub(crate) mod verify;
 pub(crate) mod waiting_list;
 mod watched_change;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::{Now, Uptime};
+use crate::key::Key;
 use crate::options::Protocol;
 use holder_name::HolderName;
 use lease::{End, GUARD, Lease};
@@ -48,7 +50,11 @@ use waiting_list::Waiting;
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
     SetNx(Entry),
+    /// MSETNX: writes the value into all of these keys, or into none if there is one of them.
+    SetNxAll(Arc<[Key]>, Vec<u8>),
     Get,
+    /// MGET.
+    GetAll(Arc<[Key]>),
     GetSet(Vec<u8>),
     Del,
     /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
@@ -99,6 +105,8 @@ impl Command {
         match self {
             Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
             Command::SetNx(Entry { ttl: Some(_), .. }) => "SET",
+            Command::SetNxAll(..) => "MSETNX",
+            Command::GetAll(_) => "MGET",
             Command::Get => "GET",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
@@ -119,9 +127,10 @@ impl Command {
     /// Whether it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
-            Command::Get | Command::WatchGet | Command::Exec(Change::Count) => true,
+            Command::Get | Command::GetAll(_) | Command::WatchGet | Command::Exec(Change::Count) => true,
             Command::Count | Command::HolderName(_) | Command::Waiting(_) => true,
-            Command::SetNx(_) | Command::GetSet(_) | Command::Del | Command::Fenced(_) => false,
+            Command::SetNx(_) | Command::SetNxAll(..) | Command::GetSet(_) => false,
+            Command::Del | Command::Fenced(_) => false,
             Command::Exec(Change::Set(_) | Change::Del) => false,
         }
     }
@@ -156,10 +165,12 @@ impl Request {
 /// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX, DEL and INCR. SET with NX has the same reply in other words.
+    /// To SETNX, MSETNX, DEL and INCR. SET with NX has the same reply in other words.
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),
+    /// To MGET. A key that holds something else than a string looks absent.
+    Bulks(Vec<Option<Vec<u8>>>),
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
     /// written since it was watched.
     Executed(Option<i64>),
@@ -208,6 +219,17 @@ pub(crate) enum Step<T> {
     Send(Request),
     Done(T),
     GiveUp(GiveUp),
+}
+
+impl<T> Step<T> {
+    /// Returns the same step, with another outcome.
+    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Step<U> {
+        match self {
+            Step::Send(request) => Step::Send(request),
+            Step::Done(outcome) => Step::Done(map(outcome)),
+            Step::GiveUp(reason) => Step::GiveUp(reason),
+        }
+    }
 }
 
 /// Rules that neither sleep nor wait: a command, its reply, the next command, until there is an outcome.

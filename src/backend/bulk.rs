@@ -1,15 +1,14 @@
-//! Commands on many keys in one trip, for the thread that keeps the locks of a locker.
+//! Commands on many keys in one trip: of locks that are acquired and released together, and of those that the keeper thread works on.
 
 use super::codec;
 use super::connections::{LockConnection, exchange};
 use super::errors::Failure;
 use super::limits::Limits;
-use super::pipelining::{JobOutcome, QueuedCommand, send};
+use super::pipelining::{JobOutcome, PackedNext, QueuedCommand, send};
 use super::pooled::PooledBackend;
 use super::watch::PooledWatch;
-use super::{WatchedAll, WatchedConnection};
+use super::{Answers, KeyRequest, WatchedAll, WatchedConnection};
 use crate::key::Key;
-use crate::protocol::{Reply, Request};
 
 impl<M: r2d2::ManageConnection> PooledBackend<M>
 where
@@ -18,19 +17,22 @@ where
     /// Sends what may still be sent.
     pub(super) fn send_all(
         &self,
-        requests: &[(Key, Request)],
+        requests: &[KeyRequest],
         mut limits: Limits<'_>,
-    ) -> Vec<Result<Reply, Failure>> {
+    ) -> Vec<Answers> {
         let (mut connection, now) = match self.connection(&mut limits) {
             Ok(ready) => ready,
-            Err(failure) => return requests.iter().map(|_| Err(failure.clone())).collect(),
+            Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),
         };
         let server = connection.server_version();
-        let commands: Vec<QueuedCommand> =
-            requests.iter().map(|(key, request)| QueuedCommand::new(key, request, None, &limits)).collect();
+        let command = |KeyRequest { key, request, next }: &KeyRequest| {
+            let next = next.as_ref().map(|next| PackedNext::new(key, next));
+            QueuedCommand::new(key, request, next, &limits)
+        };
+        let commands: Vec<QueuedCommand> = requests.iter().map(command).collect();
         let mut sendable = commands.iter().filter(|command| command.job(server, now).is_some());
         let Some(first) = sendable.next() else {
-            return requests.iter().map(|_| Err(Failure::TooLate)).collect();
+            return requests.iter().map(|_| Err(Failure::TooLate).into()).collect();
         };
         let Some(own) = first.job(server, now) else { unreachable!("it may be sent") };
         let limit = limits.answered_by.since(now.uptime);
@@ -45,7 +47,7 @@ where
         let outcome_of = |command: &QueuedCommand| {
             let sent = command.job(server, now).and_then(|_| outcomes.next());
             // A server that has no room for the client has read nothing.
-            sent.and_then(|JobOutcome { own, .. }| own.result()).unwrap_or(Err(Failure::TooLate))
+            sent.and_then(JobOutcome::answers).unwrap_or_else(|| Err(Failure::TooLate).into())
         };
         commands.iter().map(outcome_of).collect()
     }

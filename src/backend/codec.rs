@@ -30,7 +30,13 @@ fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
         Command::Fenced(command) => return fenced(key, command),
         Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
         Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
+        Command::SetNxAll(keys, value) => &[keys.iter().fold(redis::cmd("MSETNX"), |command, key| {
+            with(with(command, key.as_bytes()), value)
+        })],
         Command::Get => &[cmd("GET")],
+        Command::GetAll(keys) => {
+            &[keys.iter().fold(redis::cmd("MGET"), |command, key| with(command, key.as_bytes()))]
+        }
         Command::GetSet(value) => &[with(cmd("GETSET"), value)],
         Command::Del => &[cmd("DEL")],
         // A server that refuses MULTI does so before anything that changes the key is on its way.
@@ -139,8 +145,15 @@ pub(super) fn read(
         return Err(unexpected(command, replies.first()));
     }
     Ok(Ok(match (command, last) {
-        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
-            Reply::Integer(n)
+        (
+            Command::SetNx(Entry { ttl: None, .. }) | Command::SetNxAll(..) | Command::Del | Command::Count,
+            Some(Value::Int(n)),
+        ) => Reply::Integer(n),
+        (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
+            match values.into_iter().map(found).collect() {
+                Some(values) => Reply::Bulks(values),
+                None => return Err(unexpected(command, None)),
+            }
         }
         (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
         (Command::SetNx(Entry { ttl: Some(_), .. }), Some(Value::Okay)) => Reply::Integer(1),
@@ -238,6 +251,15 @@ fn executed(
             _ => Err(unexpected(command, Some(&exec))),
         },
         _ => Err(unexpected(command, Some(&exec))),
+    }
+}
+
+/// What a key was found to hold; `None` if the reply is of another form.
+fn found(reply: Value) -> Option<Option<Vec<u8>>> {
+    match reply {
+        Value::BulkString(bytes) => Some(Some(bytes)),
+        Value::Nil => Some(None),
+        _ => None,
     }
 }
 

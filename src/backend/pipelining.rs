@@ -9,6 +9,7 @@ use crate::sync;
 
 pub(super) use admission::{Admission, Bounds};
 pub(super) use batch::{
+    hung_up,
     Encoded, Job, JobOutcome, Outcome, Outcomes, PackedNext, QueuedCommand, lost_in_batch, report_abandoned,
     send,
 };

@@ -14,7 +14,7 @@ use super::pipelining::{
     QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
-use super::{Answers, Backend, Heard, Next, WatchedAll, WatchedConnection};
+use super::{Answers, Backend, KeyRequest, Heard, Next, WatchedAll, WatchedConnection};
 use crate::clock::{self, Now};
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};
@@ -183,7 +183,7 @@ where
         // reply, and a call that tries once does not wait.
         let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
         let admitted = match request.command.unfenced() {
-            Command::SetNx(_) => self.admission.enter_in_turn(|| {
+            Command::SetNx(_) | Command::SetNxAll(..) => self.admission.enter_in_turn(|| {
                 let left = admitted_by.since(clock::uptime());
                 let goes_on = !left.is_zero() && !limits.stop.0();
                 if goes_on {
@@ -240,7 +240,7 @@ where
         M::Connection::PIPELINES
     }
 
-    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
+    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
         self.send_all(requests, *limits)
     }
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{
-    Answers, Backend, Failure, Inspect, Limits, Next, Refusal, ServerReport, WatchedAll, WatchedConnection,
+    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, WatchedAll, WatchedConnection,
 };
 use crate::clock::Now;
 use crate::key::Key;
@@ -45,8 +45,10 @@ impl Backend for ScriptedBackend {
         true
     }
 
-    fn call_all(&self, requests: &[(Key, Request)], limits: &Limits<'_>) -> Vec<Result<Reply, Failure>> {
-        requests.iter().map(|(key, request)| self.call(key, request, None, limits).own).collect()
+    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
+        let call =
+            |KeyRequest { key, request, next }: &KeyRequest| self.call(key, request, next.as_ref(), limits);
+        requests.iter().map(call).collect()
     }
 
     fn watch_all(&self, _: &[Key], _: &Limits<'_>) -> Result<WatchedAll, Failure> {

@@ -6,11 +6,11 @@ use std::{fmt, iter};
 use redis::{Value, cmd};
 
 use super::codec;
-use super::connections::{Checkout, LockConnection, ask, exchange};
+use super::connections::{Checkout, Exchange, LockConnection, ask, exchange};
 use super::errors::Failure;
 use super::limits::Limits;
-use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, send};
-use super::{Answers, Next, WatchedConnection};
+use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, hung_up, send};
+use super::{Answers, KeyRequest, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
 use crate::protocol::{Command, Reply};
@@ -76,35 +76,68 @@ where
 
     fn exec_all(
         mut self: Box<Self>,
-        changes: &[(Key, Command)],
+        changes: &[KeyRequest],
         limits: &Limits<'_>,
-    ) -> Vec<Result<Reply, Failure>> {
+    ) -> Vec<Answers> {
         if changes.is_empty() {
             self.discard(limits);
             return Vec::new();
         }
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the watch ends") };
-        let (packed, count) = codec::packed_changes(changes);
-        let left = limits.answered_by.since(clock::uptime());
-        let read = match exchange(&mut **connection, &packed, count, left).complete() {
-            Ok(replies) => codec::read_changes(changes, replies),
-            Err(error) => Err(error),
-        };
-        match read {
-            // EXEC ends both the transaction and the watch.
-            Ok(replies) if replies.iter().all(Result::is_ok) => {
-                drop(self.connection.take());
-                replies.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect()
-            }
-            // Some servers leave the transaction open; this connection is dropped.
-            Ok(replies) => replies.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect(),
-            Err(error) => changes.iter().map(|_| Err(Failure::Lost(error.clone()))).collect(),
+        let (mut packed, mut count) = codec::packed_changes(changes);
+        let (server, now) = (connection.server_version(), clock::now());
+        let behind = |change: &KeyRequest| Some(PackedNext::new(&change.key, change.next.as_ref()?));
+        let behind: Vec<Option<PackedNext>> = changes.iter().map(behind).collect();
+        let behind = behind.iter().map(|next| next.as_ref()?.encoded(server, now));
+        let behind: Vec<Option<Encoded<'_>>> = behind.collect();
+        for next in behind.iter().flatten() {
+            packed.extend_from_slice(next.packed);
+            count += next.replies;
         }
+        let left = limits.answered_by.since(now.uptime);
+        let (own, nexts) = transaction(exchange(&mut **connection, &packed, count, left), changes, &behind);
+        // EXEC ends both the transaction and the watch. Some servers that refuse it leave the transaction open.
+        if own.iter().chain(nexts.iter().flatten()).all(Result::is_ok) {
+            drop(self.connection.take());
+        }
+        own.into_iter().zip(nexts).map(|(own, next)| Answers { own, next }).collect()
     }
 
     fn unwatch(self: Box<Self>, limits: &Limits<'_>) {
         self.discard(limits);
     }
+}
+
+/// The outcomes of the commands of a transaction on many keys, and of those behind it.
+type Replies = Vec<Result<Reply, Failure>>;
+
+fn transaction(
+    exchange: Exchange,
+    changes: &[KeyRequest],
+    behind: &[Option<Encoded<'_>>],
+) -> (Replies, Vec<Option<Result<Reply, Failure>>>) {
+    let Exchange { mut replies, ended } = exchange;
+    let nexts = replies.split_off(replies.len().min(changes.len() + 1));
+    let missing = || ended.clone().unwrap_or_else(hung_up);
+    let own = if replies.len() > changes.len() {
+        codec::read_changes(changes, replies)
+    } else {
+        Err(missing())
+    };
+    let own: Replies = match own {
+        Ok(own) => own.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect(),
+        Err(error) => changes.iter().map(|_| Err(Failure::Lost(error.clone()))).collect(),
+    };
+    let mut nexts = nexts.into_iter();
+    let mut read = |encoded: &Encoded<'_>| {
+        let replies: Vec<Value> = nexts.by_ref().take(encoded.replies).collect();
+        if replies.len() < encoded.replies {
+            return Err(Failure::Lost(missing()));
+        }
+        codec::read(encoded.command, replies).map_err(Failure::Lost)?.map_err(Failure::Refused)
+    };
+    let nexts = behind.iter().map(|next| next.as_ref().map(&mut read)).collect();
+    (own, nexts)
 }
 
 impl<M: r2d2::ManageConnection> Drop for PooledWatch<M>

@@ -56,6 +56,25 @@ enum Behind<'a> {
     Waiting(Waiting),
 }
 
+/// What goes behind a command that deletes the key.
+pub(super) enum Along {
+    Nothing,
+    /// The command of the head of this holder's queue.
+    Successor(Successor),
+    /// What takes an entry from the key's waiting list.
+    Waiting(Next),
+}
+
+impl Along {
+    pub(super) fn next(&self) -> Option<&Next> {
+        match self {
+            Along::Nothing => None,
+            Along::Successor(successor) => Some(&successor.next),
+            Along::Waiting(next) => Some(next),
+        }
+    }
+}
+
 enum LastFailure {
     TooOld { version: Version, protocol: Protocol },
     Refused { command: &'static str, refusal: Refusal },
@@ -185,24 +204,39 @@ impl<'a> Call<'a> {
         if self.is_too_late(&limits) {
             return Reply::Unsent;
         }
-        let behind = self.behind.take_if(|_| request.command.deletes());
-        let successor = match &behind {
-            Some(Behind::Successor(holder)) => self.successor(holder, &request.command, now),
-            _ => None,
-        };
-        let taking = match behind {
-            Some(Behind::Waiting(waiting)) => Some(at_any_time(Command::Waiting(waiting))),
-            _ => None,
-        };
-        let next = successor.as_ref().map(|successor| &successor.next).or(taking.as_ref());
-        let Answers { own, next } = self.carry(request, next, &limits);
-        if taking.is_some() {
-            self.taken = next;
-        } else if request.command.deletes() {
-            // An answer to an earlier command says nothing of what this one does.
-            self.has_answered = successor.is_some_and(|successor| successor.end(next));
+        let along = self.along(&request.command, now);
+        let answers = self.carry(request, along.next(), &limits);
+        self.answers(&request.command, along, answers, limits.needs)
+    }
+
+    /// Returns what is to go behind a command.
+    pub(super) fn along(&mut self, command: &Command, now: Now) -> Along {
+        match self.behind.take_if(|_| command.deletes()) {
+            Some(Behind::Successor(holder)) => {
+                self.successor(holder, command, now).map_or(Along::Nothing, Along::Successor)
+            }
+            Some(Behind::Waiting(waiting)) => Along::Waiting(at_any_time(Command::Waiting(waiting))),
+            None => Along::Nothing,
         }
-        self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
+    }
+
+    /// Notes the answers to a command and to what went behind it. Returns the rules' reply.
+    pub(super) fn answers(
+        &mut self,
+        command: &Command,
+        along: Along,
+        answers: Answers,
+        needs: Protocol,
+    ) -> Reply {
+        let Answers { own, next } = answers;
+        match along {
+            Along::Waiting(_) => self.taken = next,
+            // An answer to an earlier command says nothing of what this one does.
+            Along::Successor(successor) => self.has_answered = successor.end(next),
+            Along::Nothing if command.deletes() => self.has_answered = false,
+            Along::Nothing => {}
+        }
+        self.reply(own, command.name(), command.only_reads(), needs)
     }
 
     /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.

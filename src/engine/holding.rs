@@ -235,42 +235,51 @@ impl Engine {
         }
     }
 
-    /// Ends a hold: releases the lock, or leaves it to expire. Waits for a command of the hold that is on its way.
+    /// Ends holds that began together: releases the locks, or leaves them to expire. Waits for commands of theirs that are on their way.
     pub(crate) fn end(
         &self,
-        hold: &Arc<Hold>,
-        holder: HolderTicket<Answer>,
+        holds: Vec<(&Hold, HolderTicket<Answer>)>,
         leaving: Leaving,
-    ) -> Result<Release, Error> {
-        let lease = {
+    ) -> Vec<Result<Release, Error>> {
+        let over = |hold: &Hold| {
             let mut own = hold.own();
             own.over = true;
             self.forget(hold);
             mem::replace(&mut own.lease, Lease::none())
         };
+        let leases: Vec<Lease> = holds.iter().map(|(hold, _)| over(hold)).collect();
         let now = clock::now();
-        let ended = match (hold.noticed_loss(), leaving) {
-            // The server has shown that it is not ours: there is nothing to delete.
-            (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-                holder.end(Ending::Hint(Hint::Changed));
-                Ok((Release::Lost, Some(reason)))
-            }
-            (_, Leaving::Keep) => {
-                holder.end(Ending::Hint(Hint::Changed));
-                Ok(kept(&lease, now))
-            }
-            (_, Leaving::Release) => match time_left_to_hold(hold, &lease, now) {
-                Some(rest) => {
-                    let left = self.leave_to_expire(hold, &lease, rest, now);
-                    holder.end(Ending::Hint(Hint::Changed));
-                    left
+        let mut to_release = Vec::with_capacity(holds.len());
+        // `None` where the lock is to be released.
+        let mut ended = Vec::with_capacity(holds.len());
+        for ((hold, holder), lease) in holds.into_iter().zip(&leases) {
+            let left = match (hold.noticed_loss(), leaving) {
+                // The server has shown that it is not ours: there is nothing to delete.
+                (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
+                    Some(Ok((Release::Lost, Some(reason))))
                 }
-                None => {
-                    let Hold { key, options, protocol, .. } = &**hold;
-                    self.release(HeldLock { key, options, protocol: *protocol, lease: &lease, holder }, now)
-                }
-            },
+                (_, Leaving::Keep) => Some(Ok(kept(lease, now))),
+                (_, Leaving::Release) => time_left_to_hold(hold, lease, now)
+                    .map(|rest| self.leave_to_expire(hold, lease, rest, now)),
+            };
+            if left.is_some() {
+                holder.end(Ending::Hint(Hint::Changed));
+            } else {
+                let Hold { key, options, protocol, .. } = hold;
+                to_release.push(HeldLock { key, options, protocol: *protocol, lease, holder });
+            }
+            ended.push((hold, left));
+        }
+        let mut released = self.release_all(to_release, now).into_iter();
+        let outcome = |(hold, left): (&Hold, Option<_>)| match left.or_else(|| released.next()) {
+            Some(ended) => Self::noted(hold, ended),
+            None => unreachable!("what is not left is released"),
         };
+        ended.into_iter().map(outcome).collect()
+    }
+
+    /// Notes how a hold has ended.
+    fn noted(hold: &Hold, ended: Result<(Release, Option<LossReason>), Error>) -> Result<Release, Error> {
         let is_lost = match &ended {
             Ok((_, Some(reason))) => {
                 hold.end_lost(reason);

@@ -6,20 +6,20 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Engine;
-use super::call::{Call, LostReplies};
+use super::call::LostReplies;
 use super::holding::Extended;
-use crate::backend::{Failure, Refusal};
+use super::together::Run;
+use crate::backend::KeyRequest;
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Hold, Own};
 use crate::keeper::MOST;
-use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::extend::{Extending, Extension};
 use crate::protocol::keeping::{self, Progress, Task};
 use crate::protocol::verify::{Verification, Verifying};
-use crate::protocol::{Command, Reply, Request, Rules, Step};
+use crate::protocol::{Reply, Request, Rules, Step};
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
@@ -31,16 +31,12 @@ pub(crate) struct Kept {
     hold: Arc<Hold>,
 }
 
-/// For how long no transaction on several keys is sent to a server that has refused one.
-const REFUSED: Duration = Duration::from_secs(60);
-
 /// What is under way for a lock.
 struct Job<'a> {
     id: u64,
     hold: &'a Arc<Hold>,
     own: MutexGuard<'a, Own>,
-    call: Call<'a>,
-    power: Power,
+    run: Run<'a, Power>,
     /// How long the lease is if it is extended.
     time: Duration,
 }
@@ -62,26 +58,24 @@ enum Report {
     Looked(LostReplies),
 }
 
+/// The rules that work on a lock.
 enum Power {
-    Extending(Box<Extending>, Step<Extension>),
-    Verifying(Verifying, Step<Verification>),
+    Extending(Box<Extending>),
+    Verifying(Verifying),
 }
 
-impl Power {
-    /// The command that is to be sent next, if there is one.
-    fn request(&self) -> Option<&Request> {
-        match self {
-            Power::Extending(_, Step::Send(request)) | Power::Verifying(_, Step::Send(request)) => {
-                Some(request)
-            }
-            _ => None,
-        }
-    }
+enum Done {
+    Extended(Extension),
+    Verified(Verification),
+}
 
-    fn reply(&mut self, reply: &Reply, now: Now) {
+impl Rules for Power {
+    type Outcome = Done;
+
+    fn reply(&mut self, reply: &Reply, now: Now) -> Step<Done> {
         match self {
-            Power::Extending(rules, step) => *step = rules.reply(reply, now),
-            Power::Verifying(rules, step) => *step = rules.reply(reply, now),
+            Power::Extending(rules) => rules.reply(reply, now).map(Done::Extended),
+            Power::Verifying(rules) => rules.reply(reply, now).map(Done::Verified),
         }
     }
 }
@@ -147,9 +141,8 @@ impl Engine {
 
     /// Does what is due for these locks, together if that is possible.
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
-        let together = self.pipelining && self.backend.pipelines();
         let mut reachable = true;
-        for due in due.chunks(if together { MOST } else { 1 }) {
+        for due in due.chunks(if self.sends_together() { MOST } else { 1 }) {
             self.keep_these(due, &mut reachable);
         }
     }
@@ -157,12 +150,7 @@ impl Engine {
     fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)], reachable: &mut bool) {
         let mut jobs: Vec<Job<'_>> =
             due.iter().filter_map(|(id, kept)| self.begin(*id, &kept.hold)).collect();
-        // If nothing goes wrong that is all.
-        if jobs.len() > 1 {
-            self.watch_together(&mut jobs);
-            self.send_together(&mut jobs);
-            self.send_together(&mut jobs);
-        }
+        self.run_together(jobs.iter_mut().map(|job| &mut job.run).collect());
         let mut settled: Vec<Settled<'_>> = jobs.into_iter().map(|job| self.settle(job, reachable)).collect();
         self.write_names(&mut settled);
         let mut reports = Vec::new();
@@ -204,11 +192,11 @@ impl Engine {
                     return None;
                 };
                 let (extending, step) = self.begin_extension(hold, &own.lease, time, now);
-                (Power::Extending(Box::new(extending), step), time)
+                ((Power::Extending(Box::new(extending)), step.map(Done::Extended)), time)
             }
             Task::Verify => {
                 let (verifying, step) = Verifying::start(hold.protocol, &own.lease);
-                (Power::Verifying(verifying, step), Duration::ZERO)
+                ((Power::Verifying(verifying), step.map(Done::Verified)), Duration::ZERO)
             }
             Task::Expire => {
                 if hold.lost(now).is_none() {
@@ -217,105 +205,24 @@ impl Engine {
                 return None;
             }
         };
-        let call = self.call(hold, now);
-        Some(Job { id, hold, own, call, power, time })
-    }
-
-    /// Sends the next command of those locks for which it is one that stands alone, in one trip.
-    fn send_together(&self, jobs: &mut [Job<'_>]) {
-        let is_alone = |job: &&mut Job<'_>| {
-            let command = job.power.request().map(|request| &request.command);
-            matches!(command, Some(Command::Get | Command::GetSet(_)))
-        };
-        let mut jobs: Vec<&mut Job<'_>> = jobs.iter_mut().filter(is_alone).collect();
-        if jobs.len() < 2 {
-            return;
-        }
-        let now = clock::now();
-        let requests: Vec<(Key, Request)> = jobs
-            .iter()
-            .filter_map(|job| Some((job.hold.key.clone(), job.power.request()?.clone())))
-            .collect();
-        let limits = jobs[0].call.limits_together(Protocol::Classic, now);
-        let replies = self.backend.call_all(&requests, &limits);
-        let now = clock::now();
-        for ((job, (_, Request { command, .. })), reply) in jobs.iter_mut().zip(&requests).zip(replies) {
-            let reply = job.call.reply(reply, command.name(), command.only_reads(), Protocol::Classic);
-            job.power.reply(&reply, now);
-        }
-    }
-
-    /// Watches the keys of those locks that are changed by transactions, and changes those that are ours by one transaction. It fails for all
-    /// if any of them is written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then
-    /// each is done by itself.
-    fn watch_together(&self, jobs: &mut [Job<'_>]) {
-        let is_watching = |job: &&mut Job<'_>| {
-            job.power.request().is_some_and(|request| request.command == Command::WatchGet)
-        };
-        let mut jobs: Vec<&mut Job<'_>> = jobs.iter_mut().filter(is_watching).collect();
-        let now = clock::now();
-        if jobs.len() < 2 || self.refuses_many_until.load(Ordering::Relaxed) > micros(now.uptime) {
-            return;
-        }
-        let keys: Vec<Key> = jobs.iter().map(|job| job.hold.key.clone()).collect();
-        let limits = jobs[0].call.limits_together(Protocol::Watched, now);
-        let (replies, watched) = match self.backend.watch_all(&keys, &limits) {
-            Ok((replies, watched)) => (replies, Some(watched)),
-            Err(Failure::Refused(refusal)) => return self.note_refused_many(&refusal),
-            Err(failure) => (jobs.iter().map(|_| Err(failure.clone())).collect(), None),
-        };
-        let now = clock::now();
-        for (job, reply) in jobs.iter_mut().zip(replies) {
-            let reply = job.call.reply(reply, "WATCH", true, Protocol::Watched);
-            job.power.reply(&reply, now);
-        }
-        let Some(watched) = watched else { return };
-        let executes = |job: &Job<'_>| {
-            let request =
-                job.power.request().filter(|request| matches!(request.command, Command::Exec(_)))?;
-            Some((job.hold.key.clone(), request.command.clone()))
-        };
-        let changes: Vec<(Key, Command)> = jobs.iter().filter_map(|job| executes(job)).collect();
-        let mut replies = watched.exec_all(&changes, &limits).into_iter();
-        let now = clock::now();
-        for job in &mut jobs {
-            if let Some(reply) = executes(job).and_then(|_| replies.next()) {
-                let reply = match reply {
-                    // Not carried out, for whichever of them.
-                    Err(Failure::Refused(refusal)) if changes.len() > 1 => {
-                        self.note_refused_many(&refusal);
-                        Ok(Reply::Executed(None))
-                    }
-                    reply => reply,
-                };
-                let reply = job.call.reply(reply, "EXEC", false, Protocol::Watched);
-                job.power.reply(&reply, now);
-            }
-        }
-    }
-
-    /// Has transactions on several keys left out for a while, unless the reason passes by itself.
-    fn note_refused_many(&self, refusal: &Refusal) {
-        if !refusal.may_pass() {
-            let until = clock::uptime().after(REFUSED);
-            self.refuses_many_until.store(micros(until), Ordering::Relaxed);
-        }
+        let run = Run::new(&hold.key, power, self.call(hold, now));
+        Some(Job { id, hold, own, run, time })
     }
 
     /// Does the rest of what is under way for a lock, by itself. If the server was not reachable for another one, nothing is sent.
     fn settle<'a>(&self, job: Job<'a>, reachable: &mut bool) -> Settled<'a> {
-        let Job { id, hold, mut own, mut call, mut power, time } = job;
+        let Job { id, hold, mut own, mut run, time } = job;
         let began = clock::now();
         if !*reachable {
-            while power.request().is_some() {
-                power.reply(&Reply::Unsent, began);
-            }
-        } else if !call.has_failed() {
-            call.begin_anew(began);
+            run.abandon(began);
         }
+        let (outcome, power, mut call) = run.end();
         let (report, name) = match power {
-            Power::Extending(mut rules, step) => {
-                let outcome = call.run(&mut *rules, step, began);
+            Power::Extending(rules) => {
+                let outcome = outcome.map(|done| match done {
+                    Done::Extended(extension) => extension,
+                    Done::Verified(_) => unreachable!("the rules extend"),
+                });
                 let extended = Self::end_extension(hold, &mut own, &rules, outcome, call);
                 let name = match &extended.result {
                     Ok(_) => Self::naming(&hold.options, &own.lease.value, Some(time)),
@@ -327,8 +234,11 @@ impl Engine {
                 }
                 (Report::Extended(extended), name)
             }
-            Power::Verifying(mut rules, step) => {
-                let outcome = call.run(&mut rules, step, began);
+            Power::Verifying(_) => {
+                let outcome = outcome.map(|done| match done {
+                    Done::Verified(verification) => verification,
+                    Done::Extended(_) => unreachable!("the rules verify"),
+                });
                 let lost_replies = call.take_lost_replies();
                 // A failure is tried again.
                 let _ = Self::end_verification(hold, &mut own, outcome, call);
@@ -347,21 +257,17 @@ impl Engine {
         if named.is_empty() || !self.has_names() {
             return;
         }
-        let requests: Vec<(Key, Request)> = named
-            .iter_mut()
-            .filter_map(|settled| Some((settled.hold.key.clone(), settled.name.take()?)))
-            .collect();
+        let request = |settled: &mut &mut Settled<'_>| {
+            Some(KeyRequest { key: settled.hold.key.clone(), request: settled.name.take()?, next: None })
+        };
+        let requests: Vec<KeyRequest> = named.iter_mut().filter_map(request).collect();
         let now = clock::now();
         let limits = self.call(named[0].hold, now).limits_together(Protocol::Classic, now);
         let written = self.backend.call_all(&requests, &limits);
-        for ((settled, (key, request)), written) in named.iter_mut().zip(&requests).zip(written) {
-            settled.unnamed = self.name_error(key, written, request);
+        for ((settled, KeyRequest { key, request, .. }), written) in named.iter_mut().zip(&requests).zip(written) {
+            settled.unnamed = self.name_error(key, written.own, request);
         }
     }
-}
-
-fn micros(time: Uptime) -> u64 {
-    u64::try_from(time.0.as_micros()).unwrap_or(u64::MAX)
 }
 
 fn progress(hold: &Hold, own: &Own, now: Now) -> Progress {

@@ -4,16 +4,18 @@ use std::time::Duration;
 
 use super::call::Call;
 use super::notifications::Passed;
+use super::together::Run;
 use super::{Answer, Engine};
+use crate::backend::Failure;
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
 use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
+use crate::protocol::{GiveUp, Reply};
 use crate::queue::{Ending, Hint, HolderTicket};
 
 /// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
@@ -30,6 +32,16 @@ pub(super) struct HeldLock<'a> {
     pub(super) holder: HolderTicket<Answer>,
 }
 
+/// What came of the commands of a release.
+struct Ended {
+    outcome: Result<Release, Error>,
+    loss: Option<LossReason>,
+    /// Whether the head of the queue has an answer.
+    has_answered: bool,
+    /// What was taken from the waiting list.
+    taken: Option<Result<Reply, Failure>>,
+}
+
 impl Engine {
     /// Releases a lock by the rules that it was acquired by, with a few commands and no sleep, and asks for the lock for the next thread of
     /// this process, or notifies the next waiter. All replies come within the time of one command. Returns why it was lost, if it was.
@@ -38,19 +50,50 @@ impl Engine {
         lock: HeldLock<'_>,
         now: Now,
     ) -> Result<(Release, Option<LossReason>), Error> {
-        let HeldLock { key, options, protocol, lease, holder } = lock;
+        match self.release_all(vec![lock], now).pop() {
+            Some(released) => released,
+            None => unreachable!("there is an outcome for each lock"),
+        }
+    }
+
+    /// Releases several locks together. What went wrong for one is done again for it alone.
+    pub(super) fn release_all(
+        &self,
+        locks: Vec<HeldLock<'_>>,
+        now: Now,
+    ) -> Vec<Result<(Release, Option<LossReason>), Error>> {
+        let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now.uptime);
+        let turns: Vec<Turn> = locks.iter().map(turn).collect();
+        let begin = |(lock, turn)| self.begin_release(lock, turn, now);
+        let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
+        self.run_together(runs.iter_mut().collect());
+        let ended: Vec<Ended> = runs.into_iter().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
         let deadline = now.uptime;
-        let call = Call::new(self, key, options.protocol, Some(deadline));
-        let turn = self.turn(&holder, key, options, now.uptime);
-        let mut call = match &turn {
-            Turn::Passes => call.releasing(&holder),
+        let ends = locks.into_iter().zip(turns).zip(ended);
+        ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, deadline)).collect()
+    }
+
+    fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Releasing> {
+        let HeldLock { key, options, protocol, lease, holder } = lock;
+        let call = Call::new(self, key, options.protocol, Some(now.uptime));
+        let call = match turn {
+            Turn::Passes => call.releasing(holder),
             Turn::Yields(_) => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
-        let (mut releasing, step) = Releasing::start(protocol, options.protocol, lease, now);
-        let outcome = call.run(&mut releasing, step, now);
-        let (has_answered, taken) = (call.has_answered, call.taken.take());
-        let outcome = outcome.map_err(|reason| not_released(call, reason, lease));
+        Run::new(key, Releasing::start(*protocol, options.protocol, lease, now), call)
+    }
+
+    /// Has the next waiter learn of a release.
+    fn end_release(
+        &self,
+        lock: HeldLock<'_>,
+        turn: &Turn,
+        ended: Ended,
+        deadline: Uptime,
+    ) -> Result<(Release, Option<LossReason>), Error> {
+        let HeldLock { key, options, holder, .. } = lock;
+        let Ended { outcome, loss, has_answered, taken } = ended;
         let released = matches!(outcome, Ok(Release::Released { .. }));
         if let Turn::Ends(taking) = &turn {
             self.notifications.sent_next(key, taking, taken.as_ref());
@@ -67,7 +110,7 @@ impl Engine {
             _ if has_answered => Ending::Answer,
             _ if !released => Ending::Hint(Hint::Changed),
             Turn::Passes => Ending::Hint(Hint::Freed),
-            Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(until)),
+            Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(*until)),
             Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
             Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
@@ -77,7 +120,7 @@ impl Engine {
         if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
             self.notifications.was_left_to_none(key);
         }
-        outcome.map(|outcome| (outcome, releasing.loss()))
+        outcome.map(|outcome| (outcome, loss))
     }
 
     /// Whose turn it is after a release.
@@ -111,6 +154,13 @@ enum Turn {
     Yields(Uptime),
     /// That of the process which has waited longest, as the waiting list says.
     Ends(Waiting),
+}
+
+fn ended(run: Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
+    let (outcome, releasing, mut call) = run.end();
+    let (has_answered, taken) = (call.has_answered, call.taken.take());
+    let outcome = outcome.map_err(|reason| not_released(call, reason, lock.lease));
+    Ended { outcome, loss: releasing.loss(), has_answered, taken }
 }
 
 fn not_released(call: Call<'_>, reason: GiveUp, lease: &Lease) -> Error {

@@ -302,7 +302,12 @@ impl Acquiring {
             // A reply that does not fit the command counts as lost.
             (
                 state,
-                Reply::Lost | Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_) | Reply::Fenced(..),
+                Reply::Lost
+                | Reply::Integer(_)
+                | Reply::Bulk(_)
+                | Reply::Bulks(_)
+                | Reply::Executed(_)
+                | Reply::Fenced(..),
             ) => self.lost(state, now),
         }
     }

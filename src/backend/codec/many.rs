@@ -4,6 +4,7 @@ use redis::Value;
 
 use super::{packed_for, read, refusal, unexpected, with};
 use crate::backend::errors::{Refusal, TransportError};
+use crate::backend::KeyRequest;
 use crate::key::Key;
 use crate::protocol::{Command, Reply};
 
@@ -43,11 +44,11 @@ pub(in crate::backend) fn read_watches(
 }
 
 /// Packs the changes of a transaction, and EXEC.
-pub(in crate::backend) fn packed_changes(changes: &[(Key, Command)]) -> (Vec<u8>, usize) {
+pub(in crate::backend) fn packed_changes(changes: &[KeyRequest]) -> (Vec<u8>, usize) {
     let exec = redis::cmd("EXEC").get_packed_command();
     let mut packed = Vec::new();
-    for (key, command) in changes {
-        packed.extend(packed_for(key.as_bytes(), command).0);
+    for KeyRequest { key, request, .. } in changes {
+        packed.extend(packed_for(key.as_bytes(), &request.command).0);
         packed.truncate(packed.len() - exec.len());
     }
     packed.extend(exec);
@@ -56,7 +57,7 @@ pub(in crate::backend) fn packed_changes(changes: &[(Key, Command)]) -> (Vec<u8>
 
 /// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
 pub(in crate::backend) fn read_changes(
-    changes: &[(Key, Command)],
+    changes: &[KeyRequest],
     mut replies: Vec<Value>,
 ) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
     let exec = replies.pop();
@@ -75,25 +76,25 @@ pub(in crate::backend) fn read_changes(
             replies.iter().map(of).collect()
         }
         Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
-        other => return Err(unexpected(&changes[0].1, other.as_ref())),
+        other => return Err(unexpected(&changes[0].request.command, other.as_ref())),
     };
     let reply =
-        |((_, command), (queued, exec)): (&(Key, Command), (Value, Value))| read(command, vec![queued, exec]);
+        |(change, (queued, exec)): (&KeyRequest, (Value, Value))| read(&change.request.command, vec![queued, exec]);
     changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Change, Entry};
+    use crate::protocol::{Change, Entry, Request};
 
     fn keys(count: usize) -> Vec<Key> {
         (0..count).map(|n| Key::from(format!("k{n}"))).collect()
     }
 
-    fn changes(count: usize) -> Vec<(Key, Command)> {
-        let set = || Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None }));
-        keys(count).into_iter().map(|key| (key, set())).collect()
+    fn changes(count: usize) -> Vec<KeyRequest> {
+        let set = || Request::at_any_time(Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None })));
+        keys(count).into_iter().map(|key| KeyRequest { key, request: set(), next: None }).collect()
     }
 
     fn words(packed: &[u8]) -> String {

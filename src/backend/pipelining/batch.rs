@@ -168,7 +168,7 @@ pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Job
             Outcome::Refused(_) | Outcome::Lost(_) | Outcome::Unread => continue,
         };
         let changed = match command.unfenced() {
-            Command::SetNx(_) | Command::Del => *reply == Reply::Integer(1),
+            Command::SetNx(_) | Command::SetNxAll(..) | Command::Del => *reply == Reply::Integer(1),
             Command::GetSet(_) => true,
             _ => false,
         };
@@ -295,7 +295,7 @@ impl Replies {
     }
 }
 
-fn hung_up() -> TransportError {
+pub(in crate::backend) fn hung_up() -> TransportError {
     TransportError::new(
         io::ErrorKind::ConnectionReset,
         "the server closed the connection after it had refused an earlier command",
