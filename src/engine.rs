@@ -5,9 +5,11 @@ mod acquire;
 mod call;
 mod holder_name;
 mod holding;
+mod holding_together;
 mod keeping;
 mod notifications;
 mod release;
+mod several;
 mod successor;
 mod together;
 mod wait;
@@ -33,6 +35,7 @@ use call::Call;
 pub(crate) use holding::Leaving;
 use keeping::Kept;
 use notifications::Notifications;
+pub(crate) use several::Several;
 pub(crate) use successor::Answer;
 
 /// What the locks of a locker share.

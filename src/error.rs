@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::backend::ConnectError;
 use crate::backend::{ClockDifference, NoConnection, Refusal, TransportError};
-use crate::key::Key;
+use crate::key::{Cut, Key};
 use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
 use crate::version::Version;
 pub use contention::Contention;
 pub use inspection::InspectionFailure;
-use text::{Ended, Seconds, Span, TooOld, Unconnected, shown};
+use text::{Ended, Others, Seconds, Span, TooOld, Unconnected, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
@@ -142,6 +142,18 @@ pub enum Error {
         /// Why the reply was lost.
         #[source]
         cause: TransportError,
+    },
+
+    /// Several locks were not acquired or not released, and there is more to say than for one key: whether each of the others is held is
+    /// unknown, or it was acquired and could not be given back.
+    #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
+    #[non_exhaustive]
+    Several {
+        /// Why the call failed.
+        #[source]
+        cause: Box<Error>,
+        /// What is the matter with other keys.
+        others: Vec<Error>,
     },
 
     /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
@@ -281,6 +293,7 @@ impl Error {
             | Error::Io { key, .. }
             | Error::Options { key, .. }
             | Error::NoId { key } => Some(key),
+            Error::Several { cause, .. } => cause.key(),
             Error::Inspection { .. }
             | Error::Clocks { .. }
             | Error::Builder { .. }
@@ -301,6 +314,7 @@ impl Error {
         match self {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
             Error::Unknown { .. } | Error::Io { .. } => true,
+            Error::Several { cause, others } => cause.is_transient() && others.iter().all(Error::is_transient),
             Error::NoConnection { cause, .. } => may_pass(cause),
             Error::Refused { refusal, .. } => refusal.may_pass(),
             Error::Inspection { cause } => match &**cause {
@@ -331,7 +345,23 @@ impl Error {
     /// was lost. An expiring lock frees itself then.
     #[must_use]
     pub fn may_hold_lock(&self) -> bool {
-        matches!(self, Error::Unknown { .. })
+        match self {
+            Error::Unknown { .. } => true,
+            Error::Several { cause, others } => {
+                cause.may_hold_lock() || others.iter().any(Error::may_hold_lock)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a lock that was held is held no longer.
+    pub(crate) fn is_loss(&self) -> bool {
+        matches!(self, Error::Expired { .. } | Error::Lost { .. })
+    }
+
+    /// Returns the error of a call on several keys, with what is the matter with others.
+    pub(crate) fn and(self, others: Vec<Error>) -> Self {
+        if others.is_empty() { self } else { Self::Several { cause: Box::new(self), others } }
     }
 }
 

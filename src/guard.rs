@@ -60,6 +60,14 @@ impl LockGuard {
         Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, holder: None }
     }
 
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
     /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
@@ -145,10 +153,8 @@ impl LockGuard {
     /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Options`] without an expiration.
     /// [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<Extended, Error> {
-        match self.hold.options.expiration {
-            Some(expiration) => self.extend_by(expiration),
-            None => Err(self.no_lease()),
-        }
+        let lease = self.lease(None)?;
+        self.engine.extend(&self.hold, lease).map(|certified| Extended { certified })
     }
 
     /// Extends the lease as [`extend`](Self::extend) does, to one of `lease` from now on, which may also end earlier than the present one.
@@ -161,15 +167,20 @@ impl LockGuard {
     ///
     /// Those of [`extend`](Self::extend), and [`Error::Options`] for any other time.
     pub fn extend_by(&self, lease: Duration) -> Result<Extended, Error> {
-        if self.hold.end().is_none() {
-            return Err(self.no_lease());
-        }
+        let lease = self.lease(Some(lease))?;
+        self.engine.extend(&self.hold, lease).map(|certified| Extended { certified })
+    }
+
+    /// Returns the time that an extension takes: what is asked for, or the expiration.
+    pub(crate) fn lease(&self, asked: Option<Duration>) -> Result<Duration, Error> {
+        let Some(expiration) = self.hold.options.expiration else { return Err(self.no_lease()) };
+        let lease = asked.unwrap_or(expiration);
         let problem = if lease < Duration::from_millis(1) {
             "the lease is to be extended by less than a millisecond; give the time that the work still needs"
         } else if lease > LONGEST_EXPIRATION {
             "the lease is to be extended by over ten years; give the time that the work still needs"
         } else {
-            return self.engine.extend(&self.hold, lease).map(|certified| Extended { certified });
+            return Ok(lease);
         };
         Err(Error::Options { key: self.hold.key.clone(), problem })
     }

@@ -69,6 +69,7 @@ mod loss_signal;
 mod options;
 mod protocol;
 mod queue;
+mod several;
 mod sync;
 mod thread_holds;
 mod value;
@@ -93,6 +94,7 @@ pub use protocol::ownership::LossReason;
 pub use protocol::release::Release;
 pub use protocol::verify::Verification;
 pub use queue::CancelToken;
+pub use several::{Locks, LocksGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 

@@ -18,6 +18,24 @@ const fn is_too_long(bytes: usize) -> bool {
     bytes > (512 << 20) - 64
 }
 
+/// Returns why there is no lock of this key with these options, in words for the user.
+pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Option<&'static str> {
+    if key.is_empty() {
+        Some("a lock's key must not be empty; give it the name of what it protects")
+    } else if options.notifies && !locker.engine().backend.can_listen() {
+        Some(
+            "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
+             `with_managed_pool`, or leave `notify_waiters` out",
+        )
+    } else if is_too_long(key.as_bytes().len()) {
+        Some(
+            "its key is longer than a server accepts, with the names of the keys beside it; give a shorter one",
+        )
+    } else {
+        options.problem()
+    }
+}
+
 /// A distributed lock: one key on one server.
 ///
 /// Cheap to clone and to make; it holds nothing by itself. [`with`](Self::with) runs a closure under the lock,
@@ -42,21 +60,7 @@ impl Lock {
     /// polling that makes no sense, what a holder cannot do without an expiration or within it, or notifications through a locker that was made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
-        let problem = if key.is_empty() {
-            Some("a lock's key must not be empty; give it the name of what it protects")
-        } else if options.notifies && !locker.engine().backend.can_listen() {
-            Some(
-                "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
-                 `with_managed_pool`, or leave `notify_waiters` out",
-            )
-        } else if is_too_long(key.as_bytes().len()) {
-            Some(
-                "its key is longer than a server accepts, with the names of the keys beside it; give a shorter one",
-            )
-        } else {
-            options.problem()
-        };
-        match problem {
+        match problem(locker, &key, &options) {
             Some(problem) => Err(Error::Options { key, problem }),
             None => Ok(Self { locker: locker.clone(), key, options, cancel_token: None }),
         }

@@ -18,6 +18,7 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
+pub(crate) mod acquire_all;
 pub(crate) mod extend;
 pub(crate) mod fence;
 pub(crate) mod holder_name;

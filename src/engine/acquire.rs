@@ -8,7 +8,7 @@ use super::{Answer, Engine};
 use crate::clock;
 use crate::error::Error;
 use crate::event::Event;
-use crate::hold::Hold;
+use crate::hold::{Changes, Hold};
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::queue::{CancelToken, HolderTicket};
@@ -32,27 +32,65 @@ impl Engine {
         cancel_token: Option<&CancelToken>,
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
-        let began = clock::now();
-        let wait = Wait::new(self, key, options, cancel_token, began);
+        let granted = self.grant(&Wait::new(self, key, options, cancel_token, clock::now()))?;
+        match self.begin_holds(vec![(key.clone(), granted)], options, kind).pop() {
+            Some(acquired) => Ok(acquired),
+            None => unreachable!("each lock that is granted begins"),
+        }
+    }
+
+    /// Waits for a lock, and reports how that has ended.
+    pub(super) fn grant(&self, wait: &Wait<'_>) -> Result<Granted, Error> {
+        let began = clock::uptime();
         let granted = wait.acquire();
         let (attempts, outcome) = match &granted {
             Ok(granted) => (granted.attempts, Ok(())),
             Err(error) => (wait.attempts(), Err(error)),
         };
-        let waited = clock::uptime().since(began.uptime);
-        self.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
-        let Granted { lease, protocol, holder, at, attempts, waited, token } = granted?;
-        let observer = self.observer.clone();
-        let hold = Arc::new(Hold::new(key.clone(), *options, protocol, at, lease, token, observer));
+        let waited = clock::uptime().since(began);
+        self.observer.notify(&Event::AcquireFinished { key: wait.key(), waited, attempts, outcome });
+        granted
+    }
+
+    /// Begins what the holder of these locks has, which were acquired together.
+    pub(super) fn begin_holds(
+        self: &Arc<Self>,
+        granted: Vec<(Key, Granted)>,
+        options: &LockOptions,
+        kind: HoldKind,
+    ) -> Vec<Acquired> {
+        let changes = Arc::<Changes>::default();
+        let begin = |(key, granted): (Key, Granted)| {
+            let Granted { lease, protocol, holder, at, attempts, waited, token } = granted;
+            let hold = Hold::new(key, *options, protocol, at, lease, token, self.observer.clone());
+            Acquired { hold: Arc::new(hold.among(&changes)), holder, attempts, waited }
+        };
+        let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
         if options.holder_name.is_some() {
+            self.name(&acquired);
+        }
+        for Acquired { hold, .. } in &acquired {
+            self.keep_by_options(hold);
+            thread_holds::note(&self.identity, hold, kind);
+        }
+        acquired
+    }
+
+    /// Writes the holder's name beside each key.
+    fn name(&self, acquired: &[Acquired]) {
+        if let [Acquired { hold, .. }] = acquired {
             let unnamed = {
                 let own = hold.own();
-                self.write_name(&hold, &own.lease.value, options.expiration, at)
+                self.write_name(hold, &own.lease.value, hold.options.expiration, hold.acquired)
             };
-            self.report_unnamed(&hold, unnamed.as_ref());
+            return self.report_unnamed(hold, unnamed.as_ref());
         }
-        self.keep_by_options(&hold);
-        thread_holds::note(&self.identity, &hold, kind);
-        Ok(Acquired { hold, holder, attempts, waited })
+        let named = |Acquired { hold, .. }: &'_ Acquired| {
+            Self::naming(&hold.options, &hold.own().lease.value, hold.options.expiration)
+        };
+        let named = acquired.iter().filter_map(|acquired| Some((&acquired.hold, named(acquired)?)));
+        for (hold, error) in &self.write_names(named.collect()) {
+            self.report_unnamed(hold, Some(error));
+        }
     }
 }

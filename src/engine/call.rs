@@ -209,6 +209,35 @@ impl<'a> Call<'a> {
         self.answers(&request.command, along, answers, limits.needs)
     }
 
+    /// Sends a command on several keys, of which this call's is the first.
+    pub(super) fn send_on_many(&mut self, request: &Request, now: Now) -> Reply {
+        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        let Answers { own, .. } = self.carry(request, None, &limits);
+        if let Err(Failure::Refused(refusal)) = &own {
+            self.engine.note_refused_many(refusal);
+        }
+        self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
+    }
+
+    /// Returns the limits of a transaction on several keys.
+    pub(super) fn limits_on_many(&self, needs: Protocol, now: Now) -> Limits<'a> {
+        Limits { needs, stop: self.stop, ..Limits::within(self.budget, now) }
+    }
+
+    /// Returns the rules' reply to a part of a transaction on several keys.
+    pub(super) fn reply_on_many(
+        &mut self,
+        reply: Result<Reply, Failure>,
+        command: &'static str,
+        only_reads: bool,
+    ) -> Reply {
+        if let Err(Failure::Refused(refusal)) = &reply {
+            self.engine.note_refused_many(refusal);
+        }
+        self.reply(reply, command, only_reads, Protocol::Watched)
+    }
+
     /// Returns what is to go behind a command.
     pub(super) fn along(&mut self, command: &Command, now: Now) -> Along {
         match self.behind.take_if(|_| command.deletes()) {
@@ -321,13 +350,20 @@ impl<'a> Call<'a> {
 
     /// Returns the lease and the reply of an answer, as if this call had sent the command.
     pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
-        let Answer { lease, command, reply } = answer;
+        let Answer { lease, command, reply, .. } = answer;
         (lease, self.reply(reply, command, false, self.protocol.on(None)))
     }
 
     /// Claims the head of the queue for the trip of a command that deletes the key.
     fn successor(&self, holder: &HolderTicket<Answer>, command: &Command, now: Now) -> Option<Successor> {
-        Successor::claim(holder, command, &self.engine.identity, self.engine.backend.server_version(), now)
+        Successor::claim(
+            holder,
+            self.key,
+            command,
+            &self.engine.identity,
+            self.engine.backend.server_version(),
+            now,
+        )
     }
 
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto

@@ -1,11 +1,12 @@
 //! The holder's name, for people: written after the acquisition and with each extension, read for errors. A failure does no harm to the lock.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
-use crate::backend::{Answers, Failure, Limits, Next};
-use crate::clock::Now;
+use crate::backend::{Answers, Failure, KeyRequest, Limits, Next};
+use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
@@ -47,8 +48,30 @@ impl Engine {
         unnamed(call, &reply)
     }
 
+    /// Writes the names of several holders in one trip. Returns for which that failed, and why.
+    pub(super) fn write_names<'a>(
+        &self,
+        named: Vec<(&'a Arc<Hold>, Request)>,
+    ) -> Vec<(&'a Arc<Hold>, Error)> {
+        let Some((first, _)) = named.first() else { return Vec::new() };
+        if !self.has_names() {
+            return named.into_iter().map(|(hold, _)| (hold, too_old(&hold.key))).collect();
+        }
+        let now = clock::now();
+        let limits = self.call(first, now).limits_together(Protocol::Classic, now);
+        let request = |(hold, request): &(&Arc<Hold>, Request)| {
+            KeyRequest { key: hold.key.clone(), request: request.clone(), next: None }
+        };
+        let requests: Vec<KeyRequest> = named.iter().map(request).collect();
+        let written = self.backend.call_all(&requests, &limits);
+        let failed = |((hold, name), written): (&(&'a Arc<Hold>, Request), Answers)| {
+            Some((*hold, self.name_error(&hold.key, written.own, name)?))
+        };
+        named.iter().zip(written).filter_map(failed).collect()
+    }
+
     /// Returns why the name of a holder was not written, if that is what came of it.
-    pub(super) fn name_error(
+    fn name_error(
         &self,
         key: &Key,
         written: Result<Reply, Failure>,

@@ -187,18 +187,28 @@ impl Engine {
         let (mut fencing, step) = Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now);
         let outcome = call.run(&mut fencing, step, now);
         let lost_replies = call.take_lost_replies();
-        let token = match outcome {
+        let token = Self::end_fencing(hold, &mut own, outcome, call);
+        drop(own);
+        self.report_lost(&hold.key, &lost_replies);
+        hold.act_on_loss();
+        token
+    }
+
+    /// Notes what came of taking a fencing token.
+    pub(super) fn end_fencing(
+        hold: &Hold,
+        own: &mut Own,
+        outcome: Result<Fenced, GiveUp>,
+        call: Call<'_>,
+    ) -> Result<u64, Error> {
+        match outcome {
             Ok(Fenced::Token(found)) => {
                 own.token = fence::usable(found);
                 own.token.ok_or_else(|| Error::Fence { key: hold.key.clone(), found })
             }
             Ok(Fenced::Lost(reason)) => Err(Self::lose(hold, reason)),
             Err(reason) => Err(call.error(reason, "ask again")),
-        };
-        drop(own);
-        self.report_lost(&hold.key, &lost_replies);
-        hold.act_on_loss();
-        token
+        }
     }
 
     /// Does this when the lock is lost: also if only the clocks notice it.
@@ -211,11 +221,21 @@ impl Engine {
     }
 
     /// Fails if a loss of the lock has been noticed; that a lease has passed is no loss that the server has shown.
-    fn check_held(hold: &Hold) -> Result<(), Error> {
+    pub(super) fn check_held(hold: &Hold) -> Result<(), Error> {
         match hold.noticed_loss() {
             Some(reason) => Err(Self::lost(hold, reason, clock::now())),
             None => Ok(()),
         }
+    }
+
+    /// Returns the error of a hold whose loss has been noticed.
+    pub(super) fn loss_of(hold: &Hold) -> Error {
+        Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
+    }
+
+    /// The extension of a hold whose loss has been noticed.
+    pub(super) fn not_extended(hold: &Hold) -> Extended {
+        Extended { result: Err(Self::loss_of(hold)), overwrote: None, lost_replies: LostReplies::new() }
     }
 
     /// Notes that a lock is lost, and returns the error.

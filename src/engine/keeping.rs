@@ -9,13 +9,10 @@ use super::Engine;
 use super::call::LostReplies;
 use super::holding::Extended;
 use super::together::Run;
-use crate::backend::KeyRequest;
 use crate::clock::{self, Now, Uptime};
-use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Hold, Own};
 use crate::keeper::MOST;
-use crate::options::Protocol;
 use crate::protocol::extend::{Extending, Extension};
 use crate::protocol::keeping::{self, Progress, Task};
 use crate::protocol::verify::{Verification, Verifying};
@@ -49,7 +46,6 @@ struct Settled<'a> {
     report: Report,
     /// What writes the holder's name.
     name: Option<Request>,
-    unnamed: Option<Error>,
 }
 
 enum Report {
@@ -152,19 +148,22 @@ impl Engine {
             due.iter().filter_map(|(id, kept)| self.begin(*id, &kept.hold)).collect();
         self.run_together(jobs.iter_mut().map(|job| &mut job.run).collect());
         let mut settled: Vec<Settled<'_>> = jobs.into_iter().map(|job| self.settle(job, reachable)).collect();
-        self.write_names(&mut settled);
+        let named = settled.iter_mut().filter_map(|settled| Some((settled.hold, settled.name.take()?)));
+        let unnamed = if self.has_names() { self.write_names(named.collect()) } else { Vec::new() };
         let mut reports = Vec::new();
-        for Settled { id, hold, own, report, unnamed, .. } in settled {
+        for Settled { id, hold, own, report, .. } in settled {
             self.schedule(id, hold, &own);
-            reports.push((hold, report, unnamed));
+            reports.push((hold, report));
         }
         // Now that nothing is locked.
-        for (hold, report, unnamed) in reports {
+        for (hold, report) in reports {
             match report {
                 Report::Extended(extended) => self.report_extension(hold, &extended),
                 Report::Looked(lost_replies) => self.report_lost(&hold.key, &lost_replies),
             }
-            self.report_unnamed(hold, unnamed.as_ref());
+        }
+        for (hold, error) in &unnamed {
+            self.report_unnamed(hold, Some(error));
         }
         for (_, kept) in due {
             kept.hold.act_on_loss();
@@ -247,26 +246,7 @@ impl Engine {
         };
         let took = clock::uptime().since(began.uptime);
         *reachable &= own.failed.is_none() || took < self.backend.command_timeout() / 2;
-        Settled { id, hold, own, report, name, unnamed: None }
-    }
-
-    /// Writes the names of the holders, in one trip.
-    fn write_names(&self, settled: &mut [Settled<'_>]) {
-        let mut named: Vec<&mut Settled<'_>> =
-            settled.iter_mut().filter(|settled| settled.name.is_some()).collect();
-        if named.is_empty() || !self.has_names() {
-            return;
-        }
-        let request = |settled: &mut &mut Settled<'_>| {
-            Some(KeyRequest { key: settled.hold.key.clone(), request: settled.name.take()?, next: None })
-        };
-        let requests: Vec<KeyRequest> = named.iter_mut().filter_map(request).collect();
-        let now = clock::now();
-        let limits = self.call(named[0].hold, now).limits_together(Protocol::Classic, now);
-        let written = self.backend.call_all(&requests, &limits);
-        for ((settled, KeyRequest { key, request, .. }), written) in named.iter_mut().zip(&requests).zip(written) {
-            settled.unnamed = self.name_error(key, written.own, request);
-        }
+        Settled { id, hold, own, report, name }
     }
 }
 

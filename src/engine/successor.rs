@@ -6,6 +6,7 @@ use std::io;
 use crate::backend::{Failure, Next, TransportError};
 use crate::clock::Now;
 use crate::identity::Identity;
+use crate::key::Key;
 use crate::protocol::acquire::first_command;
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
@@ -16,6 +17,8 @@ use crate::version::Version;
 /// What the server has answered to a SETNX that another thread has sent.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    /// The lock that was asked for.
+    pub(super) key: Key,
     /// What it acquires.
     pub(super) lease: Lease,
     pub(super) command: &'static str,
@@ -25,6 +28,7 @@ pub(crate) struct Answer {
 /// The thread that is next, and the command that is sent for it.
 pub(super) struct Successor {
     claim: queue::Claim<Answer>,
+    key: Key,
     lease: Lease,
     pub(super) next: Next,
 }
@@ -34,6 +38,7 @@ impl Successor {
     /// resolved for which a transaction that `release` ends may be the reason.
     pub(super) fn claim(
         holder: &HolderTicket<Answer>,
+        key: &Key,
         release: &Command,
         identity: &Identity,
         server: Option<Version>,
@@ -59,17 +64,17 @@ impl Successor {
             );
             let command = request.command.name();
             made = Some((lease.clone(), Next { request, needs }));
-            Some(Answer { lease, command, reply: Err(Failure::Lost(lost)) })
+            Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::Lost(lost)) })
         })?;
         let (lease, next) = made?;
-        Some(Self { claim, lease, next })
+        Some(Self { claim, key: key.clone(), lease, next })
     }
 
     /// Hands over the answer; without one the command was not sent. Returns whether the thread has it.
     pub(super) fn end(self, reply: Option<Result<Reply, Failure>>) -> bool {
-        let Self { claim, lease, next } = self;
+        let Self { claim, key, lease, next } = self;
         match reply {
-            Some(reply) => claim.answer(Answer { lease, command: next.request.command.name(), reply }),
+            Some(reply) => claim.answer(Answer { key, lease, command: next.request.command.name(), reply }),
             None => {
                 claim.withdraw();
                 false

@@ -48,6 +48,10 @@ pub(super) struct Wait<'a> {
     cancel_token: Option<&'a CancelToken>,
     began: Now,
     deadline: Option<Uptime>,
+    /// The queue of those for which this lock is one of several that will do.
+    shared: Option<&'a Key>,
+    /// The lease of a command without a reply that may have acquired the lock, and what it has taken over.
+    in_doubt: Option<(Lease, Option<LockState>)>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
@@ -88,7 +92,19 @@ impl<'a> Wait<'a> {
     ) -> Self {
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let (attempts, owes) = (Cell::new(0), Cell::new(false));
-        Self { engine, key, options, cancel_token, began, deadline, attempts, owes }
+        let (shared, in_doubt) = (None, None);
+        Self { engine, key, options, cancel_token, began, deadline, shared, in_doubt, attempts, owes }
+    }
+
+    /// Returns the wait as a part of a longer one, which ends at `deadline`, with a command without a reply that may have acquired the
+    /// lock, and what that has taken over.
+    pub(super) fn within(
+        self,
+        deadline: Option<Uptime>,
+        shared: Option<&'a Key>,
+        in_doubt: Option<(Lease, Option<LockState>)>,
+    ) -> Self {
+        Self { deadline, shared, in_doubt, ..self }
     }
 
     /// Returns how often the server was asked for the lock so far.
@@ -96,22 +112,32 @@ impl<'a> Wait<'a> {
         self.attempts.get()
     }
 
+    pub(super) fn key(&self) -> &'a Key {
+        self.key
+    }
+
     /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
     pub(super) fn acquire(&self) -> Result<Granted, Error> {
+        self.may_begin()?;
+        let _registered = self.cancel_token.map(CancelToken::register);
+        self.check()?;
+        self.once()
+    }
+
+    /// Fails where the lock is not to be waited for.
+    pub(super) fn may_begin(&self) -> Result<(), Error> {
         self.engine.refuse_after_fork(self.key)?;
         if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
             return Err(Error::Nested { key: self.key.clone() });
         }
-        let _registered = self.cancel_token.map(CancelToken::register);
-        self.check()?;
-        self.once()
+        self.check()
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
     fn once(&self) -> Result<Granted, Error> {
         let stop = || self.is_over();
         if self.options.timeout == Some(Duration::ZERO) {
-            let (attempt, action) = Acquiring::start(self.params(), self.began);
+            let (attempt, action) = self.start(self.began);
             let (call, looked) = (self.call(&stop), self.began.uptime);
             let beginning = Beginning { call, attempt, action, answered: false, looked };
             return self.attempt(beginning, self.began, &mut None);
@@ -146,6 +172,7 @@ impl<'a> Wait<'a> {
         let params = self.params();
         let answered = matches!(turn, Turn::Answered(_));
         let (attempt, action) = match turn {
+            Turn::Head(..) if self.in_doubt.is_some() => self.start(now),
             Turn::Head(_, Some(Hint::Yielded(until))) => {
                 Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
             }
@@ -167,12 +194,21 @@ impl<'a> Wait<'a> {
                 Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
             }
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
-            Turn::Over { seen: None, .. } => Acquiring::start(params, now),
-            Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
+            Turn::Over { seen, .. } if seen.is_none() || self.in_doubt.is_some() => self.start(now),
+            Turn::Over { seen, ahead } => {
+                let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+    }
+
+    /// Begins by asking for the lock, or by reading whether it has been acquired.
+    fn start(&self, now: Now) -> (Acquiring, Action) {
+        match &self.in_doubt {
+            Some((lease, from)) => Acquiring::in_doubt(self.params(), lease.clone(), from.clone(), now),
+            None => Acquiring::start(self.params(), now),
+        }
     }
 
     /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
@@ -265,8 +301,8 @@ impl<'a> Wait<'a> {
                     }
                     let observation = Observation::of(&lease, now);
                     let holder = match ticket.take() {
-                        Some(ticket) => ticket.enter(observation),
-                        None => self.engine.queue.hold(self.key, observation),
+                        Some(ticket) => ticket.enter(self.shared, &observation),
+                        None => self.engine.queue.hold(self.key, self.shared, &observation),
                     };
                     let (protocol, attempts) = (attempt.protocol(), self.attempts.get());
                     if let Err(ended) = self.check_answer(answered) {
@@ -317,13 +353,17 @@ impl<'a> Wait<'a> {
         if before_deadline && unreachable {
             self.engine.note_unreachable();
         }
-        let advice = match self.options.expiration {
+        call.error(reason, Self::advice(self.options))
+    }
+
+    /// What to do if it is unknown whether the lock was acquired.
+    pub(super) fn advice(options: &LockOptions) -> &'static str {
+        match options.expiration {
             Some(_) => "if the lock was acquired, it frees itself when its lease has passed; try again then",
             None => {
                 "it has no expiration, so its value names no holder; look at the key, and clear it if its holder has crashed"
             }
-        };
-        call.error(reason, advice)
+        }
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
@@ -373,7 +413,7 @@ impl<'a> Wait<'a> {
     }
 
     /// Fails where the wait was ended from outside.
-    fn check(&self) -> Result<(), Error> {
+    pub(super) fn check(&self) -> Result<(), Error> {
         let key = || self.key.clone();
         if self.engine.queue.is_closed() {
             return Err(Error::ShutDown { key: key() });
@@ -405,7 +445,7 @@ impl<'a> Wait<'a> {
         self.options.holder_name.is_some() && self.options.timeout != Some(Duration::ZERO)
     }
 
-    fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
+    pub(super) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
         let Self { engine, key, options, .. } = self;
         Contention {
             attempts: self.attempts.get(),

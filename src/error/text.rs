@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::backend::{ConnectError, NoConnection, Refusal};
+use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::version::Version;
 
@@ -69,6 +70,25 @@ impl fmt::Display for TooOld<'_> {
                 write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text())
             }
             (None, None) => f.write_str("the server is too old for the"),
+        }
+    }
+}
+
+/// What is the matter with other keys.
+pub(super) struct Others<'a>(pub(super) &'a [Error]);
+
+/// How many of them are shown.
+const SHOWN: usize = 2;
+
+impl fmt::Display for Others<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for error in self.0.iter().take(SHOWN) {
+            write!(f, "; and {error}")?;
+        }
+        match self.0.len().saturating_sub(SHOWN) {
+            0 => Ok(()),
+            1 => f.write_str("; and the same of another key"),
+            more => write!(f, "; and the same of {more} other keys"),
         }
     }
 }

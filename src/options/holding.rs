@@ -104,6 +104,12 @@ impl LockOptions {
         self.holder_name
     }
 
+    /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in all.
+    pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
+        let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };
+        Self { auto_extend, verify_every: None, hold_at_least: Duration::ZERO, holder_name: None, ..self }
+    }
+
     /// Returns the options as far as they matter while the lock is waited for.
     pub(crate) const fn of_waiting(self) -> Self {
         Self {

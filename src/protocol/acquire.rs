@@ -29,6 +29,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 ///
 /// | state | reply | next |
 /// |---|---|---|
+/// | start, in doubt | | GET → `Reading`; else SETNX → `Setting` |
 /// | `Setting` (SETNX sent; in Ttl SET NX PX) | 1 | held, if the lease has not passed (I3) |
 /// | | 0 | expiring: GET → `Reading`; else wait |
 /// | | lost | expiring: keep the lease as unresolved, GET → `Reading`; else unknown (I6) |
@@ -85,6 +86,17 @@ pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (L
     (lease, Request { command, before })
 }
 
+/// Whether a lock that expires may be taken over: I1, and the one option that departs from it.
+pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
+    match state {
+        LockState::Until(Expiry(until)) => until.after(options.takeover_margin) < now,
+        LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
+            options.takeover == Takeover::AsTheGem
+        }
+        LockState::Absent => false,
+    }
+}
+
 #[derive(Debug)]
 enum State {
     Setting(Lease),
@@ -106,6 +118,14 @@ impl Acquiring {
     /// Begins with SETNX.
     pub(crate) fn start(params: Params, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
+        let action = attempt.freed(now);
+        (attempt, action)
+    }
+
+    /// Begins with a command without a reply, sent for several locks at once, that may have acquired this one by `lease`.
+    pub(crate) fn in_doubt(params: Params, lease: Lease, from: Option<LockState>, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        attempt.unresolved.keep(lease, from, now);
         let action = attempt.freed(now);
         (attempt, action)
     }
@@ -382,15 +402,8 @@ impl Acquiring {
         self.immediate_retries <= IMMEDIATE_RETRIES
     }
 
-    /// I1, and the one option that departs from it.
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {
-        match state {
-            LockState::Until(Expiry(until)) => until.after(self.params.options.takeover_margin) < now,
-            LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
-                self.params.options.takeover == Takeover::AsTheGem
-            }
-            LockState::Absent => false,
-        }
+        may_take_over(&self.params.options, state, now)
     }
 
     /// Rule 3: judges what GETSET has replaced, by the clock before sending (I4).

@@ -23,6 +23,11 @@
 //! had left with the claim, and one that comes later is dropped. A claim that is dropped leaves that answer too; one whose command
 //! was not sent is withdrawn, as if it had never been.
 //!
+//! Where one of several locks will do, the permits of a semaphore, threads wait in a queue which these locks share. A holder of one of them
+//! looks first whether a thread waits for that very lock, then in the shared queue. There it asks for the first thread that sleeps: several
+//! locks may be released at a time, while the head is in the middle of a command. A thread that leaves with a lock tells the next what it
+//! knows of others: the hint that it has not acted upon, and that one is free.
+//!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
 // The models compile this file under another name.
@@ -30,6 +35,7 @@
 mod holder;
 
 use std::collections::{HashMap, VecDeque};
+use std::iter;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -153,13 +159,21 @@ impl<A> WaitQueue<A> {
         Ticket { queue: Arc::clone(self), key: key.clone(), id, left: false }
     }
 
-    /// Notes a lock that was acquired without being queued.
-    pub(crate) fn hold(self: &Arc<Self>, key: &Key, observation: Observation) -> HolderTicket<A> {
-        let mut all = self.lock();
-        let queue = all.keys.entry(key.clone()).or_default();
-        queue.hold(observation);
-        drop(all);
-        HolderTicket::new(self, key)
+    /// Notes a lock that was acquired without being queued. If it is one of several that will do, `shared` is the queue of those.
+    pub(crate) fn hold(
+        self: &Arc<Self>,
+        key: &Key,
+        shared: Option<&Key>,
+        observation: &Observation,
+    ) -> HolderTicket<A> {
+        self.lock().hold(key, shared, observation);
+        HolderTicket::new(self, key, shared)
+    }
+
+    /// Whether no thread of this process has or waits for any of these keys.
+    pub(crate) fn is_idle(&self, keys: &[Key]) -> bool {
+        let all = self.lock();
+        !keys.iter().any(|key| all.keys.contains_key(key))
     }
 
     /// Gives the head of a key's queue a hint. Returns whether a thread waits there.
@@ -204,6 +218,12 @@ impl<A> WaitQueue<A> {
 }
 
 impl<A> All<A> {
+    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
+        for key in iter::once(key).chain(shared) {
+            self.keys.entry(key.clone()).or_default().hold(observation.clone());
+        }
+    }
+
     /// Takes a thread out of a key's queue, which is removed with its last thread.
     fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue<A>) -> T) -> Option<T> {
         let queue = self.keys.get_mut(key)?;
@@ -316,17 +336,37 @@ impl<A> Ticket<A> {
         }
     }
 
-    /// Leaves the queue with the lock, and with what others may know of it. The next becomes a head.
-    pub(crate) fn enter(mut self, observation: Observation) -> HolderTicket<A> {
+    /// Leaves the queue with the lock, and with what others may know of it. The next becomes a head. If the lock is one of several that
+    /// will do, `shared` is the queue of those.
+    pub(crate) fn enter(mut self, shared: Option<&Key>, observation: &Observation) -> HolderTicket<A> {
         let mut all = self.queue.lock();
-        let next = all.keys.get_mut(&self.key).and_then(|queue| {
-            queue.hold(observation);
-            queue.remove(self.id)?.1
-        });
+        all.hold(&self.key, shared, observation);
+        let next = all.keys.get_mut(&self.key).and_then(|queue| queue.remove(self.id)?.1);
         drop(all);
         self.left = true;
         unpark(next.as_ref());
-        HolderTicket::new(&self.queue, &self.key)
+        HolderTicket::new(&self.queue, &self.key, shared)
+    }
+
+    /// Leaves the queue of several locks that will do with one of them. The next becomes a head; it learns of a release that this thread has
+    /// not acted upon, and of another lock that is free.
+    pub(crate) fn enter_one(
+        mut self,
+        key: &Key,
+        observation: &Observation,
+        another_is_free: bool,
+    ) -> HolderTicket<A> {
+        let mut all = self.queue.lock();
+        all.hold(key, Some(&self.key), observation);
+        let woken = all.keys.get_mut(&self.key).and_then(|queue| {
+            let (waiter, next) = queue.remove(self.id)?;
+            let hint = waiter.hint.max(another_is_free.then_some(Hint::Freed));
+            Some([next, hint.and_then(|hint| queue.notify(hint))])
+        });
+        drop(all);
+        self.left = true;
+        woken.iter().flatten().for_each(|thread| unpark(thread.as_ref()));
+        HolderTicket::new(&self.queue, key, Some(&self.key))
     }
 
     /// Parks until there is an answer, or what `find` finds under the mutex, or the parking function ends the wait.

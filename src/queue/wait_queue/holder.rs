@@ -1,8 +1,9 @@
 //! The holders, as the queue knows them: how a release reaches the head, and how a holder asks for the lock on its behalf.
 
+use std::iter;
 use std::sync::Arc;
 
-use super::{Hint, Key, Uptime, WaitMode, WaitQueue, Waiter, unpark};
+use super::{All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,12 +22,21 @@ pub(crate) enum Ending {
 pub(crate) struct HolderTicket<A> {
     queue: Arc<WaitQueue<A>>,
     key: Key,
+    /// The queue of the threads for which this lock is one of several that will do.
+    shared: Option<Key>,
     over: bool,
 }
 
 impl<A> HolderTicket<A> {
-    pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key) -> Self {
-        Self { queue: Arc::clone(queue), key: key.clone(), over: false }
+    pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key, shared: Option<&Key>) -> Self {
+        Self { queue: Arc::clone(queue), key: key.clone(), shared: shared.cloned(), over: false }
+    }
+
+    /// Returns the queue whose threads are next: that of the lock, if one waits there, else the shared one. And whether it is that.
+    fn next<'a>(&self, all: &'a mut All<A>) -> Option<(&'a mut KeyQueue<A>, bool)> {
+        let is_waited_for = |key: &&Key| all.keys.get(*key).is_some_and(|queue| !queue.waiters.is_empty());
+        let key = iter::once(&self.key).chain(&self.shared).find(is_waited_for)?;
+        Some((all.keys.get_mut(key)?, *key != self.key))
     }
 
     /// Returns until when the lock is left to other processes; `None` if it is not, or no thread waits for it. It is left until `until`
@@ -35,7 +45,7 @@ impl<A> HolderTicket<A> {
     /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
     pub(crate) fn yields(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Option<Uptime> {
         let mut all = self.queue.lock();
-        let queue = all.keys.get_mut(&self.key).filter(|queue| !queue.waiters.is_empty())?;
+        let (queue, _) = self.next(&mut all)?;
         queue.yields = Some(match queue.yields {
             Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
             Some((end, times)) if now < end => (end, times + 1),
@@ -52,26 +62,28 @@ impl<A> HolderTicket<A> {
     /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
     /// or waited for it; `None` if no thread waits, or the first that does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<[Uptime; 2]> {
-        let all = self.queue.lock();
-        let queue = all.keys.get(&self.key)?;
+        let mut all = self.queue.lock();
+        let (queue, _) = self.next(&mut all)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
         Some([queue.slice_since?, queue.busy_since?])
     }
 
-    /// Claims the head of the queue, if it sleeps and `lost` makes the answer that stands for a lost reply.
+    /// Claims the head of the queue, in a shared one the first that sleeps, if it sleeps and `lost` makes the answer that stands for a lost
+    /// reply.
     pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
         let mut all = self.queue.lock();
         if all.closed {
             return None;
         }
-        let head = all.keys.get_mut(&self.key)?.waiters.front_mut()?;
-        if !head.asleep || head.hint.is_some() || head.claim.is_some() || head.answer.is_some() {
-            return None;
-        }
+        let (queue, is_shared) = self.next(&mut all)?;
+        let among = if is_shared { usize::MAX } else { 1 };
+        let head = queue.waiters.iter_mut().take(among).find(|waiter| waiter.is_claimable())?;
         head.claim = Some(lost(head.mode)?);
         let id = head.id;
         drop(all);
-        Some(Claim { queue: Arc::clone(&self.queue), key: self.key.clone(), id, over: false })
+        let key = if is_shared { self.shared.as_ref() } else { None };
+        let key = key.unwrap_or(&self.key).clone();
+        Some(Claim { queue: Arc::clone(&self.queue), key, id, over: false })
     }
 
     /// The lock is released.
@@ -82,25 +94,40 @@ impl<A> HolderTicket<A> {
     fn give_up(&mut self, ending: Ending) {
         self.over = true;
         let mut all = self.queue.lock();
-        let head = all.leave(&self.key, |queue| {
-            queue.holders -= 1;
-            if queue.holders == 0 && queue.waiters.is_empty() {
-                queue.passing_since = None;
-            }
-            if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || queue.waiters.is_empty() {
-                queue.slice_since = None;
-            }
-            let is_notified = || queue.waiters.front().is_some_and(|head| head.mode.is_notified());
-            match ending {
-                Ending::Answer => None,
-                Ending::Notification(_) if is_notified() => None,
-                Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => {
-                    queue.notify(hint)
-                }
-            }
+        let is_waited_for = all.keys.get(&self.key).is_some_and(|queue| !queue.waiters.is_empty());
+        let head = all.leave(&self.key, |queue| queue.end(ending)).flatten();
+        let shared = self.shared.as_ref().and_then(|shared| {
+            // One thread learns of it.
+            let ending = if is_waited_for { Ending::Answer } else { ending };
+            all.leave(shared, |queue| queue.end(ending)).flatten()
         });
         drop(all);
-        unpark(head.flatten().as_ref());
+        unpark(head.or(shared).as_ref());
+    }
+}
+
+impl<A> KeyQueue<A> {
+    /// A holder has the lock no longer. Returns the thread to unpark once the mutex is free.
+    fn end(&mut self, ending: Ending) -> Option<Thread> {
+        self.holders -= 1;
+        if self.holders == 0 && self.waiters.is_empty() {
+            self.passing_since = None;
+        }
+        if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || self.waiters.is_empty() {
+            self.slice_since = None;
+        }
+        let is_notified = || self.waiters.front().is_some_and(|head| head.mode.is_notified());
+        match ending {
+            Ending::Answer => None,
+            Ending::Notification(_) if is_notified() => None,
+            Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => self.notify(hint),
+        }
+    }
+}
+
+impl<A> Waiter<A> {
+    fn is_claimable(&self) -> bool {
+        self.asleep && self.hint.is_none() && self.claim.is_none() && self.answer.is_none()
     }
 }
 

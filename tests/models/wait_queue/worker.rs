@@ -32,7 +32,7 @@ impl Worker<'_> {
                     Err(panic) => resume_unwind(panic),
                 },
                 Kind::TriesOnce => {
-                    self.set().then(|| self.harness.queue.hold(self.key(), Observation::default()))
+                    self.set().then(|| self.harness.queue.hold(self.key(), None, &Observation::default()))
                 }
                 Kind::InAnotherProcess => {
                     if self.set() {
@@ -82,7 +82,7 @@ impl Worker<'_> {
             };
             if granted {
                 assert!(self.owns(), "not granted to this thread");
-                return Some(ticket.enter(Observation::default()));
+                return Some(ticket.enter(None, &Observation::default()));
             }
             if over {
                 self.abandon(in_doubt);

@@ -1,0 +1,130 @@
+//! What a holder does with locks that it has acquired together: extends them, asks for them, takes their fencing tokens, in a trip or two.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use super::Engine;
+use super::call::Call;
+use super::together::Run;
+use crate::clock::{self, Now};
+use crate::error::Error;
+use crate::hold::{Hold, Own};
+use crate::protocol::extend::Extending;
+use crate::protocol::fence::Fencing;
+use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::{GiveUp, Rules, Step};
+
+/// What is under way for one of the locks.
+struct Part<'a, R: Rules> {
+    hold: &'a Arc<Hold>,
+    own: MutexGuard<'a, Own>,
+    /// `None` if there is nothing to do.
+    run: Option<Run<'a, R>>,
+}
+
+/// What came of it.
+struct Ended<'a, R: Rules> {
+    hold: &'a Arc<Hold>,
+    own: MutexGuard<'a, Own>,
+    run: Option<(Result<R::Outcome, GiveUp>, R, Call<'a>)>,
+}
+
+impl Engine {
+    /// Runs the rules of all holds, as far as `begin` begins any.
+    fn run_parts<'a, R: Rules>(
+        &'a self,
+        holds: &[&'a Arc<Hold>],
+        begin: impl Fn(&'a Hold, &Own, Now) -> Option<(R, Step<R::Outcome>)>,
+    ) -> Vec<Ended<'a, R>> {
+        // In the order of their keys, as each thread that works on several does.
+        let owned: Vec<_> = holds.iter().map(|hold| (*hold, hold.own())).collect();
+        let now = clock::now();
+        let begin = |(hold, own): (&'a Arc<Hold>, MutexGuard<'a, Own>)| {
+            let run = begin(hold, &own, now).map(|rules| Run::new(&hold.key, rules, self.call(hold, now)));
+            Part { hold, own, run }
+        };
+        let mut parts: Vec<Part<'a, R>> = owned.into_iter().map(begin).collect();
+        self.run_together(parts.iter_mut().filter_map(|part| part.run.as_mut()).collect());
+        let end = |Part { hold, own, run }: Part<'a, R>| Ended { hold, own, run: run.map(Run::end) };
+        parts.into_iter().map(end).collect()
+    }
+
+    /// Extends the leases of these holds to ones of `expiration` that begin now. Returns for each whether the server has proven that no other
+    /// client had the lock since it was acquired.
+    pub(crate) fn extend_all(
+        self: &Arc<Self>,
+        holds: &[&Arc<Hold>],
+        expiration: Duration,
+    ) -> Vec<Result<bool, Error>> {
+        let begin = |hold: &Hold, own: &Own, now| {
+            let is_held = Self::check_held(hold).is_ok();
+            is_held.then(|| self.begin_extension(hold, &own.lease, expiration, now))
+        };
+        let parts = self.run_parts::<Extending>(holds, begin);
+        let mut named = Vec::new();
+        let mut extended = Vec::with_capacity(parts.len());
+        for Ended { hold, mut own, run } in parts {
+            let outcome = match run {
+                Some((outcome, rules, call)) => Self::end_extension(hold, &mut own, &rules, outcome, call),
+                None => Self::not_extended(hold),
+            };
+            let name = Self::naming(&hold.options, &own.lease.value, Some(expiration));
+            if let (Some(name), Ok(_)) = (name, &outcome.result) {
+                named.push((hold, name));
+            }
+            self.reschedule(hold, &own);
+            extended.push((hold, outcome));
+        }
+        let unnamed = self.write_names(named);
+        for (hold, outcome) in &extended {
+            self.report_extension(hold, outcome);
+            hold.act_on_loss();
+        }
+        for (hold, error) in &unnamed {
+            self.report_unnamed(hold, Some(error));
+        }
+        extended.into_iter().map(|(_, outcome)| outcome.result).collect()
+    }
+
+    /// Asks the server whether these locks are still held.
+    pub(crate) fn verify_all(&self, holds: &[&Arc<Hold>]) -> Vec<Result<Verification, Error>> {
+        let begin = |hold: &Hold, own: &Own, _| Some(Verifying::start(hold.protocol, &own.lease));
+        let parts = self.run_parts(holds, begin);
+        let mut verified = Vec::with_capacity(parts.len());
+        for Ended { hold, mut own, run } in parts {
+            let Some((outcome, _, mut call)) = run else { unreachable!("each is asked for") };
+            let lost_replies = call.take_lost_replies();
+            verified.push((hold, lost_replies, Self::end_verification(hold, &mut own, outcome, call)));
+        }
+        for (hold, lost_replies, _) in &verified {
+            self.report_lost(&hold.key, lost_replies);
+            hold.act_on_loss();
+        }
+        verified.into_iter().map(|(.., verification)| verification).collect()
+    }
+
+    /// Takes a fencing token for each of these holds that has none, and returns all.
+    pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
+        let begin = |hold: &Hold, own: &Own, now| {
+            let takes = own.token.is_none() && Self::check_held(hold).is_ok();
+            takes.then(|| Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now))
+        };
+        let parts = self.run_parts(holds, begin);
+        let mut tokens = Vec::with_capacity(parts.len());
+        for Ended { hold, mut own, run } in parts {
+            let (lost_replies, token) = match (run, own.token) {
+                (Some((outcome, _, mut call)), _) => {
+                    (call.take_lost_replies(), Self::end_fencing(hold, &mut own, outcome, call))
+                }
+                (None, Some(token)) => (Vec::new(), Ok(token)),
+                (None, None) => (Vec::new(), Err(Self::loss_of(hold))),
+            };
+            tokens.push((hold, lost_replies, token));
+        }
+        for (hold, lost_replies, _) in &tokens {
+            self.report_lost(&hold.key, lost_replies);
+            hold.act_on_loss();
+        }
+        tokens.into_iter().map(|(.., token)| token).collect()
+    }
+}

@@ -1,0 +1,209 @@
+//! The rules of acquiring several locks at once: all or none, by one MSETNX, or by one transaction, which also takes over those that have
+//! expired. Where that does not succeed the locks are acquired one by one, by the rules of a single lock.
+
+use std::sync::Arc;
+
+use super::acquire::may_take_over;
+use super::lease::Lease;
+use super::{Change, Command, Entry, GiveUp, Reply, Request};
+use crate::clock::Now;
+use crate::key::Key;
+use crate::options::{LockOptions, Protocol};
+use crate::value::{LockState, Nonce};
+use crate::version::Version;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Next {
+    Send(Request),
+    /// Send WATCH and GET of each key, and MULTI.
+    Watch,
+    /// Send this change of each key, and EXEC.
+    Replace(Command),
+    /// All are held, by leases with one value; taken over from these.
+    Held {
+        lease: Lease,
+        from: Vec<LockState>,
+    },
+    /// The lock of this key is held.
+    Contended {
+        index: usize,
+        seen: LockState,
+    },
+    /// The locks were granted after their leases had passed, and are not used; then one by one.
+    Late,
+    OneByOne(Option<Unresolved>),
+    GiveUp(GiveUp),
+}
+
+/// A command that may have acquired all locks: its reply was lost. Its value in a key proves that this one was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unresolved {
+    pub(crate) lease: Lease,
+    /// What a transaction has taken over; empty for MSETNX.
+    pub(crate) from: Vec<LockState>,
+}
+
+/// One attempt to acquire several locks at once.
+///
+/// | state | reply | next |
+/// |---|---|---|
+/// | start | | MSETNX → `Setting`; in Ttl WATCH, GET, MULTI → `Watching`, since MSETNX gives no time to live |
+/// | `Setting` | 1 | held, if the lease has not passed (I3); else late |
+/// | | 0 | Watched: WATCH, GET, MULTI → `Watching`; Classic, trying once: MGET → `Reading`; else one by one |
+/// | | lost | expiring: one by one, beginning with GET; else unknown (I6) |
+/// | | refused, or not sent in time | one by one: some servers refuse several keys, and then each key has its own reason |
+/// | `Watching` | each key absent, or a time in the past | SET of each, EXEC → `Replacing` |
+/// | | anything else | contended |
+/// | | refused, lost | one by one |
+/// | `Replacing` | carried out | held, if the lease has not passed (I3); else late |
+/// | | not carried out, refused | one by one: another client was faster |
+/// | | lost, or carried out in part, as servers before 2.6.5 do | one by one, beginning with GET |
+/// | `Reading` | each key absent, or a time in the past | one by one: Classic takes over one key at a time |
+/// | | anything else | contended |
+/// | any | not sent | give up |
+#[derive(Debug)]
+pub(crate) struct AcquiringAll {
+    keys: Arc<[Key]>,
+    options: LockOptions,
+    /// Whether contention ends the call.
+    tries_once: bool,
+    nonce: Nonce,
+    state: State,
+}
+
+#[derive(Debug)]
+enum State {
+    Setting(Lease),
+    Watching,
+    Replacing { lease: Lease, from: Vec<LockState> },
+    Reading,
+}
+
+impl AcquiringAll {
+    pub(crate) fn start(
+        keys: Arc<[Key]>,
+        options: LockOptions,
+        tries_once: bool,
+        nonce: Nonce,
+        now: Now,
+    ) -> (Self, Next) {
+        let lease = Lease::beginning(now, options.expiration, nonce);
+        let before = lease.end;
+        let command = Command::SetNxAll(Arc::clone(&keys), lease.value.clone());
+        let mut attempt = Self { keys, options, tries_once, nonce, state: State::Setting(lease) };
+        let next = match options.protocol {
+            Protocol::Ttl => attempt.watch(),
+            Protocol::Auto | Protocol::Classic | Protocol::Watched => Next::Send(Request { command, before }),
+        };
+        (attempt, next)
+    }
+
+    /// Decides what [`Protocol::Auto`] is, once there is a reply.
+    pub(crate) fn decide_protocol(&mut self, server: Option<Version>) {
+        self.options.protocol = self.options.protocol.on(server);
+    }
+
+    pub(crate) fn protocol(&self) -> Protocol {
+        self.options.protocol
+    }
+
+    fn watch(&mut self) -> Next {
+        self.state = State::Watching;
+        Next::Watch
+    }
+
+    /// Goes on after a command.
+    pub(crate) fn reply(&mut self, reply: &Reply, now: Now) -> Next {
+        match (std::mem::replace(&mut self.state, State::Reading), reply) {
+            (State::Setting(_), Reply::Integer(0)) => match self.options.protocol {
+                _ if self.options.expiration.is_none() => self.wait(),
+                Protocol::Watched | Protocol::Ttl => self.watch(),
+                Protocol::Auto | Protocol::Classic => self.wait(),
+            },
+            (State::Setting(lease), Reply::Integer(_)) => Self::granted(lease, Vec::new(), now),
+            (State::Setting(_), Reply::Lost) if self.options.expiration.is_none() => {
+                Next::GiveUp(GiveUp::Unknown)
+            }
+            (State::Setting(lease), Reply::Lost) => {
+                Next::OneByOne(Some(Unresolved { lease, from: Vec::new() }))
+            }
+            (State::Reading, Reply::Bulks(found)) => match self.judge(found.iter().map(Option::as_deref), now) {
+                Ok(_) => Next::OneByOne(None),
+                Err(contended) => contended,
+            },
+            (_, Reply::Unsent) => Next::GiveUp(GiveUp::Unsent),
+            _ => Next::OneByOne(None),
+        }
+    }
+
+    /// One is held, or has expired.
+    fn wait(&mut self) -> Next {
+        if !self.tries_once {
+            return Next::OneByOne(None);
+        }
+        self.state = State::Reading;
+        Next::Send(Request::at_any_time(Command::GetAll(Arc::clone(&self.keys))))
+    }
+
+    /// Goes on after the keys were watched and read. Unless it is to replace them, the watch ends.
+    pub(crate) fn watched(&mut self, replies: &[Reply], now: Now) -> Next {
+        let found: Option<Vec<_>> = replies
+            .iter()
+            .map(|reply| match reply {
+                Reply::Bulk(found) => Some(found.as_deref()),
+                _ => None,
+            })
+            .collect();
+        if let Some(Reply::Unsent) = replies.first() {
+            return Next::GiveUp(GiveUp::Unsent);
+        }
+        let Some(found) = found else { return Next::OneByOne(None) };
+        match self.judge(found.into_iter(), now) {
+            Ok(from) => {
+                self.nonce = self.nonce.next();
+                let lease = Lease::beginning(now, self.options.expiration, self.nonce);
+                let entry = Entry::of(&lease, self.options.protocol, self.options.expiration);
+                self.state = State::Replacing { lease, from };
+                // At any time: it changes what was watched, or nothing.
+                Next::Replace(Command::Exec(Change::Set(entry)))
+            }
+            Err(contended) => contended,
+        }
+    }
+
+    /// Goes on after the transaction.
+    pub(crate) fn replaced(&mut self, replies: &[Reply], now: Now) -> Next {
+        let State::Replacing { lease, from } = std::mem::replace(&mut self.state, State::Reading) else {
+            unreachable!("the rules asked for the transaction")
+        };
+        let is_done = |reply: &Reply| matches!(reply, Reply::Executed(Some(_)));
+        if replies.iter().all(is_done) {
+            return Self::granted(lease, from, now);
+        }
+        let in_doubt = replies.iter().any(|reply| is_done(reply) || *reply == Reply::Lost);
+        Next::OneByOne(in_doubt.then_some(Unresolved { lease, from }))
+    }
+
+    /// Returns what each key holds if all locks may be acquired.
+    fn judge<'a>(
+        &self,
+        found: impl Iterator<Item = Option<&'a [u8]>>,
+        now: Now,
+    ) -> Result<Vec<LockState>, Next> {
+        let free = |(index, found): (usize, Option<&[u8]>)| match LockState::of_value(found) {
+            LockState::Absent => Ok(LockState::Absent),
+            seen if self.options.expiration.is_some() && may_take_over(&self.options, &seen, now.wall) => Ok(seen),
+            seen => Err(Next::Contended { index, seen }),
+        };
+        found.enumerate().map(free).collect()
+    }
+
+    /// A grant counts only while its lease lasts (I3).
+    fn granted(lease: Lease, from: Vec<LockState>, now: Now) -> Next {
+        if lease.has_passed(now) {
+            return Next::Late;
+        }
+        Next::Held { lease, from }
+    }
+}

@@ -1,0 +1,185 @@
+//! Several locks that are acquired together, all or none.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Several;
+use crate::error::Error;
+use crate::key::Key;
+use crate::lock::problem;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+use crate::queue::CancelToken;
+use crate::several::LocksGuard;
+use crate::thread_holds::{self, HoldKind};
+
+/// Several distributed locks on one server that are held together: all, or none.
+///
+/// Each is an ordinary lock, which other programs may lock by itself. If all are free, one command acquires them (MSETNX; in
+/// [`Protocol::Ttl`](crate::Protocol::Ttl), and in [`Protocol::Watched`](crate::Protocol::Watched) where some have expired, one
+/// transaction). Else they are waited for one by one, in the order of their keys' bytes, within one timeout; so two callers never wait for
+/// each other, and one of many keys gets its turn among callers of few. Locks that come early are extended while the others are waited
+/// for. What was acquired is released if the call fails.
+///
+/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, Locks, Protocol};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
+/// let accounts = Locks::new(&locker, ["account:7", "account:9"], options)?;
+/// accounts.with(|held| println!("both are held for {:?} more", held.remaining()))?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Locks {
+    locker: Locker,
+    /// In the order of their bytes; no two are equal.
+    keys: Arc<[Key]>,
+    options: LockOptions,
+    cancel_token: Option<CancelToken>,
+    /// The queue of the threads for which each of these locks is one of several that will do.
+    shared: Option<Key>,
+}
+
+impl Locks {
+    /// Returns the locks of these keys, in any order; a key that comes twice counts once. Sends nothing.
+    ///
+    /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key, and every other time for all.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] without a key, and what [`Lock::new`](crate::Lock::new) refuses.
+    pub fn new<K: Into<Key>>(
+        locker: &Locker,
+        keys: impl IntoIterator<Item = K>,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let mut keys: Vec<Key> = keys.into_iter().map(Into::into).collect();
+        keys.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
+        keys.dedup();
+        if keys.is_empty() {
+            let problem = "there is no key; give the names of what the locks protect";
+            return Err(Error::Options { key: Key::from(""), problem });
+        }
+        if let Some((key, problem)) = keys.iter().find_map(|key| Some((key, problem(locker, key, &options)?))) {
+            return Err(Error::Options { key: key.clone(), problem });
+        }
+        Ok(Self { locker: locker.clone(), keys: keys.into(), options, cancel_token: None, shared: None })
+    }
+
+    /// Returns the locks as those of which one will do for the threads of a queue.
+    pub(super) fn sharing(self, queue: Key) -> Self {
+        Self { shared: Some(queue), ..self }
+    }
+
+    /// Returns the keys, in the order in which they are waited for.
+    #[must_use]
+    pub fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// Returns the options that the locks were made with.
+    pub fn options(&self) -> LockOptions {
+        self.options
+    }
+
+    /// Returns the same locks with other options: for one call, say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] as [`new`](Self::new).
+    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
+        let locks = Self::new(&self.locker, self.keys.iter().cloned(), options)?;
+        Ok(Self { cancel_token: self.cancel_token.clone(), shared: self.shared.clone(), ..locks })
+    }
+
+    /// Returns the locks with a token that ends their waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
+    }
+
+    /// Runs `body` while all locks are held and returns what it returns. Waits up to the timeout of the options. The locks are released
+    /// afterwards, also when the body panics; a failure of that goes to the log and the observer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside a `with` on one of the keys by the same thread. If all are held so by this
+    /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Expired`] or
+    /// [`Error::Lost`] if one was lost.
+    pub fn with<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
+        let guard = match self.enclosing() {
+            Some(guard) => guard.ensure_held().map(|()| guard)?,
+            None => self.acquire(&self.options, HoldKind::Scoped)?,
+        };
+        Ok(body(&guard))
+    }
+
+    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the locks' errors as the body's type of error.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with`](Self::with), converted, and the body's own.
+    pub fn try_with<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&LocksGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.with(body)?
+    }
+
+    /// Waits until all locks are held, up to the timeout of the options. How each is waited for is said at [`Lock::lock`](crate::Lock::lock).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired. No lock is held then, unless the error says so:
+    /// [`Error::Unknown`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
+    /// acquired could not be released again.
+    pub fn lock(&self) -> Result<LocksGuard, Error> {
+        self.acquire(&self.options, HoldKind::Movable)
+    }
+
+    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to the command
+    /// timeout for each command.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock) but for the timeout.
+    pub fn try_lock(&self) -> Result<Option<LocksGuard>, Error> {
+        self.try_lock_for(Duration::ZERO)
+    }
+
+    /// Waits for all locks up to `timeout`, whatever the options say. Returns `None` if one of them was held all that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`lock`](Self::lock) but for the timeout.
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LocksGuard>, Error> {
+        match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_contention() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LocksGuard, Error> {
+        let engine = self.locker.engine();
+        let Self { keys, shared, cancel_token, .. } = self;
+        let wanted = Several { keys, options, shared: shared.as_ref(), cancel_token: cancel_token.as_ref() };
+        Ok(LocksGuard::new(engine, engine.acquire_all(wanted, kind)?))
+    }
+
+    /// Joins the calls that this thread is in on all keys, if all may be nested.
+    fn enclosing(&self) -> Option<LocksGuard> {
+        let engine = self.locker.engine();
+        if !self.options.reentrant || !engine.identity.is_this_process() {
+            return None;
+        }
+        let enclosing =
+            |key| thread_holds::scoped(&engine.identity, key).filter(|hold| hold.options.reentrant);
+        let holds: Option<Vec<_>> = self.keys.iter().map(enclosing).collect();
+        Some(LocksGuard::nested(engine, holds?))
+    }
+}

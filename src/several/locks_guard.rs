@@ -1,0 +1,253 @@
+//! Several locks that are held together.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime};
+
+use chrono::{DateTime, Utc};
+
+use crate::engine::{Acquired, Engine, Leaving};
+use crate::error::Error;
+use crate::guard::{Extended, LockGuard};
+use crate::hold::Hold;
+use crate::key::Key;
+use crate::loss_signal::LossSignal;
+use crate::options::Protocol;
+use crate::protocol::ownership::LossReason;
+use crate::protocol::release::Release;
+use crate::protocol::verify::Verification;
+use crate::queue::CancelToken;
+
+/// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
+/// [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl)).
+///
+/// What a [`LockGuard`] can do for one lock, this does for all, in as many trips as for one. [`guards`](Self::guards) are those of each key.
+#[must_use = "if unused, the locks are released at once"]
+pub struct LocksGuard {
+    /// In the order of their keys; at least one.
+    guards: Vec<LockGuard>,
+}
+
+impl LocksGuard {
+    pub(super) fn new(engine: &Arc<Engine>, acquired: Vec<Acquired>) -> Self {
+        let guard = |acquired| LockGuard::new(Arc::clone(engine), acquired);
+        Self { guards: acquired.into_iter().map(guard).collect() }
+    }
+
+    pub(super) fn nested(engine: &Arc<Engine>, holds: Vec<Arc<Hold>>) -> Self {
+        let guard = |hold| LockGuard::nested(Arc::clone(engine), hold);
+        Self { guards: holds.into_iter().map(guard).collect() }
+    }
+
+    fn first(&self) -> &LockGuard {
+        match self.guards.first() {
+            Some(first) => first,
+            None => unreachable!("there is at least one lock"),
+        }
+    }
+
+    fn holds(&self) -> Vec<&Arc<Hold>> {
+        self.guards.iter().map(LockGuard::hold).collect()
+    }
+
+    /// Returns the keys, in their order.
+    pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
+        self.guards.iter().map(LockGuard::key)
+    }
+
+    /// Returns the guard of each key, in the order of the keys.
+    #[must_use]
+    pub fn guards(&self) -> &[LockGuard] {
+        &self.guards
+    }
+
+    /// Returns the guard of this key; `None` if it is not among them.
+    pub fn get(&self, key: impl Into<Key>) -> Option<&LockGuard> {
+        let key = key.into();
+        self.guards.iter().find(|guard| *guard.key() == key)
+    }
+
+    /// Returns how often the server was asked for a lock: 1 if all were free, and acquired at once; else for each key how often that was.
+    #[must_use]
+    pub fn attempts(&self) -> u32 {
+        let most = self.guards.iter().map(LockGuard::attempts).max();
+        most.unwrap_or_default()
+    }
+
+    /// Returns how long the locks were waited for.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.first().waited()
+    }
+
+    /// Returns the protocol that the locks were acquired by and are released by. With [`Protocol::Auto`] it may differ from key to key where
+    /// the server refuses transactions on some: see [`guards`](Self::guards); this is that of the first.
+    #[must_use]
+    pub fn protocol(&self) -> Protocol {
+        self.first().protocol()
+    }
+
+    /// Returns how deep this guard is nested in calls that join each other: see [`LockGuard::depth`].
+    #[must_use]
+    pub fn depth(&self) -> usize {
+        self.first().depth()
+    }
+
+    /// Returns how long all locks can still be relied on: the shortest of [`LockGuard::remaining`]; `None` without an expiration.
+    #[must_use]
+    pub fn remaining(&self) -> Option<Duration> {
+        self.guards.iter().filter_map(LockGuard::remaining).min()
+    }
+
+    /// Returns when the first lease ends, by the wall clock; `None` without an expiration.
+    #[must_use]
+    pub fn expires_at(&self) -> Option<DateTime<Utc>> {
+        self.guards.iter().filter_map(LockGuard::expires_at).min()
+    }
+
+    /// The same as [`expires_at`](Self::expires_at), as the standard library's time.
+    #[must_use]
+    pub fn expires_at_system_time(&self) -> Option<SystemTime> {
+        self.guards.iter().filter_map(LockGuard::expires_at_system_time).min()
+    }
+
+    /// Checks that no lease has passed and that no loss was noticed: see [`LockGuard::ensure_held`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Expired`] and [`Error::Lost`] with the first key that is not held any more.
+    pub fn ensure_held(&self) -> Result<(), Error> {
+        self.guards.iter().try_for_each(LockGuard::ensure_held)
+    }
+
+    /// Extends all leases, as [`LockGuard::extend`] does one, in as many trips as for one.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::extend`], with the first key that failed; a lock that is lost comes first. The others may have been extended:
+    /// [`remaining`](Self::remaining) of each guard says for how long.
+    pub fn extend(&self) -> Result<Extended, Error> {
+        self.extend_to(None)
+    }
+
+    /// Extends all leases to ones of `lease` from now on, as [`LockGuard::extend_by`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`extend`](Self::extend), and [`Error::Options`] for a time that is none.
+    pub fn extend_by(&self, lease: Duration) -> Result<Extended, Error> {
+        self.extend_to(Some(lease))
+    }
+
+    fn extend_to(&self, lease: Option<Duration>) -> Result<Extended, Error> {
+        let lease = self.first().lease(lease)?;
+        let engine = self.first().engine();
+        if !engine.identity.is_this_process() {
+            return Err(Error::Forked { key: self.first().key().clone() });
+        }
+        let extended = engine.extend_all(&self.holds(), lease);
+        let certified = extended.iter().all(|extended| matches!(extended, Ok(true)));
+        let (lost, failed): (Vec<Error>, Vec<Error>) =
+            extended.into_iter().filter_map(Result::err).partition(Error::is_loss);
+        match lost.into_iter().chain(failed).next() {
+            Some(error) => Err(error),
+            None => Ok(Extended { certified }),
+        }
+    }
+
+    /// Asks the server whether the locks are still held, in one trip: see [`LockGuard::verify`]. Returns what it says of each key, in their
+    /// order.
+    #[must_use = "a loss is an answer"]
+    pub fn verify(&self) -> Vec<(&Key, Result<Verification, Error>)> {
+        let engine = self.first().engine();
+        let verified = if engine.identity.is_this_process() {
+            engine.verify_all(&self.holds())
+        } else {
+            self.keys().map(|key| Err(Error::Forked { key: key.clone() })).collect()
+        };
+        self.keys().zip(verified).collect()
+    }
+
+    /// Returns a signal that says when one of the locks is lost, for the threads that do the protected work.
+    #[must_use]
+    pub fn lost(&self) -> LossSignal {
+        LossSignal::of(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
+    }
+
+    /// Calls `act` with the key when the first of the locks is lost, and at once if one is; never once the locks are released: see
+    /// [`LockGuard::on_loss`].
+    pub fn on_loss(&self, act: impl FnOnce(&Key, LossReason) + Send + 'static) {
+        let act = Arc::new(Mutex::new(Some(act)));
+        for guard in &self.guards {
+            let (act, key) = (Arc::clone(&act), guard.key().clone());
+            guard.on_loss(move |reason| {
+                let act = act.lock().unwrap_or_else(PoisonError::into_inner).take();
+                if let Some(act) = act {
+                    act(&key, reason);
+                }
+            });
+        }
+    }
+
+    /// Cancels `token` when one of the locks is lost: see [`LockGuard::cancel_on_loss`].
+    pub fn cancel_on_loss(&self, token: &CancelToken) {
+        let token = token.clone();
+        self.on_loss(move |_, _| token.cancel());
+    }
+
+    /// Returns the fencing token of each key, in the order of the keys: see [`LockGuard::fencing_token`]. Those that are not there yet are
+    /// taken in one trip (two in Watched and Ttl).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::fencing_token`], with the first key that failed.
+    pub fn fencing_tokens(&self) -> Result<Vec<(&Key, u64)>, Error> {
+        let engine = self.first().engine();
+        if !engine.identity.is_this_process() {
+            return Err(Error::Forked { key: self.first().key().clone() });
+        }
+        let tokens = engine.fencing_tokens(&self.holds());
+        self.keys().zip(tokens).map(|(key, token)| Ok((key, token?))).collect()
+    }
+
+    /// Ends the hold without releasing: see [`LockGuard::keep`]. Returns the outcome for each key, in their order.
+    #[expect(clippy::must_use_candidate, reason = "nothing is to be done about the outcome")]
+    pub fn keep(mut self) -> Vec<(Key, Release)> {
+        let ended = LockGuard::end_all(&mut self.guards, Leaving::Keep);
+        // Nothing is sent that could fail.
+        let kept = |outcome: Result<Release, Error>| outcome.unwrap_or(Release::LeftToExpire);
+        self.keys().cloned().zip(ended.into_iter().map(kept)).collect()
+    }
+
+    /// Releases all locks together and returns the outcome for each key, in their order: see [`LockGuard::release`]. Where one of them meets
+    /// a failure, the others are released all the same.
+    ///
+    /// # Errors
+    ///
+    /// For each key those of [`LockGuard::release`].
+    #[must_use = "some may not have been released"]
+    pub fn release(mut self) -> Vec<(Key, Result<Release, Error>)> {
+        let ended = LockGuard::end_all(&mut self.guards, Leaving::Release);
+        self.keys().cloned().zip(ended).collect()
+    }
+}
+
+impl Drop for LocksGuard {
+    /// Releases, and reports a failure to the log and the observer.
+    fn drop(&mut self) {
+        // Those of a nested call end nothing.
+        let _ = LockGuard::end_all(&mut self.guards, Leaving::Release);
+    }
+}
+
+impl fmt::Debug for LocksGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LocksGuard")
+            .field("keys", &self.keys().collect::<Vec<_>>())
+            .field("protocol", &self.protocol())
+            .field("remaining", &self.remaining())
+            .field("attempts", &self.attempts())
+            .field("waited", &self.waited())
+            .finish_non_exhaustive()
+    }
+}
