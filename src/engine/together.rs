@@ -52,11 +52,17 @@ impl<'a, R: Rules> Run<'a, R> {
 
     /// Does the rest by itself, with the time of a call that begins now unless it has failed. Returns the outcome, and what is left.
     pub(super) fn end(mut self) -> (Result<R::Outcome, GiveUp>, R, Call<'a>) {
-        let now = clock::now();
-        if !self.call.has_failed() {
-            self.call.begin_anew(now);
-        }
-        let outcome = self.call.run(&mut self.rules, self.step, now);
+        let outcome = match self.step {
+            Step::Done(outcome) => Ok(outcome),
+            Step::GiveUp(reason) => Err(reason),
+            Step::Send(_) => {
+                let now = clock::now();
+                if !self.call.has_failed() {
+                    self.call.begin_anew(now);
+                }
+                self.call.run(&mut self.rules, self.step, now)
+            }
+        };
         (outcome, self.rules, self.call)
     }
 }
