@@ -8,6 +8,7 @@ mod holding;
 mod holding_together;
 mod keeping;
 mod notifications;
+mod permits;
 mod release;
 mod several;
 mod successor;
@@ -35,6 +36,7 @@ use call::Call;
 pub(crate) use holding::Leaving;
 use keeping::Kept;
 use notifications::Notifications;
+pub(crate) use permits::Permits;
 pub(crate) use several::Several;
 pub(crate) use successor::Answer;
 

@@ -34,6 +34,8 @@ pub struct LockGuard {
     attempts: u32,
     waited: Duration,
     depth: usize,
+    /// Which permit of a semaphore it is.
+    slot: Option<usize>,
     /// Taken out at the release; none in a nested call, whose enclosing one releases.
     holder: Option<HolderTicket<Answer>>,
 }
@@ -51,13 +53,20 @@ pub struct Extended {
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired) -> Self {
         let Acquired { hold, holder, attempts, waited } = acquired;
-        Self { engine, hold, attempts, waited, depth: 1, holder: Some(holder) }
+        Self { engine, hold, attempts, waited, depth: 1, slot: None, holder: Some(holder) }
+    }
+
+    /// Returns the guard as that of a permit of a semaphore.
+    pub(crate) fn of_slot(self, slot: usize) -> Self {
+        let mut guard = self;
+        guard.slot = Some(slot);
+        guard
     }
 
     /// Joins a hold of the same thread.
     pub(crate) fn nested(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
         let depth = hold.depth.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, holder: None }
+        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, slot: None, holder: None }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -72,6 +81,12 @@ impl LockGuard {
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.hold.key
+    }
+
+    /// Returns which permit of a [`Semaphore`](crate::Semaphore) this is, from 0 on; `None` for any other lock.
+    #[must_use]
+    pub fn slot(&self) -> Option<usize> {
+        self.slot
     }
 
     /// Returns how often the server was asked for the lock: 1 if it was free, or if the release of another thread of this process got it

@@ -94,7 +94,7 @@ pub use protocol::ownership::LossReason;
 pub use protocol::release::Release;
 pub use protocol::verify::Verification;
 pub use queue::CancelToken;
-pub use several::{Locks, LocksGuard};
+pub use several::{Locks, LocksGuard, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 

@@ -25,6 +25,7 @@ pub(crate) mod holder_name;
 pub(crate) mod keeping;
 pub(crate) mod lease;
 pub(crate) mod ownership;
+pub(crate) mod permits;
 pub(crate) mod release;
 #[cfg(test)]
 mod scenarios;

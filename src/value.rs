@@ -39,6 +39,11 @@ impl Nonce {
     pub(crate) fn next(self) -> Self {
         Self((self.0 + 1) % NONCES)
     }
+
+    /// Returns one behind those that an attempt which does not wait may use.
+    pub(crate) fn behind_an_attempt(self) -> Self {
+        Self((self.0 + 1000) % NONCES)
+    }
 }
 
 /// The value of a lock without an expiration, the gem's. It names no holder.

@@ -1,5 +1,6 @@
 //! The commands of one call on one lock: under which limits and on which connection each is sent, and what the last failure was.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
@@ -236,6 +237,23 @@ impl<'a> Call<'a> {
             self.engine.note_refused_many(refusal);
         }
         self.reply(reply, command, only_reads, Protocol::Watched)
+    }
+
+    /// Asks for this lock and reads what all of several hold, in one trip. Returns both replies.
+    pub(super) fn ask_and_look(&mut self, request: &Request, keys: &Arc<[Key]>, now: Now) -> (Reply, Reply) {
+        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let Request { command, before } = request.clone();
+        let command = if self.fenced { fence::fenced(command) } else { command };
+        let request = Request { command, before };
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        let look = at_any_time(Command::GetAll(Arc::clone(keys)));
+        let Answers { own, next } = self.carry(&request, Some(&look), &limits);
+        // In this order: the token comes with the other.
+        let found = match next {
+            Some(found) => self.reply(found, look.request.command.name(), true, limits.needs),
+            None => Reply::Unsent,
+        };
+        (self.reply(own, request.command.name(), false, limits.needs), found)
     }
 
     /// Returns what is to go behind a command.

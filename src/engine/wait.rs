@@ -72,13 +72,17 @@ struct Beginning<'a> {
 impl Engine {
     fn report(&self, key: &Key, notes: &mut Vec<Note>) {
         for note in notes.drain(..) {
-            self.observer.notify(&match &note {
-                Note::TakenOver(from) => Event::TakenOver { key, from },
-                Note::ValueOverwritten(winner) => Event::ValueOverwritten { key, winner },
-                Note::LateGrant => Event::LateGrant { key },
-                Note::NeverExpires(state) => Event::NeverExpires { key, state },
-            });
+            self.report_note(key, &note);
         }
+    }
+
+    pub(super) fn report_note(&self, key: &Key, note: &Note) {
+        self.observer.notify(&match note {
+            Note::TakenOver(from) => Event::TakenOver { key, from },
+            Note::ValueOverwritten(winner) => Event::ValueOverwritten { key, winner },
+            Note::LateGrant => Event::LateGrant { key },
+            Note::NeverExpires(state) => Event::NeverExpires { key, state },
+        });
     }
 }
 
@@ -105,6 +109,15 @@ impl<'a> Wait<'a> {
         in_doubt: Option<(Lease, Option<LockState>)>,
     ) -> Self {
         Self { deadline, shared, in_doubt, ..self }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Uptime> {
+        self.deadline
+    }
+
+    /// Notes how often the server was asked for the lock so far.
+    pub(super) fn count(&self, attempts: u32) {
+        self.attempts.set(attempts);
     }
 
     /// Returns how often the server was asked for the lock so far.
@@ -342,7 +355,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
+    pub(super) fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
         // A thread that gives up at its own deadline has found out nothing for those behind it.
         let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
         let unreachable = match reason {
@@ -367,11 +380,11 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
-    fn pass_on(&self, hint: Hint) {
+    pub(super) fn pass_on(&self, hint: Hint) {
         self.engine.queue.notify(self.key, hint);
     }
 
-    fn params(&self) -> Params {
+    pub(super) fn params(&self) -> Params {
         Params {
             options: *self.options,
             deadline: self.deadline,
@@ -382,7 +395,7 @@ impl<'a> Wait<'a> {
 
     /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on. An answer to a
     /// command that was sent for it is waited for as long as one to a command of its own.
-    fn parking(&self, until: Option<Uptime>) -> impl FnMut(Sleep) -> bool {
+    pub(super) fn parking(&self, until: Option<Uptime>) -> impl FnMut(Sleep) -> bool {
         let mut answered_by = None;
         move |sleep| {
             let until = match sleep {
@@ -404,7 +417,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    fn is_over(&self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.is_cancelled() || self.engine.queue.is_closed()
     }
 
@@ -426,7 +439,7 @@ impl<'a> Wait<'a> {
     }
 
     /// The error of an attempt that has found the lock held until the end.
-    fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
+    pub(super) fn contended(&self, seen: Option<LockState>, exhausted: bool, now: Now) -> Error {
         let details = self.contention(seen, 0, now);
         let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
         if exhausted && !is_at_deadline {
@@ -435,7 +448,7 @@ impl<'a> Wait<'a> {
         self.timed_out(details)
     }
 
-    fn timed_out(&self, details: Contention) -> Error {
+    pub(super) fn timed_out(&self, details: Contention) -> Error {
         let timeout = self.options.timeout.unwrap_or(Duration::MAX);
         Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
     }

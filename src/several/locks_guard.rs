@@ -39,6 +39,15 @@ impl LocksGuard {
         Self { guards: holds.into_iter().map(guard).collect() }
     }
 
+    /// Releases all but the one that is to be kept, and returns that.
+    pub(super) fn keep_one(mut self, is_kept: impl Fn(&LockGuard) -> bool) -> LockGuard {
+        let Some(at) = self.guards.iter().position(is_kept) else { unreachable!("one of the locks is kept") };
+        let kept = self.guards.swap_remove(at);
+        self.guards.sort_unstable_by(|one, other| one.key().cmp(other.key()));
+        drop(self);
+        kept
+    }
+
     fn first(&self) -> &LockGuard {
         match self.guards.first() {
             Some(first) => first,

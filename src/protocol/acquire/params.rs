@@ -21,7 +21,7 @@ pub(crate) struct Params {
 }
 
 impl Params {
-    pub(super) fn expires(&self) -> bool {
+    pub(in crate::protocol) fn expires(&self) -> bool {
         self.options.expiration.is_some()
     }
 

@@ -1,0 +1,284 @@
+//! Acquiring a permit: one of several locks, whichever is free. Threads of the process wait for all of them in one queue.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::call::Call;
+use super::release::HeldLock;
+use super::wait::{Granted, Wait};
+use super::{Acquired, Answer, Engine};
+use crate::backend::StopCheck;
+use crate::clock::{self, Now};
+use crate::error::Error;
+use crate::event::Event;
+use crate::key::Key;
+use crate::options::LockOptions;
+use crate::protocol::acquire::Observation;
+use crate::protocol::lease::Lease;
+use crate::protocol::permits::{AcquiringPermit, Action};
+use crate::protocol::{Command, GiveUp, Reply, Request, fence};
+use crate::queue::{CancelToken, Hint, Ticket, Turn, WaitMode, Woken};
+use crate::thread_holds::{self, HoldKind};
+
+/// The locks of which one is wanted.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Permits<'a> {
+    /// The name of all: that of their queue.
+    pub(crate) name: &'a Key,
+    /// At least one.
+    pub(crate) slots: &'a Arc<[Key]>,
+    pub(crate) options: &'a LockOptions,
+    pub(crate) cancel_token: Option<&'a CancelToken>,
+}
+
+/// A wait for one of several locks.
+struct WaitForOne<'a> {
+    wanted: Permits<'a>,
+    /// The same wait, as one for the name.
+    wait: Wait<'a>,
+    engine: &'a Arc<Engine>,
+    began: Now,
+}
+
+/// An attempt that begins, and its first action.
+struct Beginning<'a> {
+    rules: AcquiringPermit,
+    action: Action,
+    /// Whether the last reply was to a command that another thread has sent.
+    answered: bool,
+    /// The lock that commands are sent for, or were last, and these commands.
+    asked: usize,
+    call: Call<'a>,
+}
+
+impl Engine {
+    /// Waits until one of the locks is held, or there is an error. Returns which.
+    pub(crate) fn acquire_permit(
+        self: &Arc<Self>,
+        wanted: Permits<'_>,
+        kind: HoldKind,
+    ) -> Result<(usize, Acquired), Error> {
+        let Permits { name, options, cancel_token, .. } = wanted;
+        let began = clock::now();
+        let wait = Wait::new(self, name, options, cancel_token, began);
+        let wait = WaitForOne { wanted, wait, engine: self, began };
+        let granted = wait.acquire();
+        let waited = clock::uptime().since(began.uptime);
+        let (attempts, outcome) = match &granted {
+            Ok((_, granted)) => (granted.attempts, Ok(())),
+            Err(error) => (wait.wait.attempts(), Err(error)),
+        };
+        self.observer.notify(&Event::AcquireFinished { key: name, waited, attempts, outcome });
+        let (slot, granted) = granted?;
+        match self.begin_holds(vec![(wanted.slots[slot].clone(), granted)], options, kind).pop() {
+            Some(acquired) => Ok((slot, acquired)),
+            None => unreachable!("each lock that is granted begins"),
+        }
+    }
+
+    /// Reads what several keys hold, with one MGET.
+    pub(crate) fn states(&self, name: &Key, keys: &Arc<[Key]>) -> Result<Vec<Option<Vec<u8>>>, Error> {
+        match self.once(name, Command::GetAll(Arc::clone(keys)))? {
+            Reply::Bulks(found) => Ok(found),
+            _ => unreachable!("a backend answers MGET with bulks"),
+        }
+    }
+}
+
+impl WaitForOne<'_> {
+    fn acquire(&self) -> Result<(usize, Granted), Error> {
+        let Permits { name, slots, cancel_token, options } = self.wanted;
+        self.engine.refuse_after_fork(name)?;
+        let is_ours = |slot| {
+            thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped)
+        };
+        if slots.iter().all(is_ours) {
+            return Err(Error::Nested { key: name.clone() });
+        }
+        let _registered = cancel_token.map(CancelToken::register);
+        self.wait.check()?;
+        let stop = || self.wait.is_over();
+        if options.timeout == Some(Duration::ZERO) {
+            let (rules, action) = AcquiringPermit::start(self.wait.params(), slots.len(), self.began);
+            let call = self.call(0, &stop);
+            let beginning = Beginning { rules, action, answered: false, asked: 0, call };
+            return self.attempt(beginning, self.began, &mut None, &stop);
+        }
+        let mut ticket = Some(self.engine.queue.join(name, WaitMode::of(options)));
+        // If it is not taken out with a lock, the queue is left.
+        self.queued(&mut ticket, &stop)
+    }
+
+    fn queued(
+        &self,
+        ticket: &mut Option<Ticket<Answer>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<(usize, Granted), Error> {
+        let Some(waiting) = ticket else { unreachable!("it has just been queued") };
+        let turn = waiting.turn(self.wait.parking(self.wait.deadline()));
+        let now = clock::now();
+        if let (Turn::Head(_, Some(hint)), true) = (&turn, self.wait.is_over()) {
+            self.wait.pass_on(*hint);
+        }
+        // As after a command of its own.
+        if !matches!(turn, Turn::Answered(_)) {
+            self.wait.check()?;
+        }
+        let (params, slots) = (self.wait.params(), self.wanted.slots.len());
+        let answered = matches!(turn, Turn::Answered(_));
+        let (mut asked, mut call) = (0, self.call(0, stop));
+        let (rules, action) = match turn {
+            Turn::Head(_, Some(Hint::Yielded(until))) => {
+                AcquiringPermit::begin_yielding(params, slots, until, now)
+            }
+            Turn::Head(Some(observation), None) => AcquiringPermit::behind(params, slots, observation, now),
+            Turn::Answered(answer) => {
+                let (lease, reply);
+                (asked, call, lease, reply) = self.answered(answer, stop);
+                let server = self.engine.backend.server_version();
+                AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
+            }
+            Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
+                return Err(self.wait.timed_out(self.wait.contention(seen, ahead, now)));
+            }
+            Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),
+        };
+        self.attempt(Beginning { rules, action, answered, asked, call }, now, ticket, stop)
+    }
+
+    fn attempt<'b>(
+        &'b self,
+        beginning: Beginning<'b>,
+        mut now: Now,
+        ticket: &mut Option<Ticket<Answer>>,
+        stop: &'b dyn Fn() -> bool,
+    ) -> Result<(usize, Granted), Error> {
+        let Beginning { mut rules, mut action, mut answered, mut asked, mut call } = beginning;
+        let (slots, engine) = (self.wanted.slots, self.engine);
+        let mut looked = now.uptime;
+        loop {
+            self.wait.count(rules.attempts);
+            match &action {
+                Action::Ask { slot, .. } | Action::Send { slot, .. } if *slot != asked => {
+                    call.unwatch();
+                    (asked, call) = (*slot, self.call(*slot, stop));
+                }
+                Action::Held { .. } => call.abandon_watch(),
+                Action::Sleep(_) | Action::GiveUp(_) => call.unwatch(),
+                _ => {}
+            }
+            for (slot, note) in rules.notes.drain(..) {
+                engine.report_note(&slots[slot], &note);
+            }
+            let server = || engine.backend.server_version();
+            action = match action {
+                Action::Ask { request, .. } => {
+                    let (set, found) = call.ask_and_look(&request, slots, now);
+                    if matches!(set, Reply::Integer(_)) {
+                        rules.decide_protocol(server());
+                    }
+                    now = clock::now();
+                    (looked, answered) = (now.uptime, false);
+                    rules.asked(&set, &found, now)
+                }
+                Action::Look => {
+                    let look = Request::at_any_time(Command::GetAll(Arc::clone(slots)));
+                    let found = call.send(&look, now);
+                    now = clock::now();
+                    (looked, answered) = (now.uptime, false);
+                    rules.looked(&found, now)
+                }
+                Action::Send { request, .. } => {
+                    let reply = call.send(&request, now);
+                    now = clock::now();
+                    (looked, answered) = (now.uptime, false);
+                    rules.reply(reply, server(), now)
+                }
+                Action::Sleep(time) => {
+                    let Some(ticket) = ticket else {
+                        unreachable!("at its deadline an attempt gives up rather than sleep")
+                    };
+                    let observation = Observation { seen: rules.seen.clone(), at: looked };
+                    let parking = self.wait.parking(Some(now.uptime.after(time)));
+                    let woken = ticket.sleep(observation, !rules.is_in_doubt(), parking);
+                    now = clock::now();
+                    if self.wait.is_over() && !matches!(woken, Woken::Answered(_)) {
+                        if let Woken::Hint(hint) = woken {
+                            self.wait.pass_on(hint);
+                        }
+                        if rules.is_in_doubt() {
+                            return Err(self.wait.given_up(call, GiveUp::Unknown));
+                        }
+                        self.wait.check()?;
+                    }
+                    match woken {
+                        Woken::Hint(Hint::Yielded(until)) => rules.yielding(until, now),
+                        Woken::Answered(answer) => {
+                            (looked, answered) = (now.uptime, true);
+                            let (lease, reply);
+                            (asked, call, lease, reply) = self.answered(answer, stop);
+                            rules.answered((asked, lease, &reply), server(), now)
+                        }
+                        Woken::Hint(_) | Woken::Over => rules.woken(now),
+                    }
+                }
+                Action::Held { slot, lease, another_is_free } => {
+                    let observation = Observation::of(&lease, now);
+                    let key = &slots[slot];
+                    let holder = match ticket.take() {
+                        Some(ticket) => ticket.enter_one(key, &observation, another_is_free),
+                        None => engine.queue.hold(key, Some(self.wanted.name), &observation),
+                    };
+                    let (protocol, attempts) = (rules.protocol(), rules.attempts);
+                    // A command of its own would not have been sent.
+                    if let (true, Err(ended)) = (answered, self.wait.check()) {
+                        let options = self.wanted.options;
+                        let lock = HeldLock { key, options, protocol, lease: &lease, holder };
+                        if let Err(error) = engine.release(lock, now) {
+                            engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
+                        }
+                        return Err(ended);
+                    }
+                    let waited = now.uptime.since(self.began.uptime);
+                    let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
+                    return Ok((
+                        slot,
+                        Granted { lease, protocol, holder, at: now, attempts, waited, token },
+                    ));
+                }
+                Action::GiveUp(GiveUp::Timeout) => {
+                    let exhausted = rules.has_used_its_attempts();
+                    return Err(self.wait.contended(rules.seen.take(), exhausted, now));
+                }
+                Action::GiveUp(reason) => {
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                    if reason != GiveUp::Unknown {
+                        self.wait.check()?;
+                    }
+                    return Err(self.wait.given_up(call, reason));
+                }
+            };
+        }
+    }
+
+    /// Returns for which lock another thread has asked, and what came of it, as if this thread had sent the command.
+    fn answered<'b>(
+        &'b self,
+        answer: Answer,
+        stop: &'b dyn Fn() -> bool,
+    ) -> (usize, Call<'b>, Lease, Reply) {
+        let slot = self.wanted.slots.iter().position(|slot| *slot == answer.key);
+        let Some(slot) = slot else { unreachable!("only these locks share the queue") };
+        let mut call = self.call(slot, stop);
+        let (lease, reply) = call.answered(answer);
+        (slot, call, lease, reply)
+    }
+
+    /// Returns the commands for one of the locks.
+    fn call<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Call<'b> {
+        let options = self.wanted.options;
+        let key = &self.wanted.slots[slot];
+        let call = Call::new(self.engine, key, options.protocol, self.wait.deadline()).fenced(options.fenced);
+        call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
+    }
+}

@@ -1,0 +1,439 @@
+//! The rules of acquiring one of several locks, whichever is free: a permit of a semaphore. Each lock is acquired by the rules of a single
+//! lock; these choose which.
+
+use std::time::Duration;
+
+use super::acquire::{Acquiring, Action as LockAction, Note, Observation, Params, first_command, may_take_over};
+use super::lease::Lease;
+use super::{GiveUp, Reply, Request};
+use crate::clock::{Now, Uptime, Wall};
+use crate::options::{LockOptions, Protocol};
+use crate::value::{Expiry, LockState};
+use crate::version::Version;
+
+/// How many locks that looked free are tried in a row before a pause: if all were taken meanwhile, they are under contention.
+const TRIES: u32 = 3;
+
+/// What to do next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    /// Send SETNX for this lock, and MGET of all behind it.
+    Ask { slot: usize, request: Request },
+    /// Send MGET of all.
+    Look,
+    /// Send a command for this lock.
+    Send { slot: usize, request: Request },
+    /// Sleep, then call [`AcquiringPermit::woken`]. No connection is held meanwhile (I9).
+    Sleep(Duration),
+    Held {
+        slot: usize,
+        lease: Lease,
+        /// Whether another was seen that may be acquired.
+        another_is_free: bool,
+    },
+    GiveUp(GiveUp),
+}
+
+/// One attempt to acquire one of several locks.
+///
+/// | state | reply | next |
+/// |---|---|---|
+/// | `Asking` (SETNX of a random lock and MGET of all sent) | 1 | held, if the lease has not passed (I3) |
+/// | | 0 | a lock that MGET shows absent → `Trying` with SETNX; else one with a time in the past → `Trying` with GET; else wait |
+/// | | lost | expiring: keep the lease as unresolved, MGET → `Looking`; else unknown (I6) |
+/// | `Looking` (MGET sent) | the value of an unresolved lease | held |
+/// | | anything else | as after 0 |
+/// | | lost | MGET again, or wait |
+/// | `Trying` | held | held |
+/// | | another client was faster | the next lock that looked free, three in a row at most; then wait |
+/// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Asking`; after 0 `Asking` |
+/// | | woken | SETNX, MGET → `Asking`; if the outcome of a command is in doubt: MGET → `Looking` |
+/// | | the locks are left to other processes | sleep until that is over |
+#[derive(Debug)]
+pub(crate) struct AcquiringPermit {
+    params: Params,
+    /// How many locks there are.
+    slots: usize,
+    state: State,
+    /// What a SETNX without a reply may have written, and into which lock.
+    unresolved: Vec<(usize, Lease)>,
+    in_doubt: bool,
+    /// Since when replies have been lost in a row.
+    losing_since: Option<Uptime>,
+    idle_pauses: u32,
+    /// Until when the locks are left to other processes.
+    yields_until: Option<Uptime>,
+    /// How often the attempt has looked whether a lock is free.
+    pub(crate) attempts: u32,
+    /// What the lock holds that is free first, as far as was seen.
+    pub(crate) seen: Option<LockState>,
+    /// For the engine to take and report after each step, with the lock that each is about.
+    pub(crate) notes: Vec<(usize, Note)>,
+}
+
+#[derive(Debug)]
+enum State {
+    Asking {
+        slot: usize,
+        lease: Lease,
+    },
+    Looking,
+    Trying {
+        slot: usize,
+        attempt: Box<Acquiring>,
+        /// The locks that looked free behind it.
+        others: Vec<(usize, LockState)>,
+        tries: u32,
+    },
+    Sleeping,
+}
+
+impl AcquiringPermit {
+    /// Begins by asking.
+    pub(crate) fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, slots);
+        let action = attempt.woken(now);
+        (attempt, action)
+    }
+
+    /// Begins with a pause, since another thread has just seen all of them held.
+    pub(crate) fn behind(params: Params, slots: usize, observation: Observation, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, slots);
+        attempt.seen = observation.seen;
+        let action = match attempt.wait_from(observation.at, now) {
+            Action::Sleep(Duration::ZERO) => attempt.woken(now),
+            action => action,
+        };
+        (attempt, action)
+    }
+
+    /// Begins while the locks are left to other processes.
+    pub(crate) fn begin_yielding(params: Params, slots: usize, until: Uptime, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, slots);
+        let action = attempt.yielding(until, now);
+        (attempt, action)
+    }
+
+    /// Begins with the reply to a SETNX that another thread of the process has sent for the attempt.
+    pub(crate) fn answered_first(
+        params: Params,
+        slots: usize,
+        answer: (usize, Lease, &Reply),
+        server: Option<Version>,
+        now: Now,
+    ) -> (Self, Action) {
+        let mut attempt = Self::new(params, slots);
+        let action = attempt.answered(answer, server, now);
+        (attempt, action)
+    }
+
+    fn new(params: Params, slots: usize) -> Self {
+        Self {
+            params,
+            slots,
+            state: State::Sleeping,
+            unresolved: Vec::new(),
+            in_doubt: false,
+            losing_since: None,
+            idle_pauses: 0,
+            yields_until: None,
+            attempts: 0,
+            seen: None,
+            notes: Vec::new(),
+        }
+    }
+
+    /// Decides what [`Protocol::Auto`] is, at the first reply.
+    pub(crate) fn decide_protocol(&mut self, server: Option<Version>) {
+        self.params.options.protocol = self.params.options.protocol.on(server);
+    }
+
+    /// Returns the protocol, which is decided once a lock is held.
+    pub(crate) fn protocol(&self) -> Protocol {
+        match &self.state {
+            State::Trying { attempt, .. } => attempt.protocol(),
+            _ => self.params.options.protocol,
+        }
+    }
+
+    /// Whether a command whose reply was lost may have acquired a lock.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        self.in_doubt
+    }
+
+    /// Whether the options allow no further attempt.
+    pub(crate) fn has_used_its_attempts(&self) -> bool {
+        self.params.options.max_attempts.is_some_and(|most| self.attempts >= most)
+    }
+
+    /// Goes on after a sleep, or at the hint that a lock was released.
+    pub(crate) fn woken(&mut self, now: Now) -> Action {
+        if self.in_doubt {
+            return self.look();
+        }
+        if self.yields(now.uptime) {
+            return self.wait_from(now.uptime, now);
+        }
+        self.yields_until = None;
+        self.attempts = self.attempts.saturating_add(1);
+        self.params.nonce = self.params.nonce.next();
+        let seed = self.params.nonce.seed();
+        let slot = usize::try_from(seed % self.slots as u64).unwrap_or(0);
+        let (lease, request) = first_command(&self.params.options, self.params.nonce, now);
+        self.state = State::Asking { slot, lease };
+        Action::Ask { slot, request }
+    }
+
+    /// Goes on at the hint that the locks were released for other processes.
+    pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
+        self.yields_until = Some(until);
+        if self.yields(now.uptime) { self.wait_from(now.uptime, now) } else { self.woken(now) }
+    }
+
+    /// Not at the deadline, where a lock is asked for once more.
+    fn yields(&self, now: Uptime) -> bool {
+        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
+        !is_last && self.yields_until.is_some_and(|until| now < until)
+    }
+
+    /// Goes on after a SETNX for a lock that another thread of the process has sent for the attempt.
+    pub(crate) fn answered(
+        &mut self,
+        (slot, lease, reply): (usize, Lease, &Reply),
+        server: Option<Version>,
+        now: Now,
+    ) -> Action {
+        debug_assert!(!self.in_doubt, "its outcome would hide that of an earlier command");
+        self.idle_pauses = 0;
+        self.attempts = self.attempts.saturating_add(1);
+        if matches!(reply, Reply::Integer(_)) {
+            self.decide_protocol(server);
+        }
+        match reply {
+            Reply::Integer(0) | Reply::TooLate => self.woken(now),
+            reply => self.set(slot, lease, reply, &Reply::Unsent, now),
+        }
+    }
+
+    /// Goes on after SETNX and MGET.
+    pub(crate) fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
+        let State::Asking { slot, lease } = std::mem::replace(&mut self.state, State::Sleeping) else {
+            unreachable!("the rules have asked")
+        };
+        self.set(slot, lease, set, found, now)
+    }
+
+    fn set(&mut self, slot: usize, lease: Lease, set: &Reply, found: &Reply, now: Now) -> Action {
+        if matches!(set, Reply::Integer(_)) {
+            self.losing_since = None;
+        }
+        match set {
+            Reply::Integer(0) => self.found(found, slot, now),
+            Reply::Integer(_) => {
+                let others = match found {
+                    Reply::Bulks(found) => self.free(found, slot, now).len(),
+                    _ => 0,
+                };
+                self.granted(slot, lease, others > 0, now)
+            }
+            Reply::TooLate => self.wait_from(now.uptime, now),
+            Reply::Refused | Reply::NoLock => Action::GiveUp(GiveUp::Refused),
+            Reply::Unsent => Action::GiveUp(GiveUp::Unsent),
+            // A reply that does not fit the command counts as lost.
+            _ if !self.params.expires() => Action::GiveUp(GiveUp::Unknown),
+            _ => {
+                self.in_doubt = true;
+                self.unresolved.retain(|(_, lease)| !lease.has_passed(now));
+                self.unresolved.push((slot, lease));
+                self.lost(now)
+            }
+        }
+    }
+
+    /// Goes on after MGET.
+    pub(crate) fn looked(&mut self, found: &Reply, now: Now) -> Action {
+        if let Reply::Bulks(values) = found {
+            self.losing_since = None;
+            let ours = |(slot, lease): &(usize, Lease)| {
+                values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
+            };
+            self.in_doubt = false;
+            if let Some(at) = self.unresolved.iter().position(ours) {
+                let (slot, lease) = self.unresolved.swap_remove(at);
+                let others = self.free(values, slot, now).len();
+                return self.granted(slot, lease, others > 0, now);
+            }
+        }
+        self.found(found, usize::MAX, now)
+    }
+
+    /// Judges what all locks hold. `but` has just been asked for.
+    fn found(&mut self, found: &Reply, but: usize, now: Now) -> Action {
+        match found {
+            Reply::Bulks(values) => {
+                let free = self.free(values, but, now);
+                let first = values.iter().map(|value| LockState::of_value(value.as_deref()));
+                self.observe(first.min_by_key(frees_itself));
+                self.try_one(free, 0, now)
+            }
+            Reply::Refused | Reply::NoLock => self.give_up(GiveUp::Refused),
+            Reply::Unsent | Reply::TooLate => self.give_up(GiveUp::Unsent),
+            _ => self.lost(now),
+        }
+    }
+
+    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `but`.
+    fn free(&self, values: &[Option<Vec<u8>>], but: usize, now: Now) -> Vec<(usize, LockState)> {
+        let first = but.wrapping_add(1) % self.slots;
+        let slots = (first..self.slots).chain(0..first).filter(|slot| *slot != but);
+        let states = slots.filter_map(|slot| {
+            let state = LockState::of_value(values.get(slot)?.as_deref());
+            let expires = self.params.expires();
+            let is_free = state == LockState::Absent
+                || expires && may_take_over(&self.params.options, &state, now.wall);
+            is_free.then_some((slot, state))
+        });
+        let (mut absent, expired): (Vec<_>, Vec<_>) =
+            states.partition(|(_, state)| *state == LockState::Absent);
+        absent.extend(expired);
+        absent
+    }
+
+    /// Tries the first of these once, by the rules of a single lock.
+    fn try_one(&mut self, mut free: Vec<(usize, LockState)>, tries: u32, now: Now) -> Action {
+        if free.is_empty() || tries >= TRIES {
+            return self.wait_from(now.uptime, now);
+        }
+        let (slot, state) = free.remove(0);
+        self.params.nonce = self.params.nonce.next();
+        let options = LockOptions { max_attempts: None, ..self.params.options };
+        let params = Params { options, deadline: Some(now.uptime), ..self.params };
+        let (attempt, action) = match state {
+            LockState::Absent => Acquiring::start(params, now),
+            state => Acquiring::behind(params, Observation { seen: Some(state), at: now.uptime }, now),
+        };
+        self.params.nonce = self.params.nonce.behind_an_attempt();
+        self.tried(slot, Box::new(attempt), action, free, tries + 1, now)
+    }
+
+    /// Goes on after a command for a lock that is tried.
+    pub(crate) fn reply(&mut self, reply: Reply, server: Option<Version>, now: Now) -> Action {
+        match std::mem::replace(&mut self.state, State::Sleeping) {
+            State::Trying { slot, mut attempt, others, tries } => {
+                if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
+                    attempt.decide_protocol(server);
+                }
+                let action = attempt.reply(reply, now);
+                self.tried(slot, attempt, action, others, tries, now)
+            }
+            _ => unreachable!("the rules have tried a lock"),
+        }
+    }
+
+    fn tried(
+        &mut self,
+        slot: usize,
+        mut attempt: Box<Acquiring>,
+        action: LockAction,
+        others: Vec<(usize, LockState)>,
+        tries: u32,
+        now: Now,
+    ) -> Action {
+        self.notes.extend(attempt.notes.drain(..).map(|note| (slot, note)));
+        match action {
+            LockAction::Send(request) => {
+                self.state = State::Trying { slot, attempt, others, tries };
+                Action::Send { slot, request }
+            }
+            LockAction::Held(lease) => {
+                let another_is_free = !others.is_empty();
+                self.state = State::Trying { slot, attempt, others, tries };
+                Action::Held { slot, lease, another_is_free }
+            }
+            LockAction::Sleep(_) | LockAction::GiveUp(GiveUp::Timeout) => self.try_one(others, tries, now),
+            LockAction::GiveUp(reason) => Action::GiveUp(reason),
+        }
+    }
+
+    /// A grant counts only while its lease lasts (I3).
+    fn granted(&mut self, slot: usize, lease: Lease, another_is_free: bool, now: Now) -> Action {
+        self.in_doubt = false;
+        if lease.has_passed(now) {
+            self.notes.push((slot, Note::LateGrant));
+            return self.wait_from(now.uptime, now);
+        }
+        Action::Held { slot, lease, another_is_free }
+    }
+
+    fn look(&mut self) -> Action {
+        self.state = State::Looking;
+        Action::Look
+    }
+
+    fn observe(&mut self, state: Option<LockState>) {
+        if self.seen != state {
+            self.idle_pauses = 0;
+        }
+        self.seen = state;
+    }
+
+    /// The reply was lost. Whether SETNX was carried out is found out by reading, on a new connection (I6).
+    fn lost(&mut self, now: Now) -> Action {
+        let Some(since) = self.losing_since else {
+            // Often the server has only closed an idle connection: no pause.
+            self.losing_since = Some(now.uptime);
+            return self.look();
+        };
+        match self.time_left(now.uptime, now) {
+            Some(time) if now.uptime.since(since) < self.params.unreachable_timeout => self.sleep(time),
+            _ => self.give_up(GiveUp::Io),
+        }
+    }
+
+    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen.
+    fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
+        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
+        let time = match &self.seen {
+            Some(LockState::Until(Expiry(until))) if self.params.expires() => {
+                let until = until.after(self.params.options.takeover_margin);
+                let free = until.since(now.wall) + Duration::from_micros(1);
+                if until >= now.wall { time.min(free) } else { time }
+            }
+            _ => time,
+        };
+        let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
+        self.sleep(left.map_or(time, |left| time.max(left).min(self.rest(now))))
+    }
+
+    fn rest(&self, now: Now) -> Duration {
+        self.params.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime))
+    }
+
+    fn sleep(&mut self, time: Duration) -> Action {
+        self.state = State::Sleeping;
+        self.idle_pauses = self.idle_pauses.saturating_add(1);
+        Action::Sleep(time)
+    }
+
+    /// The rest of the pause that began at `looked`; `None` at the deadline, and after the last attempt.
+    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+        let is_over = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if is_over || self.has_used_its_attempts() && self.yields_until.is_none() {
+            return None;
+        }
+        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
+        Some(pause.saturating_sub(now.uptime.since(looked)).min(self.rest(now)))
+    }
+
+    fn give_up(&self, reason: GiveUp) -> Action {
+        Action::GiveUp(if self.in_doubt { GiveUp::Unknown } else { reason })
+    }
+}
+
+/// Orders states by when the lock is free: those that never are come last.
+fn frees_itself(state: &LockState) -> (bool, Option<Wall>) {
+    match state {
+        LockState::Until(Expiry(until)) => (false, Some(*until)),
+        _ => (true, None),
+    }
+}

@@ -1,0 +1,250 @@
+//! Readers and writers: a semaphore of which a reader takes one permit, and a writer all.
+
+use std::fmt;
+use std::ops::Deref;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+use crate::queue::CancelToken;
+use crate::several::{Locks, LocksGuard, Semaphore};
+use crate::thread_holds::HoldKind;
+
+/// A lock for readers and writers: several readers at a time, or one writer.
+///
+/// It is a [`Semaphore`] of as many permits as there may be readers at a time, of which a reader takes one and a writer all, as [`Locks`] do:
+/// at once if all are free, else one by one in the order of their keys. What the writer has stays its own while it waits for the others, so
+/// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
+/// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
+///
+/// All callers of a name should use one number of readers: a writer with a smaller number does not exclude all readers.
+///
+/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, RwLock};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let catalogue = RwLock::new(&locker, "catalogue", 16, LockOptions::expiring_after(Duration::from_secs(30)))?;
+/// catalogue.with_read(|_| println!("up to 16 at a time"))?;
+/// let writing = catalogue.write()?;
+/// println!("alone");
+/// let reading = writing.downgrade(); // others may read now, and none has written meanwhile
+/// println!("{:?}", reading.release()?);
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct RwLock {
+    semaphore: Semaphore,
+    locks: Locks,
+}
+
+impl RwLock {
+    /// Returns the lock of this name, for at most `readers` at a time: 1 to [`MOST_PERMITS`](crate::MOST_PERMITS). Sends nothing. A writer
+    /// has a key for each, so choose no more than are needed.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] as [`Semaphore::new`].
+    pub fn new(
+        locker: &Locker,
+        name: impl Into<Key>,
+        readers: usize,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let semaphore = Semaphore::new(locker, name, readers, options)?;
+        let locks = Locks::new(locker, semaphore.keys().iter().cloned(), options)?;
+        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.name().clone()) };
+        Ok(Self { semaphore, locks })
+    }
+
+    /// Returns the lock's name.
+    #[must_use]
+    pub fn name(&self) -> &Key {
+        self.semaphore.name()
+    }
+
+    /// Returns how many may read at a time.
+    #[must_use]
+    pub fn readers(&self) -> usize {
+        self.semaphore.permits()
+    }
+
+    /// Returns the semaphore that readers take a permit of.
+    #[must_use]
+    pub fn semaphore(&self) -> &Semaphore {
+        &self.semaphore
+    }
+
+    /// Returns the options that the lock was made with.
+    pub fn options(&self) -> LockOptions {
+        self.semaphore.options()
+    }
+
+    /// Returns the same lock with other options: for one call, say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] as [`new`](Self::new).
+    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
+        Ok(Self {
+            semaphore: self.semaphore.with_options(options)?,
+            locks: self.locks.with_options(options)?,
+        })
+    }
+
+    /// Returns the lock with a token that ends its waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        Self { semaphore: self.semaphore.cancelled_by(token), locks: self.locks.cancelled_by(token) }
+    }
+
+    /// Runs `body` as a reader and returns what it returns: see [`Semaphore::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Semaphore::with`]. [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
+    pub fn with_read<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
+        self.semaphore.with(body)
+    }
+
+    /// Runs `body` as the writer and returns what it returns: see [`Locks::with`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Locks::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
+    pub fn with_write<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
+        let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
+        Ok(body(&guard))
+    }
+
+    /// The same as [`with_read`](Self::with_read) for a body that can fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_read`](Self::with_read), converted, and the body's own.
+    pub fn try_with_read<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.with_read(body)?
+    }
+
+    /// The same as [`with_write`](Self::with_write) for a body that can fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with_write`](Self::with_write), converted, and the body's own.
+    pub fn try_with_write<T, E: From<Error>>(
+        &self,
+        body: impl FnOnce(&LocksGuard) -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.with_write(body)?
+    }
+
+    /// Waits until it can be read, up to the timeout of the options: see [`Semaphore::acquire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Semaphore::acquire`].
+    pub fn read(&self) -> Result<LockGuard, Error> {
+        self.semaphore.acquire()
+    }
+
+    /// Tries once to read: returns `None` while a writer has it, or as many readers as may.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read) but for the timeout.
+    pub fn try_read(&self) -> Result<Option<LockGuard>, Error> {
+        self.semaphore.try_acquire()
+    }
+
+    /// Waits until it can be read, up to `timeout`, whatever the options say. Returns `None` if it could not be all that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Self::read) but for the timeout.
+    pub fn try_read_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
+        self.semaphore.try_acquire_for(timeout)
+    }
+
+    /// Waits until this caller is the only one, up to the timeout of the options: see [`Locks::lock`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Locks::lock`].
+    pub fn write(&self) -> Result<WriteGuard, Error> {
+        Ok(self.writing(self.locks.lock()?))
+    }
+
+    /// Tries once to write: returns `None` while there is a reader or a writer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write) but for the timeout.
+    pub fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
+        Ok(self.locks.try_lock()?.map(|guard| self.writing(guard)))
+    }
+
+    /// Waits until this caller is the only one, up to `timeout`, whatever the options say. Returns `None` if there were others all that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write) but for the timeout.
+    pub fn try_write_for(&self, timeout: Duration) -> Result<Option<WriteGuard>, Error> {
+        Ok(self.locks.try_lock_for(timeout)?.map(|guard| self.writing(guard)))
+    }
+
+    fn writing(&self, guard: LocksGuard) -> WriteGuard {
+        WriteGuard { guard, last: self.readers() - 1 }
+    }
+}
+
+/// The writer of an [`RwLock`]: the locks of all its readers, released when dropped.
+#[must_use = "if unused, the lock is released at once"]
+pub struct WriteGuard {
+    guard: LocksGuard,
+    /// The permit that a reader keeps, by its number.
+    last: usize,
+}
+
+impl WriteGuard {
+    /// Makes a reader of the writer: keeps one permit and releases the others, in one trip. No other client has written when the returned
+    /// guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log and the observer.
+    ///
+    /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
+    pub fn downgrade(self) -> LockGuard {
+        let Self { guard, last } = self;
+        let key = |guard: &LockGuard| guard.key().as_bytes().ends_with(format!(":{last}").as_bytes());
+        guard.keep_one(key).of_slot(last)
+    }
+
+    /// Releases all, and returns the outcome for each key: see [`LocksGuard::release`].
+    ///
+    /// # Errors
+    ///
+    /// For each key those of [`LockGuard::release`].
+    #[must_use = "some may not have been released"]
+    pub fn release(self) -> Vec<(Key, Result<crate::Release, Error>)> {
+        self.guard.release()
+    }
+}
+
+impl Deref for WriteGuard {
+    type Target = LocksGuard;
+
+    fn deref(&self) -> &LocksGuard {
+        &self.guard
+    }
+}
+
+impl fmt::Debug for WriteGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("WriteGuard").field(&self.guard).finish()
+    }
+}

@@ -1,0 +1,203 @@
+//! Permits: at most so many holders at a time, over all processes.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::engine::Permits;
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::lock::problem;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+use crate::queue::CancelToken;
+use crate::thread_holds::HoldKind;
+use crate::value::LockState;
+
+/// The most permits that a semaphore can have: a look reads the key of each.
+pub const MOST_PERMITS: usize = 1000;
+
+/// At most so many holders at a time, over all processes: a pool of permits.
+///
+/// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
+/// free. A caller asks for a random one and reads all others in one trip, then asks for one that was free, or takes over an expired one.
+/// Threads of one process that wait for a permit of one name are queued, and a release acquires the permit for the first of them in its own
+/// trip. Waiters of other processes poll.
+///
+/// All callers of a name should use one number of permits. One with a smaller number uses the first ones only: its own holders are at most
+/// that many, those of all callers at most the greatest number.
+///
+/// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
+///
+/// ```no_run
+/// use setnx_lock::{Error, LockOptions, Locker, Semaphore};
+/// use std::time::Duration;
+///
+/// let locker = Locker::open("redis://127.0.0.1/")?;
+/// let converters = Semaphore::new(&locker, "converters", 8, LockOptions::expiring_after(Duration::from_secs(60)))?;
+/// converters.with(|held| println!("permit {:?}", held.slot()))?;
+/// # Ok::<(), Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Semaphore {
+    locker: Locker,
+    name: Key,
+    slots: Arc<[Key]>,
+    options: LockOptions,
+    cancel_token: Option<CancelToken>,
+}
+
+impl Semaphore {
+    /// Returns the semaphore of this name, of which at most `permits` are held at a time: 1 to [`MOST_PERMITS`]. Sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also with
+    /// [`notify_waiters`](LockOptions::notify_waiters): waiters of other processes poll.
+    pub fn new(
+        locker: &Locker,
+        name: impl Into<Key>,
+        permits: usize,
+        options: LockOptions,
+    ) -> Result<Self, Error> {
+        let name = name.into();
+        let problem = match permits {
+            0 => Some("there are no permits; give at least 1"),
+            1..=MOST_PERMITS if options.notifies => Some(
+                "waiters for a permit poll, and are not notified; leave `notify_waiters` out, or choose a shorter poll interval",
+            ),
+            1..=MOST_PERMITS => problem(locker, &name, &options),
+            _ => Some("there are over 1000 permits, and a look reads the key of each; give fewer"),
+        };
+        if let Some(problem) = problem {
+            return Err(Error::Options { key: name, problem });
+        }
+        let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
+        Ok(Self { locker: locker.clone(), name, slots, options, cancel_token: None })
+    }
+
+    /// Returns the semaphore's name.
+    #[must_use]
+    pub fn name(&self) -> &Key {
+        &self.name
+    }
+
+    /// Returns how many permits there are.
+    #[must_use]
+    pub fn permits(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// Returns the key of each permit.
+    #[must_use]
+    pub fn keys(&self) -> &[Key] {
+        &self.slots
+    }
+
+    /// Returns the options that the semaphore was made with.
+    pub fn options(&self) -> LockOptions {
+        self.options
+    }
+
+    /// Returns the same semaphore with other options: for one call, say.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Options`] as [`new`](Self::new).
+    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
+        let semaphore = Self::new(&self.locker, self.name.clone(), self.permits(), options)?;
+        Ok(Self { cancel_token: self.cancel_token.clone(), ..semaphore })
+    }
+
+    /// Returns the semaphore with a token that ends its waits: see [`CancelToken`].
+    #[must_use]
+    pub fn cancelled_by(self, token: &CancelToken) -> Self {
+        Self { cancel_token: Some(token.clone()), ..self }
+    }
+
+    /// Runs `body` while a permit is held and returns what it returns. Waits up to the timeout of the options. The permit is released
+    /// afterwards, also when the body panics; a failure of that goes to the log and the observer.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire). [`Error::Nested`] if this thread is inside such calls that hold all permits; that a thread holds
+    /// some of them is no error, but it takes them from others.
+    pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
+        let guard = self.wait(&self.options, HoldKind::Scoped)?;
+        Ok(body(&guard))
+    }
+
+    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the errors of the permit as the body's type of
+    /// error.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`with`](Self::with), converted, and the body's own.
+    pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
+        self.with(body)?
+    }
+
+    /// Waits for a permit, up to the timeout of the options. The guard is that of the permit's lock; [`LockGuard::slot`] says which.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the name as the key where no permit in particular is meant.
+    pub fn acquire(&self) -> Result<LockGuard, Error> {
+        self.wait(&self.options, HoldKind::Movable)
+    }
+
+    /// Tries once, without waiting for a holder: returns `None` if all permits are held.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire) but for the timeout.
+    pub fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
+        self.try_acquire_for(Duration::ZERO)
+    }
+
+    /// Waits for a permit up to `timeout`, whatever the options say. Returns `None` if all were held, or other threads of this process were
+    /// queued ahead, all that time.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`acquire`](Self::acquire) but for the timeout.
+    pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
+        match self.wait(&self.options.timeout(timeout), HoldKind::Movable) {
+            Ok(guard) => Ok(Some(guard)),
+            Err(error) if error.is_contention() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns what the key of each permit holds, with one MGET. They may hold something else a moment later: good for looking, not for
+    /// deciding. A key that holds something else than a string looks absent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::state`](crate::Lock::state).
+    pub fn states(&self) -> Result<Vec<LockState>, Error> {
+        let found = self.locker.engine().states(&self.name, &self.slots)?;
+        Ok(found.iter().map(|found| LockState::of_value(found.as_deref())).collect())
+    }
+
+    fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
+        let engine = self.locker.engine();
+        let cancel_token = self.cancel_token.as_ref();
+        let (slot, acquired) = match &*self.slots {
+            // One lock, whose queue is its own.
+            [only] => (0, engine.acquire(only, options, cancel_token, kind)?),
+            _ => {
+                let wanted = Permits { name: &self.name, slots: &self.slots, options, cancel_token };
+                engine.acquire_permit(wanted, kind)?
+            }
+        };
+        Ok(LockGuard::new(Arc::clone(engine), acquired).of_slot(slot))
+    }
+}
+
+/// Returns the key of a permit.
+pub(super) fn slot_key(name: &Key, slot: usize) -> Key {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.extend_from_slice(format!(":{slot}").as_bytes());
+    Key::from(bytes)
+}
