@@ -314,7 +314,9 @@ impl Error {
         match self {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
             Error::Unknown { .. } | Error::Io { .. } => true,
-            Error::Several { cause, others } => cause.is_transient() && others.iter().all(Error::is_transient),
+            Error::Several { cause, others } => {
+                cause.is_transient() && others.iter().all(Error::is_transient)
+            }
             Error::NoConnection { cause, .. } => may_pass(cause),
             Error::Refused { refusal, .. } => refusal.may_pass(),
             Error::Inspection { cause } => match &**cause {

@@ -178,8 +178,7 @@ impl WaitAll<'_> {
         let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
         let first = &keys[0];
         let call = Call::new(engine, first, options.protocol, self.deadline);
-        let mut call =
-            call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
+        let mut call = call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
         let once = options.timeout == Some(Duration::ZERO);
         let nonce = engine.identity.next_nonce();
         let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), *options, once, nonce, self.began);
@@ -205,7 +204,9 @@ impl WaitAll<'_> {
                     }
                     return Ok(AtOnce::OneByOne(None));
                 }
-                Next::Contended { index, seen } if once => return Err(self.contended(&keys[index], seen, now)),
+                Next::Contended { index, seen } if once => {
+                    return Err(self.contended(&keys[index], seen, now));
+                }
                 Next::Contended { .. } => return Ok(AtOnce::OneByOne(None)),
                 Next::OneByOne(unresolved) => return Ok(AtOnce::OneByOne(unresolved)),
                 Next::GiveUp(reason) => {
@@ -277,12 +278,7 @@ impl WaitAll<'_> {
         Error::Timeout { key: key.clone(), timeout, details: Box::new(details) }
     }
 
-    fn wait<'b>(
-        &'b self,
-        key: &'b Key,
-        now: Now,
-        in_doubt: Option<(Lease, Option<LockState>)>,
-    ) -> Wait<'b> {
+    fn wait<'b>(&'b self, key: &'b Key, now: Now, in_doubt: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
         let Several { options, shared, cancel_token, .. } = self.wanted;
         Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, in_doubt)
     }

@@ -123,7 +123,12 @@ impl Acquiring {
     }
 
     /// Begins with a command without a reply, sent for several locks at once, that may have acquired this one by `lease`.
-    pub(crate) fn in_doubt(params: Params, lease: Lease, from: Option<LockState>, now: Now) -> (Self, Action) {
+    pub(crate) fn in_doubt(
+        params: Params,
+        lease: Lease,
+        from: Option<LockState>,
+        now: Now,
+    ) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
         attempt.unresolved.keep(lease, from, now);
         let action = attempt.freed(now);

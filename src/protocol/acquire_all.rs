@@ -128,10 +128,12 @@ impl AcquiringAll {
             (State::Setting(lease), Reply::Lost) => {
                 Next::OneByOne(Some(Unresolved { lease, from: Vec::new() }))
             }
-            (State::Reading, Reply::Bulks(found)) => match self.judge(found.iter().map(Option::as_deref), now) {
-                Ok(_) => Next::OneByOne(None),
-                Err(contended) => contended,
-            },
+            (State::Reading, Reply::Bulks(found)) => {
+                match self.judge(found.iter().map(Option::as_deref), now) {
+                    Ok(_) => Next::OneByOne(None),
+                    Err(contended) => contended,
+                }
+            }
             (_, Reply::Unsent) => Next::GiveUp(GiveUp::Unsent),
             _ => Next::OneByOne(None),
         }
@@ -193,7 +195,9 @@ impl AcquiringAll {
     ) -> Result<Vec<LockState>, Next> {
         let free = |(index, found): (usize, Option<&[u8]>)| match LockState::of_value(found) {
             LockState::Absent => Ok(LockState::Absent),
-            seen if self.options.expiration.is_some() && may_take_over(&self.options, &seen, now.wall) => Ok(seen),
+            seen if self.options.expiration.is_some() && may_take_over(&self.options, &seen, now.wall) => {
+                Ok(seen)
+            }
             seen => Err(Next::Contended { index, seen }),
         };
         found.enumerate().map(free).collect()

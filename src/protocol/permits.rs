@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use super::acquire::{Acquiring, Action as LockAction, Note, Observation, Params, first_command, may_take_over};
+use super::acquire::{
+    Acquiring, Action as LockAction, Note, Observation, Params, first_command, may_take_over,
+};
 use super::lease::Lease;
 use super::{GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
@@ -18,11 +20,17 @@ const TRIES: u32 = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Send SETNX for this lock, and MGET of all behind it.
-    Ask { slot: usize, request: Request },
+    Ask {
+        slot: usize,
+        request: Request,
+    },
     /// Send MGET of all.
     Look,
     /// Send a command for this lock.
-    Send { slot: usize, request: Request },
+    Send {
+        slot: usize,
+        request: Request,
+    },
     /// Sleep, then call [`AcquiringPermit::woken`]. No connection is held meanwhile (I9).
     Sleep(Duration),
     Held {
