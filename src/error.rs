@@ -363,7 +363,13 @@ impl Error {
 
     /// Returns the error of a call on several keys, with what is the matter with others.
     pub(crate) fn and(self, others: Vec<Error>) -> Self {
-        if others.is_empty() { self } else { Self::Several { cause: Box::new(self), others } }
+        match self {
+            _ if others.is_empty() => self,
+            Self::Several { cause, others: first } => {
+                Self::Several { cause, others: first.into_iter().chain(others).collect() }
+            }
+            _ => Self::Several { cause: Box::new(self), others },
+        }
     }
 }
 

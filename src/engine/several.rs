@@ -8,7 +8,7 @@ use super::call::Call;
 use super::release::HeldLock;
 use super::wait::{Granted, Wait};
 use super::{Acquired, Answer, Engine};
-use crate::backend::{Answers, KeyRequest, StopCheck};
+use crate::backend::{Answers, KeyRequest, StopCheck, TransportError};
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::{Event, Observer};
@@ -55,7 +55,14 @@ struct Early {
 /// How the attempt to acquire all at once has ended.
 enum AtOnce {
     Granted(Vec<(Key, Granted)>),
-    OneByOne(Option<Unresolved>),
+    OneByOne(Option<InDoubt>),
+}
+
+/// A command that may have acquired all locks.
+struct InDoubt {
+    unresolved: Unresolved,
+    /// Which it was, and why there is no reply; `None` if it was carried out in part.
+    unanswered: Option<(&'static str, TransportError)>,
 }
 
 impl Engine {
@@ -126,14 +133,14 @@ impl WaitAll<'_> {
                 return Err(error);
             }
         }
-        let mut unresolved = None;
+        let mut in_doubt = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
                 Ok(AtOnce::Granted(granted)) => {
                     self.report(Ok(()));
                     return Ok(granted);
                 }
-                Ok(AtOnce::OneByOne(in_doubt)) => unresolved = in_doubt,
+                Ok(AtOnce::OneByOne(doubt)) => in_doubt = doubt,
                 Err(error) => {
                     self.report(Err(&error));
                     return Err(error);
@@ -141,7 +148,7 @@ impl WaitAll<'_> {
             }
         }
         loop {
-            let (granted, lost) = self.one_by_one(unresolved.take())?;
+            let (granted, lost) = self.one_by_one(in_doubt.take())?;
             // One was lost while others were waited for.
             let Some(error) = lost else { return Ok(granted) };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
@@ -208,7 +215,11 @@ impl WaitAll<'_> {
                     return Err(self.contended(&keys[index], seen, now));
                 }
                 Next::Contended { .. } => return Ok(AtOnce::OneByOne(None)),
-                Next::OneByOne(unresolved) => return Ok(AtOnce::OneByOne(unresolved)),
+                Next::OneByOne(unresolved) => {
+                    let unanswered = call.take_unanswered();
+                    let in_doubt = unresolved.map(|unresolved| InDoubt { unresolved, unanswered });
+                    return Ok(AtOnce::OneByOne(in_doubt));
+                }
                 Next::GiveUp(reason) => {
                     self.wait(first, now, None).check()?;
                     let error = call.error(reason, Wait::advice(options));
@@ -284,14 +295,11 @@ impl WaitAll<'_> {
     }
 
     /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
-    fn one_by_one(
-        &self,
-        unresolved: Option<Unresolved>,
-    ) -> Result<(Vec<(Key, Granted)>, Option<Error>), Error> {
+    fn one_by_one(&self, doubt: Option<InDoubt>) -> Result<(Vec<(Key, Granted)>, Option<Error>), Error> {
         let keys = self.wanted.keys;
         let mut early: Vec<Early> = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let in_doubt = unresolved.as_ref().map(|unresolved| {
+            let in_doubt = doubt.as_ref().map(|InDoubt { unresolved, .. }| {
                 let from = unresolved.from.get(index).filter(|from| **from != LockState::Absent);
                 (unresolved.lease.clone(), from.cloned())
             });
@@ -301,8 +309,14 @@ impl WaitAll<'_> {
                 Err(error) => {
                     let others = self.engine.give_back(early);
                     let error = self.with_whole_wait(error);
-                    let error = match &unresolved {
+                    let error = match doubt {
                         Some(_) if error.may_hold_lock() => self.unknown_of(error, index + 1),
+                        // The key was read, and holds another's value: then the command has acquired none.
+                        Some(_) if error.is_contention() => error,
+                        Some(InDoubt { unanswered: Some((command, cause)), .. }) => {
+                            let (key, advice) = (key.clone(), Wait::advice(self.wanted.options));
+                            self.unknown_of(Error::Unknown { key, command, advice, cause }, index + 1)
+                        }
                         _ => error,
                     };
                     return Err(error.and(others));
