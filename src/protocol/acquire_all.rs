@@ -139,6 +139,11 @@ impl AcquiringAll {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn is_replacing(&self) -> bool {
+        matches!(self.state, State::Replacing { .. })
+    }
+
     /// One is held, or has expired.
     fn wait(&mut self) -> Next {
         if !self.tries_once {
@@ -211,3 +216,6 @@ impl AcquiringAll {
         Next::Held { lease, from }
     }
 }
+
+#[cfg(test)]
+mod tests;
