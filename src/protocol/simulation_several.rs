@@ -22,9 +22,9 @@ use crate::value::{LockState, Nonce};
 
 const START: u64 = 1_795_000_000_000_000;
 const KEYS: usize = 2;
-/// In milliseconds: how long a lease lasts, and how long a command is on its way at most.
+/// In milliseconds: how long a lease lasts, and how long a command may be on its way within the guard.
 const EXPIRATION: u64 = 1500;
-const DELAY: u64 = 300;
+const WITHIN_THE_GUARD: u64 = 300;
 /// More steps than any call takes without faults.
 const LAST_STEPS: usize = 4000;
 
@@ -80,6 +80,8 @@ struct Client {
 struct Run {
     /// True time, in microseconds.
     time: u64,
+    /// How long a command is on its way at most.
+    delay: u64,
     servers: [Server; KEYS],
     clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
@@ -93,7 +95,7 @@ struct Run {
 type Choice = (usize, u8, u64);
 
 impl Run {
-    fn new(protocols: [Protocol; 2]) -> Self {
+    fn new(protocols: [Protocol; 2], delay: u64) -> Self {
         let keys = [vec![0, 1], vec![0], vec![0, 1], vec![1]];
         let client = |(n, keys): (usize, Vec<usize>)| Client {
             protocol: protocols[n / 2],
@@ -110,6 +112,7 @@ impl Run {
         let past = || Server::holding(Some(b"1532000016.5".to_vec()));
         Self {
             time: START,
+            delay: delay * 1000,
             servers: [past(), Server::default()],
             clients: keys.into_iter().enumerate().map(client).collect(),
             late: Vec::new(),
@@ -120,8 +123,12 @@ impl Run {
     }
 
     /// Performs the steps, and then lets each call end. Returns the run, and the law that was broken.
-    fn perform(protocols: [Protocol; 2], steps: &[Choice]) -> (Self, Option<&'static str>) {
-        let mut run = Self::new(protocols);
+    fn perform(protocols: [Protocol; 2], delay: u64, steps: &[Choice]) -> (Self, Option<&'static str>) {
+        let mut run = Self::new(protocols, delay);
+        // Half of the runs begin with free keys.
+        if steps.first().is_some_and(|(_, choice, _)| choice.is_multiple_of(2)) {
+            run.servers[0].set(None);
+        }
         for (n, choice, millis) in steps {
             run.pass(millis * 1000);
             run.step(*n, *choice, true);
@@ -160,7 +167,7 @@ impl Run {
         let end = self.time + time;
         loop {
             let due = |client: &Client| match client.doing {
-                Doing::Sent { since, .. } => Some(since + DELAY * 1000),
+                Doing::Sent { since, .. } => Some(since + self.delay),
                 _ => None,
             };
             let next = (0..self.clients.len()).filter_map(|n| due(&self.clients[n]).map(|at| (at, n))).min();
@@ -225,12 +232,12 @@ impl Run {
     fn step(&mut self, n: usize, choice: u8, faults: bool) {
         let one_in = |count: u8| faults && choice.is_multiple_of(count);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
-            Doing::Nothing if faults => self.start(n),
+            Doing::Nothing if one_in(7) => self.start(n),
             Doing::Nothing => {}
             Doing::Sent { trip, since } if one_in(8) => {
                 if one_in(16) {
                     let watching = std::mem::take(&mut self.clients[n].watching);
-                    self.late.push((since + DELAY * 1000, trip.clone(), watching));
+                    self.late.push((since + self.delay, trip.clone(), watching));
                 }
                 self.reply(n, &lost(&trip));
             }
@@ -251,7 +258,7 @@ impl Run {
                     self.act(n, action);
                 }
             }
-            Doing::Working if one_in(10) => {
+            Doing::Working if one_in(32) => {
                 // It crashes, and begins again.
                 let Client { held, rules, .. } = &mut self.clients[n];
                 (*held, *rules) = ([None, None], Rules::None);
@@ -425,37 +432,46 @@ fn lost(trip: &Trip) -> Replies {
     }
 }
 
-/// Searches so many runs. Panics at a broken law, or if so little happened that the search proves nothing.
-fn search(protocols: [Protocol; 2], runs: u32) {
+/// Searches so many runs. Returns how often both keys were acquired, at once and one by one, or an error with the fewest steps to a broken
+/// law.
+fn search(protocols: [Protocol; 2], delay: u64, runs: u32) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
+    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
     let pause = prop_oneof![6 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
     let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
     let searched = TestRunner::new(config).run(&steps, |steps| {
-        let (run, broken) = Run::perform(protocols, &steps);
+        let (run, broken) = Run::perform(protocols, delay, &steps);
         prop_assert!(broken.is_none(), "{}: {run:#?}", broken.unwrap_or_default());
         let [at_once, one_by_one] = totals.get();
         totals.set([at_once + run.at_once, one_by_one + run.one_by_one]);
         Ok(())
     });
-    if let Err(error) = searched {
-        panic!("{protocols:?}: {error}");
-    }
-    let [at_once, one_by_one] = totals.get();
-    let least = u64::from(runs) / 4;
-    assert!(at_once > least && one_by_one > least, "little happened: {at_once} and {one_by_one}");
+    searched.map(|()| totals.get()).map_err(|error| error.to_string())
 }
 
 #[test]
 fn no_key_has_two_holders_and_each_call_ends() {
-    for protocols in [
-        [Protocol::Classic; 2],
-        [Protocol::Watched; 2],
-        [Protocol::Ttl; 2],
-        [Protocol::Classic, Protocol::Watched],
-        [Protocol::Ttl, Protocol::Classic],
+    const RUNS: u32 = 1500;
+    for (protocols, delay) in [
+        ([Protocol::Classic; 2], WITHIN_THE_GUARD),
+        ([Protocol::Classic, Protocol::Watched], WITHIN_THE_GUARD),
+        ([Protocol::Ttl, Protocol::Classic], WITHIN_THE_GUARD),
+        // These need no quick commands.
+        ([Protocol::Watched; 2], 3000),
+        ([Protocol::Ttl; 2], 3000),
     ] {
-        search(protocols, 1500);
+        let [at_once, one_by_one] = search(protocols, delay, RUNS)
+            .unwrap_or_else(|problem| panic!("{protocols:?}, {delay} ms: {problem}"));
+        let least = u64::from(RUNS) / 10;
+        let happened = at_once > least && one_by_one > least;
+        assert!(happened, "{protocols:?}: too little happened: {at_once} and {one_by_one}");
     }
+}
+
+#[test]
+fn there_are_two_holders_when_commands_take_longer_than_the_guard() {
+    let problem = search([Protocol::Classic; 2], 3000, 20_000).expect_err("an overlap is found");
+    assert!(problem.contains("two clients hold a key"), "{problem}");
 }
