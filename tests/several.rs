@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Locks, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Locks, LocksGuard, Protocol};
 
 use crate::processes::{TaskOutcome, protocol_named, worker};
 use crate::servers::Proxy;
@@ -187,7 +187,7 @@ fn threads_with_three_of_twelve_keys_lose_no_update(protocol: Protocol) -> Outco
         let mut numbers = numbers_of(thread);
         let mut number = || numbers.next().unwrap_or_default();
         let options = expiring().poll_interval(millis(3)).protocol(protocol);
-        let options = if thread % 3 == 0 { options.notify_waiters() } else { options };
+        let options = if thread.is_multiple_of(3) { options.notify_waiters() } else { options };
         for _ in 0..ROUNDS {
             let mut chosen = vec![number() % keys.len()];
             let count = |chosen: &[usize]| {
@@ -213,7 +213,7 @@ fn threads_with_three_of_twelve_keys_lose_no_update(protocol: Protocol) -> Outco
     let work = &work;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS)
-            .map(|thread| (thread, lockers[usize::from(thread % 4 == 0)].clone()))
+            .map(|thread| (thread, lockers[usize::from(thread.is_multiple_of(4))].clone()))
             .map(|(thread, locker)| scope.spawn(move || work(thread, &locker)))
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap())
@@ -250,7 +250,7 @@ fn a_caller_of_many_keys_gets_its_turn_among_callers_of_one(protocol: Protocol) 
                 })
             })
             .collect();
-        let turns = (0..TURNS).try_for_each(|_| locks.with(|held| held.ensure_held())?);
+        let turns = (0..TURNS).try_for_each(|_| locks.with(LocksGuard::ensure_held)?);
         ends.store(true, Ordering::SeqCst);
         let singles = singles.into_iter().try_for_each(|thread| thread.join().unwrap());
         (turns, singles)

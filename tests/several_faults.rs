@@ -79,6 +79,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_key_of_another_type,
             a_refusal_concerns_one_key,
             what_could_not_be_given_back_is_reported,
+            an_unknown_outcome_is_reported_for_each_key,
         ],
     );
     for protocol in PROTOCOLS {
@@ -225,7 +226,7 @@ impl Stage {
                 };
                 self.judge_acquired(acquired)?;
             }
-            Some(held) if self.path == Path::Release => self.judge_released(held.release())?,
+            Some(held) if self.path == Path::Release => self.judge_released(&held.release())?,
             Some(held) => {
                 let ends: Vec<_> = held.guards().iter().map(setnx_lock::LockGuard::expires_at).collect();
                 let used = match self.path {
@@ -298,7 +299,7 @@ impl Stage {
         Ok(())
     }
 
-    fn judge_released(&self, released: Vec<(Key, Result<Release, Error>)>) -> Result<(), String> {
+    fn judge_released(&self, released: &[(Key, Result<Release, Error>)]) -> Result<(), String> {
         for (n, (key, released)) in released.iter().enumerate() {
             let value = self.keys[n].value();
             match (released, &value) {
@@ -377,7 +378,8 @@ impl Stage {
         }
         // That is not waited for.
         self.keys.iter().for_each(TestKey::delete);
-        Ok(drop(self.scenario.target.locks(&self.keys, expiring()).lock()?))
+        drop(self.scenario.target.locks(&self.keys, expiring()).lock()?);
+        Ok(())
     }
 }
 
@@ -397,8 +399,8 @@ fn a_server_without_the_command_on_several_keys() -> Outcome {
         let scenario = Scenario::of(&server, None, Load::Any)?;
         let keys = scenario.target.keys("without", 3);
         let locker = scenario.open(patient(&scenario.proxy.url())?);
-        let named = || keys.iter().map(|key| key.key.clone());
-        let locks = Locks::new(&locker, named(), expiring().protocol(protocol))?;
+        let each = keys.iter().map(|key| key.key.clone());
+        let locks = Locks::new(&locker, each, expiring().protocol(protocol))?;
         for asks in [true, false] {
             scenario.proxy.forget();
             let held = locks.try_lock()?.expect("each is acquired by itself");
@@ -420,8 +422,7 @@ fn a_server_without_the_command_on_several_keys() -> Outcome {
 }
 
 fn a_user_without_the_command_or_one_of_the_keys() -> Outcome {
-    let server = Arc::new(RedisServer::start()?);
-    let target = Target::of(&server);
+    let server = RedisServer::start()?;
     server.say(&["ACL", "SETUSER", "single", "on", ">secret", "~*", "+@all", "-msetnx"])?;
     server.say(&["ACL", "SETUSER", "some", "on", ">secret", "~ours:*", "+@all"])?;
     let locker = |user: &str| opened(&format!("redis://{user}:secret@{}/", server.address()));
@@ -449,7 +450,6 @@ fn a_user_without_the_command_or_one_of_the_keys() -> Outcome {
         }
         drop(Locks::new(&locker, ["ours:1", "ours:2"], options)?.lock()?);
     }
-    drop(target);
     Ok(())
 }
 
@@ -545,7 +545,6 @@ fn a_key_of_another_type() -> Outcome {
             assert_eq!([keys[0].value(), keys[2].value()], [None, None], "given back");
             assert_eq!(server.say(&["LLEN", &keys[1].key.to_string()])?, ":1");
         }
-        drop(target.locks(&keys[1..2], expiring()));
     }
     Ok(())
 }
@@ -597,6 +596,32 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         let text = error.to_string();
         assert!(named().all(|key| text.contains(&key.to_string())), "{text}");
         assert!(keys[0].value().is_some() && keys[1].value().is_some(), "they are held as it says");
+    }
+    Ok(())
+}
+
+fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
+    for protocol in PROTOCOLS {
+        let scenario = Scenario::set()?;
+        let keys = scenario.target.keys("unknown", 3);
+        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let each = keys.iter().map(|key| key.key.clone());
+        let locks = Locks::new(&scenario.open(builder), each, expiring().protocol(protocol))?;
+        locks.with(|_| ())?;
+        let command = if protocol == Protocol::Ttl { "EXEC" } else { "MSETNX" };
+        scenario.proxy.next(command, Fault::SwallowAnswer);
+        // No time is left to read what the keys hold.
+        let error = locks.try_lock().expect_err("the reply is lost");
+        let Error::Several { cause, others, .. } = &error else { panic!("{error:?}") };
+        let unknown: Vec<&Error> = [&**cause].into_iter().chain(others).collect();
+        for (key, error) in keys.iter().zip(&unknown) {
+            assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+            assert_eq!(error.key(), Some(&key.key));
+            assert!(error.to_string().contains(&format!("the reply to {command} was lost")), "{error}");
+            assert!(key.value().is_some(), "in this case it was acquired");
+        }
+        assert_eq!(unknown.len(), keys.len());
+        assert!(error.may_hold_lock());
     }
     Ok(())
 }

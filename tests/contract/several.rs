@@ -134,7 +134,9 @@ fn expired_locks_are_taken_over_together(target: &Target) -> Outcome {
     let locks = target.locks(&keys, expiring());
     for expired in [&[1][..], &[0, 2], &[0, 1, 2]] {
         for timeout in [Duration::ZERO, LONG] {
-            expired.iter().for_each(|n| keys[*n].set(PAST));
+            for n in expired {
+                keys[*n].set(PAST);
+            }
             let held = locks.try_lock_for(timeout)?.expect("none is held");
             let values = values(&keys);
             assert!(values.iter().all(|value| value.as_deref().is_some_and(|value| value != PAST)));

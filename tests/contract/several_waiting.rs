@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{CancelToken, Error, LockOptions, LocksGuard};
+use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, LocksGuard};
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, patient};
@@ -146,7 +146,7 @@ fn early_locks_are_extended_while_the_last_is_waited_for(target: &Target) -> Out
     keys[2].delete();
     let held: LocksGuard = waiting.join().unwrap()?;
     // Those that were acquired first have lost at most a tenth of the expiration to the last.
-    let ends: Vec<_> = held.guards().iter().filter_map(|guard| guard.expires_at_system_time()).collect();
+    let ends: Vec<_> = held.guards().iter().filter_map(LockGuard::expires_at_system_time).collect();
     assert_eq!(ends.len(), 3);
     assert!(ends[..2].iter().all(|end| *end + EXPIRATION / 10 + millis(1) >= ends[2]), "{ends:?}");
     drop(held);
@@ -167,7 +167,7 @@ fn callers_of_overlapping_keys_never_wait_for_each_other(target: &Target) -> Out
                     target.variant.set(expiring()).poll_interval(millis(3)).protocol(target.protocol);
                 let pair = [&keys[one], &keys[other]].map(|key| key.key.clone());
                 let locks = setnx_lock::Locks::new(&lockers[n % 2], pair, options).unwrap();
-                scope.spawn(move || (0..ROUNDS).try_for_each(|_| locks.with(|held| held.ensure_held())?))
+                scope.spawn(move || (0..ROUNDS).try_for_each(|_| locks.with(LocksGuard::ensure_held)?))
             })
             .collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap())
