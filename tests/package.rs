@@ -44,7 +44,7 @@ fn the_library_depends_on_these_five_crates_and_no_others() -> Outcome {
 }
 
 fn nothing_in_the_locked_tree_needs_a_newer_rust_than_declared() -> Outcome {
-    let metadata = metadata(&["cli"])?;
+    let metadata = metadata(&["cli", "macros"])?;
     let declared =
         metadata.root_package().expect("this package").rust_version.clone().expect("a rust-version");
     let newer: Vec<String> = in_the_library(&metadata)
