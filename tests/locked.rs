@@ -392,9 +392,11 @@ fn another_error_is_not_skipped_silently() -> Outcome {
 fn a_lock_that_is_kept_is_left_to_expire() -> Outcome {
     #[locked(locker = shop.locker, key = "kept", expiration = HOUR, keep, timeout = LONG)]
     fn once(shop: &Shop, end: End) -> Result<u8, AppError> {
+        if end == End::Early {
+            return Ok(2);
+        }
         match end {
-            End::Last => Ok(1),
-            End::Early => return Ok(2),
+            End::Last | End::Early => Ok(1),
             End::Error => Err(AppError::Own("returned")),
             End::QuestionMark => Err(AppError::Own("propagated"))?,
             End::Panic => resume_unwind(Box::new("expected")),
@@ -472,10 +474,10 @@ impl Shop {
 
 fn methods_and_generic_functions_are_locked() -> Outcome {
     #[locked(locker = shop.locker, options = expiring(), key = "{id}")]
-    fn generic<'a, T, const N: usize>(
-        shop: &'a Shop,
+    fn generic<T, const N: usize>(
+        shop: &Shop,
         id: T,
-    ) -> Result<(T, impl Iterator<Item = String> + use<'a, T, N>), AppError>
+    ) -> Result<(T, impl Iterator<Item = String> + use<'_, T, N>), AppError>
     where
         T: Display + Copy,
     {
