@@ -67,9 +67,10 @@ pub enum Error {
         key: Key,
     },
 
-    /// This thread is inside [`Lock::with`](crate::Lock::with) on this key: waiting would wait for itself.
+    /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
+    /// wait for itself.
     #[error(
-        "lock {} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
+        "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: taking it again would wait for itself; pass the \
          guard down, or use another key for the inner work",
         shown(key)
     )]

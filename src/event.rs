@@ -302,6 +302,15 @@ fn log_event(event: &Event<'_>) {
     }
 }
 
+/// Writes to the log that a function with `#[locked(skip)]` does not run, because of an error that its return type cannot show.
+#[cfg(feature = "macros")]
+pub(crate) fn log_skipped(function: &str, error: &Error) {
+    // I10: a logger that panics must not reach a function whose result is no error.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        log::warn!(target: TARGET, "not acquired, so {function} does not run: {}", Chain(error));
+    }));
+}
+
 /// An error and its sources, on one line.
 struct Chain<'a>(&'a Error);
 

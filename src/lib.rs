@@ -46,6 +46,8 @@
 //! `rediss://` URL needs one of them. With `tls-rustls` a program must choose its cryptography, by depending on rustls with the feature
 //! `ring` or `aws_lc_rs`.
 //!
+//! `macros` enables the attribute `#[setnx_lock::locked]`: a function that runs while a lock is held.
+//!
 //! # Errors and events
 //!
 //! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
@@ -69,6 +71,8 @@ mod loss_signal;
 mod options;
 mod protocol;
 mod queue;
+#[cfg(feature = "macros")]
+mod scope;
 mod several;
 mod sync;
 mod thread_holds;
@@ -97,6 +101,17 @@ pub use queue::CancelToken;
 pub use several::{Locks, LocksGuard, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
+
+#[cfg(feature = "macros")]
+#[doc(inline)]
+pub use setnx_lock_macros::locked;
+
+/// What the attribute expands to. No part of the interface: it may change in any release.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __macros {
+    pub use crate::scope::{Scope, converted, report_skipped};
+}
 
 /// The crates whose types appear in this one's, in the versions that it uses.
 pub use ::{chrono, r2d2, redis};
