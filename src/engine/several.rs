@@ -118,24 +118,20 @@ impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
         let keys = self.wanted.keys;
         // What is not to be waited for is found before anything is sent.
-        for key in keys.iter() {
-            if let Err(error) = self.wait(key, self.began, None).may_begin() {
-                let outcome = Err(&error);
-                let waited = Duration::ZERO;
-                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 0, outcome });
-                return Err(error);
-            }
+        if let Err(error) = self.may_begin() {
+            self.report(Err(&error), 0);
+            return Err(error);
         }
         let mut unresolved = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
                 Ok(AtOnce::Granted(granted)) => {
-                    self.report(Ok(()));
+                    self.report(Ok(()), 1);
                     return Ok(granted);
                 }
                 Ok(AtOnce::OneByOne(in_doubt)) => unresolved = in_doubt,
                 Err(error) => {
-                    self.report(Err(&error));
+                    self.report(Err(&error), 1);
                     return Err(error);
                 }
             }
@@ -151,12 +147,20 @@ impl WaitAll<'_> {
         }
     }
 
-    /// Reports how the attempt to acquire all at once has ended, where that ends the call.
-    fn report(&self, outcome: Result<(), &Error>) {
+    /// Fails where the locks are not to be waited for.
+    fn may_begin(&self) -> Result<(), Error> {
+        let keys = self.wanted.keys;
+        self.engine.refuse_after_fork(&keys[0])?;
+        keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
+        self.wait(&keys[0], self.began, None).check()
+    }
+
+    /// Reports how the call has ended before any of the locks was waited for by itself.
+    fn report(&self, outcome: Result<(), &Error>, attempts: u32) {
         let waited = clock::uptime().since(self.began.uptime);
         for key in self.wanted.keys.iter() {
             if outcome.as_ref().err().is_none_or(|error| error.key() == Some(key)) {
-                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome });
+                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
             }
         }
     }

@@ -20,7 +20,7 @@ use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
-use crate::thread_holds::{self, HoldKind};
+use crate::thread_holds::{self};
 use crate::value::LockState;
 
 /// How much longer than its reply may take the thread that sends a command for another is waited for.
@@ -138,12 +138,9 @@ impl<'a> Wait<'a> {
     }
 
     /// Fails where the lock is not to be waited for.
-    pub(super) fn may_begin(&self) -> Result<(), Error> {
+    fn may_begin(&self) -> Result<(), Error> {
         self.engine.refuse_after_fork(self.key)?;
-        if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
-            return Err(Error::Nested { key: self.key.clone() });
-        }
-        self.check()
+        self.engine.refuse_nested(self.key)
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
