@@ -54,7 +54,8 @@ impl<T: Observe + ?Sized> Observe for Arc<T> {
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
-    /// [joins](crate::LockOptions::reentrant) the enclosing call none.
+    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::Locks) reports one for each key that it
+    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.

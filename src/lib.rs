@@ -34,6 +34,9 @@
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
+//! [`Locks`] hold several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
+//! [`documentation::several`].
+//!
 //! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
 //! [`documentation::cron`] is about jobs that several machines start, [`documentation::comparison`] about other libraries.
 //!

@@ -141,8 +141,8 @@ impl Locks {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to the command
-    /// timeout for each command.
+    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to one command timeout,
+    /// and another where a lock that was acquired has to be released again.
     ///
     /// # Errors
     ///

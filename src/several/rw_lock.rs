@@ -20,7 +20,8 @@ use crate::thread_holds::HoldKind;
 /// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
 /// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
 ///
-/// All callers of a name should use one number of readers: a writer with a smaller number does not exclude all readers.
+/// All callers of a name must use one number of readers: a writer with a smaller number does not exclude all readers.
+/// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
 ///
@@ -214,7 +215,7 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// Makes a reader of the writer: keeps one permit and releases the others, in one trip. No other client has written when the returned
+    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client has written when the returned
     /// guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log and the observer.
     ///
     /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.

@@ -20,12 +20,13 @@ pub const MOST_PERMITS: usize = 1000;
 /// At most so many holders at a time, over all processes: a pool of permits.
 ///
 /// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
-/// free. A caller asks for a random one and reads all others in one trip, then asks for one that was free, or takes over an expired one.
+/// free. A caller asks for a random one and reads all in the same trip, then asks for one that was free, or takes over an expired one.
 /// Threads of one process that wait for a permit of one name are queued, and a release acquires the permit for the first of them in its own
 /// trip. Waiters of other processes poll.
 ///
 /// All callers of a name should use one number of permits. One with a smaller number uses the first ones only: its own holders are at most
-/// that many, those of all callers at most the greatest number.
+/// that many, those of all callers at most the greatest number. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
+/// permit. Fencing tokens are counted for each permit by itself.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
 ///
@@ -146,7 +147,7 @@ impl Semaphore {
         self.wait(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for a holder: returns `None` if all permits are held.
+    /// Tries once, without waiting for a holder: returns `None` if all permits are held, or other callers were faster at each that was free.
     ///
     /// # Errors
     ///
