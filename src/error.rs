@@ -315,7 +315,9 @@ impl Error {
         match self {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
             Error::Unknown { .. } | Error::Io { .. } => true,
-            Error::Several { cause, others } => cause.is_transient() && others.iter().all(Error::is_transient),
+            Error::Several { cause, others } => {
+                cause.is_transient() && others.iter().all(Error::is_transient)
+            }
             Error::NoConnection { cause, .. } => may_pass(cause),
             Error::Refused { refusal, .. } => refusal.may_pass(),
             Error::Inspection { cause } => match &**cause {
@@ -362,7 +364,14 @@ impl Error {
 
     /// Returns the error of a call on several keys, with what is the matter with others.
     pub(crate) fn and(self, others: Vec<Error>) -> Self {
-        if others.is_empty() { self } else { Self::Several { cause: Box::new(self), others } }
+        match self {
+            _ if others.is_empty() => self,
+            Self::Several { cause, others: mut all } => {
+                all.extend(others);
+                Self::Several { cause, others: all }
+            }
+            cause => Self::Several { cause: Box::new(cause), others },
+        }
     }
 }
 

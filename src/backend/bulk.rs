@@ -15,11 +15,7 @@ where
     M::Connection: LockConnection,
 {
     /// Sends what may still be sent.
-    pub(super) fn send_all(
-        &self,
-        requests: &[KeyRequest],
-        mut limits: Limits<'_>,
-    ) -> Vec<Answers> {
+    pub(super) fn send_all(&self, requests: &[KeyRequest], mut limits: Limits<'_>) -> Vec<Answers> {
         let (mut connection, now) = match self.connection(&mut limits) {
             Ok(ready) => ready,
             Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),

@@ -30,9 +30,9 @@ fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
         Command::Fenced(command) => return fenced(key, command),
         Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
         Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
-        Command::SetNxAll(keys, value) => &[keys.iter().fold(redis::cmd("MSETNX"), |command, key| {
-            with(with(command, key.as_bytes()), value)
-        })],
+        Command::SetNxAll(keys, value) => &[keys
+            .iter()
+            .fold(redis::cmd("MSETNX"), |command, key| with(with(command, key.as_bytes()), value))],
         Command::Get => &[cmd("GET")],
         Command::GetAll(keys) => {
             &[keys.iter().fold(redis::cmd("MGET"), |command, key| with(command, key.as_bytes()))]

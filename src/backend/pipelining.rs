@@ -9,9 +9,8 @@ use crate::sync;
 
 pub(super) use admission::{Admission, Bounds};
 pub(super) use batch::{
-    hung_up,
-    Encoded, Job, JobOutcome, Outcome, Outcomes, PackedNext, QueuedCommand, lost_in_batch, report_abandoned,
-    send,
+    Encoded, Job, JobOutcome, Outcome, Outcomes, PackedNext, QueuedCommand, hung_up, lost_in_batch,
+    report_abandoned, send,
 };
 pub(super) use combiner::{Batch, Combiner, Joined};
 pub(super) use spin_policy::SpinPolicy;

@@ -14,7 +14,7 @@ use super::pipelining::{
     QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
-use super::{Answers, Backend, KeyRequest, Heard, Next, WatchedAll, WatchedConnection};
+use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
 use crate::clock::{self, Now};
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};

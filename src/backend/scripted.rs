@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{
-    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, WatchedAll, WatchedConnection,
+    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, WatchedAll,
+    WatchedConnection,
 };
 use crate::clock::Now;
 use crate::key::Key;

@@ -74,11 +74,7 @@ where
         }
     }
 
-    fn exec_all(
-        mut self: Box<Self>,
-        changes: &[KeyRequest],
-        limits: &Limits<'_>,
-    ) -> Vec<Answers> {
+    fn exec_all(mut self: Box<Self>, changes: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
         if changes.is_empty() {
             self.discard(limits);
             return Vec::new();
@@ -119,11 +115,8 @@ fn transaction(
     let Exchange { mut replies, ended } = exchange;
     let nexts = replies.split_off(replies.len().min(changes.len() + 1));
     let missing = || ended.clone().unwrap_or_else(hung_up);
-    let own = if replies.len() > changes.len() {
-        codec::read_changes(changes, replies)
-    } else {
-        Err(missing())
-    };
+    let own =
+        if replies.len() > changes.len() { codec::read_changes(changes, replies) } else { Err(missing()) };
     let own: Replies = match own {
         Ok(own) => own.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect(),
         Err(error) => changes.iter().map(|_| Err(Failure::Lost(error.clone()))).collect(),

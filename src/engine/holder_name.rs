@@ -59,8 +59,10 @@ impl Engine {
         }
         let now = clock::now();
         let limits = self.call(first, now).limits_together(Protocol::Classic, now);
-        let request = |(hold, request): &(&Arc<Hold>, Request)| {
-            KeyRequest { key: hold.key.clone(), request: request.clone(), next: None }
+        let request = |(hold, request): &(&Arc<Hold>, Request)| KeyRequest {
+            key: hold.key.clone(),
+            request: request.clone(),
+            next: None,
         };
         let requests: Vec<KeyRequest> = named.iter().map(request).collect();
         let written = self.backend.call_all(&requests, &limits);
@@ -71,12 +73,7 @@ impl Engine {
     }
 
     /// Returns why the name of a holder was not written, if that is what came of it.
-    fn name_error(
-        &self,
-        key: &Key,
-        written: Result<Reply, Failure>,
-        name: &Request,
-    ) -> Option<Error> {
+    fn name_error(&self, key: &Key, written: Result<Reply, Failure>, name: &Request) -> Option<Error> {
         let mut call = Call::new(self, key, Protocol::Classic, None).reported_later();
         let reply = call.reply(written, name.command.name(), true, Protocol::Classic);
         unnamed(call, &reply)

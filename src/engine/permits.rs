@@ -89,9 +89,8 @@ impl WaitForOne<'_> {
     fn acquire(&self) -> Result<(usize, Granted), Error> {
         let Permits { name, slots, cancel_token, options } = self.wanted;
         self.engine.refuse_after_fork(name)?;
-        let is_ours = |slot| {
-            thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped)
-        };
+        let is_ours =
+            |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
         if slots.iter().all(is_ours) {
             return Err(Error::Nested { key: name.clone() });
         }
@@ -241,10 +240,7 @@ impl WaitForOne<'_> {
                     }
                     let waited = now.uptime.since(self.began.uptime);
                     let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
-                    return Ok((
-                        slot,
-                        Granted { lease, protocol, holder, at: now, attempts, waited, token },
-                    ));
+                    return Ok((slot, Granted { lease, protocol, holder, at: now, attempts, waited, token }));
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
                     let exhausted = rules.has_used_its_attempts();
@@ -262,11 +258,7 @@ impl WaitForOne<'_> {
     }
 
     /// Returns for which lock another thread has asked, and what came of it, as if this thread had sent the command.
-    fn answered<'b>(
-        &'b self,
-        answer: Answer,
-        stop: &'b dyn Fn() -> bool,
-    ) -> (usize, Call<'b>, Lease, Reply) {
+    fn answered<'b>(&'b self, answer: Answer, stop: &'b dyn Fn() -> bool) -> (usize, Call<'b>, Lease, Reply) {
         let slot = self.wanted.slots.iter().position(|slot| *slot == answer.key);
         let Some(slot) = slot else { unreachable!("only these locks share the queue") };
         let mut call = self.call(slot, stop);

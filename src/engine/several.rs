@@ -19,7 +19,7 @@ use crate::protocol::acquire::Observation;
 use crate::protocol::acquire_all::{AcquiringAll, Next, Unresolved};
 use crate::protocol::lease::Lease;
 use crate::protocol::{GiveUp, Reply, Request};
-use crate::queue::{CancelToken, HolderTicket};
+use crate::queue::{CancelToken, HolderTicket, Sleep};
 use crate::thread_holds::HoldKind;
 use crate::value::LockState;
 
@@ -116,12 +116,13 @@ impl Engine {
 
 impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
-        let keys = self.wanted.keys;
+        let Several { keys, cancel_token, .. } = self.wanted;
         // What is not to be waited for is found before anything is sent.
         if let Err(error) = self.may_begin() {
             self.report(Err(&error), 0);
             return Err(error);
         }
+        let _registered = cancel_token.map(CancelToken::register);
         let mut unresolved = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
@@ -129,7 +130,7 @@ impl WaitAll<'_> {
                     self.report(Ok(()), 1);
                     return Ok(granted);
                 }
-                Ok(AtOnce::OneByOne(in_doubt)) => unresolved = in_doubt,
+                Ok(AtOnce::OneByOne(earlier)) => unresolved = earlier,
                 Err(error) => {
                     self.report(Err(&error), 1);
                     return Err(error);
@@ -182,11 +183,10 @@ impl WaitAll<'_> {
         let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
         let first = &keys[0];
         let call = Call::new(engine, first, options.protocol, self.deadline);
-        let mut call =
-            call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
+        let mut call = call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
         let once = options.timeout == Some(Duration::ZERO);
-        let nonce = engine.identity.next_nonce();
-        let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), *options, once, nonce, self.began);
+        let whole = self.wait(first, self.began, None);
+        let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), whole.params(), once, self.began);
         let mut now = self.began;
         loop {
             next = match next {
@@ -203,19 +203,32 @@ impl WaitAll<'_> {
                 Next::Held { lease, from } => {
                     return Ok(AtOnce::Granted(self.granted(&rules, &lease, &from, now)));
                 }
+                Next::Pause(time) => {
+                    let mut park = whole.parking(Some(now.uptime.after(time)));
+                    while park(Sleep::Waiting) {}
+                    if stop() {
+                        return Err(self.for_each_key(call.error(GiveUp::Unknown, Wait::advice(options))));
+                    }
+                    now = clock::now();
+                    rules.look()
+                }
                 Next::Late => {
                     for key in keys.iter() {
                         engine.observer.notify(&Event::LateGrant { key });
                     }
                     return Ok(AtOnce::OneByOne(None));
                 }
-                Next::Contended { index, seen } if once => return Err(self.contended(&keys[index], seen, now)),
+                Next::Contended { index, seen } if once => {
+                    return Err(self.contended(&keys[index], seen, now));
+                }
                 Next::Contended { .. } => return Ok(AtOnce::OneByOne(None)),
                 Next::OneByOne(unresolved) => return Ok(AtOnce::OneByOne(unresolved)),
                 Next::GiveUp(reason) => {
-                    self.wait(first, now, None).check()?;
-                    let error = call.error(reason, Wait::advice(options));
-                    return Err(if reason == GiveUp::Unknown { self.unknown_of(error, 1) } else { error });
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                    if reason != GiveUp::Unknown {
+                        self.wait(first, now, None).check()?;
+                    }
+                    return Err(self.for_each_key(call.error(reason, Wait::advice(options))));
                 }
             };
         }
@@ -281,14 +294,9 @@ impl WaitAll<'_> {
         Error::Timeout { key: key.clone(), timeout, details: Box::new(details) }
     }
 
-    fn wait<'b>(
-        &'b self,
-        key: &'b Key,
-        now: Now,
-        in_doubt: Option<(Lease, Option<LockState>)>,
-    ) -> Wait<'b> {
+    fn wait<'b>(&'b self, key: &'b Key, now: Now, earlier: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
         let Several { options, shared, cancel_token, .. } = self.wanted;
-        Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, in_doubt)
+        Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, earlier)
     }
 
     /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
@@ -299,21 +307,16 @@ impl WaitAll<'_> {
         let keys = self.wanted.keys;
         let mut early: Vec<Early> = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let in_doubt = unresolved.as_ref().map(|unresolved| {
+            let earlier = unresolved.as_ref().map(|unresolved| {
                 let from = unresolved.from.get(index).filter(|from| **from != LockState::Absent);
                 (unresolved.lease.clone(), from.cloned())
             });
-            let wait = self.wait(key, clock::now(), in_doubt);
+            let wait = self.wait(key, clock::now(), earlier);
             match self.engine.grant(&wait) {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
                 Err(error) => {
                     let others = self.engine.give_back(early);
-                    let error = self.with_whole_wait(error);
-                    let error = match &unresolved {
-                        Some(_) if error.may_hold_lock() => self.unknown_of(error, index + 1),
-                        _ => error,
-                    };
-                    return Err(error.and(others));
+                    return Err(self.with_whole_wait(error).and(others));
                 }
             }
         }
@@ -373,14 +376,14 @@ impl WaitAll<'_> {
         error
     }
 
-    /// Adds to the error of an unknown outcome that it is unknown for each key from this one on.
-    fn unknown_of(&self, error: Error, from: usize) -> Error {
+    /// Says of each other key that its outcome is as unknown as that of the first.
+    fn for_each_key(&self, error: Error) -> Error {
         let Error::Unknown { command, advice, cause, .. } = &error else { return error };
         let unknown = |key: &Key| {
             let (key, cause) = (key.clone(), cause.clone());
             Error::Unknown { key, command, advice, cause }
         };
-        let others = self.wanted.keys.iter().skip(from).map(unknown).collect();
+        let others = self.wanted.keys.iter().skip(1).map(unknown).collect();
         error.and(others)
     }
 }

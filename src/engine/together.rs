@@ -126,8 +126,9 @@ impl Engine {
             run.reply(&reply, now);
         }
         let Some(watched) = watched else { return };
-        let changes =
-            |run: &Run<'_, R>| run.request().is_some_and(|request| matches!(request.command, Command::Exec(_)));
+        let changes = |run: &Run<'_, R>| {
+            run.request().is_some_and(|request| matches!(request.command, Command::Exec(_)))
+        };
         runs.retain(|run| changes(run));
         let (requests, along) = requests(&mut runs, now);
         let mut answers = watched.exec_all(&requests, &limits);

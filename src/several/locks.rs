@@ -64,7 +64,8 @@ impl Locks {
             let problem = "there is no key; give the names of what the locks protect";
             return Err(Error::Options { key: Key::from(""), problem });
         }
-        if let Some((key, problem)) = keys.iter().find_map(|key| Some((key, problem(locker, key, &options)?))) {
+        if let Some((key, problem)) = keys.iter().find_map(|key| Some((key, problem(locker, key, &options)?)))
+        {
             return Err(Error::Options { key: key.clone(), problem });
         }
         Ok(Self { locker: locker.clone(), keys: keys.into(), options, cancel_token: None, shared: None })

@@ -3,8 +3,8 @@
 use redis::Value;
 
 use super::{packed_for, read, refusal, unexpected, with};
-use crate::backend::errors::{Refusal, TransportError};
 use crate::backend::KeyRequest;
+use crate::backend::errors::{Refusal, TransportError};
 use crate::key::Key;
 use crate::protocol::{Command, Reply};
 
@@ -78,8 +78,9 @@ pub(in crate::backend) fn read_changes(
         Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
         other => return Err(unexpected(&changes[0].request.command, other.as_ref())),
     };
-    let reply =
-        |(change, (queued, exec)): (&KeyRequest, (Value, Value))| read(&change.request.command, vec![queued, exec]);
+    let reply = |(change, (queued, exec)): (&KeyRequest, (Value, Value))| {
+        read(&change.request.command, vec![queued, exec])
+    };
     changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
 }
 
@@ -93,7 +94,8 @@ mod tests {
     }
 
     fn changes(count: usize) -> Vec<KeyRequest> {
-        let set = || Request::at_any_time(Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None })));
+        let set =
+            || Request::at_any_time(Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None })));
         keys(count).into_iter().map(|key| KeyRequest { key, request: set(), next: None }).collect()
     }
 
