@@ -4,6 +4,8 @@ mod guards;
 mod locking;
 mod powers;
 mod scoped;
+mod several;
+mod several_waiting;
 mod takeovers;
 mod threads;
 mod waiting;
@@ -16,13 +18,15 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 7] = [
+const TESTS: [Tests; 9] = [
     locking::TESTS,
     waiting::TESTS,
     takeovers::TESTS,
     scoped::TESTS,
     guards::TESTS,
     powers::TESTS,
+    several::TESTS,
+    several_waiting::TESTS,
     threads::TESTS,
 ];
 

@@ -36,6 +36,8 @@
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
 //! | `server_check` | the check of the role and version on each new connection |
+//! | `several` | several locks held together: the commands, many threads, processes that are killed, Ruby on some of the keys |
+//! | `several_faults` | a fault at every command on several keys, and what a server refuses to several keys |
 //! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
@@ -86,6 +88,8 @@ mod queueing;
 mod queueing_faults;
 mod refusals;
 mod server_check;
+mod several;
+mod several_faults;
 mod shared_batches;
 mod shared_pools;
 mod sockets;
@@ -170,6 +174,8 @@ fn main() -> ExitCode {
         queueing_faults::trials(),
         refusals::trials(),
         server_check::trials(),
+        several::trials(),
+        several_faults::trials(),
         shared_batches::trials(),
         shared_pools::trials(),
         sockets::trials(),

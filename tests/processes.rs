@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, cron, fencing, keeping, notifications, proxy_versions, sockets};
+use crate::{cancellation, clocks, cron, fencing, keeping, notifications, proxy_versions, several, sockets};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -49,6 +49,9 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         ["count_keepers", url] => keeping::count_keepers(url),
         ["fenced", url, key, protocol] => fencing::as_worker(url, key, protocol),
         ["cron", url, key, file, at_least, protocol] => cron::as_worker(url, key, file, at_least, protocol),
+        ["several", url, folder, rounds, protocol] => {
+            several::as_worker(url, Path::new(folder), rounds, protocol)
+        }
         ["proxy"] => proxy_versions::process::as_worker(),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{env, process};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Protocol, Release, Version};
+use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Locks, Protocol, Release, Version};
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
@@ -252,6 +252,24 @@ impl Target {
         let options = self.variant.set(options);
         Lock::new(locker, &key.key, options.protocol(self.protocol))
             .unwrap_or_else(|_| Lock::new(locker, &key.key, options).unwrap())
+    }
+
+    /// Returns the locks of several keys, through [`locker`](Self::locker).
+    pub(crate) fn locks(&self, keys: &[TestKey], options: LockOptions) -> Locks {
+        self.locks_through(&self.locker(), keys, options)
+    }
+
+    /// The same through a locker that other locks use as well.
+    pub(crate) fn locks_through(&self, locker: &Locker, keys: &[TestKey], options: LockOptions) -> Locks {
+        let options = self.variant.set(options);
+        let keys = || keys.iter().map(|key| key.key.clone());
+        Locks::new(locker, keys(), options.protocol(self.protocol))
+            .unwrap_or_else(|_| Locks::new(locker, keys(), options).unwrap())
+    }
+
+    /// Returns so many keys, in the order of their bytes.
+    pub(crate) fn keys(&self, test: &str, count: usize) -> Vec<TestKey> {
+        (0..count).map(|n| self.key(&format!("{test}:{n:02}"))).collect()
     }
 
     /// Returns a key that no other test uses, deleted at the end.

@@ -1,0 +1,451 @@
+//! What several locks do that are held together. How they are waited for is tested in `several_waiting`.
+
+use std::sync::mpsc;
+use std::time::Duration;
+use std::{panic, thread};
+
+use setnx_lock::{
+    CancelToken, Error, Key, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol, Release,
+    Verification, Version,
+};
+
+use crate::support::scenario::FOREIGN;
+use crate::support::{LONG, Outcome, PAST, Target, TestKey, expiring, millis, tests};
+
+pub(super) const TESTS: super::Tests = tests![
+    several_free_locks_are_acquired_and_released_together,
+    the_order_and_the_number_of_times_of_a_key_do_not_count,
+    what_cannot_be_several_locks_is_refused,
+    none_is_left_held_if_one_is_held,
+    expired_locks_are_taken_over_together,
+    a_key_that_never_expires_blocks_all,
+    locks_without_an_expiration_are_acquired_together,
+    a_panic_releases_all,
+    a_call_within_a_call_on_one_of_the_keys_is_refused,
+    calls_on_several_keys_join_the_enclosing_ones,
+    all_leases_are_extended_together,
+    an_extension_reports_the_lock_that_is_lost,
+    verification_says_it_of_each_key,
+    a_release_has_an_outcome_for_each_key,
+    the_loss_of_one_is_noticed_and_acted_upon,
+    the_tokens_of_each_key_grow,
+    all_are_kept,
+    all_are_held_at_least_for_a_time,
+    the_holder_is_named_beside_each_key,
+];
+
+fn values(keys: &[TestKey]) -> Vec<Option<String>> {
+    keys.iter().map(TestKey::value).collect()
+}
+
+fn are_free(keys: &[TestKey]) -> bool {
+    keys.iter().all(|key| key.value().is_none())
+}
+
+/// Releases all, and asserts that this is the outcome for each key.
+#[track_caller]
+fn assert_released(held: LocksGuard, expected: Release) {
+    for (key, outcome) in held.release() {
+        assert_eq!(outcome.unwrap(), expected, "{key}");
+    }
+}
+
+fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Outcome {
+    let keys = target.keys("together", 3);
+    let locks = target.locks(&keys, expiring());
+    let held = locks.lock()?;
+    held.ensure_held()?;
+    assert_eq!(held.attempts(), 1);
+    assert_eq!(held.protocol(), target.decided_protocol());
+    assert!(held.keys().eq(keys.iter().map(|key| &key.key)) && held.guards().len() == 3);
+    for key in &keys {
+        let single = target.lock(key, expiring());
+        assert!(matches!(single.state()?, LockState::Until(_)), "an ordinary value");
+        assert!(single.try_lock()?.is_none(), "an ordinary lock waits");
+        let guard = held.get(&*key.key.to_string()).expect("it is one of the keys");
+        assert_eq!(guard.key(), &key.key);
+        if target.decided_protocol() == Protocol::Ttl {
+            assert!(key.time_to_live() > 0);
+        }
+    }
+    assert!(held.get("another key").is_none());
+    assert!(locks.try_lock()?.is_none());
+    let released = held.release();
+    assert!(released.iter().map(|(key, _)| key).eq(keys.iter().map(|key| &key.key)));
+    for (key, outcome) in released {
+        assert_eq!(outcome?, target.released(), "{key}");
+    }
+    assert!(are_free(&keys));
+    // By the end of the guard, and by the end of a body.
+    drop(locks.lock()?);
+    assert!(are_free(&keys));
+    let seen = locks.with(|_| values(&keys))?;
+    assert!(seen.iter().all(Option::is_some) && are_free(&keys));
+    let failed: Result<(), Error> = locks.try_with(|held| held.ensure_held().and(Ok(())));
+    failed?;
+    // One key alone.
+    let one = target.locks(&keys[..1], expiring()).lock()?;
+    assert!(keys[0].value().is_some());
+    assert_released(one, target.released());
+    Ok(())
+}
+
+fn the_order_and_the_number_of_times_of_a_key_do_not_count(target: &Target) -> Outcome {
+    let keys = target.keys("order", 3);
+    let key = |n: usize| keys[n].key.clone();
+    let options = target.locks(&keys, expiring()).options();
+    let locks = Locks::new(&target.locker(), [key(2), key(0), key(2), key(1), key(0)], options)?;
+    assert_eq!(locks.keys(), [key(0), key(1), key(2)]);
+    let held = locks.lock()?;
+    assert_eq!(held.guards().len(), 3);
+    assert_released(held, target.released());
+    assert!(are_free(&keys));
+    Ok(())
+}
+
+fn what_cannot_be_several_locks_is_refused(target: &Target) -> Outcome {
+    let locker = target.locker();
+    let none = Locks::new(&locker, Vec::<Key>::new(), expiring()).expect_err("there is no key");
+    assert!(matches!(&none, Error::Options { .. }) && none.to_string().contains("there is no key"), "{none}");
+    let empty = Locks::new(&locker, ["one", ""], expiring()).expect_err("a key is empty");
+    assert!(matches!(empty, Error::Options { .. }), "{empty}");
+    let zero = Locks::new(&locker, ["one"], LockOptions::expiring_after(Duration::ZERO));
+    assert!(matches!(zero, Err(Error::Options { .. })));
+    Ok(())
+}
+
+fn none_is_left_held_if_one_is_held(target: &Target) -> Outcome {
+    let keys = target.keys("one-held", 3);
+    let locks = target.locks(&keys, expiring());
+    for held in 0..keys.len() {
+        let single = target.lock(&keys[held], expiring()).lock()?;
+        let before = values(&keys);
+        assert!(locks.try_lock()?.is_none());
+        assert!(locks.try_lock_for(millis(30))?.is_none());
+        assert_eq!(values(&keys), before, "the others are free, and that one is its holder's");
+        assert_eq!(single.release()?, target.released());
+        assert_released(locks.try_lock()?.expect("all are free"), target.released());
+    }
+    Ok(())
+}
+
+fn expired_locks_are_taken_over_together(target: &Target) -> Outcome {
+    let keys = target.keys("expired", 3);
+    let locks = target.locks(&keys, expiring());
+    for expired in [&[1][..], &[0, 2], &[0, 1, 2]] {
+        for timeout in [Duration::ZERO, LONG] {
+            expired.iter().for_each(|n| keys[*n].set(PAST));
+            let held = locks.try_lock_for(timeout)?.expect("none is held");
+            let values = values(&keys);
+            assert!(values.iter().all(|value| value.as_deref().is_some_and(|value| value != PAST)));
+            held.ensure_held()?;
+            assert_released(held, target.released());
+            assert!(are_free(&keys));
+        }
+    }
+    // One is held, and those that have expired are left as they are, or free.
+    keys[0].set(PAST);
+    keys[2].set(FOREIGN);
+    assert!(locks.try_lock()?.is_none());
+    assert!([None, Some(PAST)].contains(&keys[0].value().as_deref()));
+    assert_eq!((keys[1].value(), keys[2].value().as_deref()), (None, Some(FOREIGN)));
+    Ok(())
+}
+
+fn a_key_that_never_expires_blocks_all(target: &Target) -> Outcome {
+    let keys = target.keys("never", 3);
+    keys[1].set("1");
+    let locks = target.locks(&keys, expiring().timeout(millis(30)));
+    assert!(locks.try_lock()?.is_none());
+    let error = locks.lock().expect_err("it is held");
+    assert_eq!(error.key(), Some(&keys[1].key));
+    assert!(error.to_string().contains("held without an expiration"), "{error}");
+    assert_eq!(values(&keys), [None, Some("1".to_owned()), None]);
+    Ok(())
+}
+
+fn locks_without_an_expiration_are_acquired_together(target: &Target) -> Outcome {
+    let keys = target.keys("unexpiring", 3);
+    let locks = target.locks(&keys, LockOptions::held_until_released().timeout(LONG));
+    let held = locks.lock()?;
+    assert_eq!(values(&keys), [(); 3].map(|()| Some("1".to_owned())));
+    assert_eq!((held.remaining(), held.expires_at()), (None, None));
+    assert!(matches!(held.extend(), Err(Error::Options { .. })));
+    assert!(locks.try_lock()?.is_none());
+    assert!(held.release().into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released { .. }))));
+    // An expired one is waited for all the same.
+    keys[2].set(PAST);
+    assert!(locks.try_lock()?.is_none());
+    assert_eq!(values(&keys), [None, None, Some(PAST.to_owned())]);
+    Ok(())
+}
+
+fn a_panic_releases_all(target: &Target) -> Outcome {
+    let keys = target.keys("panic", 3);
+    let locks = target.locks(&keys, expiring());
+    // Unwinds as a panic does, without a message that would look like a failure.
+    let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
+    assert!(panic::catch_unwind(|| locks.with(|_| unwind())).is_err());
+    assert!(are_free(&keys));
+    assert!(panic::catch_unwind(|| locks.try_with(|_| unwind())).is_err());
+    assert!(are_free(&keys));
+    locks.with(|_| ())?;
+    Ok(())
+}
+
+fn a_call_within_a_call_on_one_of_the_keys_is_refused(target: &Target) -> Outcome {
+    let keys = target.keys("nested", 3);
+    let locker = target.locker();
+    let locks = target.locks_through(&locker, &keys[..2], expiring().wait_forever());
+    let overlapping = target.locks_through(&locker, &keys[1..], expiring().wait_forever());
+    let single = target.lock_through(&locker, &keys[1], expiring().wait_forever());
+    let apart = target.lock_through(&locker, &keys[2], expiring());
+    let assert_nested = |error: Error| {
+        assert!(matches!(&error, Error::Nested { .. }), "{error}");
+        assert!(keys.iter().any(|key| error.key() == Some(&key.key)));
+    };
+    locks.try_with(|_| {
+        let before = values(&keys);
+        assert_nested(locks.lock().expect_err("it would wait for itself"));
+        assert_nested(locks.clone().with(|_| ()).expect_err("so would this"));
+        assert_nested(overlapping.lock().expect_err("one of its keys is held here"));
+        assert_nested(single.lock().expect_err("it is one of the keys"));
+        assert_eq!(values(&keys), before, "nothing was acquired");
+        thread::scope(|scope| scope.spawn(|| assert!(overlapping.try_lock().unwrap().is_none())).join())
+            .unwrap();
+        apart.with(|_| ())
+    })?;
+    single.try_with(|_| {
+        assert_nested(locks.lock().expect_err("one of its keys is held here"));
+        assert_eq!(keys[0].value(), None, "nothing was acquired");
+        Ok::<_, Error>(())
+    })?;
+    locks.with(|_| ())?;
+    Ok(())
+}
+
+fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
+    let keys = target.keys("reentrant", 3);
+    let locker = target.locker();
+    let options = expiring().reentrant();
+    let locks = target.locks_through(&locker, &keys[..2], options);
+    let single = target.lock_through(&locker, &keys[1], options);
+    let beyond = target.locks_through(&locker, &keys[1..], options);
+    let plain = target.locks_through(&locker, &keys[..2], expiring());
+    locks.try_with(|held| -> Outcome {
+        assert_eq!(held.depth(), 1);
+        let before = values(&keys);
+        locks.try_with(|inner| -> Outcome {
+            assert_eq!(inner.depth(), 2);
+            inner.extend()?;
+            assert_eq!(single.with(setnx_lock::LockGuard::depth)?, 3);
+            Ok(())
+        })?;
+        let after = values(&keys);
+        assert!(after[0] != before[0] && after[1] != before[1], "the inner call has extended the leases");
+        assert!(after[..2].iter().all(Option::is_some), "the inner calls release nothing");
+        assert!(matches!(beyond.with(|_| ()), Err(Error::Nested { .. })), "not all its keys are held");
+        assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
+        assert_eq!(keys[2].value(), None);
+        keys[1].set(FOREIGN);
+        let _ = held.verify();
+        assert!(matches!(locks.with(|_| ()), Err(Error::Lost { .. })));
+        keys[1].delete();
+        Ok(())
+    })?;
+    assert!(are_free(&keys));
+    plain.with(|_| ())?;
+    Ok(())
+}
+
+fn all_leases_are_extended_together(target: &Target) -> Outcome {
+    let keys = target.keys("extended", 3);
+    let held = target.locks(&keys, expiring()).lock()?;
+    let (before, ends) = (values(&keys), held.expires_at());
+    thread::sleep(millis(5));
+    assert!(held.extend()?.certified, "each key held the holder's own bytes");
+    assert!(held.expires_at() > ends);
+    assert!(values(&keys).iter().zip(&before).all(|(after, before)| after.is_some() && after != before));
+    held.extend_by(2 * LONG)?;
+    assert!(held.remaining() > Some(LONG));
+    // One is extended by itself: the shortest counts for all.
+    held.guards()[1].extend_by(LONG)?;
+    assert!(held.remaining() <= Some(LONG), "{held:?}");
+    assert_eq!(held.expires_at(), held.guards()[1].expires_at());
+    for (time, words) in [(Duration::ZERO, "less than a millisecond"), (Duration::MAX, "over ten years")] {
+        let error = held.extend_by(time).expect_err("no such time");
+        assert!(matches!(error, Error::Options { .. }) && error.to_string().contains(words), "{error}");
+    }
+    assert_released(held, target.released());
+    assert!(are_free(&keys));
+    Ok(())
+}
+
+fn an_extension_reports_the_lock_that_is_lost(target: &Target) -> Outcome {
+    let keys = target.keys("not-extended", 3);
+    let locks = target.locks(&keys, expiring());
+    for value in [Some(FOREIGN), None] {
+        let held = locks.lock()?;
+        let before = values(&keys);
+        match value {
+            Some(value) => keys[1].set(value),
+            None => keys[1].delete(),
+        }
+        let error = held.extend().expect_err("one is lost");
+        assert!(matches!(error, Error::Lost { .. }), "{error}");
+        assert_eq!(error.key(), Some(&keys[1].key));
+        let after = values(&keys);
+        assert_eq!(after[1].as_deref(), value, "it is left alone");
+        assert!(after[0] != before[0] && after[2] != before[2], "the others are extended");
+        let lost = held.ensure_held().expect_err("one is lost");
+        assert_eq!(lost.key(), Some(&keys[1].key));
+        assert_eq!(held.remaining(), Some(Duration::ZERO));
+        assert!(held.guards()[0].ensure_held().is_ok() && held.guards()[2].ensure_held().is_ok());
+        let released: Result<Vec<_>, _> = held.release().into_iter().map(|(_, outcome)| outcome).collect();
+        assert_eq!(released?, [target.released(), Release::Lost, target.released()]);
+        assert_eq!(keys[1].value().as_deref(), value, "also by the release");
+        keys[1].delete();
+    }
+    Ok(())
+}
+
+fn verification_says_it_of_each_key(target: &Target) -> Outcome {
+    let keys = target.keys("verified", 3);
+    let held = target.locks(&keys, expiring()).lock()?;
+    let verified = |held: &LocksGuard| -> Result<Vec<Verification>, Error> {
+        let verified = held.verify();
+        assert!(verified.iter().map(|(key, _)| *key).eq(keys.iter().map(|key| &key.key)));
+        verified.into_iter().map(|(_, verification)| verification).collect()
+    };
+    let certified = Verification::Held { certified: true };
+    assert_eq!(verified(&held)?, [(); 3].map(|()| certified.clone()));
+    keys[0].set(FOREIGN);
+    keys[2].delete();
+    let found = verified(&held)?;
+    assert!(matches!(found[0], Verification::Lost(LossReason::Taken(_))), "{found:?}");
+    assert_eq!(found[1], certified);
+    assert!(matches!(found[2], Verification::Lost(LossReason::Gone)), "{found:?}");
+    let error = held.ensure_held().expect_err("two are lost");
+    assert_eq!(error.key(), Some(&keys[0].key), "the first of them");
+    Ok(())
+}
+
+fn a_release_has_an_outcome_for_each_key(target: &Target) -> Outcome {
+    let keys = target.keys("outcomes", 3);
+    let held = target.locks(&keys, expiring()).lock()?;
+    keys[1].delete();
+    let released: Result<Vec<_>, _> = held.release().into_iter().map(|(_, outcome)| outcome).collect();
+    assert_eq!(released?, [target.released(), Release::Lost, target.released()]);
+    assert!(are_free(&keys));
+    let held = target.locks(&keys, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
+    thread::sleep(millis(60));
+    assert!(matches!(held.ensure_held(), Err(Error::Expired { .. })));
+    for (key, outcome) in held.release() {
+        // Bytes that are still there prove that no other client had the lock.
+        let proves = target.decided_protocol() != Protocol::Classic;
+        let outcome = outcome?;
+        assert!(outcome == Release::Expired || proves && outcome == target.released(), "{key}: {outcome:?}");
+    }
+    Ok(())
+}
+
+fn the_loss_of_one_is_noticed_and_acted_upon(target: &Target) -> Outcome {
+    let keys = target.keys("noticed", 3);
+    let (sender, losses) = mpsc::channel();
+    for value in [Some(FOREIGN), None] {
+        let token = CancelToken::new();
+        let held = target.locks(&keys, expiring().verify_every(millis(20))).lock()?;
+        let sender = sender.clone();
+        held.on_loss(move |key, reason| sender.send((key.clone(), reason)).unwrap());
+        held.cancel_on_loss(&token);
+        let signal = held.lost();
+        assert!(signal.is_held() && !signal.is_lost());
+        match value {
+            Some(value) => keys[1].set(value),
+            None => keys[1].delete(),
+        }
+        assert!(signal.wait_timeout(LONG), "the keeper looks");
+        let (key, reason) = losses.recv_timeout(LONG)?;
+        assert_eq!(key, keys[1].key);
+        assert!(matches!((value, &reason), (Some(_), LossReason::Taken(_)) | (None, LossReason::Gone)));
+        assert_eq!(signal.reason(), Some(reason));
+        // The function of the guard comes after the signal's end.
+        while !token.is_cancelled() {
+            thread::sleep(millis(1));
+        }
+        drop(held);
+        assert!(losses.try_recv().is_err(), "once, for the first of them");
+        keys[1].delete();
+    }
+    // A release in time is no loss.
+    let held = target.locks(&keys, expiring()).lock()?;
+    let signal = held.lost();
+    held.on_loss(move |_, _| unreachable!("none is lost"));
+    assert_released(held, target.released());
+    assert!(!signal.is_lost() && !signal.is_held());
+    Ok(())
+}
+
+fn the_tokens_of_each_key_grow(target: &Target) -> Outcome {
+    let keys = target.keys("fenced", 3);
+    let mut last = [0; 3];
+    // The first key's counter is ahead of the others.
+    let first = target.lock(&keys[0], expiring()).with(setnx_lock::LockGuard::fencing_token)??;
+    for options in [expiring(), expiring().fenced(), expiring().fenced()] {
+        let held = target.locks(&keys, options).lock()?;
+        let tokens = held.fencing_tokens()?;
+        assert!(tokens.iter().map(|(key, _)| *key).eq(keys.iter().map(|key| &key.key)));
+        let tokens: Vec<u64> = tokens.into_iter().map(|(_, token)| token).collect();
+        assert!(tokens.iter().zip(last).all(|(token, last)| *token > last), "{tokens:?} after {last:?}");
+        assert!(tokens[0] > first);
+        let again = held.guards().iter().map(setnx_lock::LockGuard::fencing_token);
+        assert_eq!(again.collect::<Result<Vec<_>, _>>()?, tokens, "one for each hold");
+        last.copy_from_slice(&tokens);
+        assert_released(held, target.released());
+    }
+    // A single holder goes on with the same counter.
+    assert!(target.lock(&keys[2], expiring()).with(setnx_lock::LockGuard::fencing_token)?? > last[2]);
+    Ok(())
+}
+
+fn all_are_kept(target: &Target) -> Outcome {
+    let keys = target.keys("kept", 3);
+    let locks = target.locks(&keys, expiring());
+    let held = locks.lock()?;
+    let before = values(&keys);
+    assert!(held.keep().iter().all(|(_, outcome)| *outcome == Release::LeftToExpire));
+    assert_eq!(values(&keys), before);
+    assert!(locks.try_lock()?.is_none());
+    Ok(())
+}
+
+fn all_are_held_at_least_for_a_time(target: &Target) -> Outcome {
+    let keys = target.keys("at-least", 2);
+    let locks = target.locks(&keys, expiring().hold_at_least(LONG / 2));
+    let held = locks.lock()?;
+    let before = values(&keys);
+    assert_released(held, Release::LeftToExpire);
+    let after = values(&keys);
+    for (after, before) in after.iter().zip(&before) {
+        assert!(after < before && after.is_some(), "each expires sooner than its lease: {after:?}");
+    }
+    assert!(locks.try_lock()?.is_none());
+    Ok(())
+}
+
+fn the_holder_is_named_beside_each_key(target: &Target) -> Outcome {
+    let keys = target.keys("named", 2);
+    let held = target.locks(&keys, expiring().holder_name("worker 7")).lock()?;
+    let name = (target.version >= Version::new(2, 0, 0)).then(|| "worker 7".to_owned());
+    let holders =
+        || keys.iter().map(|key| target.lock(key, expiring()).holder()).collect::<Result<Vec<_>, _>>();
+    assert_eq!(holders()?, [name.clone(), name.clone()]);
+    held.extend()?;
+    assert_eq!(holders()?, [name.clone(), name.clone()], "it is written with each extension");
+    let other = target.locks(&keys, expiring().holder_name("worker 8").timeout(millis(1)));
+    let text = other.lock().expect_err("all are held").to_string();
+    assert_eq!(text.contains("its holder is \"worker 7\""), name.is_some(), "{text}");
+    drop(held);
+    assert_eq!(holders()?, [None, None]);
+    Ok(())
+}

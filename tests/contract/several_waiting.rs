@@ -1,0 +1,177 @@
+//! How several locks are waited for that are to be held together.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use setnx_lock::{CancelToken, Error, LockOptions, LocksGuard};
+
+use crate::support::asleep::asleep;
+use crate::support::scenario::{FOREIGN, patient};
+use crate::support::{LONG, Outcome, Target, TestKey, expiring, millis, tests};
+
+pub(super) const TESTS: super::Tests = tests![
+    several_locks_are_waited_for,
+    one_timeout_counts_for_all_keys,
+    a_cancelled_wait_gives_back_what_it_got,
+    a_shutdown_gives_back_what_a_waiter_got,
+    early_locks_are_extended_while_the_last_is_waited_for,
+    callers_of_overlapping_keys_never_wait_for_each_other,
+];
+
+/// Waits until another client sees a value in the key.
+#[track_caller]
+fn appears(key: &TestKey) -> String {
+    let end = Instant::now() + LONG;
+    loop {
+        if let Some(value) = key.value() {
+            return value;
+        }
+        assert!(Instant::now() < end, "the key stays empty");
+        thread::sleep(millis(5));
+    }
+}
+
+fn several_locks_are_waited_for(target: &Target) -> Outcome {
+    let keys = target.keys("waited-for", 3);
+    let locks = target.locks(&keys, expiring().poll_interval(millis(5)));
+    for n in 0..keys.len() {
+        let single = target.lock(&keys[n], expiring()).lock()?;
+        let waiting = thread::spawn({
+            let locks = locks.clone();
+            move || locks.lock()
+        });
+        keys[..n].iter().for_each(|key| drop(appears(key)));
+        thread::sleep(millis(20));
+        assert!(!waiting.is_finished());
+        drop(single);
+        let held = waiting.join().unwrap()?;
+        held.ensure_held()?;
+        for (_, outcome) in held.release() {
+            assert_eq!(outcome?, target.released());
+        }
+    }
+    assert!(keys.iter().all(|key| key.value().is_none()));
+    Ok(())
+}
+
+fn one_timeout_counts_for_all_keys(target: &Target) -> Outcome {
+    const TIMEOUT: Duration = Duration::from_millis(300);
+    let keys = target.keys("one-timeout", 2);
+    let locks = target.locks(&keys, expiring().timeout(TIMEOUT).poll_interval(millis(5)));
+    keys[1].set(FOREIGN);
+    let end = Instant::now() + LONG;
+    loop {
+        keys[0].set(FOREIGN);
+        let timed_out = thread::scope(|scope| {
+            let began = Instant::now();
+            let waiting = scope.spawn(|| locks.lock().map(drop));
+            thread::sleep(TIMEOUT / 2);
+            keys[0].delete();
+            let freed = began.elapsed();
+            let error = waiting.join().unwrap().expect_err("the second key is held");
+            assert!(began.elapsed() >= TIMEOUT);
+            let Error::Timeout { timeout, details, .. } = &error else { panic!("{error:?}") };
+            assert!(*timeout == TIMEOUT && details.waited >= TIMEOUT, "{error:?}");
+            assert_eq!(keys[0].value(), None);
+            (error.key() == Some(&keys[1].key)).then_some((freed, began.elapsed()))
+        });
+        // On a busy machine it may have ended before the first key was free, or much later.
+        match timed_out {
+            Some((freed, elapsed)) if elapsed < freed + TIMEOUT => return Ok(()),
+            _ => assert!(Instant::now() < end, "the second key is waited for by a timeout of its own"),
+        }
+    }
+}
+
+fn a_cancelled_wait_gives_back_what_it_got(target: &Target) -> Outcome {
+    let keys = target.keys("cancelled", 3);
+    for n in 0..keys.len() {
+        keys[n].set(FOREIGN);
+        let token = CancelToken::new();
+        let locks = target.locks(&keys, expiring().wait_forever()).cancelled_by(&token);
+        let waiting = asleep(move || locks.lock().map(drop));
+        keys[..n].iter().for_each(|key| drop(appears(key)));
+        token.cancel();
+        let error = waiting.join().unwrap().expect_err("the wait was cancelled");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        assert!(keys.iter().any(|key| error.key() == Some(&key.key)));
+        for (m, key) in keys.iter().enumerate() {
+            assert_eq!(key.value().as_deref(), (m == n).then_some(FOREIGN));
+        }
+        keys[n].delete();
+        let locks = target.locks(&keys, expiring()).cancelled_by(&token);
+        assert!(matches!(locks.try_lock(), Err(Error::Cancelled { .. })));
+        assert!(keys.iter().all(|key| key.value().is_none()));
+    }
+    Ok(())
+}
+
+fn a_shutdown_gives_back_what_a_waiter_got(target: &Target) -> Outcome {
+    let keys = target.keys("shut-down", 3);
+    keys[2].set(FOREIGN);
+    let locker = target.variant.load.pipelining(patient(&target.url)?.build()?);
+    let locks = target.locks_through(&locker, &keys, expiring().wait_forever());
+    let waiting = asleep({
+        let locks = locks.clone();
+        move || locks.lock().map(drop)
+    });
+    keys[..2].iter().for_each(|key| drop(appears(key)));
+    locker.shut_down();
+    let error = waiting.join().unwrap().expect_err("the locker was shut down");
+    assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
+    assert!(matches!(locks.try_lock(), Err(Error::ShutDown { .. })));
+    assert_eq!([keys[0].value(), keys[1].value()], [None, None]);
+    assert_eq!(keys[2].value().as_deref(), Some(FOREIGN));
+    Ok(())
+}
+
+fn early_locks_are_extended_while_the_last_is_waited_for(target: &Target) -> Outcome {
+    // Three thirds pass, and a machine may stand still for most of the last.
+    const EXPIRATION: Duration = Duration::from_secs(3);
+    let keys = target.keys("early", 3);
+    keys[2].set(FOREIGN);
+    let locks = target.locks(&keys, LockOptions::expiring_after(EXPIRATION).timeout(LONG));
+    let waiting = thread::spawn(move || locks.lock());
+    let until = |key: &TestKey| -> f64 { appears(key).parse().unwrap_or_default() };
+    let first: Vec<f64> = keys[..2].iter().map(until).collect();
+    let end = Instant::now() + LONG;
+    let outlasted = |n: usize| until(&keys[n]) > first[n] + EXPIRATION.as_secs_f64() / 2.0;
+    while !(outlasted(0) && outlasted(1)) {
+        assert!(Instant::now() < end && !waiting.is_finished(), "the leases are not extended");
+        thread::sleep(millis(10));
+    }
+    for key in &keys[..2] {
+        assert!(target.lock(key, expiring()).try_lock()?.is_none(), "it is held meanwhile");
+    }
+    keys[2].delete();
+    let held: LocksGuard = waiting.join().unwrap()?;
+    // Those that were acquired first have lost at most a tenth of the expiration to the last.
+    let ends: Vec<_> = held.guards().iter().filter_map(|guard| guard.expires_at_system_time()).collect();
+    assert_eq!(ends.len(), 3);
+    assert!(ends[..2].iter().all(|end| *end + EXPIRATION / 10 + millis(1) >= ends[2]), "{ends:?}");
+    drop(held);
+    Ok(())
+}
+
+fn callers_of_overlapping_keys_never_wait_for_each_other(target: &Target) -> Outcome {
+    const ROUNDS: usize = 15;
+    let keys = target.keys("overlapping", 3);
+    let lockers = [target.locker(), target.locker()];
+    thread::scope(|scope| {
+        let pairs = [[0, 1], [1, 2], [2, 0], [1, 0], [2, 1], [0, 2]];
+        let threads: Vec<_> = pairs
+            .into_iter()
+            .enumerate()
+            .map(|(n, [one, other])| {
+                let options =
+                    target.variant.set(expiring()).poll_interval(millis(3)).protocol(target.protocol);
+                let pair = [&keys[one], &keys[other]].map(|key| key.key.clone());
+                let locks = setnx_lock::Locks::new(&lockers[n % 2], pair, options).unwrap();
+                scope.spawn(move || (0..ROUNDS).try_for_each(|_| locks.with(|held| held.ensure_held())?))
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    assert!(keys.iter().all(|key| key.value().is_none()));
+    Ok(())
+}
