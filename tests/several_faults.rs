@@ -510,7 +510,8 @@ fn a_server_over_its_memory() -> Outcome {
         assert_eq!(held.expires_at(), end);
         held.ensure_held()?;
         for (_, outcome) in held.release() {
-            assert_eq!(outcome?, target.released(), "the server executes DEL");
+            // By a plain DEL, which proves nothing, where the transaction is refused.
+            assert!(matches!(outcome?, Release::Released { .. }), "the server executes DEL");
         }
         over_memory(&locks.lock().expect_err("the server has no memory"));
         over_memory(&locks.try_lock().expect_err("the server has no memory"));
@@ -582,8 +583,8 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         let options = expiring().timeout(millis(100)).protocol(protocol);
         let locks = Locks::new(&scenario.locker(), named(), options)?;
         keys[2].set(FOREIGN);
-        // The commands that give back the first two; what follows each is refused as well.
-        for _ in 0..4 {
+        // Together; then a transaction for each; then, as of any lock, a deletion without one.
+        for _ in 0..6 {
             scenario.proxy.next("DEL", Fault::Say("-NOPERM this user has no permissions\r\n"));
         }
         let error = locks.lock().expect_err("one is held");
