@@ -4,13 +4,16 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use super::locks::Locks;
+use super::locks_guard::LocksGuard;
+use super::semaphore::Semaphore;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
+use crate::protocol::release::Release;
 use crate::queue::CancelToken;
-use crate::several::{Locks, LocksGuard, Semaphore};
 use crate::thread_holds::HoldKind;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
@@ -231,7 +234,7 @@ impl WriteGuard {
     ///
     /// For each key those of [`LockGuard::release`].
     #[must_use = "some may not have been released"]
-    pub fn release(self) -> Vec<(Key, Result<crate::Release, Error>)> {
+    pub fn release(self) -> Vec<(Key, Result<Release, Error>)> {
         self.guard.release()
     }
 }
