@@ -35,22 +35,22 @@ stress: ## search for two valid leases at once, with killed processes and a slow
 	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
 test: setup fmt clippy docs ## check formatting, clippy and docs, and run each test, with a sample of the variants
-	$(CARGO) test --features tls-rustls,cli
+	$(CARGO) test --features tls-rustls,cli,macros
 
 test-all: setup ## run each test of the suite in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
 	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 $(CARGO) test --test models
-	SETNX_LOCK_TEST_PART=$(PART) $(CARGO) test --features tls-rustls --test suite -- --include-ignored
+	SETNX_LOCK_TEST_PART=$(PART) $(CARGO) test --features tls-rustls,macros --test suite -- --include-ignored
 
 fmt: ## check the formatting
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --check --manifest-path benches/Cargo.toml
 
 clippy: ## run clippy
-	$(CARGO) clippy --workspace --all-targets --features tls-rustls,cli -- -D warnings
+	$(CARGO) clippy --workspace --all-targets --features tls-rustls,cli,macros -- -D warnings
 	$(CARGO) clippy --package setnx-lock --lib -- -D warnings
 
 docs: ## build the crate's documentation, without warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --no-deps --features tls-rustls
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --package setnx-lock --package setnx-lock-macros --no-deps --features tls-rustls,macros
 
 proxy: ## start a server that behaves like an old version, for your programs to try: make proxy VERSION=2.4
 	@scripts/setup redis-server
@@ -93,7 +93,7 @@ deny: ## check licences, duplicates and advisories of the dependencies (needs ca
 	cargo deny check
 
 msrv: ## build the library and the tool with the oldest Rust they support (needs rustup and that toolchain)
-	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --features cli
+	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --features cli,macros
 
 clean: ## remove the build
 	$(CARGO) clean

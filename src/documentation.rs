@@ -8,6 +8,7 @@ macro_rules! pages {
         #[doc = "[algorithm.md#extending-verifying-counting]: crate::documentation::algorithm#extending-verifying-counting"]
         #[doc = "[algorithm.md#how-it-is-tested]: crate::documentation::algorithm#how-it-is-tested"]
         #[doc = "[algorithm.md#lost-replies]: crate::documentation::algorithm#lost-replies"]
+        #[doc = "[algorithm.md#several-keys-and-permits]: crate::documentation::algorithm#several-keys-and-permits"]
         #[doc = "[algorithm.md#watched-and-ttl]: crate::documentation::algorithm#watched-and-ttl"]
         #[doc = "[cli.md]: crate::documentation::cli"]
         #[doc = "[cli.md#checking-a-server]: crate::documentation::cli#checking-a-server"]
@@ -22,6 +23,7 @@ macro_rules! pages {
         #[doc = "[cron.md]: crate::documentation::cron"]
         #[doc = "[cron.md#why-a-plain-lock-is-not-enough]: crate::documentation::cron#why-a-plain-lock-is-not-enough"]
         #[doc = "[design.md#how-are-commands-of-several-threads-pipelined-and-why-by-default]: crate::documentation::design#how-are-commands-of-several-threads-pipelined-and-why-by-default"]
+        #[doc = "[design.md#why-do-the-permits-of-a-name-share-a-queue]: crate::documentation::design#why-do-the-permits-of-a-name-share-a-queue"]
         #[doc = "[from-ruby.md]: crate::documentation::from_ruby"]
         #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]
         #[doc = "[from-ruby.md#which-protocol]: crate::documentation::from_ruby#which-protocol"]
@@ -41,19 +43,28 @@ macro_rules! pages {
         #[doc = "[limits.md#lost-replies]: crate::documentation::limits#lost-replies"]
         #[doc = "[limits.md#one-server]: crate::documentation::limits#one-server"]
         #[doc = "[limits.md#ruby-programs-on-the-same-keys]: crate::documentation::limits#ruby-programs-on-the-same-keys"]
+        #[doc = "[limits.md#several-keys-and-permits]: crate::documentation::limits#several-keys-and-permits"]
         #[doc = "[limits.md#terms]: crate::documentation::limits#terms"]
+        #[doc = "[limits.md#which-waiter-is-next]: crate::documentation::limits#which-waiter-is-next"]
         #[doc = "[operations.md]: crate::documentation::operations"]
         #[doc = "[operations.md#a-stuck-lock]: crate::documentation::operations#a-stuck-lock"]
         #[doc = "[operations.md#clocks]: crate::documentation::operations#clocks"]
         #[doc = "[operations.md#outcomes]: crate::documentation::operations#outcomes"]
         #[doc = "[performance.md]: crate::documentation::performance"]
         #[doc = "[servers.md]: crate::documentation::servers"]
+        #[doc = "[servers.md#proxies-and-clusters]: crate::documentation::servers#proxies-and-clusters"]
         #[doc = "[servers.md#quirks-that-matter-to-locks]: crate::documentation::servers#quirks-that-matter-to-locks"]
         #[doc = "[servers.md#rights]: crate::documentation::servers#rights"]
+        #[doc = "[several.md]: crate::documentation::several"]
+        #[doc = "[several.md#permits]: crate::documentation::several#permits"]
+        #[doc = "[several.md#what-the-guard-can-do]: crate::documentation::several#what-the-guard-can-do"]
         #[doc = "[threads.svg]: #plot"]
         #[doc = "[waiting.md]: crate::documentation::waiting"]
         #[doc = "[waiting.md#ending-a-wait]: crate::documentation::waiting#ending-a-wait"]
+        #[doc = "[waiting.md#the-wait-queue]: crate::documentation::waiting#the-wait-queue"]
+        #[doc = "[waiting.md#yielding-to-other-processes]: crate::documentation::waiting#yielding-to-other-processes"]
         #[doc = "[wire.md]: crate::documentation::wire"]
+        #[doc = "[wire.md#several-keys-and-permits]: crate::documentation::wire#several-keys-and-permits"]
         #[doc = "[wire.md#what-a-holder-sends]: crate::documentation::wire#what-a-holder-sends"]
         #[doc = ""]
         #[doc = include_str!(concat!("../docs/", $file))]
@@ -70,6 +81,7 @@ macro_rules! pages {
 pages! {
     limits: "limits.md";
     holding: "holding.md";
+    several: "several.md";
     cron: "cron.md";
     cli: "cli.md";
     operations: "operations.md";

@@ -30,6 +30,7 @@ use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
+use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
 pub(crate) use acquire::Acquired;
 use call::Call;
@@ -127,6 +128,14 @@ impl Engine {
     /// I10: a child shares its parent's connections, and each would read the other's replies.
     fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
         if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: key.clone() }) }
+    }
+
+    /// Fails inside a `with` of this thread on this key.
+    fn refuse_nested(&self, key: &Key) -> Result<(), Error> {
+        match thread_holds::by_this_thread(&self.identity, key) {
+            Some(HoldKind::Scoped) => Err(Error::Nested { key: key.clone() }),
+            Some(HoldKind::Movable) | None => Ok(()),
+        }
     }
 
     fn note_unreachable(&self) {

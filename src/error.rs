@@ -67,9 +67,10 @@ pub enum Error {
         key: Key,
     },
 
-    /// This thread is inside [`Lock::with`](crate::Lock::with) on this key: waiting would wait for itself.
+    /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
+    /// wait for itself.
     #[error(
-        "lock {} is already held by this thread, in an enclosing `with`: taking it again would wait for itself; pass the \
+        "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: taking it again would wait for itself; pass the \
          guard down, or use another key for the inner work",
         shown(key)
     )]
@@ -365,10 +366,11 @@ impl Error {
     pub(crate) fn and(self, others: Vec<Error>) -> Self {
         match self {
             _ if others.is_empty() => self,
-            Self::Several { cause, others: first } => {
-                Self::Several { cause, others: first.into_iter().chain(others).collect() }
+            Self::Several { cause, others: mut all } => {
+                all.extend(others);
+                Self::Several { cause, others: all }
             }
-            _ => Self::Several { cause: Box::new(self), others },
+            cause => Self::Several { cause: Box::new(cause), others },
         }
     }
 }

@@ -54,7 +54,8 @@ impl<T: Observe + ?Sized> Observe for Arc<T> {
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
-    /// [joins](crate::LockOptions::reentrant) the enclosing call none.
+    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::Locks) reports one for each key that it
+    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.
@@ -300,6 +301,15 @@ fn log_event(event: &Event<'_>) {
         }
         Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
     }
+}
+
+/// Writes to the log that a function with `#[locked(skip)]` does not run, because of an error that its return type cannot show.
+#[cfg(feature = "macros")]
+pub(crate) fn log_skipped(function: &str, error: &Error) {
+    // I10: a logger that panics must not reach a function whose result is no error.
+    let _ = catch_unwind(AssertUnwindSafe(|| {
+        log::warn!(target: TARGET, "not acquired, so {function} does not run: {}", Chain(error));
+    }));
 }
 
 /// An error and its sources, on one line.

@@ -90,7 +90,10 @@ impl<T: Send + 'static> Keeper<T> {
         let replaced = state.remove(id);
         state.at.insert(id, due);
         state.due.insert((due, id), Item { work, slack });
-        state.added = clock::uptime();
+        let now = clock::now();
+        state.added = now.uptime;
+        // The thread may begin late, and a clock that is set before is to be noticed as well.
+        state.compared.get_or_insert(now);
         let wakes = state.sleeps_until.is_some_and(|until| due < until);
         let started = if state.running { Ok(()) } else { self.start() };
         let failed = started.is_err().then(|| state.remove(id));

@@ -34,6 +34,9 @@
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
+//! [`Locks`] hold several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
+//! [`documentation::several`].
+//!
 //! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
 //! [`documentation::cron`] is about jobs that several machines start, [`documentation::comparison`] about other libraries.
 //!
@@ -45,6 +48,8 @@
 //! None is on by default. `tls-rustls`, `tls-rustls-webpki-roots` and `tls-native-tls` enable the redis crate's feature of that name: a
 //! `rediss://` URL needs one of them. With `tls-rustls` a program must choose its cryptography, by depending on rustls with the feature
 //! `ring` or `aws_lc_rs`.
+//!
+//! `macros` enables the attribute `#[setnx_lock::locked]`: a function that runs while a lock is held.
 //!
 //! # Errors and events
 //!
@@ -69,6 +74,8 @@ mod loss_signal;
 mod options;
 mod protocol;
 mod queue;
+#[cfg(feature = "macros")]
+mod scope;
 mod several;
 mod sync;
 mod thread_holds;
@@ -97,6 +104,17 @@ pub use queue::CancelToken;
 pub use several::{Locks, LocksGuard, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
+
+#[cfg(feature = "macros")]
+#[doc(inline)]
+pub use setnx_lock_macros::locked;
+
+/// What the attribute expands to. No part of the interface: it may change in any release.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __macros {
+    pub use crate::scope::{Scope, converted, report_skipped};
+}
 
 /// The crates whose types appear in this one's, in the versions that it uses.
 pub use ::{chrono, r2d2, redis};

@@ -122,10 +122,7 @@ impl Lock {
     /// # }
     /// ```
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
-        let guard = match self.enclosing() {
-            Some(guard) => guard.ensure_held().map(|()| guard)?,
-            None => self.acquire(&self.options, HoldKind::Scoped)?,
-        };
+        let guard = self.lock_in_scope()?;
         Ok(body(&guard))
     }
 
@@ -237,6 +234,15 @@ impl Lock {
     /// [`Error::NoConnection`], [`Error::Refused`], [`Error::Forked`], or [`Error::Unknown`] if the reply was lost.
     pub fn clear(&self) -> Result<bool, Error> {
         self.locker.engine().clear(&self.key)
+    }
+
+    /// Acquires the lock for a scope of this thread, or joins the one that the thread is in, if both may be nested. The guard must not
+    /// leave the thread, and must be dropped.
+    pub(crate) fn lock_in_scope(&self) -> Result<LockGuard, Error> {
+        match self.enclosing() {
+            Some(guard) => guard.ensure_held().map(|()| guard),
+            None => self.acquire(&self.options, HoldKind::Scoped),
+        }
     }
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {

@@ -116,7 +116,7 @@ fn attributes<'a>(page: &'a str, name: &str) -> Vec<&'a str> {
 fn rustdoc_links_to_pages_and_anchors_that_exist() -> Outcome {
     let built = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["doc", "--package", "setnx-lock", "--no-deps", "--quiet"])
-        .args(["--features", "tls-rustls", "--manifest-path"])
+        .args(["--features", "tls-rustls,macros", "--manifest-path"])
         .arg(root().join("Cargo.toml"))
         .env("RUSTDOCFLAGS", "-D warnings")
         .output()?;

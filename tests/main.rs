@@ -25,6 +25,7 @@
 //! | `clocks` | clocks that differ, and clocks that are set while a lock is held |
 //! | `keeping` | leases that a thread extends: processes that are killed and stopped, failures, the end of it |
 //! | `fencing`, `cron` | a storage that checks tokens; a job of two machines that is to run once |
+//! | `locked` | functions with the attribute `#[locked]` |
 //! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
 //! | `queueing`, `queueing_faults` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
 //! | `pipelining` | threads whose commands are pipelined together get the same outcomes as alone |
@@ -65,6 +66,7 @@ mod inspection;
 mod interop;
 mod keeping;
 mod links;
+mod locked;
 mod many_threads;
 mod matrix;
 mod notification_ends;
@@ -150,6 +152,7 @@ fn main() -> ExitCode {
         inspection::trials(),
         keeping::trials(),
         links::trials(),
+        locked::trials(),
         many_threads::trials(),
         matrix::trials(),
         notification_ends::trials(),

@@ -135,11 +135,6 @@ impl<'a> Call<'a> {
         self.lost_replies.take().unwrap_or_default()
     }
 
-    /// Returns the command that may have changed the keys and got no reply, if there is one, and why.
-    pub(super) fn take_unanswered(&mut self) -> Option<(&'static str, TransportError)> {
-        self.unanswered.take()
-    }
-
     /// Whether a command has failed, so that the next may not take long.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))

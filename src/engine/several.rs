@@ -8,7 +8,7 @@ use super::call::Call;
 use super::release::HeldLock;
 use super::wait::{Granted, Wait};
 use super::{Acquired, Answer, Engine};
-use crate::backend::{Answers, KeyRequest, StopCheck, TransportError};
+use crate::backend::{Answers, KeyRequest, StopCheck};
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::{Event, Observer};
@@ -19,7 +19,7 @@ use crate::protocol::acquire::Observation;
 use crate::protocol::acquire_all::{AcquiringAll, Next, Unresolved};
 use crate::protocol::lease::Lease;
 use crate::protocol::{GiveUp, Reply, Request};
-use crate::queue::{CancelToken, HolderTicket};
+use crate::queue::{CancelToken, HolderTicket, Sleep};
 use crate::thread_holds::HoldKind;
 use crate::value::LockState;
 
@@ -55,14 +55,7 @@ struct Early {
 /// How the attempt to acquire all at once has ended.
 enum AtOnce {
     Granted(Vec<(Key, Granted)>),
-    OneByOne(Option<InDoubt>),
-}
-
-/// A command that may have acquired all locks.
-struct InDoubt {
-    unresolved: Unresolved,
-    /// Which it was, and why there is no reply; `None` if it was carried out in part.
-    unanswered: Option<(&'static str, TransportError)>,
+    OneByOne(Option<Unresolved>),
 }
 
 impl Engine {
@@ -123,32 +116,29 @@ impl Engine {
 
 impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
-        let keys = self.wanted.keys;
+        let Several { keys, cancel_token, .. } = self.wanted;
         // What is not to be waited for is found before anything is sent.
-        for key in keys.iter() {
-            if let Err(error) = self.wait(key, self.began, None).may_begin() {
-                let outcome = Err(&error);
-                let waited = Duration::ZERO;
-                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 0, outcome });
-                return Err(error);
-            }
+        if let Err(error) = self.may_begin() {
+            self.report(Err(&error), 0);
+            return Err(error);
         }
-        let mut in_doubt = None;
+        let _registered = cancel_token.map(CancelToken::register);
+        let mut unresolved = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
                 Ok(AtOnce::Granted(granted)) => {
-                    self.report(Ok(()));
+                    self.report(Ok(()), 1);
                     return Ok(granted);
                 }
-                Ok(AtOnce::OneByOne(doubt)) => in_doubt = doubt,
+                Ok(AtOnce::OneByOne(earlier)) => unresolved = earlier,
                 Err(error) => {
-                    self.report(Err(&error));
+                    self.report(Err(&error), 1);
                     return Err(error);
                 }
             }
         }
         loop {
-            let (granted, lost) = self.one_by_one(in_doubt.take())?;
+            let (granted, lost) = self.one_by_one(unresolved.take())?;
             // One was lost while others were waited for.
             let Some(error) = lost else { return Ok(granted) };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
@@ -158,12 +148,20 @@ impl WaitAll<'_> {
         }
     }
 
-    /// Reports how the attempt to acquire all at once has ended, where that ends the call.
-    fn report(&self, outcome: Result<(), &Error>) {
+    /// Fails where the locks are not to be waited for.
+    fn may_begin(&self) -> Result<(), Error> {
+        let keys = self.wanted.keys;
+        self.engine.refuse_after_fork(&keys[0])?;
+        keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
+        self.wait(&keys[0], self.began, None).check()
+    }
+
+    /// Reports how the call has ended before any of the locks was waited for by itself.
+    fn report(&self, outcome: Result<(), &Error>, attempts: u32) {
         let waited = clock::uptime().since(self.began.uptime);
         for key in self.wanted.keys.iter() {
             if outcome.as_ref().err().is_none_or(|error| error.key() == Some(key)) {
-                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 1, outcome });
+                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
             }
         }
     }
@@ -187,8 +185,8 @@ impl WaitAll<'_> {
         let call = Call::new(engine, first, options.protocol, self.deadline);
         let mut call = call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
         let once = options.timeout == Some(Duration::ZERO);
-        let nonce = engine.identity.next_nonce();
-        let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), *options, once, nonce, self.began);
+        let whole = self.wait(first, self.began, None);
+        let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), whole.params(), once, self.began);
         let mut now = self.began;
         loop {
             next = match next {
@@ -205,6 +203,15 @@ impl WaitAll<'_> {
                 Next::Held { lease, from } => {
                     return Ok(AtOnce::Granted(self.granted(&rules, &lease, &from, now)));
                 }
+                Next::Pause(time) => {
+                    let mut park = whole.parking(Some(now.uptime.after(time)));
+                    while park(Sleep::Waiting) {}
+                    if stop() {
+                        return Err(self.for_each_key(call.error(GiveUp::Unknown, Wait::advice(options))));
+                    }
+                    now = clock::now();
+                    rules.look()
+                }
                 Next::Late => {
                     for key in keys.iter() {
                         engine.observer.notify(&Event::LateGrant { key });
@@ -215,15 +222,13 @@ impl WaitAll<'_> {
                     return Err(self.contended(&keys[index], seen, now));
                 }
                 Next::Contended { .. } => return Ok(AtOnce::OneByOne(None)),
-                Next::OneByOne(unresolved) => {
-                    let unanswered = call.take_unanswered();
-                    let in_doubt = unresolved.map(|unresolved| InDoubt { unresolved, unanswered });
-                    return Ok(AtOnce::OneByOne(in_doubt));
-                }
+                Next::OneByOne(unresolved) => return Ok(AtOnce::OneByOne(unresolved)),
                 Next::GiveUp(reason) => {
-                    self.wait(first, now, None).check()?;
-                    let error = call.error(reason, Wait::advice(options));
-                    return Err(if reason == GiveUp::Unknown { self.unknown_of(error, 1) } else { error });
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                    if reason != GiveUp::Unknown {
+                        self.wait(first, now, None).check()?;
+                    }
+                    return Err(self.for_each_key(call.error(reason, Wait::advice(options))));
                 }
             };
         }
@@ -289,37 +294,29 @@ impl WaitAll<'_> {
         Error::Timeout { key: key.clone(), timeout, details: Box::new(details) }
     }
 
-    fn wait<'b>(&'b self, key: &'b Key, now: Now, in_doubt: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
+    fn wait<'b>(&'b self, key: &'b Key, now: Now, earlier: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
         let Several { options, shared, cancel_token, .. } = self.wanted;
-        Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, in_doubt)
+        Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, earlier)
     }
 
     /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
-    fn one_by_one(&self, doubt: Option<InDoubt>) -> Result<(Vec<(Key, Granted)>, Option<Error>), Error> {
+    fn one_by_one(
+        &self,
+        unresolved: Option<Unresolved>,
+    ) -> Result<(Vec<(Key, Granted)>, Option<Error>), Error> {
         let keys = self.wanted.keys;
         let mut early: Vec<Early> = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let in_doubt = doubt.as_ref().map(|InDoubt { unresolved, .. }| {
+            let earlier = unresolved.as_ref().map(|unresolved| {
                 let from = unresolved.from.get(index).filter(|from| **from != LockState::Absent);
                 (unresolved.lease.clone(), from.cloned())
             });
-            let wait = self.wait(key, clock::now(), in_doubt);
+            let wait = self.wait(key, clock::now(), earlier);
             match self.engine.grant(&wait) {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
                 Err(error) => {
                     let others = self.engine.give_back(early);
-                    let error = self.with_whole_wait(error);
-                    let error = match doubt {
-                        Some(_) if error.may_hold_lock() => self.unknown_of(error, index + 1),
-                        // The key was read, and holds another's value: then the command has acquired none.
-                        Some(_) if error.is_contention() => error,
-                        Some(InDoubt { unanswered: Some((command, cause)), .. }) => {
-                            let (key, advice) = (key.clone(), Wait::advice(self.wanted.options));
-                            self.unknown_of(Error::Unknown { key, command, advice, cause }, index + 1)
-                        }
-                        _ => error,
-                    };
-                    return Err(error.and(others));
+                    return Err(self.with_whole_wait(error).and(others));
                 }
             }
         }
@@ -379,14 +376,14 @@ impl WaitAll<'_> {
         error
     }
 
-    /// Adds to the error of an unknown outcome that it is unknown for each key from this one on.
-    fn unknown_of(&self, error: Error, from: usize) -> Error {
+    /// Says of each other key that its outcome is as unknown as that of the first.
+    fn for_each_key(&self, error: Error) -> Error {
         let Error::Unknown { command, advice, cause, .. } = &error else { return error };
         let unknown = |key: &Key| {
             let (key, cause) = (key.clone(), cause.clone());
             Error::Unknown { key, command, advice, cause }
         };
-        let others = self.wanted.keys.iter().skip(from).map(unknown).collect();
+        let others = self.wanted.keys.iter().skip(1).map(unknown).collect();
         error.and(others)
     }
 }

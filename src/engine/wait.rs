@@ -20,7 +20,7 @@ use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
-use crate::thread_holds::{self, HoldKind};
+use crate::thread_holds::{self};
 use crate::value::LockState;
 
 /// How much longer than its reply may take the thread that sends a command for another is waited for.
@@ -50,8 +50,8 @@ pub(super) struct Wait<'a> {
     deadline: Option<Uptime>,
     /// The queue of those for which this lock is one of several that will do.
     shared: Option<&'a Key>,
-    /// The lease of a command without a reply that may have acquired the lock, and what it has taken over.
-    in_doubt: Option<(Lease, Option<LockState>)>,
+    /// The lease of an earlier command for several locks at once, which may still come late and acquire this one, and what it takes over.
+    earlier: Option<(Lease, Option<LockState>)>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
@@ -96,19 +96,18 @@ impl<'a> Wait<'a> {
     ) -> Self {
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let (attempts, owes) = (Cell::new(0), Cell::new(false));
-        let (shared, in_doubt) = (None, None);
-        Self { engine, key, options, cancel_token, began, deadline, shared, in_doubt, attempts, owes }
+        let (shared, earlier) = (None, None);
+        Self { engine, key, options, cancel_token, began, deadline, shared, earlier, attempts, owes }
     }
 
-    /// Returns the wait as a part of a longer one, which ends at `deadline`, with a command without a reply that may have acquired the
-    /// lock, and what that has taken over.
+    /// Returns the wait as a part of a longer one, which ends at `deadline`, after an earlier command that may still come late.
     pub(super) fn within(
         self,
         deadline: Option<Uptime>,
         shared: Option<&'a Key>,
-        in_doubt: Option<(Lease, Option<LockState>)>,
+        earlier: Option<(Lease, Option<LockState>)>,
     ) -> Self {
-        Self { deadline, shared, in_doubt, ..self }
+        Self { deadline, shared, earlier, ..self }
     }
 
     pub(super) fn deadline(&self) -> Option<Uptime> {
@@ -138,12 +137,9 @@ impl<'a> Wait<'a> {
     }
 
     /// Fails where the lock is not to be waited for.
-    pub(super) fn may_begin(&self) -> Result<(), Error> {
+    fn may_begin(&self) -> Result<(), Error> {
         self.engine.refuse_after_fork(self.key)?;
-        if thread_holds::by_this_thread(&self.engine.identity, self.key) == Some(HoldKind::Scoped) {
-            return Err(Error::Nested { key: self.key.clone() });
-        }
-        self.check()
+        self.engine.refuse_nested(self.key)
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
@@ -185,7 +181,7 @@ impl<'a> Wait<'a> {
         let params = self.params();
         let answered = matches!(turn, Turn::Answered(_));
         let (attempt, action) = match turn {
-            Turn::Head(..) if self.in_doubt.is_some() => self.start(now),
+            Turn::Head(..) if self.earlier.is_some() => self.start(now),
             Turn::Head(_, Some(Hint::Yielded(until))) => {
                 Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
             }
@@ -207,7 +203,7 @@ impl<'a> Wait<'a> {
                 Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
             }
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
-            Turn::Over { seen, .. } if seen.is_none() || self.in_doubt.is_some() => self.start(now),
+            Turn::Over { seen, .. } if seen.is_none() || self.earlier.is_some() => self.start(now),
             Turn::Over { seen, ahead } => {
                 let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
@@ -216,10 +212,10 @@ impl<'a> Wait<'a> {
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
     }
 
-    /// Begins by asking for the lock, or by reading whether it has been acquired.
+    /// Begins by asking for the lock.
     fn start(&self, now: Now) -> (Acquiring, Action) {
-        match &self.in_doubt {
-            Some((lease, from)) => Acquiring::in_doubt(self.params(), lease.clone(), from.clone(), now),
+        match &self.earlier {
+            Some((lease, from)) => Acquiring::after(self.params(), lease.clone(), from.clone(), now),
             None => Acquiring::start(self.params(), now),
         }
     }

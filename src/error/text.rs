@@ -4,7 +4,6 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::backend::{ConnectError, NoConnection, Refusal};
-use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::version::Version;
 
@@ -75,12 +74,12 @@ impl fmt::Display for TooOld<'_> {
 }
 
 /// What is the matter with other keys.
-pub(super) struct Others<'a>(pub(super) &'a [Error]);
+pub(super) struct Others<'a, E>(pub(super) &'a [E]);
 
 /// How many of them are shown.
 const SHOWN: usize = 2;
 
-impl fmt::Display for Others<'_> {
+impl<E: fmt::Display> fmt::Display for Others<'_, E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for error in self.0.iter().take(SHOWN) {
             write!(f, "; and {error}")?;

@@ -52,7 +52,7 @@ impl LockOptions {
     /// through the same locker or a clone of it, joins that hold instead of failing, if both have this option. Nothing is sent; the
     /// outermost call releases. Extensions, losses and fencing tokens are those of the one hold.
     ///
-    /// Only `with`: its guard cannot leave the thread. A guard of [`lock`](crate::Lock::lock) can be released on another thread at any
+    /// Only `with`, and functions with the attribute `locked`: their guard cannot leave the thread. A guard of [`lock`](crate::Lock::lock) can be released on another thread at any
     /// moment, and a nested one would not know. The gem has no such option.
     pub const fn reentrant(self) -> Self {
         Self { reentrant: true, ..self }

@@ -29,7 +29,6 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 ///
 /// | state | reply | next |
 /// |---|---|---|
-/// | start, in doubt | | GET → `Reading`; else SETNX → `Setting` |
 /// | `Setting` (SETNX sent; in Ttl SET NX PX) | 1 | held, if the lease has not passed (I3) |
 /// | | 0 | expiring: GET → `Reading`; else wait |
 /// | | lost | expiring: keep the lease as unresolved, GET → `Reading`; else unknown (I6) |
@@ -122,15 +121,10 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a command without a reply, sent for several locks at once, that may have acquired this one by `lease`.
-    pub(crate) fn in_doubt(
-        params: Params,
-        lease: Lease,
-        from: Option<LockState>,
-        now: Now,
-    ) -> (Self, Action) {
+    /// Begins after a command for several locks at once, which had no reply, and may still come late and acquire this one by `lease`.
+    pub(crate) fn after(params: Params, lease: Lease, from: Option<LockState>, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
-        attempt.unresolved.keep(lease, from, now);
+        attempt.unresolved.expect(lease, from);
         let action = attempt.freed(now);
         (attempt, action)
     }

@@ -49,9 +49,9 @@ pub(crate) enum Action {
 /// | `Asking` (SETNX of a random lock and MGET of all sent) | 1 | held, if the lease has not passed (I3) |
 /// | | 0 | a lock that MGET shows absent → `Trying` with SETNX; else one with a time in the past → `Trying` with GET; else wait |
 /// | | lost | expiring: keep the lease as unresolved, MGET → `Looking`; else unknown (I6) |
-/// | `Looking` (MGET sent) | the value of an unresolved lease | held |
-/// | | anything else | as after 0 |
-/// | | lost | MGET again, or wait |
+/// | `Looking` (MGET sent) | anything but lost | as after 0 |
+/// | either | MGET shows the value of an unresolved lease | held |
+/// | `Looking` | lost | MGET again, or wait |
 /// | `Trying` | held | held |
 /// | | another client was faster | the next lock that looked free, three in a row at most; then wait |
 /// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Asking`; after 0 `Asking` |
@@ -260,17 +260,9 @@ impl AcquiringPermit {
 
     /// Goes on after MGET.
     pub(crate) fn looked(&mut self, found: &Reply, now: Now) -> Action {
-        if let Reply::Bulks(values) = found {
+        if let Reply::Bulks(_) = found {
             self.losing_since = None;
-            let ours = |(slot, lease): &(usize, Lease)| {
-                values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
-            };
             self.in_doubt = false;
-            if let Some(at) = self.unresolved.iter().position(ours) {
-                let (slot, lease) = self.unresolved.swap_remove(at);
-                let others = self.free(values, slot, now).len();
-                return self.granted(slot, lease, others > 0, now);
-            }
         }
         self.found(found, usize::MAX, now)
     }
@@ -279,6 +271,14 @@ impl AcquiringPermit {
     fn found(&mut self, found: &Reply, but: usize, now: Now) -> Action {
         match found {
             Reply::Bulks(values) => {
+                let ours = |(slot, lease): &(usize, Lease)| {
+                    values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
+                };
+                if let Some(at) = self.unresolved.iter().position(ours) {
+                    let (slot, lease) = self.unresolved.swap_remove(at);
+                    let others = self.free(values, slot, now).len();
+                    return self.granted(slot, lease, others > 0, now);
+                }
                 let free = self.free(values, but, now);
                 let first = values.iter().map(|value| LockState::of_value(value.as_deref()));
                 self.observe(first.min_by_key(frees_itself));
@@ -359,6 +359,8 @@ impl AcquiringPermit {
                 Action::Held { slot, lease, another_is_free }
             }
             LockAction::Sleep(_) | LockAction::GiveUp(GiveUp::Timeout) => self.try_one(others, tries, now),
+            // The key may be no lock. Another may do.
+            LockAction::GiveUp(GiveUp::Refused) if !others.is_empty() => self.try_one(others, tries, now),
             LockAction::GiveUp(reason) => Action::GiveUp(reason),
         }
     }

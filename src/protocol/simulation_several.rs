@@ -214,7 +214,10 @@ impl Run {
                 }
                 Replies::One(Reply::Integer(i64::from(are_free)))
             }
-            Trip::All(command) => unreachable!("no caller here tries once, so none sends {command:?}"),
+            Trip::All(_) => {
+                let found = self.servers.iter_mut().map(|server| server.value(now).map(<[u8]>::to_vec));
+                Replies::One(Reply::Bulks(found.collect()))
+            }
             Trip::Watch => Replies::Many(each(&mut self.servers, watching, &Command::WatchGet)),
             Trip::Replace(command) => {
                 let mut changed = self.servers.clone();
@@ -252,10 +255,17 @@ impl Run {
             Doing::Replied(replies) => self.reply(n, &replies),
             Doing::Asleep => {
                 let now = self.now();
-                if let Rules::OneByOne { attempt, .. } = &mut self.clients[n].rules {
-                    let action =
-                        if choice.is_multiple_of(5) { attempt.freed(now) } else { attempt.woken(now) };
-                    self.act(n, action);
+                match &mut self.clients[n].rules {
+                    Rules::AtOnce(rules) => {
+                        let next = rules.look();
+                        self.go_on(n, next);
+                    }
+                    Rules::OneByOne { attempt, .. } => {
+                        let action =
+                            if choice.is_multiple_of(5) { attempt.freed(now) } else { attempt.woken(now) };
+                        self.act(n, action);
+                    }
+                    rules => unreachable!("{rules:?} do not sleep"),
                 }
             }
             Doing::Working if one_in(32) => {
@@ -278,14 +288,19 @@ impl Run {
         options.protocol(self.clients[n].protocol).wait_forever()
     }
 
+    fn params(&mut self, n: usize) -> Params {
+        let (options, nonce) = (self.options(n), self.nonce());
+        Params { options, deadline: None, unreachable_timeout: Duration::from_secs(5), nonce }
+    }
+
     fn start(&mut self, n: usize) {
         self.clients[n].again = false;
         if self.clients[n].keys.len() == 1 {
             return self.one_by_one(n, 0);
         }
-        let (options, nonce, now) = (self.options(n), self.nonce(), self.now());
+        let now = self.now();
         let keys: Arc<[Key]> = ["k0", "k1"].map(Key::from).into();
-        let (rules, next) = AcquiringAll::start(keys, options, false, nonce, now);
+        let (rules, next) = AcquiringAll::start(keys, self.params(n), false, now);
         self.clients[n].rules = Rules::AtOnce(rules);
         self.go_on(n, next);
     }
@@ -295,6 +310,10 @@ impl Run {
             Next::Send(request) => Trip::All(request.command),
             Next::Watch => Trip::Watch,
             Next::Replace(command) => Trip::Replace(command),
+            Next::Pause(_) => {
+                self.clients[n].doing = Doing::Asleep;
+                return;
+            }
             Next::Held { lease, .. } => {
                 self.at_once += 1;
                 self.clients[n].held = [Some(lease.clone()), Some(lease)];
@@ -312,12 +331,11 @@ impl Run {
     }
 
     fn one_by_one(&mut self, n: usize, index: usize) {
-        let (options, nonce, now) = (self.options(n), self.nonce(), self.now());
-        let params = Params { options, deadline: None, unreachable_timeout: Duration::from_secs(5), nonce };
+        let (params, now) = (self.params(n), self.now());
         let (attempt, action) = match &self.clients[n].doubt {
             Some(Unresolved { lease, from }) => {
                 let from = from.get(index).filter(|from| **from != LockState::Absent);
-                Acquiring::in_doubt(params, lease.clone(), from.cloned(), now)
+                Acquiring::after(params, lease.clone(), from.cloned(), now)
             }
             None => Acquiring::start(params, now),
         };
@@ -388,8 +406,7 @@ impl Run {
             }
             _ => {
                 let client = &mut self.clients[n];
-                client.releases.pop();
-                client.releasing.pop();
+                (client.releases.pop(), client.releasing.pop());
                 self.release_next(n);
             }
         }

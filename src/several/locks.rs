@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::locks_guard::LocksGuard;
 use crate::engine::Several;
 use crate::error::Error;
 use crate::key::Key;
@@ -10,7 +11,6 @@ use crate::lock::problem;
 use crate::locker::Locker;
 use crate::options::LockOptions;
 use crate::queue::CancelToken;
-use crate::several::LocksGuard;
 use crate::thread_holds::{self, HoldKind};
 
 /// Several distributed locks on one server that are held together: all, or none.
@@ -142,8 +142,8 @@ impl Locks {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to the command
-    /// timeout for each command.
+    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to one command timeout,
+    /// and another where a lock that was acquired has to be released again.
     ///
     /// # Errors
     ///

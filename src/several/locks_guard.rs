@@ -76,7 +76,7 @@ impl LocksGuard {
         self.guards.iter().find(|guard| *guard.key() == key)
     }
 
-    /// Returns how often the server was asked for a lock: 1 if all were free, and acquired at once; else for each key how often that was.
+    /// Returns how often the server was asked for a lock: 1 if all were acquired at once, else that of the key for which it was most.
     #[must_use]
     pub fn attempts(&self) -> u32 {
         let most = self.guards.iter().map(LockGuard::attempts).max();

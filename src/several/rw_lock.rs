@@ -4,13 +4,16 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
+use super::locks::Locks;
+use super::locks_guard::LocksGuard;
+use super::semaphore::Semaphore;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
+use crate::protocol::release::Release;
 use crate::queue::CancelToken;
-use crate::several::{Locks, LocksGuard, Semaphore};
 use crate::thread_holds::HoldKind;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
@@ -20,7 +23,8 @@ use crate::thread_holds::HoldKind;
 /// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
 /// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
 ///
-/// All callers of a name should use one number of readers: a writer with a smaller number does not exclude all readers.
+/// All callers of a name must use one number of readers: a writer with a smaller number does not exclude all readers.
+/// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
 ///
@@ -58,7 +62,7 @@ impl RwLock {
     ) -> Result<Self, Error> {
         let semaphore = Semaphore::new(locker, name, readers, options)?;
         let locks = Locks::new(locker, semaphore.keys().iter().cloned(), options)?;
-        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.name().clone()) };
+        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.queue().clone()) };
         Ok(Self { semaphore, locks })
     }
 
@@ -214,7 +218,7 @@ pub struct WriteGuard {
 }
 
 impl WriteGuard {
-    /// Makes a reader of the writer: keeps one permit and releases the others, in one trip. No other client has written when the returned
+    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client has written when the returned
     /// guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log and the observer.
     ///
     /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
@@ -230,7 +234,7 @@ impl WriteGuard {
     ///
     /// For each key those of [`LockGuard::release`].
     #[must_use = "some may not have been released"]
-    pub fn release(self) -> Vec<(Key, Result<crate::Release, Error>)> {
+    pub fn release(self) -> Vec<(Key, Result<Release, Error>)> {
         self.guard.release()
     }
 }

@@ -28,7 +28,7 @@ pub(crate) fn program() -> &'static Path {
 
 /// Builds it, with the features that the tests build the library with.
 fn build() -> Result<PathBuf, String> {
-    let features = if cfg!(feature = "tls-rustls") { "cli,tls-rustls" } else { "cli" };
+    let features = if cfg!(feature = "tls-rustls") { "cli,macros,tls-rustls" } else { "cli,macros" };
     let output = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
         .args(["build", "--quiet", "--locked", "--package", "setnx-lock", "--bin", "setnx-lock"])
         .args(["--features", features, "--message-format", "json-render-diagnostics"])

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::clock::{Uptime, Wall};
+use crate::options::LockOptions;
+use crate::value::Nonce;
 
 const START: u64 = 1_795_000_000_000_000;
 const EXPIRATION: Duration = Duration::from_secs(10);
@@ -17,7 +19,13 @@ fn at(seconds: u64) -> Now {
 fn begin(protocol: Protocol, expiration: Option<Duration>, once: bool) -> (AcquiringAll, Next) {
     let keys: Arc<[Key]> = ["a", "b", "c"].map(Key::from).into();
     let options = expiration.map_or(LockOptions::held_until_released(), LockOptions::expiring_after);
-    AcquiringAll::start(keys, options.protocol(protocol), once, Nonce::from_random(7), at(0))
+    let params = Params {
+        options: options.protocol(protocol),
+        deadline: Some(at(10).uptime),
+        unreachable_timeout: Duration::from_secs(5),
+        nonce: Nonce::from_random(7),
+    };
+    AcquiringAll::start(keys, params, once, at(0))
 }
 
 fn lease() -> Lease {
@@ -37,7 +45,8 @@ fn command(next: &Next) -> &'static str {
         Next::Contended { .. } => "contended",
         Next::Late => "late",
         Next::OneByOne(None) => "one by one",
-        Next::OneByOne(Some(_)) => "one by one, in doubt",
+        Next::OneByOne(Some(_)) => "one by one, it may come",
+        Next::Pause(_) => "pause",
         Next::GiveUp(GiveUp::Unknown) => "unknown",
         Next::GiveUp(_) => "give up",
     }
@@ -76,8 +85,8 @@ fn what_follows_the_reply_to_msetnx() {
         (Protocol::Classic, None, true, Reply::Integer(0), "MGET"),
         // The value of a lock without an expiration proves nothing.
         (Protocol::Classic, None, false, Reply::Lost, "unknown"),
-        (Protocol::Classic, expiring, false, Reply::Lost, "one by one, in doubt"),
-        (Protocol::Classic, expiring, true, Reply::Lost, "one by one, in doubt"),
+        (Protocol::Classic, expiring, false, Reply::Lost, "MGET"),
+        (Protocol::Classic, expiring, true, Reply::Lost, "MGET"),
         (Protocol::Classic, expiring, false, Reply::Refused, "one by one"),
         (Protocol::Classic, expiring, false, Reply::NoLock, "one by one"),
         (Protocol::Classic, expiring, false, Reply::TooLate, "one by one"),
@@ -87,9 +96,35 @@ fn what_follows_the_reply_to_msetnx() {
         let then = rules.reply(&reply, at(1));
         assert_eq!(command(&then), next, "{protocol:?}, {expiration:?}, once: {once}, {reply:?}");
     }
-    let (mut rules, _) = begin(Protocol::Classic, expiring, false);
-    let doubt = Unresolved { lease: lease(), from: Vec::new() };
-    assert_eq!(rules.reply(&Reply::Lost, at(1)), Next::OneByOne(Some(doubt)));
+}
+
+#[test]
+fn what_the_keys_hold_after_a_lost_reply_decides() {
+    let ours = || Some(lease().value);
+    let unresolved = || Some(Unresolved { lease: lease(), from: Vec::new() });
+    for (reply, next) in [
+        (Reply::Bulks(vec![ours(), ours(), ours()]), Next::Held { lease: lease(), from: Vec::new() }),
+        (Reply::Bulks(vec![None, None, None]), Next::OneByOne(unresolved())),
+        (Reply::Bulks(vec![ours(), None, ours()]), Next::OneByOne(unresolved())),
+        (Reply::Bulks(vec![Some(HELD.to_vec()), None, None]), Next::OneByOne(unresolved())),
+        (Reply::Refused, Next::OneByOne(unresolved())),
+        (Reply::Unsent, Next::GiveUp(GiveUp::Unknown)),
+    ] {
+        let (mut rules, _) = begin(Protocol::Classic, Some(EXPIRATION), false);
+        assert_eq!(command(&rules.reply(&Reply::Lost, at(1))), "MGET");
+        assert_eq!(rules.reply(&reply, at(2)), next, "{reply:?}");
+    }
+}
+
+#[test]
+fn the_keys_are_read_until_the_server_is_unreachable_for_too_long() {
+    let (mut rules, _) = begin(Protocol::Classic, Some(EXPIRATION), false);
+    assert_eq!(command(&rules.reply(&Reply::Lost, at(1))), "MGET");
+    for seconds in 1..6 {
+        assert_eq!(command(&rules.reply(&Reply::Lost, at(seconds))), "pause", "after {seconds} s");
+        assert_eq!(command(&rules.look()), "MGET");
+    }
+    assert_eq!(command(&rules.reply(&Reply::Lost, at(6))), "unknown");
 }
 
 #[test]
@@ -160,9 +195,9 @@ fn what_follows_the_transaction() {
         ([done.clone(), done.clone(), done.clone()], "held"),
         ([not.clone(), not.clone(), not.clone()], "one by one"),
         ([Reply::Refused, Reply::Refused, Reply::Refused], "one by one"),
-        ([lost.clone(), lost.clone(), lost], "one by one, in doubt"),
+        ([lost.clone(), lost.clone(), lost], "MGET"),
         // As servers before 2.6.5 do.
-        ([done.clone(), not, done], "one by one, in doubt"),
+        ([done.clone(), not, done], "MGET"),
     ] {
         let (mut rules, _) = begin(Protocol::Watched, Some(EXPIRATION), false);
         let _ = rules.reply(&Reply::Integer(0), at(1));
@@ -174,9 +209,7 @@ fn what_follows_the_transaction() {
         assert_eq!(entry.ttl, None);
         let then = rules.replaced(&replies, at(3));
         assert_eq!(command(&then), next, "{replies:?}");
-        let (Next::Held { lease, from } | Next::OneByOne(Some(Unresolved { lease, from }))) = then else {
-            continue;
-        };
+        let Next::Held { lease, from } = then else { continue };
         assert_eq!(lease.value, entry.value);
         assert_eq!(from, [LockState::Absent, LockState::of_value(Some(PAST)), LockState::Absent]);
     }

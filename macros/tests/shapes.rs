@@ -1,0 +1,351 @@
+//! Functions of every shape compile with the attribute, without a warning of the compiler or of clippy in the user's code.
+
+#![deny(warnings, clippy::all, clippy::pedantic)]
+#![allow(dead_code, reason = "compiled, never called")]
+#![expect(
+    clippy::needless_pass_by_value,
+    clippy::needless_lifetimes,
+    clippy::needless_return,
+    reason = "of the functions here, also without the attribute"
+)]
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::error::Error as StdError;
+use std::fmt::{Debug, Display};
+use std::sync::{LazyLock, Mutex, PoisonError};
+use std::time::Duration;
+
+use setnx_lock::{Key, LockGuard, LockOptions, Locker, Polling, Protocol, locked};
+
+static LOCKER: LazyLock<Locker> = LazyLock::new(|| Locker::open("redis://127.0.0.1/").expect("an address"));
+
+const PREFIX: &str = "orders";
+const LEASE: Duration = Duration::from_secs(15);
+const BASE: LockOptions = LockOptions::expiring_after(LEASE).protocol(Protocol::Auto);
+
+type Boxed = Box<dyn StdError + Send + Sync>;
+type Outcome<T = ()> = Result<T, AppError>;
+
+#[derive(Debug)]
+enum AppError {
+    Busy(setnx_lock::Error),
+    Lock(setnx_lock::Error),
+    Other,
+}
+
+impl From<setnx_lock::Error> for AppError {
+    fn from(error: setnx_lock::Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+fn locker() -> &'static Locker {
+    &LOCKER
+}
+
+fn busy(error: setnx_lock::Error) -> AppError {
+    AppError::Busy(error)
+}
+
+#[derive(Debug)]
+struct Team {
+    id: u64,
+    name: String,
+}
+
+mod defaults {
+    use super::{AppError, LOCKER, Outcome, locked};
+
+    #[locked]
+    pub(super) fn bare() -> Outcome {
+        Ok(())
+    }
+
+    #[locked()]
+    pub(super) fn empty() -> Result<u8, setnx_lock::Error> {
+        Ok(1)
+    }
+
+    #[locked]
+    fn r#type() -> Result<(), AppError> {
+        #![allow(unused_variables)]
+        let unused = 1;
+        Ok(())
+    }
+}
+
+/// Documented.
+#[must_use = "and with attributes"]
+#[inline]
+#[locked(key = "team:{team.id}:trade", expiration = "15s", timeout = "5s")]
+pub(crate) fn documented(team: &Team) -> Result<u64, AppError> {
+    Ok(team.id)
+}
+
+#[locked(locker = locker(), key = "{team.name}:{id:>05}:{{x}}:{ids[0]}:{PREFIX:?}:{id:width$}", expiration = LEASE)]
+fn formatted(team: &Team, id: u8, ids: &[u8], width: usize) -> Outcome<usize> {
+    Ok(team.name.len() + usize::from(id) + ids.len() + width)
+}
+
+#[locked(prefix = "trade", args(team.id, kind))]
+fn joined<T: Display>(team: &Team, kind: T) -> Outcome<String> {
+    Ok(format!("{}{kind}", team.name))
+}
+
+#[locked(prefix = PREFIX, args(id))]
+fn prefixed_by_a_constant(id: u8) -> Outcome<u8> {
+    Ok(id)
+}
+
+#[locked(prefix = PREFIX)]
+fn prefix_alone() -> Outcome {
+    Ok(())
+}
+
+#[locked(args(id, &name))]
+fn arguments_alone(id: u8, name: String) -> Outcome<(u8, String)> {
+    Ok((id, name))
+}
+
+#[locked(key = Key::joined(["a", name.as_str()]))]
+fn key_of_an_expression(name: String) -> Outcome<String> {
+    Ok(name)
+}
+
+#[locked(key = NAMES.lock().unwrap_or_else(PoisonError::into_inner).as_str())]
+fn key_that_borrows_for_a_moment() -> Outcome {
+    Ok(())
+}
+
+static NAMES: Mutex<String> = Mutex::new(String::new());
+
+#[locked(on_contention = AppError::Busy)]
+fn early_returns(n: u8) -> Outcome<u8> {
+    if n == 0 {
+        return Err(AppError::Other);
+    }
+    let parsed: u8 = "1".parse().map_err(|_| AppError::Other)?;
+    for i in 0..n {
+        if i == parsed {
+            return Ok(i);
+        }
+    }
+    Ok(parsed)
+}
+
+#[locked(on_contention = busy)]
+fn only_returns() -> Outcome {
+    return Err(AppError::Other);
+}
+
+#[locked(on_contention = |error| if error.is_transient() { AppError::Busy(error) } else { AppError::Other })]
+fn never_returns() -> Outcome {
+    loop {
+        std::thread::park();
+    }
+}
+
+#[locked(key = "k")]
+fn panics() -> Outcome<u8> {
+    panic!("it")
+}
+
+#[locked(key = "k")]
+fn unfinished() -> Outcome<u8> {
+    todo!()
+}
+
+#[locked(key = "k")]
+fn boxed() -> Result<Box<dyn Debug>, Boxed> {
+    Ok(Box::new(1))
+}
+
+#[locked(key = "k", skip)]
+fn skips() -> Outcome<Option<u8>> {
+    Ok(Some(1))
+}
+
+#[locked(key = "k", skip)]
+fn skips_without_errors() -> Option<u8> {
+    let parsed = "1".parse().ok()?;
+    Some(parsed)
+}
+
+#[locked(key = "k", skip)]
+fn skips_with_errors_inside() -> Option<Result<u8, AppError>> {
+    Some(Ok(1))
+}
+
+#[locked(key = "k")]
+fn an_option_that_shows_errors() -> Option<Result<u8, AppError>> {
+    None
+}
+
+#[locked(key = "k", on_contention = AppError::Busy)]
+fn an_option_with_a_conversion() -> Option<Result<u8, AppError>> {
+    Some(Err(AppError::Other))
+}
+
+#[locked(key = "k", guard = held, keep)]
+fn with_the_guard() -> Outcome<u64> {
+    held.ensure_held()?;
+    takes_a_guard(held);
+    Ok(held.fencing_token()?)
+}
+
+fn takes_a_guard(_held: &LockGuard) {}
+
+#[locked(key = "{id}")]
+fn generic<'a, T, const N: usize>(id: &'a str, items: [T; N]) -> Result<(&'a str, [T; N]), AppError>
+where
+    T: Clone + Debug,
+{
+    Ok((id, items))
+}
+
+#[locked(key = "{items}")]
+fn impl_trait<'a>(
+    items: &'a str,
+    by: impl Fn(&str) -> usize + 'a,
+) -> Outcome<impl Iterator<Item = char> + 'a> {
+    let n = by(items);
+    Ok(items.chars().take(n))
+}
+
+#[locked(key = "k")]
+fn returns_a_closure() -> Outcome<impl Fn(&str) -> usize> {
+    Ok(|text: &str| text.len())
+}
+
+#[locked(key = "k")]
+fn borrows_at_the_end(numbers: RefCell<Vec<u8>>) -> Outcome<usize> {
+    match numbers.borrow().first() {
+        Some(first) => Ok(usize::from(*first)),
+        None => Err(AppError::Other),
+    }
+}
+
+#[locked(key = "{first}:{name}")]
+fn patterns((first, _): (u8, u8), Team { name, .. }: Team, mut count: u8) -> Outcome<(u8, String)> {
+    count += first;
+    Ok((count, name))
+}
+
+#[locked(key = "k")]
+extern "Rust" fn foreign() -> Outcome {
+    Ok(())
+}
+
+#[locked(options = BASE, key = "k", timeout = LEASE, reentrant, fenced, holder_name = "me", takeover_margin = "1s")]
+fn refined() -> Outcome {
+    const INSIDE: u8 = 1;
+    fn inner() -> u8 {
+        INSIDE
+    }
+    if inner() > 0 { Ok(()) } else { Err(AppError::Other) }
+}
+
+#[locked(
+    locker = LOCKER,
+    key = "k",
+    expiration = "1m",
+    protocol = Watched,
+    wait_forever,
+    max_attempts = 3,
+    polling = Polling::every(Duration::from_millis(50)),
+    hold_at_least = "1s",
+    auto_extend = "10m",
+    verify_every = "5s",
+    notify_waiters,
+    time_slice = "10ms",
+    yield_to_pollers_every = "1s",
+    stealing_as_the_gem_does,
+)]
+fn every_option() -> Outcome {
+    Ok(())
+}
+
+#[locked(held_until_released, key = "k", poll_interval = "20ms", protocol = "classic")]
+fn without_expiration() -> Outcome {
+    Ok(())
+}
+
+trait Work {
+    fn work(&mut self, by: u8) -> Outcome<u8>;
+
+    #[locked(key = "default")]
+    fn provided(&self) -> Outcome<u8> {
+        Ok(1)
+    }
+}
+
+struct Worker {
+    locker: Locker,
+    name: String,
+    done: Cell<u8>,
+    found: HashMap<u8, String>,
+}
+
+impl Work for Worker {
+    #[locked(locker = self.locker, key = "{self.name}:{by}")]
+    fn work(&mut self, by: u8) -> Outcome<u8> {
+        self.done.set(by);
+        let found = self.found.entry(by).or_default();
+        found.push('x');
+        Ok(self.done.get())
+    }
+}
+
+impl Worker {
+    #[locked(locker = self.locker, key = "{self.name()}")]
+    fn shared(&self) -> Outcome<&str> {
+        Ok(&self.name)
+    }
+
+    #[locked(locker = self.locker, key = "{self.name}")]
+    fn consumed(self) -> Outcome<(Locker, String)> {
+        Ok((self.locker, self.name))
+    }
+
+    #[locked(key = "k")]
+    fn associated() -> Outcome<Self> {
+        Err(AppError::Other)
+    }
+
+    #[locked(locker = self.locker, key = "{self.name}", guard = _held)]
+    fn boxed(self: Box<Self>, f: &mut dyn FnMut()) -> Outcome<Box<Self>> {
+        f();
+        Ok(self)
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+}
+
+/// Its names are not those of the attribute's own variables.
+#[locked(key = "{lock}:{scope}:{error}")]
+fn names(lock: u8, scope: u8, error: u8) -> Outcome<u8> {
+    Ok(lock + scope + error)
+}
+
+macro_rules! functions {
+    ($($name:ident: $key:literal, $lease:expr, $ret:ty;)*) => {$(
+        #[locked(key = $key, expiration = $lease)]
+        fn $name(id: u8) -> $ret {
+            Ok(id)
+        }
+    )*};
+}
+
+functions! {
+    by_a_macro: "macro", "5s", Outcome<u8>;
+    by_a_macro_too: "other", LEASE, Result<u8, AppError>;
+}
+
+#[test]
+fn every_shape_compiles() {
+    let _: fn() -> Outcome = defaults::bare;
+    let _: fn(&Team) -> Outcome<u64> = documented;
+}

@@ -1,0 +1,53 @@
+use setnx_lock_macros::locked;
+
+#[locked(key = "")]
+fn an_empty_key(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:{id")]
+fn a_brace_that_is_not_closed(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:id}")]
+fn a_brace_that_closes_nothing(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:{}")]
+fn nothing_between_braces(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:{team.}")]
+fn no_expression(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "{id:.*}")]
+fn a_precision_of_another_argument(id: f32) -> Result<f32, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = 7)]
+fn a_number(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:{id}", args(id))]
+fn a_key_with_arguments(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(prefix = "team:{id}")]
+fn a_prefix_with_braces(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(prefix = "", args(id))]
+fn an_empty_prefix(id: u8) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+fn main() {}
