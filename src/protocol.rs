@@ -33,6 +33,8 @@ mod scenarios;
 mod simulated;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod simulation_several;
 pub(crate) mod verify;
 pub(crate) mod waiting_list;
 mod watched_change;

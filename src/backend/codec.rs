@@ -314,6 +314,32 @@ mod tests {
     }
 
     #[test]
+    fn commands_on_several_keys() {
+        let keys: std::sync::Arc<[Key]> = ["a", "b"].map(Key::from).into();
+        let set = Command::SetNxAll(std::sync::Arc::clone(&keys), b"2".to_vec());
+        let get = Command::GetAll(keys);
+        assert_eq!(words(&set), ("MSETNX a 2 b 2 ".to_owned(), 1));
+        assert_eq!(words(&get), ("MGET a b ".to_owned(), 1));
+        for n in [0, 1] {
+            assert_eq!(read(&set, vec![Value::Int(n)]).unwrap(), Ok(Reply::Integer(n)));
+        }
+        let (bulk, error) =
+            (Value::BulkString(b"x".to_vec()), || redis::parse_redis_value(b"-NOPERM no\r\n").unwrap());
+        let found = read(&get, vec![Value::Array(vec![bulk.clone(), Value::Nil])]).unwrap();
+        assert_eq!(found, Ok(Reply::Bulks(vec![Some(b"x".to_vec()), None])));
+        for command in [&set, &get] {
+            let refused = read(command, vec![error()]).unwrap();
+            assert_eq!(refused.unwrap_err().kind(), RefusalKind::NotPermitted);
+        }
+        for broken in [Value::Okay, Value::Nil, bulk.clone()] {
+            assert!(read(&set, vec![broken]).is_err());
+        }
+        for broken in [vec![bulk.clone()], vec![bulk.clone(); 3], vec![bulk, Value::Int(1)]] {
+            assert!(read(&get, vec![Value::Array(broken)]).is_err());
+        }
+    }
+
+    #[test]
     fn commands_are_packed_as_the_gem_s_client_packs_them() {
         let (packed, _) = packed(&Key::from("k"), &Command::SetNx(entry(None)));
         assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");

@@ -152,3 +152,49 @@ where
         f.debug_struct("PooledWatch").finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{Change, Request};
+
+    /// Two deletions, each with GET behind EXEC.
+    fn read(replies: Vec<Value>) -> (Replies, Vec<Option<Result<Reply, Failure>>>) {
+        let delete = |key| {
+            let request = Request::at_any_time(Command::Exec(Change::Del));
+            KeyRequest { key: Key::from(key), request, next: None }
+        };
+        let behind = || Some(Encoded { command: &Command::Get, packed: b"", replies: 1 });
+        transaction(Exchange { replies, ended: None }, &["a", "b"].map(delete), &[behind(), None, behind()])
+    }
+
+    fn carried_out() -> Vec<Value> {
+        let queued = || Value::SimpleString("QUEUED".into());
+        vec![queued(), queued(), Value::Array(vec![Value::Int(1), Value::Int(0)])]
+    }
+
+    #[test]
+    fn a_transaction_has_an_outcome_although_replies_behind_it_are_lost() {
+        let behind = || [Value::BulkString(b"x".to_vec()), Value::Nil];
+        for missing in 0..=2 {
+            let replies = carried_out().into_iter().chain(behind()).take(5 - missing).collect();
+            let (own, nexts) = read(replies);
+            let own: Vec<Reply> = own.into_iter().map(Result::unwrap).collect();
+            assert_eq!(own, [Reply::Executed(Some(1)), Reply::Executed(Some(0))]);
+            assert!(nexts[1].is_none(), "nothing was sent for it");
+            let have: Vec<bool> = nexts.iter().flatten().map(Result::is_ok).collect();
+            assert_eq!(have, [missing < 2, missing < 1]);
+            assert!(nexts.iter().flatten().all(|next| !matches!(next, Err(Failure::Refused(_)))));
+        }
+    }
+
+    #[test]
+    fn a_transaction_without_the_reply_to_exec_is_lost() {
+        for count in 0..3 {
+            let (own, nexts) = read(carried_out().into_iter().take(count).collect());
+            assert_eq!(own.len(), 2);
+            assert!(own.iter().all(|reply| matches!(reply, Err(Failure::Lost(_)))));
+            assert!(nexts.iter().flatten().all(|next| matches!(next, Err(Failure::Lost(_)))));
+        }
+    }
+}

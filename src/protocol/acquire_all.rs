@@ -178,6 +178,11 @@ impl AcquiringAll {
         Next::Send(Request::at_any_time(Command::GetAll(Arc::clone(&self.keys))))
     }
 
+    #[cfg(test)]
+    pub(super) fn is_replacing(&self) -> bool {
+        matches!(self.state, State::Replacing { .. })
+    }
+
     /// One is held, or has expired.
     fn wait(&mut self) -> Next {
         if !self.tries_once {
@@ -254,3 +259,6 @@ impl AcquiringAll {
         Next::Held { lease, from }
     }
 }
+
+#[cfg(test)]
+mod tests;

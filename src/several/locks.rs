@@ -184,3 +184,30 @@ impl Locks {
         Some(LocksGuard::nested(engine, holds?))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn keys_are_in_the_order_of_their_bytes_and_each_comes_once(
+            keys in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..4), 1..20),
+        ) {
+            // Nothing listens there, and nothing is sent.
+            let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
+            let options = LockOptions::expiring_after(Duration::from_secs(1));
+            let given = || keys.iter().map(|key| Key::from(key.as_slice()));
+            let locks = Locks::new(&locker, given(), options).unwrap();
+            let expected: std::collections::BTreeSet<Vec<u8>> = keys.iter().cloned().collect();
+            let found: Vec<Vec<u8>> = locks.keys().iter().map(|key| key.as_bytes().to_vec()).collect();
+            prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
+            let reversed = Locks::new(&locker, given().rev(), options).unwrap();
+            prop_assert_eq!(reversed.keys(), locks.keys());
+            let other = locks.with_options(options.reentrant()).unwrap();
+            prop_assert_eq!(other.keys(), locks.keys());
+        }
+    }
+}
