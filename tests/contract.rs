@@ -2,6 +2,7 @@
 
 mod guards;
 mod locking;
+mod permits;
 mod powers;
 mod scoped;
 mod several;
@@ -18,7 +19,7 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 9] = [
+const TESTS: [Tests; 10] = [
     locking::TESTS,
     waiting::TESTS,
     takeovers::TESTS,
@@ -28,6 +29,7 @@ const TESTS: [Tests; 9] = [
     several::TESTS,
     several_waiting::TESTS,
     threads::TESTS,
+    permits::TESTS,
 ];
 
 pub(crate) fn trials(target: &Target) -> Vec<Trial> {
