@@ -4,6 +4,7 @@ mod guards;
 mod locking;
 mod permits;
 mod powers;
+mod rw_locks;
 mod scoped;
 mod several;
 mod several_waiting;
@@ -19,7 +20,7 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 10] = [
+const TESTS: [Tests; 11] = [
     locking::TESTS,
     waiting::TESTS,
     takeovers::TESTS,
@@ -30,6 +31,7 @@ const TESTS: [Tests; 10] = [
     several_waiting::TESTS,
     threads::TESTS,
     permits::TESTS,
+    rw_locks::TESTS,
 ];
 
 pub(crate) fn trials(target: &Target) -> Vec<Trial> {
