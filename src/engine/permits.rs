@@ -23,8 +23,10 @@ use crate::thread_holds::{self, HoldKind};
 /// The locks of which one is wanted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Permits<'a> {
-    /// The name of all: that of their queue.
+    /// The name of all.
     pub(crate) name: &'a Key,
+    /// The name of their queue.
+    pub(crate) queue: &'a Key,
     /// At least one.
     pub(crate) slots: &'a Arc<[Key]>,
     pub(crate) options: &'a LockOptions,
@@ -87,7 +89,7 @@ impl Engine {
 
 impl WaitForOne<'_> {
     fn acquire(&self) -> Result<(usize, Granted), Error> {
-        let Permits { name, slots, cancel_token, options } = self.wanted;
+        let Permits { name, queue, slots, cancel_token, options } = self.wanted;
         self.engine.refuse_after_fork(name)?;
         let is_ours =
             |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
@@ -103,7 +105,7 @@ impl WaitForOne<'_> {
             let beginning = Beginning { rules, action, answered: false, asked: 0, call };
             return self.attempt(beginning, self.began, &mut None, &stop);
         }
-        let mut ticket = Some(self.engine.queue.join(name, WaitMode::of(options)));
+        let mut ticket = Some(self.engine.queue.join(queue, WaitMode::of(options)));
         // If it is not taken out with a lock, the queue is left.
         self.queued(&mut ticket, &stop)
     }
@@ -117,7 +119,7 @@ impl WaitForOne<'_> {
         let turn = waiting.turn(self.wait.parking(self.wait.deadline()));
         let now = clock::now();
         if let (Turn::Head(_, Some(hint)), true) = (&turn, self.wait.is_over()) {
-            self.wait.pass_on(*hint);
+            self.pass_on(*hint);
         }
         // As after a command of its own.
         if !matches!(turn, Turn::Answered(_)) {
@@ -203,7 +205,7 @@ impl WaitForOne<'_> {
                     now = clock::now();
                     if self.wait.is_over() && !matches!(woken, Woken::Answered(_)) {
                         if let Woken::Hint(hint) = woken {
-                            self.wait.pass_on(hint);
+                            self.pass_on(hint);
                         }
                         if rules.is_in_doubt() {
                             return Err(self.wait.given_up(call, GiveUp::Unknown));
@@ -226,7 +228,7 @@ impl WaitForOne<'_> {
                     let key = &slots[slot];
                     let holder = match ticket.take() {
                         Some(ticket) => ticket.enter_one(key, &observation, another_is_free),
-                        None => engine.queue.hold(key, Some(self.wanted.name), &observation),
+                        None => engine.queue.hold(key, Some(self.wanted.queue), &observation),
                     };
                     let (protocol, attempts) = (rules.protocol(), rules.attempts);
                     // A command of its own would not have been sent.
@@ -255,6 +257,11 @@ impl WaitForOne<'_> {
                 }
             };
         }
+    }
+
+    /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
+    fn pass_on(&self, hint: Hint) {
+        self.engine.queue.notify(self.wanted.queue, hint);
     }
 
     /// Returns for which lock another thread has asked, and what came of it, as if this thread had sent the command.

@@ -62,7 +62,7 @@ impl RwLock {
     ) -> Result<Self, Error> {
         let semaphore = Semaphore::new(locker, name, readers, options)?;
         let locks = Locks::new(locker, semaphore.keys().iter().cloned(), options)?;
-        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.name().clone()) };
+        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.queue().clone()) };
         Ok(Self { semaphore, locks })
     }
 

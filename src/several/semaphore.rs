@@ -21,8 +21,8 @@ pub const MOST_PERMITS: usize = 1000;
 ///
 /// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
 /// free. A caller asks for a random one and reads all in the same trip, then asks for one that was free, or takes over an expired one.
-/// Threads of one process that wait for a permit of one name are queued, and a release acquires the permit for the first of them in its own
-/// trip. Waiters of other processes poll.
+/// Threads of one process that wait for one of so many permits of a name are queued, and a release acquires the permit for the first of them
+/// in its own trip. Waiters of other processes poll.
 ///
 /// All callers of a name should use one number of permits. One with a smaller number uses the first ones only: its own holders are at most
 /// that many, those of all callers at most the greatest number. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
@@ -44,6 +44,8 @@ pub struct Semaphore {
     locker: Locker,
     name: Key,
     slots: Arc<[Key]>,
+    /// The name of the queue that the permits share.
+    queue: Key,
     options: LockOptions,
     cancel_token: Option<CancelToken>,
 }
@@ -74,7 +76,8 @@ impl Semaphore {
             return Err(Error::Options { key: name, problem });
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
-        Ok(Self { locker: locker.clone(), name, slots, options, cancel_token: None })
+        let queue = queue_key(&name, permits);
+        Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None })
     }
 
     /// Returns the semaphore's name.
@@ -93,6 +96,11 @@ impl Semaphore {
     #[must_use]
     pub fn keys(&self) -> &[Key] {
         &self.slots
+    }
+
+    /// Returns the name of the queue of the threads for which any permit will do.
+    pub(super) fn queue(&self) -> &Key {
+        &self.queue
     }
 
     /// Returns the options that the semaphore was made with.
@@ -188,7 +196,8 @@ impl Semaphore {
             // One lock, whose queue is its own.
             [only] => (0, engine.acquire(only, options, cancel_token, kind)?),
             _ => {
-                let wanted = Permits { name: &self.name, slots: &self.slots, options, cancel_token };
+                let Self { name, slots, queue, .. } = self;
+                let wanted = Permits { name, queue, slots, options, cancel_token };
                 engine.acquire_permit(wanted, kind)?
             }
         };
@@ -200,5 +209,13 @@ impl Semaphore {
 pub(super) fn slot_key(name: &Key, slot: usize) -> Key {
     let mut bytes = name.as_bytes().to_vec();
     bytes.extend_from_slice(format!(":{slot}").as_bytes());
+    Key::from(bytes)
+}
+
+/// Returns the name of the queue that so many permits share: of none that a lock has, which may have the name of the semaphore, and of none
+/// that another number of permits has, since a thread is given those alone that it asks for.
+fn queue_key(name: &Key, permits: usize) -> Key {
+    let mut bytes = name.as_bytes().to_vec();
+    bytes.extend_from_slice(format!(":setnx-lock:permits:{permits}").as_bytes());
     Key::from(bytes)
 }
