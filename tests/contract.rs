@@ -2,7 +2,9 @@
 
 mod guards;
 mod locking;
+mod permits;
 mod powers;
+mod rw_locks;
 mod scoped;
 mod several;
 mod several_waiting;
@@ -18,7 +20,7 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 9] = [
+const TESTS: [Tests; 11] = [
     locking::TESTS,
     waiting::TESTS,
     takeovers::TESTS,
@@ -28,6 +30,8 @@ const TESTS: [Tests; 9] = [
     several::TESTS,
     several_waiting::TESTS,
     threads::TESTS,
+    permits::TESTS,
+    rw_locks::TESTS,
 ];
 
 pub(crate) fn trials(target: &Target) -> Vec<Trial> {

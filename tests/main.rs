@@ -32,6 +32,7 @@
 //! | `pipelining_faults`, `pipelining_leaders` | faults within a batch, on the connection or in the thread that sends the batch |
 //! | `shared_batches` | under load commands share batches, unpipelined they do not; and the tests that do not run under some loads exist |
 //! | `successors`, `successor_faults`, `successor_contention` | a release asks for the next thread: the commands, faults, and many waiters |
+//! | `permits` | semaphores, readers and writers: the commands, many threads, several processes |
 //! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
@@ -75,6 +76,7 @@ mod notification_order;
 mod notifications;
 mod observers;
 mod package;
+mod permits;
 mod pipelining;
 mod pipelining_faults;
 mod pipelining_leaders;
@@ -161,6 +163,7 @@ fn main() -> ExitCode {
         notifications::trials(),
         observers::trials(),
         package::trials(),
+        permits::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),
         pipelining_leaders::trials(),

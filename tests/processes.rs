@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, cron, fencing, keeping, notifications, proxy_versions, several, sockets};
+use crate::{cancellation, clocks, cron, fencing, keeping, notifications, permits, proxy_versions, several, sockets};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -54,6 +54,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
         }
         ["proxy"] => proxy_versions::process::as_worker(),
         ["acquire_for_each_line", url, key] => sockets::acquire_for_each_line(url, key),
+        ["permits", task @ ..] => permits::as_worker(task),
         ["check_clocks", url, limit] => clocks::check_clocks(url, limit),
         _ => Err(format!("no such task: {task}").into()),
     };

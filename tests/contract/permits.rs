@@ -1,0 +1,488 @@
+//! Semaphores: permits that are ordinary locks.
+
+use std::collections::BTreeSet;
+use std::panic;
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use setnx_lock::{
+    CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, MOST_PERMITS, Protocol, Release,
+    RwLock, Semaphore, Verification,
+};
+
+use crate::support::asleep::Sleeper;
+use crate::support::scenario::{FOREIGN, QUEUED};
+use crate::support::{LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, tests};
+
+pub(super) const TESTS: super::Tests = tests![
+    as_many_permits_are_held_as_there_are,
+    a_permit_is_an_ordinary_lock,
+    expired_permits_are_taken_over,
+    a_permit_within_the_margin_is_left_alone,
+    a_permit_that_never_expires_is_not_taken_over,
+    a_release_ends_the_wait_of_a_queued_thread,
+    a_release_by_another_locker_ends_a_wait,
+    a_wait_for_a_permit_times_out_and_names_the_semaphore,
+    a_wait_for_a_permit_is_cancelled,
+    a_holder_of_a_permit_has_a_lock,
+    a_permit_without_an_expiration,
+    callers_with_fewer_permits_use_the_first,
+    a_thread_is_given_none_of_the_permits_that_it_does_not_ask_for,
+    a_lock_with_the_name_of_a_semaphore_is_another_lock,
+    a_semaphore_that_makes_no_sense_is_refused,
+    a_semaphore_runs_a_body,
+    a_thread_that_holds_all_permits_is_refused_another,
+];
+
+/// A name and the keys of its permits, which are deleted at the end.
+pub(super) struct Pool<'a> {
+    target: &'a Target,
+    pub(super) name: TestKey,
+    pub(super) slots: Vec<TestKey>,
+}
+
+impl<'a> Pool<'a> {
+    pub(super) fn of(target: &'a Target, test: &str, permits: usize) -> Self {
+        let name = format!("permits-{test}");
+        let slots = (0..permits).map(|slot| target.key(&format!("{name}:{slot}"))).collect();
+        Self { target, name: target.key(&name), slots }
+    }
+
+    fn semaphore(&self, options: LockOptions) -> Semaphore {
+        self.semaphore_through(&self.target.locker(), options)
+    }
+
+    fn semaphore_through(&self, locker: &Locker, options: LockOptions) -> Semaphore {
+        self.semaphore_of(locker, self.slots.len(), options)
+    }
+
+    fn semaphore_of(&self, locker: &Locker, permits: usize, options: LockOptions) -> Semaphore {
+        Semaphore::new(locker, &self.name.key, permits, options.protocol(self.target.protocol)).unwrap()
+    }
+
+    pub(super) fn rw_lock(&self, options: LockOptions) -> RwLock {
+        self.rw_lock_through(&self.target.locker(), options)
+    }
+
+    pub(super) fn rw_lock_through(&self, locker: &Locker, options: LockOptions) -> RwLock {
+        let options = options.protocol(self.target.protocol);
+        RwLock::new(locker, &self.name.key, self.slots.len(), options).unwrap()
+    }
+
+    /// Which keys are there.
+    pub(super) fn held(&self) -> Vec<usize> {
+        let held = self.slots.iter().enumerate().filter(|(_, key)| key.value().is_some());
+        held.map(|(slot, _)| slot).collect()
+    }
+
+    fn set_all(&self, value: &str) {
+        self.slots.iter().for_each(|slot| slot.set(value));
+    }
+}
+
+/// Starts a thread that waits. Returns once it sleeps in the queue.
+pub(super) fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Sleeper<T> {
+    let sleeper = Sleeper::start(wait);
+    sleeper.rests();
+    sleeper
+}
+
+fn acquire_all(semaphore: &Semaphore) -> Result<Vec<LockGuard>, Error> {
+    (0..semaphore.permits()).map(|_| semaphore.acquire()).collect()
+}
+
+fn slot(held: &LockGuard) -> usize {
+    held.slot().expect("it is a permit")
+}
+
+fn as_many_permits_are_held_as_there_are(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "permits", 3);
+    let semaphore = pool.semaphore(expiring());
+    assert_eq!((semaphore.permits(), semaphore.name()), (3, &pool.name.key));
+    let keys: Vec<_> = pool.slots.iter().map(|slot| slot.key.clone()).collect();
+    assert_eq!(semaphore.keys(), keys);
+    let mut held = acquire_all(&semaphore)?;
+    let slots: BTreeSet<usize> = held.iter().map(slot).collect();
+    assert_eq!(slots, BTreeSet::from([0, 1, 2]), "each has a permit of its own");
+    for held in &held {
+        held.ensure_held()?;
+        assert_eq!(held.key(), &keys[slot(held)]);
+        assert_eq!(held.protocol(), target.decided_protocol());
+        assert!(held.attempts() >= 1);
+    }
+    for other in [&semaphore, &pool.semaphore(expiring())] {
+        assert!(other.try_acquire()?.is_none());
+        assert!(other.try_acquire_for(millis(20))?.is_none());
+    }
+    assert_eq!(pool.held(), [0, 1, 2]);
+    assert_eq!(pool.name.value(), None, "the name is no key");
+    let last = held.pop().expect("there are three");
+    let freed = slot(&last);
+    assert_eq!(last.release()?, target.released());
+    assert!(!pool.held().contains(&freed));
+    let again = semaphore.try_acquire()?.expect("one is free");
+    assert_eq!(slot(&again), freed);
+    drop((held, again));
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_permit_is_an_ordinary_lock(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "ordinary", 4);
+    let semaphore = pool.semaphore(expiring());
+    let locks: Vec<Lock> = pool.slots.iter().map(|slot| target.lock(slot, expiring())).collect();
+    let held = semaphore.acquire()?;
+    let lock = &locks[slot(&held)];
+    assert!(lock.try_lock()?.is_none());
+    let promised = held.expires_at().expect("it expires") + Duration::from_secs(1);
+    let LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
+    assert_eq!(expiry.date(), Some(promised));
+    assert_eq!(held.release()?, target.released());
+
+    let lock = locks[0].lock()?;
+    assert_eq!(lock.slot(), None, "it is no permit");
+    pool.slots[1].set(FOREIGN);
+    pool.slots[3].set("1");
+    let held = semaphore.acquire()?;
+    assert_eq!(slot(&held), 2, "the others are taken away");
+    assert!(semaphore.try_acquire()?.is_none());
+    let states = semaphore.states()?;
+    assert!(matches!(
+        &states[..],
+        [LockState::Until(_), LockState::Until(_), LockState::Until(_), LockState::Unexpiring]
+    ));
+    assert_eq!(states[0], locks[0].state()?);
+    drop(lock);
+    assert_eq!(semaphore.states()?[0], LockState::Absent);
+    assert_eq!(slot(&semaphore.try_acquire()?.expect("it is free")), 0);
+    Ok(())
+}
+
+fn expired_permits_are_taken_over(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "expired", 3);
+    let semaphore = pool.semaphore(expiring());
+    pool.set_all(FOREIGN);
+    pool.slots[1].set(PAST);
+    let held = semaphore.acquire()?;
+    assert_eq!(slot(&held), 1);
+    assert!(semaphore.try_acquire()?.is_none());
+    drop(held);
+
+    pool.set_all(PAST);
+    let held = acquire_all(&semaphore)?;
+    let slots: BTreeSet<usize> = held.iter().map(slot).collect();
+    assert_eq!(slots, BTreeSet::from([0, 1, 2]));
+    assert!(semaphore.try_acquire()?.is_none());
+    for held in held {
+        held.ensure_held()?;
+        assert_eq!(held.release()?, target.released());
+    }
+
+    // What is free comes before what has expired.
+    pool.slots[0].set(PAST);
+    let held = [semaphore.acquire()?, semaphore.acquire()?];
+    assert_eq!(pool.slots[0].value().as_deref(), Some(PAST));
+    assert_eq!(slot(&semaphore.acquire()?), 0);
+    drop(held);
+    Ok(())
+}
+
+fn a_permit_within_the_margin_is_left_alone(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "margin", 2);
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    let past = format!("{:?}", now - 5.0);
+    pool.set_all(&past);
+    assert!(pool.semaphore(expiring().takeover_margin(LONG)).try_acquire()?.is_none());
+    assert!(pool.slots.iter().all(|slot| slot.value().as_ref() == Some(&past)));
+    assert!(pool.semaphore(expiring().takeover_margin(millis(4000))).try_acquire()?.is_some());
+    Ok(())
+}
+
+fn a_permit_that_never_expires_is_not_taken_over(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "never-expires", 2);
+    for value in ["1", "", "rubbish"] {
+        pool.set_all(value);
+        let error = pool.semaphore(expiring().timeout(millis(20))).acquire().expect_err("they never expire");
+        assert_says(&error, &pool.name, &["clear it by hand"]);
+        assert!(pool.slots.iter().all(|slot| slot.value().as_deref() == Some(value)));
+        let stealing = pool.semaphore(expiring().stealing_as_the_gem_does());
+        assert!(stealing.try_acquire()?.is_some(), "{value:?}");
+    }
+    Ok(())
+}
+
+fn a_release_ends_the_wait_of_a_queued_thread(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "queued", 2);
+    let semaphore = pool.semaphore(QUEUED);
+    let mut held = acquire_all(&semaphore)?;
+    let waiters = [(); 4].map(|()| {
+        let semaphore = semaphore.clone();
+        waiting(move || semaphore.acquire())
+    });
+    for waiter in waiters {
+        // Whichever it is: the next thread of the process has it.
+        let released = held.remove(0);
+        let freed = slot(&released);
+        assert_eq!(released.release()?, target.released());
+        let next = waiter.join()?;
+        assert_eq!(slot(&next), freed, "the others are held");
+        next.ensure_held()?;
+        assert_eq!(pool.held(), [0, 1]);
+        held.push(next);
+    }
+    drop(held);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_release_by_another_locker_ends_a_wait(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "another-locker", 2);
+    let mut held = acquire_all(&pool.semaphore(expiring()))?;
+    let waiter = pool.semaphore(expiring().poll_interval(millis(5)));
+    let waiter = waiting(move || waiter.acquire());
+    let released = held.pop().expect("there are two");
+    let freed = slot(&released);
+    drop(released);
+    let next = waiter.join()?;
+    assert_eq!(slot(&next), freed);
+    next.ensure_held()?;
+    Ok(())
+}
+
+fn a_wait_for_a_permit_times_out_and_names_the_semaphore(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "timeout", 2);
+    let held = acquire_all(&pool.semaphore(expiring()))?;
+    let waiter = pool.semaphore(expiring().timeout(millis(250)));
+    let error = waiter.acquire().expect_err("all are held");
+    assert_says(&error, &pool.name, &["Timeout on lock", "exceeded 0.25 sec", "held until 2"]);
+    assert!(error.is_contention());
+    let Error::Timeout { details, timeout, .. } = error else { panic!("{error}") };
+    assert_eq!(timeout, millis(250));
+    assert!(details.attempts >= 1 && details.waited >= millis(250), "{details:?}");
+    assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
+
+    let error = pool.semaphore(expiring().timeout(Duration::ZERO)).acquire().expect_err("all are held");
+    assert_says(&error, &pool.name, &["exceeded 0 sec after 1 attempt;"]);
+    let error = pool.semaphore(expiring().max_attempts(1)).acquire().expect_err("all are held");
+    assert!(error.is_contention(), "{error:?}");
+    drop(held);
+    assert!(waiter.try_acquire()?.is_some());
+    Ok(())
+}
+
+fn a_wait_for_a_permit_is_cancelled(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "cancelled", 2);
+    let locker = target.locker();
+    let held = acquire_all(&pool.semaphore_through(&locker, QUEUED))?;
+    let token = CancelToken::new();
+    let semaphore = pool.semaphore_through(&locker, QUEUED).cancelled_by(&token);
+    let waiters = [(); 2].map(|()| {
+        let semaphore = semaphore.clone();
+        waiting(move || semaphore.acquire())
+    });
+    token.cancel();
+    for waiter in waiters {
+        let error = waiter.join().expect_err("the wait was cancelled");
+        assert!(matches!(&error, Error::Cancelled { .. }), "{error:?}");
+        assert_eq!(error.key(), Some(&pool.name.key));
+    }
+    assert!(matches!(semaphore.try_acquire(), Err(Error::Cancelled { .. })));
+    assert_eq!(pool.held(), [0, 1], "those that are held stay so");
+    drop(held);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "powers", 2);
+    let semaphore = pool.semaphore(expiring().auto_extend(LONG));
+    let held = semaphore.acquire()?;
+    let key = &pool.slots[slot(&held)];
+    let (value, end) = (key.value(), held.expires_at());
+    thread::sleep(millis(5));
+    assert!(held.extend()?.certified);
+    assert!(held.expires_at() > end && key.value() != value);
+    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    let first = held.fencing_token()?;
+    drop(held);
+
+    // Each permit counts its own holders.
+    let fenced = pool.semaphore(expiring().fenced());
+    let both = acquire_all(&fenced)?;
+    let tokens: Vec<u64> = both.iter().map(LockGuard::fencing_token).collect::<Result<_, _>>()?;
+    let of_key = both.iter().position(|held| held.key() == &key.key).expect("both are held");
+    assert!(tokens[of_key] > first, "{tokens:?}");
+    let mut both = both.into_iter();
+    let (lost, kept) = (both.next().unwrap(), both.next().unwrap());
+    pool.slots[slot(&lost)].set(FOREIGN);
+    assert!(matches!(lost.extend(), Err(Error::Lost { .. })));
+    assert!(lost.lost().is_lost() && !kept.lost().is_lost());
+    assert_eq!(lost.release()?, Release::Lost);
+    kept.ensure_held()?;
+    assert_eq!(kept.release()?, target.released());
+    for slot in &pool.slots {
+        let () = redis::Commands::del(&mut target.connection(), format!("{}:setnx-lock:fence", slot.key))?;
+    }
+    Ok(())
+}
+
+fn a_permit_without_an_expiration(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "unexpiring", 2);
+    let options = LockOptions::held_until_released().timeout(LONG);
+    let locker = target.locker();
+    if target.protocol == Protocol::Ttl {
+        let refused = Semaphore::new(&locker, &pool.name.key, 2, options.protocol(Protocol::Ttl));
+        assert!(matches!(refused, Err(Error::Options { .. })), "{refused:?}");
+        return Ok(());
+    }
+    let semaphore = pool.semaphore_through(&locker, options);
+    pool.slots[0].set(PAST);
+    let held = semaphore.acquire()?;
+    assert_eq!(slot(&held), 1, "one without an expiration takes nothing over");
+    assert_eq!(pool.slots[1].value().as_deref(), Some("1"));
+    assert_eq!((held.remaining(), held.expires_at()), (None, None));
+    assert!(semaphore.try_acquire()?.is_none());
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(pool.slots[1].value(), None);
+    Ok(())
+}
+
+fn callers_with_fewer_permits_use_the_first(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "fewer", 4);
+    let locker = target.locker();
+    let (all, few) = (pool.semaphore(expiring()), pool.semaphore_of(&locker, 2, expiring()));
+    let held = acquire_all(&few)?;
+    assert!(held.iter().all(|held| slot(held) < 2));
+    assert!(few.try_acquire()?.is_none());
+    let others = [all.acquire()?, all.acquire()?];
+    assert!(others.iter().all(|held| slot(held) >= 2));
+    assert!(all.try_acquire()?.is_none());
+    drop(others);
+    assert!(few.try_acquire()?.is_none(), "the last permits are not for it");
+    Ok(())
+}
+
+fn a_thread_is_given_none_of_the_permits_that_it_does_not_ask_for(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "not-asked-for", 3);
+    let locker = target.locker();
+    let all = pool.semaphore_through(&locker, QUEUED);
+    let mut held = acquire_all(&all)?;
+    held.sort_by_key(slot);
+    let few = pool.semaphore_of(&locker, 2, QUEUED.poll_interval(millis(5)));
+    let waiter = Sleeper::start(move || few.acquire());
+    waiter.rests();
+    // The last is none of its permits.
+    assert_eq!(held.pop().expect("there are three").release()?, target.released());
+    assert_eq!(slot(&all.acquire()?), 2);
+    drop(held);
+    assert!(slot(&waiter.join()?) < 2);
+    Ok(())
+}
+
+fn a_lock_with_the_name_of_a_semaphore_is_another_lock(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "of-one-name", 2);
+    let locker = target.locker();
+    let semaphore = pool.semaphore_through(&locker, QUEUED);
+    let lock = Lock::new(&locker, &pool.name.key, QUEUED.protocol(target.protocol))?;
+
+    // The releases of permits are none of the lock.
+    let held = lock.lock()?;
+    let permits = acquire_all(&semaphore)?;
+    let queued = lock.clone();
+    let waiter = waiting(move || queued.lock());
+    drop(permits);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    waiter.rests();
+    assert_eq!(held.release()?, target.released());
+    let held = waiter.join()?;
+    assert_eq!(held.key(), &pool.name.key);
+    assert!(pool.name.value().is_some());
+
+    // Nor is the release of the lock one of a permit.
+    let mut permits = acquire_all(&semaphore)?;
+    let waiter = waiting(move || semaphore.acquire());
+    assert_eq!(held.release()?, target.released());
+    assert_eq!(pool.name.value(), None);
+    waiter.rests();
+    let freed = permits.pop().expect("there are two");
+    let number = slot(&freed);
+    drop(freed);
+    assert_eq!(slot(&waiter.join()?), number);
+    Ok(())
+}
+
+fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
+    let locker = target.locker();
+    let options = expiring().protocol(target.protocol);
+    for (permits, options, words) in [
+        (0, options, "there are no permits"),
+        (MOST_PERMITS + 1, options, "over 1000 permits"),
+        (2, options.notify_waiters(), "waiters for a permit poll"),
+        (2, LockOptions::expiring_after(Duration::ZERO), ""),
+    ] {
+        let refused = Semaphore::new(&locker, "senseless", permits, options).expect_err("it makes no sense");
+        assert!(matches!(refused, Error::Options { .. }), "{refused:?}");
+        assert_eq!(refused.key().map(ToString::to_string).as_deref(), Some("senseless"));
+        assert!(refused.to_string().contains(words), "{refused}");
+        let refused = RwLock::new(&locker, "senseless", permits, options).expect_err("it makes no sense");
+        assert!(refused.to_string().contains(words), "{refused}");
+    }
+    assert!(matches!(Semaphore::new(&locker, "", 2, options), Err(Error::Options { .. })));
+    assert!(matches!(RwLock::new(&locker, "", 2, options), Err(Error::Options { .. })));
+    let most = Semaphore::new(&locker, "most", MOST_PERMITS, options)?;
+    assert_eq!(most.keys().last().map(ToString::to_string).as_deref(), Some("most:999"));
+    assert!(matches!(most.with_options(options.notify_waiters()), Err(Error::Options { .. })));
+    assert_eq!(most.with_options(options.timeout(millis(1)))?.permits(), MOST_PERMITS);
+    Ok(())
+}
+
+fn a_semaphore_runs_a_body(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "body", 2);
+    let semaphore = pool.semaphore(expiring());
+    let number = semaphore.with(|held| {
+        assert_eq!(pool.held(), [slot(held)]);
+        slot(held)
+    })?;
+    assert!(number < 2);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    let failed = semaphore.try_with(|_| Err::<(), _>(Box::<dyn std::error::Error>::from("went wrong")));
+    assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
+    assert_eq!(pool.held(), [0_usize; 0]);
+    let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
+    assert!(panic::catch_unwind(panic::AssertUnwindSafe(|| semaphore.with(|_| unwind()))).is_err());
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_thread_that_holds_all_permits_is_refused_another(target: &Target) -> Outcome {
+    for permits in [1, 2] {
+        let pool = Pool::of(target, "nested", permits);
+        let semaphore = pool.semaphore(expiring().timeout(millis(20)));
+        let key = if permits == 1 { &pool.slots[0] } else { &pool.name };
+        let refused = || {
+            for refused in [semaphore.acquire().map(drop), semaphore.with(|_| ())] {
+                let error = refused.expect_err("it would wait for itself");
+                assert!(matches!(&error, Error::Nested { .. }), "{error:?}");
+                assert_eq!(error.key(), Some(&key.key));
+            }
+        };
+        semaphore.with(|_| {
+            if permits == 1 {
+                refused();
+            } else {
+                // Some of them are no reason.
+                semaphore.with(|_| refused()).unwrap();
+            }
+            // Another thread waits, and no longer than it would.
+            let there = semaphore.clone();
+            let other = thread::spawn(move || there.try_acquire()).join().unwrap().unwrap();
+            assert_eq!(other.is_some(), permits > 1);
+        })?;
+        // Guards may move to another thread, so they are waited for.
+        let held = acquire_all(&semaphore)?;
+        assert!(matches!(semaphore.acquire(), Err(Error::Timeout { .. })));
+        drop(held);
+        semaphore.with(|_| ())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,362 @@
+//! Readers and writers.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+use setnx_lock::{CancelToken, Error, LockGuard, Locker, Release, RwLock};
+
+use super::permits::{Pool, waiting};
+use crate::support::scenario::{FOREIGN, QUEUED};
+use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
+
+pub(super) const TESTS: super::Tests = tests![
+    readers_read_together_and_a_writer_writes_alone,
+    a_writer_takes_over_what_has_expired,
+    a_writer_waits_for_all_readers,
+    readers_wait_for_a_writer,
+    a_writer_becomes_a_reader_without_a_gap,
+    one_reader_at_a_time,
+    a_reader_that_writes_would_wait_for_itself,
+    a_writer_that_reads_would_wait_for_itself,
+    a_writer_s_wait_ends_and_leaves_nothing_behind,
+    a_writer_gets_its_turn_among_readers,
+    readers_get_their_turn_among_writers,
+    readers_and_writers_of_several_lockers,
+];
+
+/// The writer may be anything but released.
+#[track_caller]
+fn assert_released(released: Vec<(setnx_lock::Key, Result<Release, Error>)>) {
+    let is_released = |outcome: &Result<Release, Error>| matches!(outcome, Ok(Release::Released { .. }));
+    assert!(released.iter().all(|(_, outcome)| is_released(outcome)), "{released:?}");
+}
+
+fn readers_read_together_and_a_writer_writes_alone(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw", 3);
+    let (here, elsewhere) = (pool.rw_lock(expiring()), pool.rw_lock(expiring()));
+    assert_eq!((here.readers(), here.name()), (3, &pool.name.key));
+    assert_eq!(here.semaphore().keys().len(), 3);
+    let readers = [here.read()?, elsewhere.read()?];
+    for lock in [&here, &elsewhere] {
+        assert!(lock.try_write()?.is_none());
+        assert!(lock.try_write_for(millis(20))?.is_none());
+    }
+    assert_eq!(pool.held().len(), 2, "a writer that gives up leaves nothing behind");
+    let last = elsewhere.try_read()?.expect("there may be three");
+    assert!(here.try_read()?.is_none() && here.try_read_for(millis(20))?.is_none());
+    drop((readers, last));
+
+    let writer = here.write()?;
+    writer.ensure_held()?;
+    assert_eq!((writer.guards().len(), pool.held()), (3, vec![0, 1, 2]));
+    for lock in [&here, &elsewhere] {
+        assert!(lock.try_read()?.is_none() && lock.try_write()?.is_none());
+        assert!(lock.try_read_for(millis(20))?.is_none());
+        assert!(lock.try_write_for(millis(20))?.is_none());
+    }
+    assert_released(writer.release());
+    assert_eq!(pool.held(), [0_usize; 0]);
+    let written = here.with_write(|writer| writer.guards().len())?;
+    let read = elsewhere.with_read(|_| pool.held().len())?;
+    assert_eq!((written, read), (3, 1));
+    let failed = here.try_with_write(|_| Err::<(), Box<dyn std::error::Error>>("went wrong".into()));
+    assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
+    let failed = here.try_with_read(|_| Err::<(), Box<dyn std::error::Error>>("went wrong".into()));
+    assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_writer_takes_over_what_has_expired(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-expired", 3);
+    let lock = pool.rw_lock(expiring());
+    pool.slots[1].set(PAST);
+    drop(lock.write()?);
+    pool.slots[2].set(FOREIGN);
+    assert!(lock.try_write()?.is_none());
+    assert_eq!(pool.held(), [2]);
+    pool.slots.iter().for_each(|slot| slot.set(PAST));
+    drop(lock.write()?);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_writer_waits_for_all_readers(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-write", 3);
+    let lock = pool.rw_lock(QUEUED);
+    let mut readers = [lock.read()?, lock.read()?, lock.read()?].map(Some);
+    readers.sort_by_key(|held| held.as_ref().and_then(LockGuard::slot));
+    let there = lock.clone();
+    let writer = waiting(move || there.write());
+    // In any order: each is acquired for the writer, or stays free until it is its turn.
+    for reader in [1, 0] {
+        drop(readers[reader].take());
+        writer.rests();
+        assert!(lock.try_write()?.is_none());
+    }
+    // What the writer has stays its own.
+    assert!(lock.try_read()?.is_none());
+    drop(readers);
+    let writer = writer.join()?;
+    writer.ensure_held()?;
+    assert_eq!(pool.held(), [0, 1, 2]);
+    drop(writer);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn readers_wait_for_a_writer(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-read", 3);
+    let lock = pool.rw_lock(QUEUED);
+    let writer = lock.write()?;
+    let readers = [(); 3].map(|()| {
+        let lock = lock.clone();
+        waiting(move || lock.read())
+    });
+    assert_released(writer.release());
+    // All read at a time.
+    let mut slots = Vec::new();
+    let readers: Vec<LockGuard> =
+        readers.into_iter().map(|reader| reader.join()).collect::<Result<_, _>>()?;
+    for reader in &readers {
+        reader.ensure_held()?;
+        slots.extend(reader.slot());
+    }
+    slots.sort_unstable();
+    assert_eq!(slots, [0, 1, 2]);
+    assert!(lock.try_write()?.is_none());
+    drop(readers);
+    drop(lock.write()?);
+    Ok(())
+}
+
+fn a_writer_becomes_a_reader_without_a_gap(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-downgrade", 4);
+    let lock = pool.rw_lock(QUEUED);
+    let writing = lock.write()?;
+    let value = pool.slots[3].value();
+    let next = lock.clone();
+    let writer = waiting(move || next.write());
+    let there = lock.clone();
+    let reader = waiting(move || there.read());
+    let reading = writing.downgrade();
+    assert_eq!(reading.slot(), Some(3));
+    assert_eq!(pool.slots[3].value(), value, "it has been held all the time");
+    reading.ensure_held()?;
+    // Another reader gets in, and the other writer does not.
+    let reader = reader.join()?;
+    reader.ensure_held()?;
+    writer.rests();
+    assert!(lock.try_write()?.is_none());
+    assert_eq!(reading.release()?, target.released());
+    writer.rests();
+    drop(reader);
+    let writer = writer.join()?;
+    writer.ensure_held()?;
+    assert_eq!(pool.held(), [0, 1, 2, 3]);
+    drop(writer);
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn one_reader_at_a_time(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-one", 1);
+    let lock = pool.rw_lock(QUEUED);
+    let reading = lock.read()?;
+    assert_eq!(reading.slot(), Some(0));
+    assert!(lock.try_read()?.is_none() && lock.try_write()?.is_none());
+    let next = lock.clone();
+    let writer = waiting(move || next.write());
+    let there = lock.clone();
+    let reader = waiting(move || there.read());
+    assert_eq!(reading.release()?, target.released());
+    // They are in one queue.
+    let writing = writer.join()?;
+    reader.rests();
+    let reading = writing.downgrade();
+    assert_eq!(reading.slot(), Some(0));
+    reader.rests();
+    drop(reading);
+    assert_eq!(reader.join()?.slot(), Some(0));
+    assert_eq!(pool.held(), [0_usize; 0]);
+    Ok(())
+}
+
+fn a_reader_that_writes_would_wait_for_itself(target: &Target) -> Outcome {
+    for readers in [1, 3] {
+        let pool = Pool::of(target, "rw-nested-write", readers);
+        let lock = pool.rw_lock(expiring());
+        lock.try_with_read(|reading| -> Outcome {
+            let slot = &pool.slots[reading.slot().expect("it is a permit")];
+            for refused in [lock.with_write(|_| ()), lock.write().map(drop), lock.try_write().map(drop)] {
+                let error = refused.expect_err("it would wait for itself");
+                assert!(matches!(&error, Error::Nested { .. }), "{error:?}");
+                assert_eq!(error.key(), Some(&slot.key));
+            }
+            assert_eq!(pool.held().len(), 1);
+            // A second reader is none that waits for itself, if there may be one.
+            if readers > 1 {
+                lock.with_read(|_| ())?;
+            }
+            Ok(())
+        })?;
+        lock.with_write(|_| ())?;
+    }
+    Ok(())
+}
+
+fn a_writer_that_reads_would_wait_for_itself(target: &Target) -> Outcome {
+    for readers in [1, 3] {
+        let pool = Pool::of(target, "rw-nested-read", readers);
+        let lock = pool.rw_lock(expiring());
+        let named = if readers == 1 { &pool.slots[0] } else { &pool.name };
+        lock.try_with_write(|_| -> Outcome {
+            for refused in [lock.with_read(|_| ()), lock.read().map(drop), lock.try_read().map(drop)] {
+                let error = refused.expect_err("it would wait for itself");
+                assert!(matches!(&error, Error::Nested { .. }), "{error:?}");
+                assert_eq!(error.key(), Some(&named.key));
+            }
+            assert!(matches!(lock.with_write(|_| ()), Err(Error::Nested { .. })));
+            Ok(())
+        })?;
+        assert_eq!(pool.held(), [0_usize; 0]);
+        lock.with_read(|_| ())?;
+    }
+    Ok(())
+}
+
+fn a_writer_s_wait_ends_and_leaves_nothing_behind(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-ends", 3);
+    let lock = pool.rw_lock(QUEUED);
+    let reading = lock.read()?;
+    let slot = reading.slot().expect("it is a permit");
+    let error =
+        lock.with_options(lock.options().timeout(millis(50)))?.write().expect_err("there is a reader");
+    assert_says(&error, &pool.slots[slot], &["exceeded 0.05 sec"]);
+    assert_eq!(pool.held(), [slot]);
+    let token = CancelToken::new();
+    let cancelled = lock.clone().cancelled_by(&token);
+    let writer = waiting(move || cancelled.write());
+    token.cancel();
+    let error = writer.join().expect_err("it was cancelled");
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    assert_eq!(pool.held(), [slot]);
+    drop(lock.try_read()?.expect("there may be three"));
+    drop(reading);
+    drop(lock.try_write()?.expect("there is no reader"));
+    Ok(())
+}
+
+/// What readers and writers do to a number in two parts: a reader finds them equal, and a writer changes one after the other.
+#[derive(Default)]
+struct Pair {
+    parts: [AtomicU32; 2],
+    readers: AtomicU32,
+    over: AtomicBool,
+}
+
+impl Pair {
+    fn read(&self, most: u32) {
+        assert!(self.readers.fetch_add(1, Ordering::SeqCst) < most, "too many readers");
+        let first = self.parts[0].load(Ordering::SeqCst);
+        thread::sleep(millis(1));
+        assert_eq!(first, self.parts[1].load(Ordering::SeqCst), "a writer was there");
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn write(&self) {
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a reader is there");
+        let number = self.parts[0].fetch_add(1, Ordering::SeqCst) + 1;
+        thread::sleep(millis(1));
+        assert_eq!(self.parts[1].fetch_add(1, Ordering::SeqCst) + 1, number, "another writer was there");
+        assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a reader is there");
+    }
+
+    /// Repeats the action until it is over. It is over, too, if the action panics.
+    fn repeat(&self, mut act: impl FnMut() -> Result<(), Error>) -> Result<(), Error> {
+        let _over_if_it_panics = OverAfterPanic(self);
+        while !self.over.load(Ordering::SeqCst) {
+            act()?;
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+}
+
+struct OverAfterPanic<'a>(&'a Pair);
+
+impl Drop for OverAfterPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.is_over();
+        }
+    }
+}
+
+const READERS: usize = 3;
+
+fn a_writer_gets_its_turn_among_readers(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-writer-s-turn", READERS);
+    let lock = pool.rw_lock(expiring().poll_interval(LONG));
+    turns(&[lock.clone()], 5, &[lock], 0, |pair, lock| {
+        for _ in 0..3 {
+            lock.with_write(|_| pair.write())?;
+        }
+        Ok(())
+    })
+}
+
+fn readers_get_their_turn_among_writers(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-readers-turn", READERS);
+    let lock = pool.rw_lock(expiring().poll_interval(LONG));
+    turns(&[lock.clone()], 0, &[lock], 3, |pair, lock| {
+        for _ in 0..3 {
+            lock.with_read(|_| pair.read(3))?;
+        }
+        Ok(())
+    })
+}
+
+fn readers_and_writers_of_several_lockers(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-lockers", READERS);
+    let options = expiring().poll_interval(millis(3));
+    let lockers: Vec<Locker> = (0..2).map(|_| target.locker()).collect();
+    let locks: Vec<RwLock> = lockers.iter().map(|locker| pool.rw_lock_through(locker, options)).collect();
+    turns(&locks, 2, &locks, 1, |pair, lock| {
+        for _ in 0..5 {
+            lock.with_write(|_| pair.write())?;
+            lock.with_read(|_| pair.read(3))?;
+        }
+        Ok(())
+    })
+}
+
+/// Has so many threads read by each of these locks, and so many write by each of those, until `done` has returned on the first.
+fn turns(
+    readers: &[RwLock],
+    reading: usize,
+    writers: &[RwLock],
+    writing: usize,
+    done: impl FnOnce(&Pair, &RwLock) -> Result<(), Error>,
+) -> Outcome {
+    let pair = &Pair::default();
+    let most = u32::try_from(READERS)?;
+    thread::scope(|scope| -> Result<(), Error> {
+        let _over_if_it_panics = OverAfterPanic(pair);
+        let mut threads = Vec::new();
+        for lock in readers.iter().flat_map(|lock| vec![lock; reading]) {
+            threads.push(scope.spawn(move || pair.repeat(|| lock.with_read(|_| pair.read(most)))));
+        }
+        for lock in writers.iter().flat_map(|lock| vec![lock; writing]) {
+            threads.push(scope.spawn(move || pair.repeat(|| lock.with_write(|_| pair.write()))));
+        }
+        let outcome = done(pair, &writers[0]);
+        pair.is_over();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())?;
+        outcome
+    })?;
+    Ok(())
+}
