@@ -12,7 +12,9 @@ use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
 
 use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
-use crate::{cancellation, clocks, cron, fencing, keeping, notifications, permits, proxy_versions, several, sockets};
+use crate::{
+    cancellation, clocks, cron, fencing, keeping, notifications, permits, proxy_versions, several, sockets,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
