@@ -267,8 +267,8 @@ impl AcquiringPermit {
         self.found(found, usize::MAX, now)
     }
 
-    /// Judges what all locks hold. `but` has just been asked for.
-    fn found(&mut self, found: &Reply, but: usize, now: Now) -> Action {
+    /// Judges what all locks hold. `asked` has just been asked for.
+    fn found(&mut self, found: &Reply, asked: usize, now: Now) -> Action {
         match found {
             Reply::Bulks(values) => {
                 let ours = |(slot, lease): &(usize, Lease)| {
@@ -279,7 +279,7 @@ impl AcquiringPermit {
                     let others = self.free(values, slot, now).len();
                     return self.granted(slot, lease, others > 0, now);
                 }
-                let free = self.free(values, but, now);
+                let free = self.free(values, asked, now);
                 let first = values.iter().map(|value| LockState::of_value(value.as_deref()));
                 self.observe(first.min_by_key(frees_itself));
                 self.try_one(free, 0, now)
@@ -290,11 +290,11 @@ impl AcquiringPermit {
         }
     }
 
-    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `but`.
-    fn free(&self, values: &[Option<Vec<u8>>], but: usize, now: Now) -> Vec<(usize, LockState)> {
-        let first = but.wrapping_add(1) % self.slots;
-        let slots = (first..self.slots).chain(0..first).filter(|slot| *slot != but);
-        let states = slots.filter_map(|slot| {
+    /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
+    /// SETNX does not acquire what has expired.
+    fn free(&self, values: &[Option<Vec<u8>>], asked: usize, now: Now) -> Vec<(usize, LockState)> {
+        let first = asked.wrapping_add(1) % self.slots;
+        let states = (first..self.slots).chain(0..first).filter_map(|slot| {
             let state = LockState::of_value(values.get(slot)?.as_deref());
             let expires = self.params.expires();
             let is_free = state == LockState::Absent
