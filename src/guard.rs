@@ -308,7 +308,9 @@ impl LockGuard {
         let outlived = |hold: &&Hold| !is_inherited && hold.end().is_some_and(|end| end.has_passed(now));
         let outlived: Vec<bool> = ending.iter().map(outlived).collect();
         let outcomes = if is_inherited {
-            holds.into_iter().for_each(|(_, holder)| mem::forget(holder));
+            for (_, holder) in holds {
+                mem::forget(holder);
+            }
             ending.iter().map(|_| Ok(Release::Inherited)).collect()
         } else {
             engine.end(holds, leaving)

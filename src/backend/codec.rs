@@ -151,8 +151,8 @@ pub(super) fn read(
         ) => Reply::Integer(n),
         (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
             match values.into_iter().map(found).collect() {
-                Some(values) => Reply::Bulks(values),
-                None => return Err(unexpected(command, None)),
+                Ok(values) => Reply::Bulks(values),
+                Err(other) => return Err(unexpected(command, Some(&other))),
             }
         }
         (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
@@ -254,12 +254,12 @@ fn executed(
     }
 }
 
-/// What a key was found to hold; `None` if the reply is of another form.
-fn found(reply: Value) -> Option<Option<Vec<u8>>> {
+/// What a key was found to hold. The error is of a reply of another form.
+fn found(reply: Value) -> Result<Option<Vec<u8>>, Value> {
     match reply {
-        Value::BulkString(bytes) => Some(Some(bytes)),
-        Value::Nil => Some(None),
-        _ => None,
+        Value::BulkString(bytes) => Ok(Some(bytes)),
+        Value::Nil => Ok(None),
+        other => Err(other),
     }
 }
 

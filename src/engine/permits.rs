@@ -65,12 +65,12 @@ impl Engine {
         let wait = Wait::new(self, name, options, cancel_token, began);
         let wait = WaitForOne { wanted, wait, engine: self, began };
         let granted = wait.acquire();
-        let waited = clock::uptime().since(began.uptime);
+        let took = clock::uptime().since(began.uptime);
         let (attempts, outcome) = match &granted {
             Ok((_, granted)) => (granted.attempts, Ok(())),
             Err(error) => (wait.wait.attempts(), Err(error)),
         };
-        self.observer.notify(&Event::AcquireFinished { key: name, waited, attempts, outcome });
+        self.observer.notify(&Event::AcquireFinished { key: name, waited: took, attempts, outcome });
         let (slot, granted) = granted?;
         match self.begin_holds(vec![(wanted.slots[slot].clone(), granted)], options, kind).pop() {
             Some(acquired) => Ok((slot, acquired)),
@@ -234,29 +234,32 @@ impl WaitForOne<'_> {
                     // A command of its own would not have been sent.
                     if let (true, Err(ended)) = (answered, self.wait.check()) {
                         let options = self.wanted.options;
-                        let lock = HeldLock { key, options, protocol, lease: &lease, holder };
-                        if let Err(error) = engine.release(lock, now) {
-                            engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
-                        }
+                        engine.release_unwanted(
+                            HeldLock { key, options, protocol, lease: &lease, holder },
+                            now,
+                        );
                         return Err(ended);
                     }
                     let waited = now.uptime.since(self.began.uptime);
                     let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
                     return Ok((slot, Granted { lease, protocol, holder, at: now, attempts, waited, token }));
                 }
-                Action::GiveUp(GiveUp::Timeout) => {
-                    let exhausted = rules.has_used_its_attempts();
-                    return Err(self.wait.contended(rules.seen.take(), exhausted, now));
-                }
-                Action::GiveUp(reason) => {
-                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
-                    if reason != GiveUp::Unknown {
-                        self.wait.check()?;
-                    }
-                    return Err(self.wait.given_up(call, reason));
-                }
+                Action::GiveUp(reason) => return Err(self.given_up(&mut rules, call, reason, now)),
             };
         }
+    }
+
+    fn given_up(&self, rules: &mut AcquiringPermit, call: Call<'_>, reason: GiveUp, now: Now) -> Error {
+        let ended = match reason {
+            GiveUp::Timeout => {
+                let exhausted = rules.has_used_its_attempts();
+                return self.wait.contended(rules.seen.take(), exhausted, now);
+            }
+            GiveUp::Unknown => Ok(()),
+            // Unless the outcome is unknown, the end of the wait from outside is the reason.
+            _ => self.wait.check(),
+        };
+        ended.err().unwrap_or_else(|| self.wait.given_up(call, reason))
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.

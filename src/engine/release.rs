@@ -9,6 +9,7 @@ use super::{Answer, Engine};
 use crate::backend::Failure;
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
+use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
@@ -53,6 +54,14 @@ impl Engine {
         match self.release_all(vec![lock], now).pop() {
             Some(released) => released,
             None => unreachable!("there is an outcome for each lock"),
+        }
+    }
+
+    /// Releases a lock that the thread has got and does not want any more. A failure is reported.
+    pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) {
+        let key = lock.key;
+        if let Err(error) = self.release(lock, now) {
+            self.observer.notify(&Event::ReleaseFailed { key, error: &error });
         }
     }
 

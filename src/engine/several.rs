@@ -58,6 +58,13 @@ enum AtOnce {
     OneByOne(Option<Unresolved>),
 }
 
+/// How acquiring one after the other has ended.
+enum InTurn {
+    Granted(Vec<(Key, Granted)>),
+    /// One was lost while others were waited for; all are given back.
+    Lost(Error),
+}
+
 impl Engine {
     /// Waits until all locks are held, or there is an error and none is, as far as is known.
     pub(crate) fn acquire_all(
@@ -138,9 +145,10 @@ impl WaitAll<'_> {
             }
         }
         loop {
-            let (granted, lost) = self.one_by_one(unresolved.take())?;
-            // One was lost while others were waited for.
-            let Some(error) = lost else { return Ok(granted) };
+            let error = match self.one_by_one(unresolved.take().as_ref())? {
+                InTurn::Granted(granted) => return Ok(granted),
+                InTurn::Lost(error) => error,
+            };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
             if !has_time || !error.is_loss() {
                 return Err(error);
@@ -300,14 +308,11 @@ impl WaitAll<'_> {
     }
 
     /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
-    fn one_by_one(
-        &self,
-        unresolved: Option<Unresolved>,
-    ) -> Result<(Vec<(Key, Granted)>, Option<Error>), Error> {
+    fn one_by_one(&self, unresolved: Option<&Unresolved>) -> Result<InTurn, Error> {
         let keys = self.wanted.keys;
         let mut early: Vec<Early> = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let earlier = unresolved.as_ref().map(|unresolved| {
+            let earlier = unresolved.map(|unresolved| {
                 let from = unresolved.from.get(index).filter(|from| **from != LockState::Absent);
                 (unresolved.lease.clone(), from.cloned())
             });
@@ -324,7 +329,7 @@ impl WaitAll<'_> {
             let others = self.engine.give_back(early);
             let is_known = others.is_empty();
             let lost = lost.and(others);
-            return if is_known { Ok((Vec::new(), Some(lost))) } else { Err(lost) };
+            return if is_known { Ok(InTurn::Lost(lost)) } else { Err(lost) };
         }
         let now = clock::now();
         let waited = now.uptime.since(self.began.uptime);
@@ -334,7 +339,7 @@ impl WaitAll<'_> {
             let protocol = hold.protocol;
             (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited, token })
         };
-        Ok((early.into_iter().map(granted).collect(), None))
+        Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
@@ -360,7 +365,7 @@ impl WaitAll<'_> {
         let now = clock::now();
         let is_fresh = |hold: &Hold| {
             let left = hold.remaining(now);
-            left.is_some_and(|left| left >= expiration - expiration / FRESH)
+            left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
         };
         let stale: Vec<&Arc<Hold>> =
             early.iter().map(|early| &early.hold).filter(|hold| !is_fresh(hold)).collect();

@@ -86,11 +86,11 @@ impl Engine {
 
     /// Sends the next command of those keys for which it is one that stands alone, in one trip.
     fn send_together<R: Rules>(&self, runs: &mut [&mut Run<'_, R>]) {
-        let is_alone = |run: &&mut &mut Run<'_, R>| {
+        let is_alone = |run: &&mut Run<'_, R>| {
             let command = run.request().map(|request| &request.command);
             matches!(command, Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count))
         };
-        let mut runs: Vec<_> = runs.iter_mut().filter(is_alone).collect();
+        let mut runs: Vec<&mut Run<'_, R>> = runs.iter_mut().map(|run| &mut **run).filter(is_alone).collect();
         if runs.len() < 2 {
             return;
         }
@@ -105,10 +105,10 @@ impl Engine {
     /// if any of them is written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then
     /// each is done by itself.
     fn watch_together<R: Rules>(&self, runs: &mut [&mut Run<'_, R>]) {
-        let is_watching = |run: &&mut &mut Run<'_, R>| {
-            run.request().is_some_and(|request| request.command == Command::WatchGet)
-        };
-        let mut runs: Vec<_> = runs.iter_mut().filter(is_watching).collect();
+        let is_watching =
+            |run: &&mut Run<'_, R>| run.request().is_some_and(|request| request.command == Command::WatchGet);
+        let mut runs: Vec<&mut Run<'_, R>> =
+            runs.iter_mut().map(|run| &mut **run).filter(is_watching).collect();
         let now = clock::now();
         if runs.len() < 2 || self.refuses_many(now.uptime) {
             return;
@@ -163,17 +163,20 @@ fn micros(time: Uptime) -> u64 {
 }
 
 /// Returns the commands that are to be sent next, with what goes behind each.
-fn requests<R: Rules>(runs: &mut [&mut &mut Run<'_, R>], now: Now) -> (Vec<KeyRequest>, Vec<Along>) {
-    let mut request = |run: &mut &mut &mut Run<'_, R>| {
-        let request = run.request()?.clone();
-        let along = run.call.along(&request.command, now);
-        Some((KeyRequest { key: run.key.clone(), request, next: along.next().cloned() }, along))
-    };
-    runs.iter_mut().filter_map(&mut request).unzip()
+fn requests<R: Rules>(runs: &mut [&mut Run<'_, R>], now: Now) -> (Vec<KeyRequest>, Vec<Along>) {
+    let (mut requests, mut all) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
+    for run in runs {
+        if let Some(request) = run.request().cloned() {
+            let along = run.call.along(&request.command, now);
+            requests.push(KeyRequest { key: run.key.clone(), request, next: along.next().cloned() });
+            all.push(along);
+        }
+    }
+    (requests, all)
 }
 
 fn note<R: Rules>(
-    runs: &mut [&mut &mut Run<'_, R>],
+    runs: &mut [&mut Run<'_, R>],
     requests: &[KeyRequest],
     along: Vec<Along>,
     answers: Vec<Answers>,

@@ -345,10 +345,7 @@ impl<'a> Wait<'a> {
     /// Releases a lock that this thread has got and does not want any more.
     fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
         let (key, options) = (self.key, self.options);
-        let lock = HeldLock { key, options, protocol, lease, holder };
-        if let Err(error) = self.engine.release(lock, now) {
-            self.engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
-        }
+        self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
     }
 
     pub(super) fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {

@@ -65,7 +65,7 @@ impl LocksGuard {
     }
 
     /// Returns the guard of each key, in the order of the keys.
-    #[must_use]
+    #[must_use = "this only returns them"]
     pub fn guards(&self) -> &[LockGuard] {
         &self.guards
     }
