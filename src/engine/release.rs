@@ -17,7 +17,7 @@ use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
 use crate::protocol::{GiveUp, Reply};
-use crate::queue::{Ending, Hint, HolderTicket};
+use crate::queue::{Ending, Hint, HolderTicket, Passes};
 
 /// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
 const GEM_INTERVAL: Duration = Duration::from_millis(100);
@@ -87,7 +87,7 @@ impl Engine {
         let call = Call::new(self, key, options.protocol, Some(now.uptime));
         let call = match turn {
             Turn::Passes => call.releasing(holder),
-            Turn::Yields(_) => call,
+            Turn::Comes | Turn::Yields(_) => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
         Run::new(key, Releasing::start(*protocol, options.protocol, lease, now), call)
@@ -118,7 +118,7 @@ impl Engine {
         holder.end(match turn {
             _ if has_answered => Ending::Answer,
             _ if !released => Ending::Hint(Hint::Changed),
-            Turn::Passes => Ending::Hint(Hint::Freed),
+            Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
             Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(*until)),
             Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
             Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
@@ -151,7 +151,11 @@ impl Engine {
         // Other processes that poll would not get a key that is never idle in this one.
         let before = |time| Uptime(now.0.saturating_sub(time));
         let since = [before(options.yields_every), before(options.yields_every / 2)];
-        holder.yields(now, since, until).map_or(Turn::Passes, Turn::Yields)
+        match holder.passes(now, since, until) {
+            Passes::ToNone => Turn::Comes,
+            Passes::ToNext => Turn::Passes,
+            Passes::ToOthers(until) => Turn::Yields(until),
+        }
     }
 }
 
@@ -159,6 +163,8 @@ impl Engine {
 enum Turn {
     /// That of the next thread of this process.
     Passes,
+    /// That of the thread that comes next.
+    Comes,
     /// That of other processes which poll, until then.
     Yields(Uptime),
     /// That of the process which has waited longest, as the waiting list says.

@@ -17,6 +17,16 @@ pub(crate) enum Ending {
     Answer,
 }
 
+/// To whom a release passes a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Passes {
+    /// No thread of this process waits for it.
+    ToNone,
+    ToNext,
+    /// To other processes, until then.
+    ToOthers(Uptime),
+}
+
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
 #[derive(Debug)]
 pub(crate) struct HolderTicket<A> {
@@ -39,24 +49,26 @@ impl<A> HolderTicket<A> {
         Some((all.keys.get_mut(key)?, *key != self.key))
     }
 
-    /// Returns until when the lock is left to other processes; `None` if it is not, or no thread waits for it. It is left until `until`
-    /// if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
+    /// Returns to whom a release passes the lock. It is left to other processes until `until` if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
     /// asked again since then, up to the fourth, it is left until `until` once more, and the next time already if it has passed from the
     /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
-    pub(crate) fn yields(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Option<Uptime> {
+    pub(crate) fn passes(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Passes {
         let mut all = self.queue.lock();
-        let (queue, _) = self.next(&mut all)?;
-        queue.yields = Some(match queue.yields {
+        let Some((queue, _)) = self.next(&mut all) else { return Passes::ToNone };
+        let (until, times) = match queue.yields {
             Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
             Some((end, times)) if now < end => (end, times + 1),
             last => {
                 let contended = last.is_some_and(|(_, times)| times > 1);
                 let since = since[usize::from(contended)];
-                queue.passing_since.filter(|began| *began <= since)?;
+                if queue.passing_since.is_none_or(|began| began > since) {
+                    return Passes::ToNext;
+                }
                 (until, 0)
             }
-        });
-        queue.yields.map(|(until, _)| until)
+        };
+        queue.yields = Some((until, times));
+        Passes::ToOthers(until)
     }
 
     /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
