@@ -60,6 +60,10 @@ pub(crate) enum Workload {
     W9,
     /// A command under a lock, from the command line
     W10,
+    /// Several keys that are acquired together
+    W11,
+    /// Permits, readers and writers
+    W12,
 }
 
 impl Workload {
@@ -78,6 +82,8 @@ impl Workload {
             Workload::W8 => "w8-keys",
             Workload::W9 => "w9-kept",
             Workload::W10 => "w10-commands",
+            Workload::W11 => "w11-several",
+            Workload::W12 => "w12-permits",
         }
     }
 }
@@ -106,6 +112,8 @@ pub(crate) struct Plan {
     pub(crate) command_rounds: u32,
     pub(crate) kept_rounds: u32,
     pub(crate) kept_expiration: Duration,
+    /// Of each run of W11 and W12 that is not made of rounds.
+    pub(crate) several_time: Duration,
 }
 
 impl Options {
@@ -141,6 +149,7 @@ impl Options {
                 command_rounds: 50,
                 kept_rounds: 1,
                 kept_expiration: Duration::from_secs(6),
+                several_time: Duration::from_secs(2),
             }
         } else {
             Plan {
@@ -161,6 +170,7 @@ impl Options {
                 command_rounds: 200,
                 kept_rounds: 2,
                 kept_expiration: Duration::from_secs(30),
+                several_time: Duration::from_secs(10),
             }
         };
         match self.rounds {

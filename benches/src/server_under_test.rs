@@ -60,6 +60,12 @@ impl ServerUnderTest {
         Ok(keys.len())
     }
 
+    /// Returns how many of these keys exist at one moment.
+    pub(crate) fn existing(&mut self, keys: &[&[u8]]) -> Result<usize, Failure> {
+        let values: Vec<Option<Vec<u8>>> = cmd("MGET").arg(keys).query(&mut self.connection)?;
+        Ok(values.iter().flatten().count())
+    }
+
     /// Returns when others may take over the key of a crashed holder: by its value, where that is a point in time, or else by
     /// its time to live.
     pub(crate) fn expiry(&mut self, key: &str) -> Result<f64, Failure> {

@@ -7,8 +7,11 @@ mod fairness;
 mod idle;
 mod kept;
 mod keys;
+mod loops;
 mod many;
 mod pairs;
+mod permits;
+mod several;
 
 use crate::Failure;
 use crate::candidates::Candidate;
@@ -31,6 +34,8 @@ pub(crate) fn run(workload: Workload, run: &Run, candidates: &[Candidate]) -> Re
         Workload::W8 => keys::run(run, &able),
         Workload::W9 => kept::run(run, &able),
         Workload::W10 => commands::run(run, &able),
+        Workload::W11 => several::run(run, &able),
+        Workload::W12 => permits::run(run, &able),
         Workload::W6 => pairs::over_a_relay(run, &able),
     }
 }

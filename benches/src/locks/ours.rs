@@ -6,7 +6,7 @@ use setnx_lock::{Lock, LockOptions, Locker, Protocol, Release};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
-use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7, W8, W9, W10};
+use crate::options::Workload::{self, W1, W2, W2Busy, W2Many, W3, W4, W5, W6, W7, W8, W9, W10, W11, W12};
 
 /// One way to use the crate.
 #[derive(Debug)]
@@ -32,7 +32,12 @@ pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
-    variant("ours", "defaults", &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7, W9, W10], |options| options),
+    variant(
+        "ours",
+        "defaults",
+        &[W1, W2, W2Many, W2Busy, W3, W4, W5, W6, W7, W9, W10, W11, W12],
+        |options| options,
+    ),
     variant("ours-watched", "protocol Watched", &[W1, W2Many, W5], |options| {
         options.protocol(Protocol::Watched)
     }),
@@ -122,9 +127,14 @@ impl Client for Thread {
         };
         let guard = lock.lock()?;
         inside();
-        match guard.release()? {
-            Release::Released { .. } => Ok(()),
-            outcome => Err(format!("the release said {outcome:?}").into()),
-        }
+        released(guard.release()?)
+    }
+}
+
+/// Any other outcome of a release is a failure: no lease ends within a workload.
+pub(crate) fn released(outcome: Release) -> Result<(), Failure> {
+    match outcome {
+        Release::Released { .. } => Ok(()),
+        outcome => Err(format!("the release said {outcome:?}").into()),
     }
 }
