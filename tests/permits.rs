@@ -16,7 +16,7 @@ use setnx_lock::{
 use crate::processes::{TaskOutcome, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{FOREIGN, QUEUED, opened, patient};
+use crate::support::scenario::{FOREIGN, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests};
 
@@ -42,8 +42,13 @@ pub(crate) fn trials() -> Vec<Trial> {
     )
 }
 
-/// Much longer than any test: who waits for this has not been woken.
 const HOUR: Duration = Duration::from_secs(3600);
+
+/// Options of a waiter that asks the server only when it is woken, or much too late.
+const UNPOLLED: LockOptions = LockOptions::expiring_after(HOUR)
+    .poll_interval(HOUR)
+    .timeout(Duration::from_secs(2 * LONG.as_secs()))
+    .yield_to_pollers_every(Duration::MAX);
 
 const NAME: &str = "pool";
 
@@ -68,6 +73,12 @@ fn held(server: &RedisServer, permits: usize) -> Vec<usize> {
     let keys: Vec<String> = (0..permits).map(key).collect();
     let values: Vec<Option<String>> = connection(server).mget(keys).unwrap();
     (0..permits).filter(|slot| values[*slot].is_some()).collect()
+}
+
+/// Asserts that the thread did not have to find out itself, at its deadline.
+#[track_caller]
+fn assert_was_woken(held: &LockGuard) {
+    assert!(held.waited() < LONG, "it was not woken: {held:?}");
 }
 
 fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Sleeper<T> {
@@ -205,7 +216,7 @@ fn an_expired_one_is_taken_over_by_the_commands_of_a_lock() -> Outcome {
 fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
     for protocol in PROTOCOLS {
         let recorded = Recorded::new()?;
-        let semaphore = pool(&recorded.locker, 2, QUEUED.protocol(protocol));
+        let semaphore = pool(&recorded.locker, 2, UNPOLLED.protocol(protocol));
         let held = semaphore.acquire()?;
         let _other = semaphore.acquire()?;
         let waiters = [(); 2].map(|()| {
@@ -223,6 +234,7 @@ fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
             assert_eq!(recorded.trips(), trips, "{protocol:?}, {number}");
             assert_eq!(asked.last().expect("it is sent").arguments[0], key(freed));
             held = waiter.join()?;
+            assert_was_woken(&held);
             assert_eq!(slot(&held), freed);
             held.ensure_held()?;
             assert_eq!(recorded.trips(), [[""; 0]; 0], "the thread has sent nothing");
@@ -286,6 +298,7 @@ fn rounds(semaphore: &Semaphore, threads: usize, rounds: usize, body: impl Fn() 
                     start.wait();
                     (0..rounds).try_for_each(|round| {
                         semaphore.with(|held| {
+                            assert_was_woken(held);
                             inside.hold(held, || {
                                 if round == 0 {
                                     inside.until_all_are_in_use();
@@ -305,7 +318,7 @@ fn rounds(semaphore: &Semaphore, threads: usize, rounds: usize, body: impl Fn() 
 fn all_permits_are_in_use_and_none_has_two_holders() -> Outcome {
     for protocol in PROTOCOLS {
         let server = RedisServer::start()?;
-        let options = QUEUED.protocol(protocol).poll_interval(HOUR);
+        let options = UNPOLLED.protocol(protocol);
         let semaphore = pool(&opened(&server.url())?, 8, options);
         rounds(&semaphore, 64, 12, || thread::sleep(Duration::from_micros(300)))?;
         assert_eq!(held(&server, 8), [0_usize; 0]);
@@ -316,7 +329,7 @@ fn all_permits_are_in_use_and_none_has_two_holders() -> Outcome {
 /// A permit that is left free is one that the thread knows of that was told so. It tells the others when it gets another.
 fn threads_wait_without_a_poll_while_permits_are_left_to_other_processes() -> Outcome {
     let server = RedisServer::start()?;
-    let options = QUEUED.poll_interval(HOUR).yield_to_pollers_every(millis(1));
+    let options = UNPOLLED.yield_to_pollers_every(millis(1));
     let semaphore = pool(&opened(&server.url())?, 4, options);
     rounds(&semaphore, 16, 8, || thread::sleep(millis(1)))?;
     assert_eq!(held(&server, 4), [0_usize; 0]);
@@ -328,7 +341,7 @@ fn one_connection_is_enough() -> Outcome {
     let proxy = Proxy::before(server.address())?;
     for protocol in PROTOCOLS {
         let locker = patient(&proxy.url())?.pool_size(1).build()?;
-        let semaphore = pool(&locker, 3, QUEUED.protocol(protocol).poll_interval(HOUR));
+        let semaphore = pool(&locker, 3, UNPOLLED.protocol(protocol));
         rounds(&semaphore, 9, 10, thread::yield_now)?;
     }
     assert_eq!(held(&server, 3), [0_usize; 0]);
@@ -341,7 +354,7 @@ where
     T: FnOnce() -> Result<(), Error> + Send + 'static,
 {
     let recorded = Recorded::new()?;
-    let semaphore = pool(&recorded.locker, 2, QUEUED.poll_interval(HOUR));
+    let semaphore = pool(&recorded.locker, 2, UNPOLLED);
     let mut permits = vec![semaphore.acquire()?, semaphore.acquire()?];
     permits.sort_by_key(slot);
     // It has read that the permit is held, and learns that later.
@@ -358,14 +371,16 @@ where
     token.cancel();
     let error = leaver.join().expect_err("it was cancelled");
     assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-    assert_eq!(slot(&reader.join()?), 0, "it is free");
+    let reader = reader.join()?;
+    assert_eq!(slot(&reader), 0, "it is free");
+    assert_was_woken(&reader);
     drop(permits);
     Ok(())
 }
 
 fn a_writer_that_leaves_its_queue_passes_a_release_on_to_readers() -> Outcome {
     leaves_with_a_hint(|locker, token| {
-        let lock = RwLock::new(locker, NAME, 2, QUEUED.poll_interval(millis(10))).unwrap();
+        let lock = RwLock::new(locker, NAME, 2, UNPOLLED.poll_interval(millis(10))).unwrap();
         let lock = lock.cancelled_by(token);
         move || lock.write().map(drop)
     })
@@ -373,7 +388,7 @@ fn a_writer_that_leaves_its_queue_passes_a_release_on_to_readers() -> Outcome {
 
 fn a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits() -> Outcome {
     leaves_with_a_hint(|locker, token| {
-        let lock = setnx_lock::Lock::new(locker, key(0), QUEUED.poll_interval(millis(10))).unwrap();
+        let lock = setnx_lock::Lock::new(locker, key(0), UNPOLLED.poll_interval(millis(10))).unwrap();
         let lock = lock.cancelled_by(token);
         move || lock.lock().map(drop)
     })
@@ -382,7 +397,7 @@ fn a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits() -
 fn a_shutdown_ends_all_waits() -> Outcome {
     let server = RedisServer::start()?;
     let locker = opened(&server.url())?;
-    let lock = RwLock::new(&locker, NAME, 2, QUEUED.poll_interval(HOUR))?;
+    let lock = RwLock::new(&locker, NAME, 2, UNPOLLED)?;
     let permits = [lock.read()?, lock.read()?];
     let readers = [(); 2].map(|()| {
         let lock = lock.clone();

@@ -238,11 +238,14 @@ impl AcquiringPermit {
         match set {
             Reply::Integer(0) => self.found(found, slot, now),
             Reply::Integer(_) => {
-                let others = match found {
-                    Reply::Bulks(found) => self.free(found, slot, now).len(),
-                    _ => 0,
+                let another_is_free = match found {
+                    Reply::Bulks(found) => !self.free(found, slot, now).is_empty(),
+                    // Not looked for: another thread has sent SETNX. What is left to other processes is free, and no other waiter knows.
+                    Reply::Unsent => self.yields_until.is_some(),
+                    // Perhaps, and no other waiter may know.
+                    _ => true,
                 };
-                self.granted(slot, lease, others > 0, now)
+                self.granted(slot, lease, another_is_free, now)
             }
             Reply::TooLate => self.wait_from(now.uptime, now),
             Reply::Refused | Reply::NoLock => Action::GiveUp(GiveUp::Refused),
@@ -400,7 +403,8 @@ impl AcquiringPermit {
         }
     }
 
-    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen.
+    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen; or as long as the locks are left to other
+    /// processes.
     fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
         let time = match &self.seen {
@@ -412,7 +416,7 @@ impl AcquiringPermit {
             _ => time,
         };
         let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
-        self.sleep(left.map_or(time, |left| time.max(left).min(self.rest(now))))
+        self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
     }
 
     fn rest(&self, now: Now) -> Duration {

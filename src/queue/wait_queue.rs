@@ -26,7 +26,8 @@
 //! Where one of several locks will do, the permits of a semaphore, threads wait in a queue which these locks share. A holder of one of them
 //! looks first whether a thread waits for that very lock, then in the shared queue. There it asks for the first thread that sleeps: several
 //! locks may be released at a time, while the head is in the middle of a command. A thread that leaves with a lock tells the next what it
-//! knows of others: the hint that it has not acted upon, and that one is free.
+//! knows of others: the hint that it has not acted upon, and that one is free. One that waits for that very lock and leaves without it
+//! tells the shared queue of a release that it alone has learnt of.
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
@@ -70,6 +71,8 @@ struct KeyQueue<A> {
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
+    /// The queue of the threads for which this lock is one of several that will do, as the last holder knows it.
+    shared: Option<Key>,
 }
 
 #[derive(Debug)]
@@ -142,6 +145,7 @@ impl<A> Default for KeyQueue<A> {
             yields: None,
             observation: None,
             waiters: VecDeque::new(),
+            shared: None,
         }
     }
 }
@@ -221,6 +225,9 @@ impl<A> All<A> {
     fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
         for key in iter::once(key).chain(shared) {
             self.keys.entry(key.clone()).or_default().hold(observation.clone());
+        }
+        if let (Some(queue), Some(shared)) = (self.keys.get_mut(key), shared) {
+            queue.shared = Some(shared.clone());
         }
     }
 
@@ -419,14 +426,19 @@ impl<A> Ticket<A> {
         }
         self.left = true;
         let mut all = self.queue.lock();
-        let (woken, hint) = all.leave(&self.key, |queue| {
+        let (mut woken, hint, shared) = all.leave(&self.key, |queue| {
             let (Waiter { hint, answer, .. }, next) = queue.remove(self.id)?;
             // The holder that has answered gives no other thread a hint.
             let hint = hint.max(answer.map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
             let first = hint.and_then(|hint| queue.notify(hint));
-            Some(([next, first.clone()], hint.filter(|_| first.is_none())))
+            // A release that this queue alone was told of, and that no thread has looked at since.
+            let is_unseen = queue.waiters.is_empty() && queue.observation.is_none();
+            let shared = queue.shared.clone().filter(|_| is_unseen);
+            Some((vec![next, first.clone()], hint.filter(|_| first.is_none()), shared))
         })??;
+        let shared = shared.and_then(|shared| all.keys.get_mut(&shared));
+        woken.push(shared.and_then(|queue| queue.notify(hint.unwrap_or(Hint::Changed))));
         drop(all);
         woken.iter().flatten().for_each(Thread::unpark);
         hint
