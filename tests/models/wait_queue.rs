@@ -2,6 +2,7 @@
 //! schedules, half of them with few preemptions.
 
 mod notifications;
+mod permits;
 mod scenario;
 #[allow(dead_code, unused_imports, reason = "the engine uses all of it")]
 #[path = "../../src/queue/wait_queue.rs"]
@@ -16,6 +17,9 @@ use libtest_mimic::Trial;
 use crate::sync;
 use scenario::Ending::{Panics, Polls, TimesOut};
 use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
+use permits::Releases::{Asking, AskingInVain, Unheard};
+use permits::Wants::{Any, AnyAtOnce, Both, One};
+use permits::wants;
 use scenario::{Behavior, Scenario};
 
 /// A key that counts its copies.
@@ -173,7 +177,49 @@ pub(crate) fn trials() -> Vec<Trial> {
             let notifies = waits().then(Notifies);
             Scenario::of([Behavior::in_another_process(), notifies, notifies]).with_notifications()
         }),
+        // The first two holders meet: no permit stays free while threads wait for one.
+        shared("all_permits_are_in_use", || permits::run(&[wants(Any); 4], true)),
+        shared("a_permit_is_asked_for_the_next", || permits::run(&[wants(Any).releases(Asking); 4], true)),
+        shared("permits_are_acquired_repeatedly", || {
+            permits::run(&[wants(Any).releases(Asking).twice(), wants(Any).twice(), wants(Any)], true);
+        }),
+        shared("a_permit_is_asked_for_in_vain", || {
+            let (vain, unheard) = (wants(Any).releases(AskingInVain), wants(Any).releases(Unheard));
+            permits::run(&[vain, unheard, vain, wants(Any)], true);
+        }),
+        shared("some_give_up_on_a_permit", || {
+            let asks = wants(Any).releases(Asking);
+            permits::run(&[asks, asks.times_out(), asks.times_out(), wants(Any)], true);
+        }),
+        shared("some_are_not_queued_for_a_permit", || {
+            let at_once = wants(AnyAtOnce).releases(Asking);
+            permits::run(&[wants(Any), wants(Any).releases(Asking), at_once, at_once.twice()], false);
+        }),
+        shared("permits_are_waited_for_in_two_modes", || {
+            let asks = wants(Any).releases(Asking);
+            permits::run(&[asks, asks.in_another_mode(), asks, asks.in_another_mode()], true);
+        }),
+        shared("a_lock_of_a_permit_is_waited_for", || {
+            let asks = wants(Any).releases(Asking);
+            permits::run(&[asks, wants(One(0)).releases(Asking), asks, wants(One(1))], false);
+        }),
+        shared("a_lock_of_a_permit_is_not_waited_for_any_more", || {
+            let gives_up = |at| wants(One(at)).releases(Asking).times_out();
+            permits::run(&[wants(Any), wants(Any).releases(Asking), gives_up(0), wants(Any), gives_up(1)], false);
+        }),
+        shared("a_writer_among_readers", || {
+            let reads = wants(Any).releases(Asking);
+            permits::run(&[reads, wants(Both).releases(Asking), reads.twice(), wants(Any)], false);
+        }),
+        shared("writers_among_readers_give_up", || {
+            let (reads, writes) = (wants(Any), wants(Both).releases(Asking));
+            permits::run(&[reads, writes, writes.times_out(), reads.releases(Unheard), reads], false);
+        }),
     ]
+}
+
+fn shared(name: &'static str, run: impl Fn() + Clone + Send + Sync + 'static) -> Trial {
+    crate::searched(format!("wait_queue::{name}"), run)
 }
 
 fn trial(name: &'static str, scenario: impl Fn() -> Scenario + Clone + Send + Sync + 'static) -> Trial {
