@@ -5,9 +5,7 @@ mod cancel_token;
 mod wait_queue;
 
 pub use cancel_token::CancelToken;
-pub(crate) use wait_queue::{
-    Claim, Ending, Hint, HolderTicket, Passes, Sleep, Ticket, Turn, WaitQueue, Woken,
-};
+pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Next, Sleep, Ticket, Turn, WaitQueue, Woken};
 
 use crate::clock::Uptime;
 use crate::key::Key;

@@ -17,7 +17,7 @@ use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
 use crate::protocol::{GiveUp, Reply};
-use crate::queue::{Ending, Hint, HolderTicket, Passes};
+use crate::queue::{Ending, Hint, HolderTicket, Next};
 
 /// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
 const GEM_INTERVAL: Duration = Duration::from_millis(100);
@@ -152,9 +152,9 @@ impl Engine {
         let before = |time| Uptime(now.0.saturating_sub(time));
         let since = [before(options.yields_every), before(options.yields_every / 2)];
         match holder.passes(now, since, until) {
-            Passes::ToNone => Turn::Comes,
-            Passes::ToNext => Turn::Passes,
-            Passes::ToOthers(until) => Turn::Yields(until),
+            Next::NoThread => Turn::Comes,
+            Next::Head => Turn::Passes,
+            Next::OtherProcesses(until) => Turn::Yields(until),
         }
     }
 }

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 use super::{Key, Observation, Uptime, WaitMode};
-pub(crate) use holder::{Claim, Ending, HolderTicket, Passes};
+pub(crate) use holder::{Claim, Ending, HolderTicket, Next};
 
 /// The wait queues of a locker. `A` is what a holder answers the head of a queue.
 #[derive(Debug)]

@@ -15,11 +15,11 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 
 use crate::sync;
-use scenario::Ending::{Panics, Polls, TimesOut};
-use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
 use permits::Releases::{Asking, AskingInVain, Unheard};
 use permits::Wants::{Any, AnyAtOnce, Both, One};
 use permits::wants;
+use scenario::Ending::{Panics, Polls, TimesOut};
+use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
 use scenario::{Behavior, Scenario};
 
 /// A key that counts its copies.
@@ -205,7 +205,10 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         shared("a_lock_of_a_permit_is_not_waited_for_any_more", || {
             let gives_up = |at| wants(One(at)).releases(Asking).times_out();
-            permits::run(&[wants(Any), wants(Any).releases(Asking), gives_up(0), wants(Any), gives_up(1)], false);
+            permits::run(
+                &[wants(Any), wants(Any).releases(Asking), gives_up(0), wants(Any), gives_up(1)],
+                false,
+            );
         }),
         shared("a_writer_among_readers", || {
             let reads = wants(Any).releases(Asking);

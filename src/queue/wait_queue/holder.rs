@@ -19,12 +19,12 @@ pub(crate) enum Ending {
 
 /// To whom a release passes a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Passes {
+pub(crate) enum Next {
     /// No thread of this process waits for it.
-    ToNone,
-    ToNext,
+    NoThread,
+    Head,
     /// To other processes, until then.
-    ToOthers(Uptime),
+    OtherProcesses(Uptime),
 }
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
@@ -52,9 +52,9 @@ impl<A> HolderTicket<A> {
     /// Returns to whom a release passes the lock. It is left to other processes until `until` if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
     /// asked again since then, up to the fourth, it is left until `until` once more, and the next time already if it has passed from the
     /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
-    pub(crate) fn passes(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Passes {
+    pub(crate) fn passes(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Next {
         let mut all = self.queue.lock();
-        let Some((queue, _)) = self.next(&mut all) else { return Passes::ToNone };
+        let Some((queue, _)) = self.next(&mut all) else { return Next::NoThread };
         let (until, times) = match queue.yields {
             Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
             Some((end, times)) if now < end => (end, times + 1),
@@ -62,13 +62,13 @@ impl<A> HolderTicket<A> {
                 let contended = last.is_some_and(|(_, times)| times > 1);
                 let since = since[usize::from(contended)];
                 if queue.passing_since.is_none_or(|began| began > since) {
-                    return Passes::ToNext;
+                    return Next::Head;
                 }
                 (until, 0)
             }
         };
         queue.yields = Some((until, times));
-        Passes::ToOthers(until)
+        Next::OtherProcesses(until)
     }
 
     /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
