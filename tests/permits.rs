@@ -34,6 +34,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             one_connection_is_enough,
             a_writer_that_leaves_its_queue_passes_a_release_on_to_readers,
             a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits,
+            a_permit_that_is_released_while_another_is_acquired_is_found,
             a_shutdown_ends_all_waits,
             several_processes_and_their_threads,
             the_permits_of_a_killed_process_are_taken_over,
@@ -392,6 +393,27 @@ fn a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits() -
         let lock = lock.cancelled_by(token);
         move || lock.lock().map(drop)
     })
+}
+
+fn a_permit_that_is_released_while_another_is_acquired_is_found() -> Outcome {
+    let recorded = Recorded::new()?;
+    let semaphore = pool(&recorded.locker, 2, UNPOLLED);
+    let released = semaphore.acquire()?;
+    // It sees both held, and learns that later.
+    recorded.proxy.next("MGET", Fault::AnswerLate(Duration::from_secs(1)));
+    let there = semaphore.clone();
+    let trying = thread::spawn(move || there.try_acquire());
+    let end = Instant::now() + LONG;
+    while recorded.proxy.faults_left() > 0 {
+        assert!(Instant::now() < end, "it never looks");
+        thread::sleep(millis(1));
+    }
+    drop(released);
+    let tried = trying.join().unwrap()?.expect("one was free");
+    let held = semaphore.acquire()?;
+    assert_was_woken(&held);
+    assert_ne!(slot(&held), slot(&tried));
+    Ok(())
 }
 
 fn a_shutdown_ends_all_waits() -> Outcome {

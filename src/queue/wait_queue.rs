@@ -36,7 +36,6 @@
 mod holder;
 
 use std::collections::{HashMap, VecDeque};
-use std::iter;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -222,12 +221,14 @@ impl<A> WaitQueue<A> {
 }
 
 impl<A> All<A> {
+    /// That one of several locks was acquired says nothing of the others, so what was last seen of those stays.
     fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
-        for key in iter::once(key).chain(shared) {
-            self.keys.entry(key.clone()).or_default().hold(observation.clone());
-        }
-        if let (Some(queue), Some(shared)) = (self.keys.get_mut(key), shared) {
+        let queue = self.keys.entry(key.clone()).or_default();
+        queue.hold(observation.at);
+        queue.observation = Some(observation.clone());
+        if let Some(shared) = shared {
             queue.shared = Some(shared.clone());
+            self.keys.entry(shared.clone()).or_default().hold(observation.at);
         }
     }
 
@@ -243,12 +244,11 @@ impl<A> All<A> {
 }
 
 impl<A> KeyQueue<A> {
-    fn hold(&mut self, observation: Observation) {
+    fn hold(&mut self, at: Uptime) {
         self.holders += 1;
-        self.passing_since.get_or_insert(observation.at);
-        self.slice_since.get_or_insert(observation.at);
-        self.busy_since.get_or_insert(observation.at);
-        self.observation = Some(observation);
+        self.passing_since.get_or_insert(at);
+        self.slice_since.get_or_insert(at);
+        self.busy_since.get_or_insert(at);
     }
 
     /// Returns the thread to unpark once the mutex is free.
@@ -366,6 +366,8 @@ impl<A> Ticket<A> {
         let mut all = self.queue.lock();
         all.hold(key, Some(&self.key), observation);
         let woken = all.keys.get_mut(&self.key).and_then(|queue| {
+            // It has seen them all, or learns below of what it has not seen.
+            queue.observation = Some(observation.clone());
             let (waiter, next) = queue.remove(self.id)?;
             let hint = waiter.hint.max(another_is_free.then_some(Hint::Freed));
             Some([next, hint.and_then(|hint| queue.notify(hint))])
