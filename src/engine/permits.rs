@@ -140,7 +140,7 @@ impl WaitForOne<'_> {
                 AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
             }
             Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
-                return Err(self.wait.timed_out(self.wait.contention(seen, ahead, now)));
+                return Err(self.of_all(self.wait.timed_out(self.wait.contention(seen, ahead, now))));
             }
             Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),
         };
@@ -249,11 +249,22 @@ impl WaitForOne<'_> {
         }
     }
 
+    /// Says of contention that it was for all permits.
+    fn of_all(&self, mut error: Error) -> Error {
+        let slots = self.wanted.slots;
+        let is_ours = |slot| thread_holds::by_this_thread(&self.engine.identity, slot).is_some();
+        if let Error::Timeout { details, .. } | Error::AttemptsExhausted { details, .. } = &mut error {
+            details.permits = Some(slots.len());
+            details.taken_by_this_thread = slots.iter().all(is_ours);
+        }
+        error
+    }
+
     fn given_up(&self, rules: &mut AcquiringPermit, call: Call<'_>, reason: GiveUp, now: Now) -> Error {
         let ended = match reason {
             GiveUp::Timeout => {
                 let exhausted = rules.has_used_its_attempts();
-                return self.wait.contended(rules.seen.take(), exhausted, now);
+                return self.of_all(self.wait.contended(rules.seen.take(), exhausted, now));
             }
             GiveUp::Unknown => Ok(()),
             // Unless the outcome is unknown, the end of the wait from outside is the reason.

@@ -460,6 +460,7 @@ impl<'a> Wait<'a> {
             expiring: options.expiration.is_some(),
             takeover_margin: options.takeover_margin,
             ahead,
+            permits: None,
             holder: self.names_holder().then(|| engine.holder_name(key, now)).flatten(),
             taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
         }

@@ -25,7 +25,9 @@ pub struct Contention {
     /// The name that the holder has written ([`holder_name`](crate::LockOptions::holder_name)); `None` if it has none, or if this lock's
     /// options name none, so that it was not read.
     pub holder: Option<String>,
-    /// Whether the calling thread itself took this lock and has not released it: a nested lock that waits for itself,
+    /// How many permits there are, all of them held; `None` if the wait was for one lock.
+    pub permits: Option<usize>,
+    /// Whether the calling thread itself took this lock, or all permits, and has not released it: a nested lock that waits for itself,
     /// unless the guard was moved to another thread.
     pub taken_by_this_thread: bool,
 }
@@ -37,12 +39,16 @@ impl fmt::Display for Contention {
         if self.attempts == 0 {
             write!(f, ": other threads of this process were queued ahead, and {} still are", self.ahead)?;
         }
+        if let Some(permits) = self.permits {
+            write!(f, "; all {permits} permits were held")?;
+        }
         match &self.seen {
             _ if !self.expiring => f.write_str(
                 "; a lock without an expiration is never taken over: if its holder has crashed, clear it by hand",
             )?,
             Some(state) => {
-                write!(f, "; last seen: {state}")?;
+                let what = if self.permits.is_some() { "the first of them" } else { "last seen" };
+                write!(f, "; {what}: {state}")?;
                 if let Some(advice) = state.advice() {
                     write!(f, ", {advice}")?;
                 } else if !self.takeover_margin.is_zero() {

@@ -46,6 +46,7 @@ fn no_text_is_longer_than_a_kilobyte() {
         takeover_margin: Duration::from_secs(1),
         ahead: 7,
         holder: Some("x".repeat(256)),
+        permits: None,
         taken_by_this_thread: true,
     };
     let refusal = Refusal::new([b"ERR unknown command ".as_slice(), &huge].concat());

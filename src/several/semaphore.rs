@@ -65,12 +65,14 @@ impl Semaphore {
     ) -> Result<Self, Error> {
         let name = name.into();
         let problem = match permits {
-            0 => Some("there are no permits; give at least 1"),
+            0 => Some("there is no permit, or no reader at a time; give at least 1"),
             1..=MOST_PERMITS if options.notifies => Some(
-                "waiters for a permit poll, and are not notified; leave `notify_waiters` out, or choose a shorter poll interval",
+                "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters` out, and choose a shorter poll interval if they wait too long",
             ),
             1..=MOST_PERMITS => problem(locker, &name, &options),
-            _ => Some("there are over 1000 permits, and a look reads the key of each; give fewer"),
+            _ => Some(
+                "there are over 1000 permits, or readers at a time, and a look reads the key of each; give fewer",
+            ),
         };
         if let Some(problem) = problem {
             return Err(Error::Options { key: name, problem });
