@@ -33,6 +33,7 @@
 //! | `shared_batches` | under load commands share batches, unpipelined they do not; and the tests that do not run under some loads exist |
 //! | `successors`, `successor_faults`, `successor_contention` | a release asks for the next thread: the commands, faults, and many waiters |
 //! | `permits` | semaphores, readers and writers: the commands, many threads, several processes |
+//! | `permit_faults` | a fault at every command on permits, and what is refused |
 //! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `inspection` | what a locker reports about its server |
@@ -76,6 +77,7 @@ mod notification_order;
 mod notifications;
 mod observers;
 mod package;
+mod permit_faults;
 mod permits;
 mod pipelining;
 mod pipelining_faults;
@@ -163,6 +165,7 @@ fn main() -> ExitCode {
         notifications::trials(),
         observers::trials(),
         package::trials(),
+        permit_faults::trials(),
         permits::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),

@@ -451,3 +451,6 @@ fn frees_itself(state: &LockState) -> (bool, Option<Wall>) {
         _ => (true, None),
     }
 }
+
+#[cfg(test)]
+mod tests;

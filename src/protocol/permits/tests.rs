@@ -1,0 +1,435 @@
+//! The rows of the table of [`AcquiringPermit`], and a random search: several clients that want one of two locks, with random
+//! interleavings, crashes, lost requests and replies. It looks for two clients that hold a lock at the same time, each within its lease.
+
+use std::cell::Cell;
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::*;
+use crate::identity::Identity;
+use crate::protocol::release::Releasing;
+use crate::protocol::simulated::{Server, Watching};
+use crate::protocol::{Command, Rules as _, Step};
+use crate::value::Nonce;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const POLL: Duration = Duration::from_millis(100);
+const SLOTS: usize = 3;
+const PAST: &[u8] = b"1532000016.5";
+
+fn start() -> Now {
+    Now { wall: Wall(1_795_000_000_000_000), uptime: Uptime(HOUR) }
+}
+
+fn later(time: Duration) -> Now {
+    Now { wall: start().wall.after(time), uptime: start().uptime.after(time) }
+}
+
+fn params(options: LockOptions) -> Params {
+    let nonce = Identity::new().next_nonce();
+    Params { options: options.poll_interval(POLL), deadline: None, unreachable_timeout: HOUR, nonce }
+}
+
+fn expiring() -> LockOptions {
+    LockOptions::expiring_after(Duration::from_secs(10))
+}
+
+/// Begins, and returns also which lock is asked for and what is written.
+fn asking(options: LockOptions) -> (AcquiringPermit, usize, Vec<u8>) {
+    let (attempt, action) = AcquiringPermit::start(params(options), SLOTS, start());
+    let (slot, value) = asks(&action);
+    (attempt, slot, value)
+}
+
+#[track_caller]
+fn asks(action: &Action) -> (usize, Vec<u8>) {
+    let Action::Ask { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+        panic!("{action:?}")
+    };
+    assert!(*slot < SLOTS);
+    (*slot, entry.value.clone())
+}
+
+/// A value that is held for so long.
+fn held_for(seconds: u64) -> Option<Vec<u8>> {
+    Some(format!("{}.5", 1_795_000_000 + seconds).into_bytes())
+}
+
+fn all(value: &Option<Vec<u8>>) -> Reply {
+    Reply::Bulks(vec![value.clone(); SLOTS])
+}
+
+/// What the locks hold if all are held but those.
+fn but(others: &[(usize, Option<&[u8]>)]) -> Reply {
+    let mut values = vec![held_for(60); SLOTS];
+    for (slot, value) in others {
+        values[*slot] = value.map(<[u8]>::to_vec);
+    }
+    Reply::Bulks(values)
+}
+
+const TAKEN: Reply = Reply::Integer(0);
+const GRANTED: Reply = Reply::Integer(1);
+
+#[test]
+fn what_is_asked_for_is_held_if_it_was_free() {
+    for (found, expected) in [
+        (all(&held_for(60)), false),
+        (but(&[(0, None), (1, None), (2, None)]), true),
+        (but(&[(0, Some(PAST)), (1, Some(PAST)), (2, Some(PAST))]), true),
+        // Others that wait may know of a release that this one does not.
+        (Reply::Lost, true),
+        (Reply::Refused, true),
+    ] {
+        let (mut attempt, asked, value) = asking(expiring());
+        let action = attempt.asked(&GRANTED, &found, start());
+        let Action::Held { slot, lease, another_is_free } = action else { panic!("{action:?}") };
+        assert_eq!((slot, lease.value), (asked, value));
+        assert_eq!(another_is_free, expected, "{found:?}");
+        assert_eq!(attempt.attempts, 1);
+    }
+}
+
+#[test]
+fn a_grant_after_its_lease_is_not_used() {
+    let (mut attempt, slot, _) = asking(expiring());
+    let action = attempt.asked(&GRANTED, &all(&held_for(60)), later(Duration::from_secs(10)));
+    assert!(matches!(action, Action::Sleep(_)), "{action:?}");
+    assert_eq!(attempt.notes, [(slot, Note::LateGrant)]);
+}
+
+#[test]
+fn what_is_free_is_tried_before_what_has_expired() {
+    for _ in 0..20 {
+        let (mut attempt, asked, first) = asking(expiring());
+        let (free, expired) = ((asked + 2) % SLOTS, (asked + 1) % SLOTS);
+        let action = attempt.asked(&TAKEN, &but(&[(free, None), (expired, Some(PAST))]), start());
+        let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!(slot, free);
+        assert_ne!(entry.value, first, "no value is sent twice");
+        // Another client was faster, so the next is tried.
+        let action = attempt.reply(TAKEN, None, start());
+        let action = match action {
+            Action::Send { slot, request: Request { command: Command::Get, .. } } if slot == free => {
+                attempt.reply(Reply::Bulk(held_for(60)), None, start())
+            }
+            action => action,
+        };
+        let expected = Request::at_any_time(Command::Get);
+        assert_eq!(action, Action::Send { slot: expired, request: expected });
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
+        let Action::Send { slot, request: Request { command: Command::GetSet(value), .. } } = action else {
+            panic!("{action:?}")
+        };
+        assert_eq!(slot, expired);
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
+        let Action::Held { slot, lease, another_is_free: false } = action else { panic!("{action:?}") };
+        assert_eq!((slot, lease.value), (expired, value));
+        assert_eq!(attempt.notes.len(), 1);
+    }
+}
+
+#[test]
+fn the_one_that_was_asked_for_is_taken_over_if_it_has_expired() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    assert_eq!(action, Action::Send { slot: asked, request: Request::at_any_time(Command::Get) });
+}
+
+#[test]
+fn three_that_looked_free_are_tried_in_a_row() {
+    let (mut attempt, action) = AcquiringPermit::start(params(expiring()), 8, start());
+    assert!(matches!(action, Action::Ask { .. }));
+    let mut action = attempt.asked(&TAKEN, &Reply::Bulks(vec![None; 8]), start());
+    let mut tried = Vec::new();
+    while let Action::Send { slot, request } = &action {
+        tried.push(*slot);
+        let reply = if request.command == Command::Get { Reply::Bulk(held_for(60)) } else { TAKEN };
+        action = attempt.reply(reply, None, start());
+    }
+    tried.dedup();
+    assert_eq!(tried.len(), 3, "{tried:?}");
+    assert_eq!(action, Action::Sleep(POLL));
+}
+
+#[test]
+fn held_locks_are_waited_for_until_the_first_expires() {
+    let (mut attempt, ..) = asking(expiring());
+    assert_eq!(attempt.asked(&TAKEN, &all(&held_for(60)), start()), Action::Sleep(POLL));
+    let (_, second) = asks(&attempt.woken(later(POLL)));
+    let (mut other, _, first) = asking(expiring());
+    assert_ne!(first, second);
+    assert_eq!(other.seen, None);
+    // Earlier than the pause, and a microsecond more.
+    let soon = Some(b"1795000000.05".to_vec());
+    let mut values = vec![held_for(60), Some(b"1".to_vec()), Some(b"rubbish".to_vec())];
+    values[0] = soon;
+    let action = other.asked(&TAKEN, &Reply::Bulks(values), start());
+    assert_eq!(action, Action::Sleep(Duration::from_micros(50_001)));
+    // Without an expiration none is taken over.
+    let (mut waits, ..) = asking(LockOptions::held_until_released());
+    assert_eq!(waits.asked(&TAKEN, &all(&Some(PAST.to_vec())), start()), Action::Sleep(POLL));
+}
+
+#[test]
+fn a_lost_reply_is_resolved_by_a_look() {
+    // Carried out, as a look on another connection shows.
+    let (mut attempt, asked, value) = asking(expiring());
+    assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, start()), Action::Look);
+    assert!(attempt.is_in_doubt());
+    let action = attempt.looked(&but(&[(asked, Some(&value))]), start());
+    assert!(
+        matches!(&action, Action::Held { slot, lease, another_is_free: false } if *slot == asked && lease.value == value)
+    );
+    assert!(!attempt.is_in_doubt());
+
+    // Not carried out, and all are held.
+    let (mut attempt, asked, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert_eq!(attempt.looked(&all(&held_for(60)), start()), Action::Sleep(POLL));
+    // It was late, and is found by any look that follows.
+    asks(&attempt.woken(later(POLL)));
+    let action = attempt.asked(&TAKEN, &but(&[(asked, Some(&value))]), later(POLL));
+    assert!(matches!(&action, Action::Held { slot, lease, .. } if *slot == asked && lease.value == value));
+
+    // The look is lost, too: it is repeated after a pause, and nothing else is sent.
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert!(matches!(attempt.looked(&Reply::Lost, start()), Action::Sleep(_)));
+    assert_eq!(attempt.woken(later(POLL)), Action::Look);
+    let action = attempt.looked(&Reply::Lost, later(2 * HOUR));
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+
+    // A value that names no holder says nothing.
+    let (mut attempt, ..) = asking(LockOptions::held_until_released());
+    let action = attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+}
+
+#[test]
+fn what_is_refused_or_not_sent_ends_the_attempt() {
+    for (set, found, reason) in [
+        (Reply::Refused, Reply::Unsent, GiveUp::Refused),
+        (Reply::NoLock, Reply::Unsent, GiveUp::Refused),
+        (Reply::Unsent, Reply::Unsent, GiveUp::Unsent),
+        (TAKEN, Reply::Refused, GiveUp::Refused),
+        (TAKEN, Reply::Unsent, GiveUp::Unsent),
+    ] {
+        let (mut attempt, ..) = asking(expiring());
+        assert_eq!(attempt.asked(&set, &found, start()), Action::GiveUp(reason), "{set:?}, {found:?}");
+    }
+}
+
+#[test]
+fn the_answer_to_another_threads_command_counts_as_its_own() {
+    let lease = |slot: usize| {
+        let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+        (slot, lease)
+    };
+    let sleeping = || {
+        let (mut attempt, ..) = asking(expiring());
+        assert!(matches!(attempt.asked(&TAKEN, &all(&held_for(60)), start()), Action::Sleep(_)));
+        attempt
+    };
+    let (slot, granted) = lease(1);
+    let action = sleeping().answered((slot, granted.clone(), &GRANTED), None, start());
+    assert_eq!(action, Action::Held { slot, lease: granted.clone(), another_is_free: false });
+    for reply in [TAKEN, Reply::TooLate] {
+        asks(&sleeping().answered((slot, granted.clone(), &reply), None, start()));
+    }
+    let mut attempt = sleeping();
+    assert_eq!(attempt.answered((slot, granted.clone(), &Reply::Lost), None, start()), Action::Look);
+    let action = attempt.looked(&but(&[(slot, Some(&granted.value))]), start());
+    assert!(matches!(action, Action::Held { .. }), "{action:?}");
+    let action = sleeping().answered((slot, granted.clone(), &Reply::Refused), None, start());
+    assert_eq!(action, Action::GiveUp(GiveUp::Refused));
+
+    // What it leaves to other processes is free, and no other thread knows.
+    let mut attempt = sleeping();
+    assert!(matches!(attempt.yielding(later(POLL).uptime, start()), Action::Sleep(_)));
+    let action = attempt.answered((slot, granted.clone(), &GRANTED), None, start());
+    assert_eq!(action, Action::Held { slot, lease: granted, another_is_free: true });
+}
+
+#[test]
+fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
+    let options = LockOptions { polling: crate::Polling::every(HOUR), ..expiring() };
+    let params = Params { options, ..params(expiring()) };
+    let until = later(POLL).uptime;
+    let (mut attempt, action) = AcquiringPermit::begin_yielding(params, SLOTS, until, start());
+    assert_eq!(action, Action::Sleep(POLL));
+    let half = later(POLL / 2);
+    assert_eq!(attempt.woken(half), Action::Sleep(POLL / 2));
+    asks(&attempt.woken(later(POLL)));
+    // Not beyond the deadline, where it asks once more.
+    let params = Params { deadline: Some(half.uptime), ..params };
+    let (mut attempt, action) = AcquiringPermit::begin_yielding(params, SLOTS, until, start());
+    assert_eq!(action, Action::Sleep(POLL / 2));
+    asks(&attempt.woken(half));
+    assert_eq!(attempt.asked(&TAKEN, &all(&held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
+}
+
+/// One of the clients of the search.
+#[derive(Default)]
+struct Client {
+    attempt: Option<AcquiringPermit>,
+    action: Option<Action>,
+    held: Option<(usize, Lease)>,
+    watching: Watching,
+    grants: u64,
+}
+
+struct Search {
+    /// In microseconds.
+    time: u64,
+    /// How far the clock of each client is ahead of that of the one before.
+    skew: Duration,
+    servers: [Server; 2],
+    clients: [Client; 4],
+    nonces: u64,
+}
+
+impl Search {
+    fn now(&self, n: usize) -> Now {
+        let time = Duration::from_micros(self.time);
+        let skew = self.skew * u32::try_from(n).unwrap_or(0);
+        Now { wall: start().wall.after(time + skew), uptime: start().uptime.after(time) }
+    }
+
+    fn values(&mut self) -> Reply {
+        let now = Duration::from_micros(self.time);
+        Reply::Bulks(self.servers.iter_mut().map(|server| server.value(now).map(<[u8]>::to_vec)).collect())
+    }
+
+    /// Carries the command out, unless the request is lost, and returns the reply, unless that is.
+    fn send(&mut self, n: usize, slot: usize, command: &Command, choice: u8) -> Reply {
+        if choice % 8 == 1 {
+            return Reply::Lost;
+        }
+        let now = Duration::from_micros(self.time);
+        let reply = self.servers[slot].carry_out(now, &mut self.clients[n].watching, command);
+        if choice % 8 == 2 { Reply::Lost } else { reply }
+    }
+
+    fn look(&mut self, choice: u8) -> Reply {
+        if choice % 16 == 3 { Reply::Lost } else { self.values() }
+    }
+
+    fn step(&mut self, protocol: Protocol, n: usize, choice: u8) {
+        let now = self.now(n);
+        if let Some((slot, lease)) = self.clients[n].held.clone() {
+            // It works on, crashes, or releases.
+            match choice % 4 {
+                0 => self.clients[n].held = None,
+                1 | 2 => self.release(protocol, n, slot, &lease, choice / 4),
+                _ => {}
+            }
+            return;
+        }
+        let action = match self.clients[n].action.take() {
+            // A crash, at any moment.
+            Some(_) if choice == 255 => return,
+            Some(Action::Ask { slot, request }) => {
+                let set = self.send(n, slot, &request.command, choice);
+                let found = if set == Reply::Lost { Reply::Lost } else { self.look(choice) };
+                self.attempt(n).asked(&set, &found, now)
+            }
+            Some(Action::Look) => {
+                let found = self.look(choice);
+                self.attempt(n).looked(&found, now)
+            }
+            Some(Action::Send { slot, request }) => {
+                let reply = match request.before {
+                    Some(end) if end.has_passed(now) => Reply::TooLate,
+                    _ => self.send(n, slot, &request.command, choice),
+                };
+                self.attempt(n).reply(reply, None, now)
+            }
+            Some(Action::Sleep(_)) => self.attempt(n).woken(now),
+            Some(Action::Held { .. } | Action::GiveUp(_)) | None => {
+                self.nonces += 1_000_000;
+                let options = expiring_briefly(protocol);
+                let nonce = Nonce::from_random(self.nonces + u64::from(choice));
+                let params = Params { nonce, ..params(options) };
+                let (attempt, action) = AcquiringPermit::start(params, 2, now);
+                self.clients[n].attempt = Some(attempt);
+                action
+            }
+        };
+        if let Action::Held { slot, lease, .. } = &action {
+            self.clients[n].held = Some((*slot, lease.clone()));
+            self.clients[n].grants += 1;
+        }
+        self.clients[n].action = Some(action);
+    }
+
+    fn attempt(&mut self, n: usize) -> &mut AcquiringPermit {
+        self.clients[n].attempt.as_mut().expect("there is an action")
+    }
+
+    fn release(&mut self, protocol: Protocol, n: usize, slot: usize, lease: &Lease, mut choice: u8) {
+        let now = self.now(n);
+        self.clients[n].held = None;
+        let (mut releasing, mut step) = Releasing::start(protocol, protocol, lease, now);
+        while let Step::Send(request) = step {
+            let reply = self.send(n, slot, &request.command, choice);
+            choice = choice.rotate_left(3) ^ 5;
+            step = releasing.reply(&reply, now);
+        }
+    }
+
+    /// Whether two hold one lock.
+    fn overlaps(&self) -> bool {
+        let held = self.clients.iter().enumerate().filter_map(|(n, client)| {
+            let (slot, lease) = client.held.as_ref()?;
+            (!lease.has_passed(self.now(n))).then_some(*slot)
+        });
+        let held: Vec<usize> = held.collect();
+        (0..2).any(|slot| held.iter().filter(|held| **held == slot).count() > 1)
+    }
+}
+
+fn expiring_briefly(protocol: Protocol) -> LockOptions {
+    LockOptions::expiring_after(Duration::from_millis(1500)).protocol(protocol).wait_forever()
+}
+
+/// Searches so many runs. Returns how often a permit was acquired, or an error with the fewest steps to an overlap.
+fn search(protocol: Protocol, skew: Duration, runs: u32) -> Result<u64, String> {
+    let grants = Cell::new(0);
+    let config = Config { cases: runs, failure_persistence: None, ..Config::default() };
+    // Mostly no time between two steps, sometimes a little, sometimes as long as a lease.
+    let pause = prop_oneof![8 => Just(0_u64), 3 => 0..50_u64, 1 => 1000..3000_u64];
+    let steps = prop::collection::vec((0..4_usize, any::<u8>(), pause), 1..250);
+    TestRunner::new(config)
+        .run(&steps, |steps| {
+            let server = |value: Option<&[u8]>| Server::holding(value.map(<[u8]>::to_vec));
+            let servers = [server(Some(PAST)), server(None)];
+            let mut search = Search { time: 0, skew, servers, clients: Default::default(), nonces: 0 };
+            for (n, choice, millis) in steps {
+                search.time += millis * 1000;
+                search.step(protocol, n, choice);
+                prop_assert!(!search.overlaps(), "two clients hold a permit");
+            }
+            grants.set(grants.get() + search.clients.iter().map(|client| client.grants).sum::<u64>());
+            Ok(())
+        })
+        .map(|()| grants.get())
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn no_permit_has_two_holders() {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let grants =
+            search(protocol, Duration::ZERO, 1500).unwrap_or_else(|steps| panic!("{protocol:?}: {steps}"));
+        assert!(grants > 10_000, "little happened: {grants} grants");
+    }
+}
+
+#[test]
+fn a_permit_has_two_holders_when_clocks_are_further_apart_than_the_guard() {
+    assert!(search(Protocol::Classic, Duration::from_secs(2), 20_000).is_err());
+}

@@ -1,0 +1,429 @@
+//! A fault at every command on permits, and what a server refuses. Whatever the fault, the call ends with a correct outcome: a permit is
+//! held by the guard, free, or named by the error and free once its lease has passed.
+
+use std::collections::BTreeSet;
+use std::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant, SystemTime};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, LockGuard, LockOptions, LockState, Protocol, RefusalKind, Release, Semaphore};
+
+use crate::servers::Fault;
+use crate::support::asleep::Sleeper;
+use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
+use crate::support::target::PROTOCOLS;
+use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, tests};
+
+/// Longer than a call takes that waits for a lost reply.
+const LEASE: Duration = Duration::from_secs(5);
+/// A lease that passes before a late reply comes.
+const BRIEF_LEASE: Duration = Duration::from_millis(400);
+/// Later than that, and within the command timeout.
+const LATE: Duration = Duration::from_millis(600);
+const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
+/// Long enough for any load, and short enough to detect a call that does not end.
+const IN_TIME: Duration = Duration::from_secs(90);
+/// How often a path is tried: which permit is asked for first is left to chance, and so is then the number of commands.
+const ATTEMPTS: usize = 40;
+const PERMITS: usize = 3;
+
+type Failure = Box<dyn std::error::Error>;
+
+/// A path through the commands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Path {
+    /// All are free.
+    Free,
+    /// One is free, and which is found out by the look.
+    OneFree,
+    /// All have expired.
+    TakeOver,
+    /// The same, by one attempt.
+    Once,
+    Release,
+    /// A release that asks for the permit for a thread that waits.
+    ReleaseWithSuccessor,
+}
+
+const PATHS: [(&str, Path); 6] = [
+    ("free_permits", Path::Free),
+    ("one_free_permit", Path::OneFree),
+    ("expired_permits", Path::TakeOver),
+    ("one_attempt", Path::Once),
+    ("a_release", Path::Release),
+    ("a_release_with_a_successor", Path::ReleaseWithSuccessor),
+];
+
+/// The faults, and whether each can happen to a command in the middle of a trip: a stream of bytes loses nothing there.
+const FAULTS: [(&str, Fault, bool); 7] = [
+    ("request_lost", Fault::SwallowRequest, false),
+    ("reply_lost", Fault::SwallowAnswer, false),
+    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
+    ("cut_before", Fault::CutBefore, true),
+    ("cut_after", Fault::CutAfter, true),
+    ("cut_within_the_reply", Fault::CutWithin, true),
+    ("half_open", Fault::HalfOpen, true),
+];
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = crate::support::trials(
+        "permit_faults",
+        tests![
+            a_user_that_may_not_look,
+            a_user_without_one_of_the_keys,
+            a_key_of_another_type,
+            a_server_that_refuses_to_write,
+        ],
+    );
+    for protocol in PROTOCOLS {
+        for (path_name, path) in PATHS {
+            for (fault_name, fault, in_the_middle) in FAULTS {
+                let name = format!("{protocol:?}").to_lowercase();
+                let name = format!("permit_faults::{name}::{path_name}::{fault_name}");
+                let test = move || Ok(at_every_command(protocol, path, &fault, in_the_middle)?);
+                trials.push(Trial::test(name, test));
+            }
+        }
+    }
+    trials
+}
+
+fn at_every_command(
+    protocol: Protocol,
+    path: Path,
+    fault: &Fault,
+    in_the_middle: bool,
+) -> Result<(), String> {
+    let server = Arc::new(RedisServer::start().map_err(|error| error.to_string())?);
+    let commands = undisturbed(&server, protocol, path).map_err(|error| error.to_string())?;
+    for (place, (name, is_last)) in commands.iter().enumerate() {
+        if !in_the_middle && !is_last {
+            continue;
+        }
+        let here = || format!("{name} ({} of {commands:?}), {fault:?}", place + 1);
+        let mut outcomes = (0..ATTEMPTS).map(|_| disturb(&server, protocol, path, place, fault));
+        match outcomes.find(|outcome| !matches!(outcome, Ok(false))) {
+            Some(Ok(_)) => {}
+            Some(Err(problem)) => return Err(format!("{}: {problem}", here())),
+            None => return Err(format!("{}: it never happened", here())),
+        }
+    }
+    Ok(())
+}
+
+/// Returns the names of the commands of a path without a fault, and which are the last of their trips.
+fn undisturbed(
+    server: &Arc<RedisServer>,
+    protocol: Protocol,
+    path: Path,
+) -> Result<Vec<(String, bool)>, Failure> {
+    let mut longest = Vec::new();
+    for _ in 0..4 {
+        let scenario = Stage::set(server, protocol, path, LEASE)?.run()?;
+        let trips = scenario.proxy.batches();
+        let commands = trips.iter().flat_map(|trip| {
+            trip.iter().enumerate().map(|(n, asked)| (asked.name.clone(), n + 1 == trip.len()))
+        });
+        let commands: Vec<_> = commands.collect();
+        if commands.len() > longest.len() {
+            longest = commands;
+        }
+    }
+    if longest.is_empty() { Err("it never went undisturbed".into()) } else { Ok(longest) }
+}
+
+/// Returns whether the fault happened.
+fn disturb(
+    server: &Arc<RedisServer>,
+    protocol: Protocol,
+    path: Path,
+    place: usize,
+    fault: &Fault,
+) -> Result<bool, Failure> {
+    let lease = if matches!(fault, Fault::AnswerLate(_)) { BRIEF_LEASE } else { LEASE };
+    let stage = Stage::set(server, protocol, path, lease)?;
+    stage.scenario.proxy.at(place + 1, fault.clone());
+    let scenario = stage.run()?;
+    Ok(scenario.proxy.faults_left() == 0)
+}
+
+/// What a run starts from.
+struct Stage {
+    scenario: Scenario,
+    path: Path,
+    slots: Vec<TestKey>,
+    semaphore: Semaphore,
+    held: Option<LockGuard>,
+    successor: Option<Sleeper<Result<LockGuard, Error>>>,
+    /// What each key holds at first.
+    values: Vec<Option<String>>,
+}
+
+impl Stage {
+    /// Sets the stage. On a busy machine one attempt may take longer than the time limits allow.
+    fn set(
+        server: &Arc<RedisServer>,
+        protocol: Protocol,
+        path: Path,
+        lease: Duration,
+    ) -> Result<Self, Failure> {
+        let end = Instant::now() + LONG;
+        loop {
+            match Self::set_once(server, protocol, path, lease) {
+                Err(_) if Instant::now() < end => {}
+                set => return set,
+            }
+        }
+    }
+
+    fn set_once(
+        server: &Arc<RedisServer>,
+        protocol: Protocol,
+        path: Path,
+        lease: Duration,
+    ) -> Result<Self, Failure> {
+        let scenario = Scenario::of(server, None, Load::Any)?;
+        let name = scenario.target.key("permits");
+        let slots: Vec<TestKey> =
+            (0..PERMITS).map(|slot| scenario.target.key(&format!("permits:{slot}"))).collect();
+        let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
+        let locker = scenario.open(builder);
+        let options = LockOptions::expiring_after(lease).protocol(protocol).timeout(LONG);
+        let semaphore = Semaphore::new(&locker, &name.key, PERMITS, options)?;
+        semaphore.states()?;
+        let (mut held, mut successor) = (None, None);
+        match path {
+            Path::Free => {}
+            Path::OneFree => [0, 2].into_iter().for_each(|slot: usize| slots[slot].set(FOREIGN)),
+            Path::TakeOver | Path::Once => slots.iter().for_each(|slot| slot.set(PAST)),
+            Path::Release | Path::ReleaseWithSuccessor => {
+                let guard = semaphore.acquire()?;
+                for (slot, key) in slots.iter().enumerate() {
+                    if Some(slot) != guard.slot() {
+                        key.set(FOREIGN);
+                    }
+                }
+                held = Some(guard);
+            }
+        }
+        if path == Path::ReleaseWithSuccessor {
+            // It asks the server after a hint of the release, or when the lease has passed.
+            let waiting = semaphore.with_options(options.poll_interval(LONG))?;
+            let sleeper = Sleeper::start(move || waiting.acquire());
+            sleeper.rests();
+            successor = Some(sleeper);
+        }
+        scenario.proxy.forget();
+        let values = slots.iter().map(TestKey::value).collect();
+        Ok(Self { scenario, path, slots, semaphore, held, successor, values })
+    }
+
+    /// Runs the path, and judges its outcome.
+    fn run(mut self) -> Result<Scenario, Failure> {
+        let began = Instant::now();
+        let mut guards = Vec::new();
+        let mut unknown = false;
+        match self.held.take() {
+            None => {
+                let acquired = match self.path {
+                    Path::Once => self.semaphore.try_acquire(),
+                    _ => self.semaphore.acquire().map(Some),
+                };
+                match acquired {
+                    Ok(guard) => {
+                        if guard.is_none() && self.path != Path::Once {
+                            return Err("none".into());
+                        }
+                        guards.extend(guard);
+                    }
+                    Err(Error::Io { .. } | Error::NoConnection { .. }) if self.path == Path::Once => {}
+                    // With enough time each loss of a reply is made good, but that of GETSET: its value proves nothing.
+                    Err(Error::Unknown { key, command, .. })
+                        if self.path == Path::Once || command == "GETSET" =>
+                    {
+                        assert!(self.semaphore.keys().contains(&key), "{key} is no permit");
+                        unknown = true;
+                    }
+                    Err(error) => return Err(format!("{error:?}").into()),
+                }
+            }
+            Some(held) => {
+                let slot = held.slot().ok_or("it is a permit")?;
+                let released = held.release();
+                match (&released, self.slots[slot].value(), self.path) {
+                    (_, _, Path::ReleaseWithSuccessor) | (Ok(Release::Released { .. }), None, _) => {}
+                    (Ok(Release::Expired) | Err(Error::Unknown { .. }), _, _) => unknown = true,
+                    // Not sent. In Ttl the server may have deleted the key since.
+                    (Err(Error::Io { .. } | Error::NoConnection { .. }), _, _) => unknown = true,
+                    (_, value, _) => {
+                        return Err(format!("{released:?}, and the key holds {value:?}").into());
+                    }
+                }
+                if let Some(successor) = self.successor.take() {
+                    guards.push(successor.join()?);
+                }
+            }
+        }
+        assert!(began.elapsed() < IN_TIME);
+        self.judge(&guards, unknown)?;
+        guards.into_iter().for_each(mem::forget);
+        self.assert_nothing_sent_twice();
+        self.judge_keys()?;
+        Ok(self.scenario)
+    }
+
+    /// Whether a lock under test has sent the value that the key holds, and its lease has not passed, which ends a second before that time.
+    fn is_held(&self, slot: usize) -> bool {
+        let Some(value) = self.slots[slot].value() else { return false };
+        let was_held =
+            !matches!(value.as_str(), PAST | FOREIGN) && self.values[slot].as_ref() == Some(&value);
+        let asked = self.scenario.proxy.asked();
+        let was_sent = asked.iter().any(|asked| {
+            ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) && asked.arguments.contains(&value)
+        });
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        (was_held || was_sent) && value.parse::<f64>().is_ok_and(|until| until > now.as_secs_f64() + 1.0)
+    }
+
+    /// Each guard has a permit of its own, and all else is free, or a reported unknown.
+    fn judge(&self, guards: &[LockGuard], unknown: bool) -> Result<(), Failure> {
+        let of_guards: BTreeSet<usize> = guards.iter().filter_map(LockGuard::slot).collect();
+        for (slot, key) in self.slots.iter().enumerate() {
+            let held = self.is_held(slot);
+            let guard = guards.iter().find(|guard| guard.slot() == Some(slot));
+            if let Some(guard) = guard
+                && !held
+                && guard.ensure_held().is_ok()
+            {
+                return Err(format!("granted, but {} holds {:?}", key.key, key.value()).into());
+            }
+            if held && !of_guards.contains(&slot) && !unknown && self.path != Path::ReleaseWithSuccessor {
+                return Err(format!("{} is left held: {:?}", key.key, key.value()).into());
+            }
+        }
+        // Another client gets no permit that is held.
+        let other = opened(&self.scenario.target.url)?;
+        let other = Semaphore::new(&other, self.semaphore.name(), PERMITS, expiring())?;
+        let mut others = Vec::new();
+        while let Some(guard) = other.try_acquire()? {
+            others.push(guard);
+        }
+        for guard in guards {
+            let taken = others.iter().any(|other| other.slot() == guard.slot());
+            if guard.ensure_held().is_ok() && taken {
+                return Err(format!("{guard:?} is held by two").into());
+            }
+        }
+        Ok(())
+    }
+
+    /// No two commands set a key to the same value.
+    #[track_caller]
+    fn assert_nothing_sent_twice(&self) {
+        let mut sent = BTreeSet::new();
+        for asked in self.scenario.proxy.asked() {
+            if ["SETNX", "GETSET", "SET"].contains(&asked.name.as_str()) {
+                assert!(sent.insert(asked.arguments[1].clone()), "sent twice: {asked:?}");
+            }
+        }
+    }
+
+    /// Whatever happened, each permit frees itself once the expiration and one second have passed.
+    fn judge_keys(&self) -> Result<(), Failure> {
+        let at_most = SystemTime::now() + LEASE + Duration::from_secs(1);
+        for key in &self.slots {
+            let value = key.value();
+            match self.scenario.target.lock(key, expiring()).state()? {
+                LockState::Absent => {}
+                LockState::Until(expiry) if expiry.system_time().is_some_and(|expiry| expiry <= at_most) => {}
+                _ if value.as_deref() == Some(FOREIGN) => {}
+                other => return Err(format!("{} holds {other}", key.key).into()),
+            }
+        }
+        self.slots.iter().for_each(TestKey::delete);
+        Ok(())
+    }
+}
+
+const NAME: &str = "pool";
+
+/// A semaphore on a server whose users may do less than all.
+fn restricted(server: &RedisServer, rules: &[&str]) -> Result<Semaphore, Failure> {
+    let set = [&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all"], rules].concat();
+    assert_eq!(server.say(&set)?, "+OK");
+    let url = format!("redis://weak:weak@127.0.0.1:{}/", server.port());
+    Ok(Semaphore::new(&opened(&url)?, NAME, 2, expiring())?)
+}
+
+#[track_caller]
+fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, kind: RefusalKind, words: &str) {
+    let error = outcome.expect_err("it is refused");
+    let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(refusal.kind(), kind, "{error:?}");
+    assert!(chain(&error).contains(words), "{}", chain(&error));
+}
+
+fn a_user_that_may_not_look() -> Outcome {
+    let server = RedisServer::start()?;
+    let semaphore = restricted(&server, &["-mget"])?;
+    // What was granted is held.
+    let held = semaphore.acquire()?;
+    held.ensure_held()?;
+    drop(held);
+    for slot in ["pool:0", "pool:1"] {
+        server.say(&["SET", slot, FOREIGN])?;
+    }
+    assert_refused(semaphore.acquire(), RefusalKind::NotPermitted, "mget");
+    assert_refused(semaphore.try_acquire(), RefusalKind::NotPermitted, "mget");
+    assert_refused(semaphore.states(), RefusalKind::NotPermitted, "mget");
+    assert_eq!(server.say(&["MGET", "pool:0", "pool:1"])?, "*2");
+    Ok(())
+}
+
+fn a_user_without_one_of_the_keys() -> Outcome {
+    let server = RedisServer::start()?;
+    let semaphore = restricted(&server, &["resetkeys", "~pool:0"])?;
+    let (mut granted, mut refused) = (false, false);
+    let end = Instant::now() + LONG;
+    // Which is asked for first is left to chance.
+    while !(granted && refused) {
+        assert!(Instant::now() < end, "granted: {granted}, refused: {refused}");
+        match semaphore.acquire() {
+            Ok(held) => {
+                assert_eq!(held.slot(), Some(0));
+                granted = true;
+            }
+            Err(error) => {
+                assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+                refused = true;
+            }
+        }
+        assert_eq!(server.say(&["EXISTS", "pool:0", "pool:1"])?, ":0");
+    }
+    Ok(())
+}
+
+fn a_key_of_another_type() -> Outcome {
+    let server = RedisServer::start()?;
+    let semaphore = Semaphore::new(&opened(&server.url())?, NAME, 2, expiring())?;
+    server.say(&["RPUSH", "pool:0", "element"])?;
+    server.say(&["SET", "pool:1", FOREIGN])?;
+    assert_refused(semaphore.acquire(), RefusalKind::WrongType, "WRONGTYPE");
+    assert_refused(semaphore.try_acquire(), RefusalKind::WrongType, "WRONGTYPE");
+    assert_eq!(semaphore.states()?[0], LockState::Absent);
+    assert_eq!(server.say(&["LLEN", "pool:0"])?, ":1", "it is left alone");
+    Ok(())
+}
+
+fn a_server_that_refuses_to_write() -> Outcome {
+    let server = RedisServer::start()?;
+    let semaphore = Semaphore::new(&opened(&server.url())?, NAME, 2, expiring())?;
+    semaphore.states()?;
+    server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+    assert_refused(semaphore.acquire(), RefusalKind::OverMemory, "OOM");
+    server.say(&["CONFIG", "SET", "maxmemory", "0"])?;
+    assert_eq!(server.say(&["EXISTS", "pool:0", "pool:1"])?, ":0");
+    semaphore.with(|_| ())?;
+    Ok(())
+}
