@@ -1,11 +1,12 @@
 //! Readers and writers.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::thread;
+use std::{slice, thread};
 
 use setnx_lock::{CancelToken, Error, LockGuard, Locker, Release, RwLock};
 
 use super::permits::{Pool, waiting};
+use crate::support::asleep::Sleeper;
 use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
 
@@ -24,9 +25,8 @@ pub(super) const TESTS: super::Tests = tests![
     readers_and_writers_of_several_lockers,
 ];
 
-/// The writer may be anything but released.
 #[track_caller]
-fn assert_released(released: Vec<(setnx_lock::Key, Result<Release, Error>)>) {
+fn assert_released(released: &[(setnx_lock::Key, Result<Release, Error>)]) {
     let is_released = |outcome: &Result<Release, Error>| matches!(outcome, Ok(Release::Released { .. }));
     assert!(released.iter().all(|(_, outcome)| is_released(outcome)), "{released:?}");
 }
@@ -54,7 +54,7 @@ fn readers_read_together_and_a_writer_writes_alone(target: &Target) -> Outcome {
         assert!(lock.try_read_for(millis(20))?.is_none());
         assert!(lock.try_write_for(millis(20))?.is_none());
     }
-    assert_released(writer.release());
+    assert_released(&writer.release());
     assert_eq!(pool.held(), [0_usize; 0]);
     let written = here.with_write(|writer| writer.guards().len())?;
     let read = elsewhere.with_read(|_| pool.held().len())?;
@@ -113,11 +113,10 @@ fn readers_wait_for_a_writer(target: &Target) -> Outcome {
         let lock = lock.clone();
         waiting(move || lock.read())
     });
-    assert_released(writer.release());
+    assert_released(&writer.release());
     // All read at a time.
     let mut slots = Vec::new();
-    let readers: Vec<LockGuard> =
-        readers.into_iter().map(|reader| reader.join()).collect::<Result<_, _>>()?;
+    let readers: Vec<LockGuard> = readers.into_iter().map(Sleeper::join).collect::<Result<_, _>>()?;
     for reader in &readers {
         reader.ensure_held()?;
         slots.extend(reader.slot());
@@ -301,7 +300,7 @@ const READERS: usize = 3;
 fn a_writer_gets_its_turn_among_readers(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-writer-s-turn", READERS);
     let lock = pool.rw_lock(expiring().poll_interval(LONG));
-    turns(&[lock.clone()], 5, &[lock], 0, |pair, lock| {
+    turns(slice::from_ref(&lock), 5, slice::from_ref(&lock), 0, |pair, lock| {
         for _ in 0..3 {
             lock.with_write(|_| pair.write())?;
         }
@@ -312,7 +311,7 @@ fn a_writer_gets_its_turn_among_readers(target: &Target) -> Outcome {
 fn readers_get_their_turn_among_writers(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-readers-turn", READERS);
     let lock = pool.rw_lock(expiring().poll_interval(LONG));
-    turns(&[lock.clone()], 0, &[lock], 3, |pair, lock| {
+    turns(slice::from_ref(&lock), 0, slice::from_ref(&lock), 3, |pair, lock| {
         for _ in 0..3 {
             lock.with_read(|_| pair.read(3))?;
         }

@@ -177,6 +177,15 @@ pub(crate) fn trials() -> Vec<Trial> {
             let notifies = waits().then(Notifies);
             Scenario::of([Behavior::in_another_process(), notifies, notifies]).with_notifications()
         }),
+    ]
+    .into_iter()
+    .chain(permit_trials())
+    .collect()
+}
+
+/// Two locks of which any will do.
+fn permit_trials() -> Vec<Trial> {
+    vec![
         // The first two holders meet: no permit stays free while threads wait for one.
         shared("all_permits_are_in_use", || permits::run(&[wants(Any); 4], true)),
         shared("a_permit_is_asked_for_the_next", || permits::run(&[wants(Any).releases(Asking); 4], true)),
