@@ -56,8 +56,8 @@ fn held_for(seconds: u64) -> Option<Vec<u8>> {
     Some(format!("{}.5", 1_795_000_000 + seconds).into_bytes())
 }
 
-fn all(value: &Option<Vec<u8>>) -> Reply {
-    Reply::Bulks(vec![value.clone(); SLOTS])
+fn all(value: Option<Vec<u8>>) -> Reply {
+    Reply::Bulks(vec![value; SLOTS])
 }
 
 /// What the locks hold if all are held but those.
@@ -75,7 +75,7 @@ const GRANTED: Reply = Reply::Integer(1);
 #[test]
 fn what_is_asked_for_is_held_if_it_was_free() {
     for (found, expected) in [
-        (all(&held_for(60)), false),
+        (all(held_for(60)), false),
         (but(&[(0, None), (1, None), (2, None)]), true),
         (but(&[(0, Some(PAST)), (1, Some(PAST)), (2, Some(PAST))]), true),
         // Others that wait may know of a release that this one does not.
@@ -94,7 +94,7 @@ fn what_is_asked_for_is_held_if_it_was_free() {
 #[test]
 fn a_grant_after_its_lease_is_not_used() {
     let (mut attempt, slot, _) = asking(expiring());
-    let action = attempt.asked(&GRANTED, &all(&held_for(60)), later(Duration::from_secs(10)));
+    let action = attempt.asked(&GRANTED, &all(held_for(60)), later(Duration::from_secs(10)));
     assert!(matches!(action, Action::Sleep(_)), "{action:?}");
     assert_eq!(attempt.notes, [(slot, Note::LateGrant)]);
 }
@@ -158,7 +158,7 @@ fn three_that_looked_free_are_tried_in_a_row() {
 #[test]
 fn held_locks_are_waited_for_until_the_first_expires() {
     let (mut attempt, ..) = asking(expiring());
-    assert_eq!(attempt.asked(&TAKEN, &all(&held_for(60)), start()), Action::Sleep(POLL));
+    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(POLL));
     let (_, second) = asks(&attempt.woken(later(POLL)));
     let (mut other, _, first) = asking(expiring());
     assert_ne!(first, second);
@@ -171,7 +171,7 @@ fn held_locks_are_waited_for_until_the_first_expires() {
     assert_eq!(action, Action::Sleep(Duration::from_micros(50_001)));
     // Without an expiration none is taken over.
     let (mut waits, ..) = asking(LockOptions::held_until_released());
-    assert_eq!(waits.asked(&TAKEN, &all(&Some(PAST.to_vec())), start()), Action::Sleep(POLL));
+    assert_eq!(waits.asked(&TAKEN, &all(Some(PAST.to_vec())), start()), Action::Sleep(POLL));
 }
 
 #[test]
@@ -189,7 +189,7 @@ fn a_lost_reply_is_resolved_by_a_look() {
     // Not carried out, and all are held.
     let (mut attempt, asked, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
-    assert_eq!(attempt.looked(&all(&held_for(60)), start()), Action::Sleep(POLL));
+    assert_eq!(attempt.looked(&all(held_for(60)), start()), Action::Sleep(POLL));
     // It was late, and is found by any look that follows.
     asks(&attempt.woken(later(POLL)));
     let action = attempt.asked(&TAKEN, &but(&[(asked, Some(&value))]), later(POLL));
@@ -231,7 +231,7 @@ fn the_answer_to_another_threads_command_counts_as_its_own() {
     };
     let sleeping = || {
         let (mut attempt, ..) = asking(expiring());
-        assert!(matches!(attempt.asked(&TAKEN, &all(&held_for(60)), start()), Action::Sleep(_)));
+        assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(_)));
         attempt
     };
     let (slot, granted) = lease(1);
@@ -269,7 +269,7 @@ fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
     let (mut attempt, action) = AcquiringPermit::begin_yielding(params, SLOTS, until, start());
     assert_eq!(action, Action::Sleep(POLL / 2));
     asks(&attempt.woken(half));
-    assert_eq!(attempt.asked(&TAKEN, &all(&held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
+    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
 }
 
 /// One of the clients of the search.
