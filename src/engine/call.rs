@@ -440,9 +440,14 @@ impl<'a> Call<'a> {
     }
 
     /// Makes the user's error: an unknown outcome comes first, then the last failure.
-    pub(super) fn error(self, reason: GiveUp, advice: &'static str) -> Error {
+    pub(super) fn error(mut self, reason: GiveUp, advice: &'static str) -> Error {
+        self.take_error(reason, advice)
+    }
+
+    /// The same, once.
+    pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
-        match (self.unanswered, self.last_failure) {
+        match (self.unanswered.take(), self.last_failure.take()) {
             (Some((command, cause)), _) if reason == GiveUp::Unknown => {
                 Error::Unknown { key, command, advice, cause }
             }

@@ -76,7 +76,8 @@ impl Engine {
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
         let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
         self.run_together(runs.iter_mut().collect());
-        let ended: Vec<Ended> = runs.into_iter().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
+        let ended: Vec<Ended> = runs.iter_mut().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
+        drop(runs);
         let deadline = now.uptime;
         let ends = locks.into_iter().zip(turns).zip(ended);
         ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, deadline)).collect()
@@ -171,17 +172,21 @@ enum Turn {
     Ends(Waiting),
 }
 
-fn ended(run: Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
-    let (outcome, releasing, mut call) = run.end();
-    let (has_answered, taken) = (call.has_answered, call.taken.take());
-    let outcome = outcome.map_err(|reason| not_released(call, reason, lock.lease));
-    Ended { outcome, loss: releasing.loss(), has_answered, taken }
+fn ended(run: &mut Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
+    let outcome = run.outcome();
+    let outcome = outcome.map_err(|reason| not_released(&mut run.call, reason, lock.lease));
+    Ended {
+        outcome,
+        loss: run.rules.loss(),
+        has_answered: run.call.has_answered,
+        taken: run.call.taken.take(),
+    }
 }
 
-fn not_released(call: Call<'_>, reason: GiveUp, lease: &Lease) -> Error {
+fn not_released(call: &mut Call<'_>, reason: GiveUp, lease: &Lease) -> Error {
     let advice = match lease.end {
         Some(_) => "if it was not released, it frees itself when its lease has passed",
         None => "it has no expiration, so look at the key, and clear it if it is still there",
     };
-    call.error(reason, advice)
+    call.take_error(reason, advice)
 }

@@ -52,18 +52,22 @@ impl<'a, R: Rules> Run<'a, R> {
 
     /// Does the rest by itself, with the time of a call that begins now unless it has failed. Returns the outcome, and what is left.
     pub(super) fn end(mut self) -> (Result<R::Outcome, GiveUp>, R, Call<'a>) {
-        let outcome = match self.step {
+        (self.outcome(), self.rules, self.call)
+    }
+
+    /// Does the rest by itself, and returns the outcome, once.
+    pub(super) fn outcome(&mut self) -> Result<R::Outcome, GiveUp> {
+        match std::mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent)) {
             Step::Done(outcome) => Ok(outcome),
             Step::GiveUp(reason) => Err(reason),
-            Step::Send(_) => {
+            step @ Step::Send(_) => {
                 let now = clock::now();
                 if !self.call.has_failed() {
                     self.call.begin_anew(now);
                 }
-                self.call.run(&mut self.rules, self.step, now)
+                self.call.run(&mut self.rules, step, now)
             }
-        };
-        (outcome, self.rules, self.call)
+        }
     }
 }
 
