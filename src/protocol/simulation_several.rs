@@ -406,7 +406,8 @@ impl Run {
             }
             _ => {
                 let client = &mut self.clients[n];
-                (client.releases.pop(), client.releasing.pop());
+                client.releases.pop();
+                client.releasing.pop();
                 self.release_next(n);
             }
         }
