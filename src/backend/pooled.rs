@@ -10,7 +10,7 @@ use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Mana
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::pipelining::{
-    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcome, Outcomes, PackedNext,
+    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcomes, PackedNext,
     QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
 };
 use super::watch::PooledWatch;
@@ -117,27 +117,29 @@ where
                 batch
                     .end(outcomes.others, |queued, outcome| report_abandoned(queued, outcome, limits.report));
             }
-            let refusal = match &outcomes.own {
-                JobOutcome { own: Outcome::Refused(refusal), next: Outcome::Unread }
-                    if refusal.closes_connection() =>
-                {
-                    refusal.clone()
-                }
-                _ => match outcomes.own.answers() {
+            let Some(refusal) = outcomes.own.found_no_room().cloned() else {
+                match outcomes.own.answers() {
                     Some(answers) => return Ok((answers, connection)),
                     None => unreachable!("it is the first of its batch"),
-                },
+                }
             };
-            // The server has no room for this connection, and has not read the command: its outcome is known, so sending it
-            // on another connection does not break I6.
-            let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
-            self.pool.found_no_room();
-            if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
+            if !self.wait_for_room(&mut limits) {
                 return Err(Failure::Refused(refusal));
             }
-            thread::sleep(TOO_MANY_CLIENTS_PAUSE);
-            limits.decided_at = clock::now();
         }
+    }
+
+    /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
+    /// known, so that does not break I6. Returns whether there is time.
+    pub(super) fn wait_for_room(&self, limits: &mut Limits<'_>) -> bool {
+        let waits_until = if self.pool.is_connected() { limits.connected_by } else { limits.accepted_by };
+        self.pool.found_no_room();
+        if clock::uptime().after(TOO_MANY_CLIENTS_PAUSE) >= waits_until || limits.stop.0() {
+            return false;
+        }
+        thread::sleep(TOO_MANY_CLIENTS_PAUSE);
+        limits.decided_at = clock::now();
+        true
     }
 
     /// Returns a connection to a server that is not too old.

@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::Engine;
 use super::successor::{Answer, Successor};
 use crate::backend::{
-    Answers, Budget, Failure, Incident, Limits, Next, NoConnection, Refusal, RefusalKind, Report, StopCheck,
-    TransportError, WatchedConnection,
+    Answers, Budget, ConnectError, Failure, Incident, Limits, Next, NoConnection, Refusal, RefusalKind,
+    Report, StopCheck, TransportError, WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
@@ -135,9 +135,30 @@ impl<'a> Call<'a> {
         self.lost_replies.take().unwrap_or_default()
     }
 
+    /// Returns the last command that may have changed a key and has no reply, and why not.
+    pub(super) fn take_unanswered(&mut self) -> Option<(&'static str, TransportError)> {
+        self.unanswered.take()
+    }
+
     /// Whether a command has failed, so that the next may not take long.
     pub(super) fn has_failed(&self) -> bool {
         matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))
+    }
+
+    /// Returns how the server was last found unreachable, if it was.
+    pub(super) fn unreachable(&self) -> Option<NoConnection> {
+        match &self.last_failure {
+            Some(LastFailure::Lost { error, .. }) => {
+                Some(NoConnection::Connect(ConnectError::Failed(error.clone())))
+            }
+            Some(LastFailure::NoConnection { cause, .. }) => Some(cause.clone()),
+            _ => None,
+        }
+    }
+
+    /// Notes that nothing is sent, since another call has found the server unreachable.
+    pub(super) fn fail(&mut self, cause: NoConnection) {
+        self.last_failure = Some(LastFailure::NoConnection { cause, waited: Duration::ZERO });
     }
 
     /// Gives the commands that follow the time of a call that begins now.

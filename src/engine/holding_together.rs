@@ -45,20 +45,21 @@ impl Engine {
         };
         let mut parts: Vec<Part<'a, R>> = owned.into_iter().map(begin).collect();
         self.run_together(parts.iter_mut().filter_map(|part| part.run.as_mut()).collect());
+        self.finish_each(parts.iter_mut().filter_map(|part| part.run.as_mut()));
         let end = |Part { hold, own, run }: Part<'a, R>| Ended { hold, own, run: run.map(Run::end) };
         parts.into_iter().map(end).collect()
     }
 
-    /// Extends the leases of these holds to ones of `expiration` that begin now. Returns for each whether the server has proven that no other
-    /// client had the lock since it was acquired.
+    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each. Returns for each
+    /// whether the server has proven that no other client had the lock since it was acquired.
     pub(crate) fn extend_all(
         self: &Arc<Self>,
         holds: &[&Arc<Hold>],
-        expiration: Duration,
+        asked: Option<Duration>,
     ) -> Vec<Result<bool, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
-            let is_held = Self::check_held(hold).is_ok();
-            is_held.then(|| self.begin_extension(hold, &own.lease, expiration, now))
+            let lease = asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())?;
+            Some(self.begin_extension(hold, &own.lease, lease, now))
         };
         let parts = self.run_parts::<Extending>(holds, begin);
         let mut named = Vec::new();
@@ -68,7 +69,8 @@ impl Engine {
                 Some((outcome, rules, call)) => Self::end_extension(hold, &mut own, &rules, outcome, call),
                 None => Self::not_extended(hold),
             };
-            let name = Self::naming(&hold.options, &own.lease.value, Some(expiration));
+            let lease = asked.or(hold.options.expiration);
+            let name = Self::naming(&hold.options, &own.lease.value, lease);
             if let (Some(name), Ok(_)) = (name, &outcome.result) {
                 named.push((hold, name));
             }

@@ -12,7 +12,7 @@ use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::Observation;
 use crate::protocol::lease::Lease;
 use crate::protocol::permits::{AcquiringPermit, Action};
@@ -231,6 +231,9 @@ impl WaitForOne<'_> {
                         None => engine.queue.hold(key, Some(self.wanted.queue), &observation),
                     };
                     let (protocol, attempts) = (rules.protocol(), rules.attempts);
+                    for (slot, lease) in rules.surplus.drain(..) {
+                        self.release_unwanted(slot, &lease, protocol, now);
+                    }
                     // A command of its own would not have been sent.
                     if let (true, Err(ended)) = (answered, self.wait.check()) {
                         let options = self.wanted.options;
@@ -247,6 +250,13 @@ impl WaitForOne<'_> {
                 Action::GiveUp(reason) => return Err(self.given_up(&mut rules, call, reason, now)),
             };
         }
+    }
+
+    fn release_unwanted(&self, slot: usize, lease: &Lease, protocol: Protocol, now: Now) {
+        let Permits { slots, queue, options, .. } = self.wanted;
+        let key = &slots[slot];
+        let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(lease, now));
+        self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
     }
 
     /// Says of contention that it was for all permits.

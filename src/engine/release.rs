@@ -76,6 +76,7 @@ impl Engine {
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
         let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
         self.run_together(runs.iter_mut().collect());
+        self.finish_each(runs.iter_mut());
         let ended: Vec<Ended> = runs.iter_mut().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
         drop(runs);
         let deadline = now.uptime;

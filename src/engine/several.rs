@@ -3,12 +3,14 @@
 
 use std::sync::Arc;
 use std::time::Duration;
+use std::{io, mem};
 
 use super::call::Call;
+use super::holding::Leaving;
 use super::release::HeldLock;
 use super::wait::{Granted, Wait};
 use super::{Acquired, Answer, Engine};
-use crate::backend::{Answers, KeyRequest, StopCheck};
+use crate::backend::{Answers, KeyRequest, RefusalKind, StopCheck, TransportError};
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::{Event, Observer};
@@ -18,13 +20,16 @@ use crate::options::{LONGEST_EXPIRATION, LockOptions, Protocol};
 use crate::protocol::acquire::Observation;
 use crate::protocol::acquire_all::{AcquiringAll, Next, Unresolved};
 use crate::protocol::lease::Lease;
-use crate::protocol::{GiveUp, Reply, Request};
+use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{CancelToken, HolderTicket, Sleep};
 use crate::thread_holds::HoldKind;
 use crate::value::LockState;
 
 /// What part of the expiration may have passed of a lease, when the last lock is acquired, before it is extended.
 const FRESH: u32 = 10;
+
+/// How often a pause looks whether it is to end.
+const STOP_CHECKED_EVERY: Duration = Duration::from_millis(50);
 
 /// The locks that are wanted.
 #[derive(Clone, Copy, Debug)]
@@ -55,7 +60,15 @@ struct Early {
 /// How the attempt to acquire all at once has ended.
 enum AtOnce {
     Granted(Vec<(Key, Granted)>),
-    OneByOne(Option<Unresolved>),
+    OneByOne(Option<InDoubt>),
+}
+
+/// A command on all keys that may have acquired locks, or may still.
+struct InDoubt {
+    unresolved: Unresolved,
+    protocol: Protocol,
+    /// The command, and why it has no reply; a transaction that was carried out in part has one.
+    unanswered: Option<(&'static str, TransportError)>,
 }
 
 /// How acquiring one after the other has ended.
@@ -86,38 +99,16 @@ impl Engine {
 
     /// Releases locks that are not wanted any more. Returns why some were not released.
     fn give_back(&self, early: Vec<Early>) -> Vec<Error> {
-        let ended: Vec<(Arc<Hold>, Lease, HolderTicket<Answer>)> = early
-            .into_iter()
-            .map(|Early { hold, holder, .. }| {
-                let lease = self.end_early(&hold);
-                (hold, lease, holder)
-            })
-            .collect();
-        let held = |(hold, lease, holder)| {
-            let Hold { key, options, protocol, .. }: &Hold = hold;
-            HeldLock { key, options, protocol: *protocol, lease, holder }
-        };
-        let (parts, holders): (Vec<_>, Vec<_>) =
-            ended.into_iter().map(|(hold, lease, holder)| ((hold, lease), holder)).unzip();
-        let locks = parts.iter().zip(holders).map(|((hold, lease), holder)| held((&**hold, lease, holder)));
-        let released = self.release_all(locks.collect(), clock::now());
-        let failed = |((hold, _), released): (&(Arc<Hold>, Lease), Result<_, Error>)| {
+        let parts = early.into_iter().map(|Early { hold, holder, .. }| (hold, holder));
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
+        let ended = self.end(ending, Leaving::Release);
+        let failed = |(hold, released): (&Arc<Hold>, Result<_, Error>)| {
             let error = released.err()?;
             self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };
-        parts.iter().zip(released).filter_map(failed).collect()
-    }
-
-    /// Ends the hold of a lock that was acquired while others were waited for, and returns its lease.
-    fn end_early(&self, hold: &Hold) -> Lease {
-        let mut own = hold.own();
-        own.over = true;
-        self.forget(hold);
-        let lease = std::mem::replace(&mut own.lease, Lease::none());
-        drop(own);
-        hold.finish();
-        lease
+        holds.iter().zip(ended).filter_map(failed).collect()
     }
 }
 
@@ -130,14 +121,14 @@ impl WaitAll<'_> {
             return Err(error);
         }
         let _registered = cancel_token.map(CancelToken::register);
-        let mut unresolved = None;
+        let mut in_doubt = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
                 Ok(AtOnce::Granted(granted)) => {
                     self.report(Ok(()), 1);
                     return Ok(granted);
                 }
-                Ok(AtOnce::OneByOne(earlier)) => unresolved = earlier,
+                Ok(AtOnce::OneByOne(earlier)) => in_doubt = earlier,
                 Err(error) => {
                     self.report(Err(&error), 1);
                     return Err(error);
@@ -145,7 +136,7 @@ impl WaitAll<'_> {
             }
         }
         loop {
-            let error = match self.one_by_one(unresolved.take().as_ref())? {
+            let error = match self.one_by_one(in_doubt.take().as_ref())? {
                 InTurn::Granted(granted) => return Ok(granted),
                 InTurn::Lost(error) => error,
             };
@@ -212,8 +203,12 @@ impl WaitAll<'_> {
                     return Ok(AtOnce::Granted(self.granted(&rules, &lease, &from, now)));
                 }
                 Next::Pause(time) => {
-                    let mut park = whole.parking(Some(now.uptime.after(time)));
-                    while park(Sleep::Waiting) {}
+                    let until = now.uptime.after(time);
+                    while !stop() && clock::uptime() < until {
+                        // Nothing wakes a thread that is in no queue when the locker is shut down.
+                        let slice = until.min(clock::uptime().after(STOP_CHECKED_EVERY));
+                        whole.parking(Some(slice))(Sleep::Waiting);
+                    }
                     if stop() {
                         return Err(self.for_each_key(call.error(GiveUp::Unknown, Wait::advice(options))));
                     }
@@ -230,7 +225,11 @@ impl WaitAll<'_> {
                     return Err(self.contended(&keys[index], seen, now));
                 }
                 Next::Contended { .. } => return Ok(AtOnce::OneByOne(None)),
-                Next::OneByOne(unresolved) => return Ok(AtOnce::OneByOne(unresolved)),
+                Next::OneByOne(None) => return Ok(AtOnce::OneByOne(None)),
+                Next::OneByOne(Some(unresolved)) => {
+                    let (protocol, unanswered) = (rules.protocol(), call.take_unanswered());
+                    return Ok(AtOnce::OneByOne(Some(InDoubt { unresolved, protocol, unanswered })));
+                }
                 Next::GiveUp(reason) => {
                     // Unless the outcome is unknown, the end of the wait from outside is the reason.
                     if reason != GiveUp::Unknown {
@@ -308,19 +307,23 @@ impl WaitAll<'_> {
     }
 
     /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
-    fn one_by_one(&self, unresolved: Option<&Unresolved>) -> Result<InTurn, Error> {
+    fn one_by_one(&self, in_doubt: Option<&InDoubt>) -> Result<InTurn, Error> {
         let keys = self.wanted.keys;
         let mut early: Vec<Early> = Vec::with_capacity(keys.len());
         for (index, key) in keys.iter().enumerate() {
-            let earlier = unresolved.map(|unresolved| {
-                let from = unresolved.from.get(index).filter(|from| **from != LockState::Absent);
-                (unresolved.lease.clone(), from.cloned())
+            let earlier = in_doubt.map(|InDoubt { unresolved: Unresolved { lease, from }, .. }| {
+                let from = from.get(index).filter(|from| **from != LockState::Absent);
+                (lease.clone(), from.cloned())
             });
             let wait = self.wait(key, clock::now(), earlier);
             match self.engine.grant(&wait) {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
                 Err(error) => {
-                    let others = self.engine.give_back(early);
+                    let mut others = self.engine.give_back(early);
+                    if let Some(in_doubt) = in_doubt {
+                        let is_reported = error.may_hold_lock();
+                        others.extend(self.undo(in_doubt, &keys[index + usize::from(is_reported)..]));
+                    }
                     return Err(self.with_whole_wait(error).and(others));
                 }
             }
@@ -334,12 +337,51 @@ impl WaitAll<'_> {
         let now = clock::now();
         let waited = now.uptime.since(self.began.uptime);
         let granted = |Early { hold, holder, attempts, .. }: Early| {
-            let token = hold.own().token;
-            let lease = self.engine.end_early(&hold);
+            hold.finish();
+            let mut own = hold.own();
+            let (lease, token) = (mem::replace(&mut own.lease, Lease::none()), own.token);
+            drop(own);
             let protocol = hold.protocol;
             (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited, token })
         };
         Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
+    }
+
+    /// Releases what a command on all keys has acquired of these, which were not waited for to the end. Returns what is not known to be
+    /// released.
+    fn undo(&self, in_doubt: &InDoubt, keys: &[Key]) -> Vec<Error> {
+        let (engine, Several { options, shared, .. }) = (self.engine, self.wanted);
+        let InDoubt { unresolved: Unresolved { lease, .. }, protocol, unanswered } = in_doubt;
+        let began = clock::now();
+        if lease.has_passed(began) {
+            return Vec::new();
+        }
+        let mut ours = Vec::new();
+        let mut unread = keys;
+        while let Some((key, rest)) = unread.split_first() {
+            match engine.once(key, Command::Get) {
+                Ok(Reply::Bulk(Some(found))) if found == lease.value => {
+                    let holder = engine.queue.hold(key, shared, &Observation::of(lease, began));
+                    ours.push(HeldLock { key, options, protocol: *protocol, lease, holder });
+                }
+                Err(error) if !is_no_lock(&error) => break,
+                _ => {}
+            }
+            unread = rest;
+        }
+        let held: Vec<&Key> = ours.iter().map(|lock| lock.key).collect();
+        let released = engine.release_all(ours, clock::now());
+        let failed = |(key, released): (&Key, Result<_, Error>)| {
+            let error = released.err()?;
+            engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
+            Some(error)
+        };
+        let unknown = |key: &Key| {
+            let (command, cause) = unanswered.clone().unwrap_or_else(|| ("EXEC", carried_out_in_part()));
+            Error::Unknown { key: key.clone(), command, advice: Wait::advice(options), cause }
+        };
+        let failed = held.into_iter().zip(released).filter_map(failed);
+        failed.chain(unread.iter().map(unknown)).collect()
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
@@ -359,18 +401,28 @@ impl WaitAll<'_> {
         self.engine.observer.clone()
     }
 
-    /// Extends the leases that have lasted for a while. Returns why one was lost.
+    /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
     fn refresh(&self, early: &[Early]) -> Option<Error> {
-        let expiration = self.wanted.options.expiration?;
+        let holds = || early.iter().map(|early| &early.hold);
+        if let Some(expiration) = self.wanted.options.expiration {
+            let now = clock::now();
+            let is_fresh = |hold: &Hold| {
+                let left = hold.remaining(now);
+                left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
+            };
+            let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
+            let extended = self.engine.extend_all(&stale, None);
+            if let Some(error) = extended.into_iter().find_map(Result::err) {
+                return Some(error);
+            }
+        }
+        // The keeper may have found out what the extensions did not see.
+        for hold in holds() {
+            hold.own().over = true;
+            self.engine.forget(hold);
+        }
         let now = clock::now();
-        let is_fresh = |hold: &Hold| {
-            let left = hold.remaining(now);
-            left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
-        };
-        let stale: Vec<&Arc<Hold>> =
-            early.iter().map(|early| &early.hold).filter(|hold| !is_fresh(hold)).collect();
-        let extended = self.engine.extend_all(&stale, expiration);
-        extended.into_iter().find_map(Result::err)
+        holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
     }
 
     /// Of a timeout for one lock, what the wait for all was.
@@ -391,4 +443,16 @@ impl WaitAll<'_> {
         let others = self.wanted.keys.iter().skip(1).map(unknown).collect();
         error.and(others)
     }
+}
+
+/// Whether the key was not read because what it holds is not a string, and so no lock.
+fn is_no_lock(error: &Error) -> bool {
+    matches!(error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::WrongType)
+}
+
+fn carried_out_in_part() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::Other,
+        "the transaction was carried out in part, and the key could not be read",
+    )
 }

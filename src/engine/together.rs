@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::{Along, Call};
-use crate::backend::{Answers, Failure, KeyRequest, Refusal};
+use crate::backend::{Answers, Failure, KeyRequest, NoConnection, Refusal};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -69,6 +69,13 @@ impl<'a, R: Rules> Run<'a, R> {
             }
         }
     }
+
+    fn finish(&mut self) {
+        self.step = match self.outcome() {
+            Ok(outcome) => Step::Done(outcome),
+            Err(reason) => Step::GiveUp(reason),
+        };
+    }
 }
 
 impl Engine {
@@ -80,6 +87,26 @@ impl Engine {
         self.watch_together(&mut runs);
         for _ in 0..ROUNDS {
             self.send_together(&mut runs);
+        }
+    }
+
+    /// Does what is left of each by itself. Once the server has taken long not to answer one, nothing is sent for the others.
+    pub(super) fn finish_each<'r, 'a: 'r, R: Rules + 'r>(
+        &self,
+        runs: impl Iterator<Item = &'r mut Run<'a, R>>,
+    ) {
+        let mut unreachable: Option<NoConnection> = None;
+        for run in runs.filter(|run| run.request().is_some()) {
+            let began = clock::now();
+            if let Some(cause) = &unreachable {
+                run.call.fail(cause.clone());
+                run.abandon(began);
+                continue;
+            }
+            run.finish();
+            if clock::uptime().since(began.uptime) >= self.backend.command_timeout() / 2 {
+                unreachable = run.call.unreachable();
+            }
         }
     }
 

@@ -35,7 +35,7 @@ fn a_cause_is_the_source_and_stands_in_no_other_text() {
 }
 
 #[test]
-fn no_text_is_longer_than_a_kilobyte() {
+fn no_text_grows_with_what_it_shows() {
     let huge = vec![0xff; 20_000_000];
     let key = Key::from(huge.as_slice());
     let details = Contention {
@@ -65,7 +65,7 @@ fn no_text_is_longer_than_a_kilobyte() {
     ];
     for error in errors {
         for text in chain(&error).into_iter().chain([format!("{error:?}")]) {
-            assert!(text.len() <= 1024, "{} bytes: {text}", text.len());
+            assert!(text.len() <= 1200, "{} bytes: {text}", text.len());
         }
     }
 }

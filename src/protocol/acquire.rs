@@ -272,6 +272,11 @@ impl Acquiring {
         self.unresolved.in_doubt
     }
 
+    /// Returns the leases that commands without a reply may have begun, and whose values prove it.
+    pub(crate) fn into_unresolved(self) -> impl Iterator<Item = Lease> {
+        self.unresolved.into_leases()
+    }
+
     fn begin_round(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
         if self.yields.is_none() {

@@ -54,6 +54,8 @@ pub(crate) enum Action {
 /// | `Looking` | lost | MGET again, or wait |
 /// | `Trying` | held | held |
 /// | | another client was faster | the next lock that looked free, three in a row at most; then wait |
+/// | | the key is no lock | the next lock that looked free; not this one again. If none is a lock: refused |
+/// | | lost twice in a row | as in `Looking` |
 /// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Asking`; after 0 `Asking` |
 /// | | woken | SETNX, MGET → `Asking`; if the outcome of a command is in doubt: MGET → `Looking` |
 /// | | the locks are left to other processes | sleep until that is over |
@@ -65,6 +67,10 @@ pub(crate) struct AcquiringPermit {
     state: State,
     /// What a SETNX without a reply may have written, and into which lock.
     unresolved: Vec<(usize, Lease)>,
+    /// Locks that were acquired by commands without a reply besides the one that is held, for the engine to release.
+    pub(crate) surplus: Vec<(usize, Lease)>,
+    /// Keys that hold no lock, and never will.
+    no_locks: Vec<usize>,
     in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
@@ -141,6 +147,8 @@ impl AcquiringPermit {
             slots,
             state: State::Sleeping,
             unresolved: Vec::new(),
+            surplus: Vec::new(),
+            no_locks: Vec::new(),
             in_doubt: false,
             losing_since: None,
             idle_pauses: 0,
@@ -274,11 +282,12 @@ impl AcquiringPermit {
     fn found(&mut self, found: &Reply, asked: usize, now: Now) -> Action {
         match found {
             Reply::Bulks(values) => {
-                let ours = |(slot, lease): &(usize, Lease)| {
+                let is_ours = |(slot, lease): &mut (usize, Lease)| {
                     values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
                 };
-                if let Some(at) = self.unresolved.iter().position(ours) {
-                    let (slot, lease) = self.unresolved.swap_remove(at);
+                let mut ours = self.unresolved.extract_if(.., is_ours).collect::<Vec<_>>().into_iter();
+                if let Some((slot, lease)) = ours.next() {
+                    self.surplus.extend(ours);
                     let others = self.free(values, slot, now).len();
                     return self.granted(slot, lease, others > 0, now);
                 }
@@ -300,7 +309,8 @@ impl AcquiringPermit {
         let states = (first..self.slots).chain(0..first).filter_map(|slot| {
             let state = LockState::of_value(values.get(slot)?.as_deref());
             let expires = self.params.expires();
-            let is_free = state == LockState::Absent
+            // What is not a string reads as absent.
+            let is_free = state == LockState::Absent && !self.no_locks.contains(&slot)
                 || expires && may_take_over(&self.params.options, &state, now.wall);
             is_free.then_some((slot, state))
         });
@@ -330,6 +340,13 @@ impl AcquiringPermit {
     /// Goes on after a command for a lock that is tried.
     pub(crate) fn reply(&mut self, reply: Reply, server: Option<Version>, now: Now) -> Action {
         match std::mem::replace(&mut self.state, State::Sleeping) {
+            State::Trying { slot, others, tries, .. } if reply == Reply::NoLock => {
+                self.no_locks.push(slot);
+                if self.no_locks.len() == self.slots {
+                    return Action::GiveUp(GiveUp::Refused);
+                }
+                self.try_one(others, tries - 1, now)
+            }
             State::Trying { slot, mut attempt, others, tries } => {
                 if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
                     attempt.decide_protocol(server);
@@ -362,8 +379,12 @@ impl AcquiringPermit {
                 Action::Held { slot, lease, another_is_free }
             }
             LockAction::Sleep(_) | LockAction::GiveUp(GiveUp::Timeout) => self.try_one(others, tries, now),
-            // The key may be no lock. Another may do.
-            LockAction::GiveUp(GiveUp::Refused) if !others.is_empty() => self.try_one(others, tries, now),
+            LockAction::GiveUp(GiveUp::Io) => self.lost(now),
+            LockAction::GiveUp(GiveUp::Unknown) if self.params.expires() => {
+                self.in_doubt = true;
+                self.unresolved.extend(attempt.into_unresolved().map(|lease| (slot, lease)));
+                self.lost(now)
+            }
             LockAction::GiveUp(reason) => Action::GiveUp(reason),
         }
     }

@@ -149,7 +149,8 @@ impl LocksGuard {
     }
 
     fn extend_to(&self, lease: Option<Duration>) -> Result<Extended, Error> {
-        let lease = self.first().lease(lease)?;
+        // Those of nested calls may have different options.
+        self.guards.iter().try_for_each(|guard| guard.lease(lease).map(drop))?;
         let engine = self.first().engine();
         if !engine.identity.is_this_process() {
             return Err(Error::Forked { key: self.first().key().clone() });

@@ -124,6 +124,16 @@ impl JobOutcome {
     pub(in crate::backend) fn answers(self) -> Option<Answers> {
         Some(Answers { own: self.own.result()?, next: self.next.result() })
     }
+
+    /// Returns the refusal of a connection for which the server has no room: it has not read the commands.
+    pub(in crate::backend) fn found_no_room(&self) -> Option<&Refusal> {
+        match self {
+            Self { own: Outcome::Refused(refusal), next: Outcome::Unread } if refusal.closes_connection() => {
+                Some(refusal)
+            }
+            _ => None,
+        }
+    }
 }
 
 /// The outcome of a command.
@@ -201,6 +211,12 @@ impl Outcomes {
         };
         let may_watch = own.replies > 1 && matches!(self.own.own, Outcome::Refused(_));
         !may_watch && !self.any_read_only() && !self.all().any(lost)
+    }
+
+    /// Returns the refusal of a connection for which the server has no room, if none of the commands was read.
+    pub(in crate::backend) fn found_no_room(&self) -> Option<&Refusal> {
+        let is_unread = |outcome: &JobOutcome| matches!(outcome.own, Outcome::Unread);
+        self.own.found_no_room().filter(|_| self.others.iter().all(is_unread))
     }
 
     /// Whether the server said that it is no master.

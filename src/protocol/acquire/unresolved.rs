@@ -46,6 +46,10 @@ impl Unresolved {
         self.position(found).is_some()
     }
 
+    pub(super) fn into_leases(self) -> impl Iterator<Item = Lease> {
+        self.leases.into_iter().map(|(lease, _)| lease)
+    }
+
     fn position(&self, found: Option<&[u8]>) -> Option<usize> {
         self.leases.iter().position(|(lease, _)| Some(lease.value.as_slice()) == found)
     }

@@ -210,6 +210,97 @@ fn a_lost_reply_is_resolved_by_a_look() {
 }
 
 #[test]
+fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let free = (asked + 1) % SLOTS;
+    let action = attempt.asked(&TAKEN, &but(&[(free, None)]), start());
+    let Action::Send { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
+        panic!("{action:?}")
+    };
+    assert_eq!(slot, free);
+    // The look at this lock is lost as well.
+    let action = attempt.reply(Reply::Lost, None, start());
+    assert_eq!(action, Action::Send { slot, request: Request::at_any_time(Command::Get) });
+    let mut action = attempt.reply(Reply::Lost, None, start());
+    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+        action = attempt.reply(Reply::Lost, None, start());
+    }
+    assert_eq!(action, Action::Look);
+    assert!(attempt.is_in_doubt());
+    let action = attempt.looked(&but(&[(free, Some(&entry.value))]), start());
+    assert!(
+        matches!(&action, Action::Held { slot, lease, .. } if *slot == free && lease.value == entry.value),
+        "{action:?}"
+    );
+}
+
+#[test]
+fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
+        action = attempt.reply(Reply::Lost, None, start());
+    }
+    assert_eq!(action, Action::Look);
+    assert_eq!(attempt.looked(&all(held_for(60)), start()), Action::Sleep(POLL));
+}
+
+#[test]
+fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
+    let (mut attempt, first, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    attempt.looked(&all(held_for(60)), start());
+    // It is late; meanwhile another is asked for, and that reply is lost, too.
+    let mut now = later(POLL);
+    let (second, other) = loop {
+        let (slot, other) = asks(&attempt.woken(now));
+        if slot != first {
+            break (slot, other);
+        }
+        assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), now), Action::Sleep(_)));
+        now = Now { wall: now.wall.after(POLL / 10), uptime: now.uptime.after(POLL / 10) };
+    };
+    assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, now), Action::Look);
+    let found = but(&[(first, Some(&value)), (second, Some(&other))]);
+    let Action::Held { slot, lease, .. } = attempt.looked(&found, now) else { panic!("one is held") };
+    assert_eq!((slot, lease.value), (first, value));
+    let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, &lease.value)).collect();
+    assert_eq!(surplus, [(second, &other)]);
+}
+
+#[test]
+fn a_key_that_is_no_lock_is_tried_once() {
+    let (mut attempt, asked, _) = asking(expiring());
+    let wrong = (asked + 1) % SLOTS;
+    // MGET shows what is not a string as absent.
+    let found = but(&[(wrong, None)]);
+    let action = attempt.asked(&TAKEN, &found, start());
+    assert!(matches!(action, Action::Send { slot, .. } if slot == wrong), "{action:?}");
+    attempt.reply(TAKEN, None, start());
+    assert_eq!(attempt.reply(Reply::NoLock, None, start()), Action::Sleep(POLL));
+    // The others are waited for.
+    let (mut now, mut others) = (later(POLL), 0);
+    while others == 0 {
+        let (slot, _) = asks(&attempt.woken(now));
+        others += usize::from(slot != wrong);
+        assert!(matches!(attempt.asked(&TAKEN, &found, now), Action::Sleep(_)));
+        now = Now { wall: now.wall.after(POLL), uptime: now.uptime.after(POLL) };
+    }
+
+    let (mut attempt, ..) = asking(expiring());
+    let mut action = attempt.asked(&TAKEN, &all(None), start());
+    let mut tried = Vec::new();
+    while let Action::Send { slot, request } = action {
+        tried.push(slot);
+        action =
+            attempt.reply(if request.command == Command::Get { Reply::NoLock } else { TAKEN }, None, start());
+    }
+    assert_eq!(action, Action::GiveUp(GiveUp::Refused), "none is a lock");
+    tried.dedup();
+    assert_eq!(tried.len(), SLOTS);
+}
+
+#[test]
 fn what_is_refused_or_not_sent_ends_the_attempt() {
     for (set, found, reason) in [
         (Reply::Refused, Reply::Unsent, GiveUp::Refused),
