@@ -30,13 +30,9 @@ fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
         Command::Fenced(command) => return fenced(key, command),
         Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
         Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
-        Command::SetNxAll(keys, value) => &[keys
-            .iter()
-            .fold(redis::cmd("MSETNX"), |command, key| with(with(command, key.as_bytes()), value))],
+        Command::SetNxAll(keys, value) => &[all("MSETNX", keys, Some(value))],
         Command::Get => &[cmd("GET")],
-        Command::GetAll(keys) => {
-            &[keys.iter().fold(redis::cmd("MGET"), |command, key| with(command, key.as_bytes()))]
-        }
+        Command::GetAll(keys) => &[all("MGET", keys, None)],
         Command::GetSet(value) => &[with(cmd("GETSET"), value)],
         Command::Del => &[cmd("DEL")],
         // A server that refuses MULTI does so before anything that changes the key is on its way.
@@ -58,6 +54,18 @@ fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
         part.write_packed_command(&mut packed);
     }
     (packed, parts.len())
+}
+
+/// A command on several keys, with this value behind each.
+fn all(name: &str, keys: &[Key], value: Option<&[u8]>) -> redis::Cmd {
+    let bytes = |key: &Key| key.as_bytes().len() + value.map_or(0, <[u8]>::len);
+    let mut cmd =
+        redis::Cmd::with_capacity(1 + 2 * keys.len(), name.len() + keys.iter().map(bytes).sum::<usize>());
+    cmd.arg(name);
+    for key in keys {
+        cmd.arg(key.as_bytes()).arg(value);
+    }
+    cmd
 }
 
 /// The counter is increased behind the command, but within a transaction.
