@@ -16,6 +16,9 @@ use crate::protocol::ownership::LossReason;
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
 
+/// How often a thread that waits for the loss of locks which did not begin together looks at those that do not wake it.
+const OTHERS_CHECKED_EVERY: Duration = Duration::from_millis(100);
+
 /// A lock that is held.
 pub(crate) struct Hold {
     pub(crate) key: Key,
@@ -246,6 +249,9 @@ impl Hold {
 pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
     let Some(first) = holds.first() else { return };
     let mut waiting = first.changes.wait();
+    // Those of nested calls may have begun at different times.
+    let learns_of_all = holds.iter().all(|hold| Arc::ptr_eq(&hold.changes, &first.changes));
+    let at_most = if learns_of_all { CLOCK_CHECKED_EVERY } else { OTHERS_CHECKED_EVERY };
     loop {
         let now = clock::now();
         if now.uptime >= until || holds.iter().any(|hold| hold.lost(now).is_some() || !hold.is_held()) {
@@ -254,7 +260,7 @@ pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
         let left = holds.iter().filter_map(|hold| hold.remaining(now)).min();
         // A little more: a wait that ends a microsecond early would be repeated.
         let left = left.map_or(Duration::MAX, |left| left + Duration::from_micros(50));
-        waiting.sleep(until.since(now.uptime).min(left).min(CLOCK_CHECKED_EVERY));
+        waiting.sleep(until.since(now.uptime).min(left).min(at_most));
     }
 }
 

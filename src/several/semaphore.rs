@@ -22,7 +22,9 @@ pub const MOST_PERMITS: usize = 1000;
 /// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
 /// free. A caller asks for a random one and reads all in the same trip, then asks for one that was free, or takes over an expired one.
 /// Threads of one process that wait for one of so many permits of a name are queued, and a release acquires the permit for the first of them
-/// in its own trip. Waiters of other processes poll.
+/// that sleeps, in its own trip. Waiters of other processes poll.
+///
+/// A key among them that holds something else than a string is no permit: the others are acquired.
 ///
 /// All callers of a name should use one number of permits. One with a smaller number uses the first ones only: its own holders are at most
 /// that many, those of all callers at most the greatest number. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
