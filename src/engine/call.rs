@@ -1,5 +1,6 @@
 //! The commands of one call on one lock: under which limits and on which connection each is sent, and what the last failure was.
 
+use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -34,8 +35,8 @@ pub(super) struct Call<'a> {
     /// What came with the last reply.
     pub(super) token: Option<i64>,
     last_failure: Option<LastFailure>,
-    /// The replies that were lost and are to be reported later; `None` if each is at once.
-    lost_replies: Option<LostReplies>,
+    /// What is to be reported later; `None` if it is at once.
+    late_reports: Option<LateReports>,
     /// What goes behind the command that deletes the key, until that is sent.
     behind: Option<Behind<'a>>,
     /// Whether the head of the queue has an answer from behind the last command that deletes the key.
@@ -48,8 +49,25 @@ pub(super) struct Call<'a> {
     unanswered: Option<(&'static str, TransportError)>,
 }
 
-/// Commands whose replies were lost, and why.
-pub(super) type LostReplies = Vec<(&'static str, TransportError)>;
+/// What is reported once nothing is locked any more.
+#[derive(Debug)]
+pub(super) enum Late {
+    /// The reply to this command was lost.
+    ReplyLost(&'static str, TransportError),
+    CarriedOutLate(Key, &'static str),
+    ConnectionStuck,
+}
+
+impl From<Incident<'_>> for Late {
+    fn from(incident: Incident<'_>) -> Self {
+        match incident {
+            Incident::CarriedOutLate { key, command } => Late::CarriedOutLate(key.clone(), command),
+            Incident::ConnectionStuck => Late::ConnectionStuck,
+        }
+    }
+}
+
+pub(super) type LateReports = Vec<Late>;
 
 enum Behind<'a> {
     /// The command of the head of this holder's queue.
@@ -84,9 +102,13 @@ enum LastFailure {
 }
 
 impl Engine {
-    pub(super) fn report_lost(&self, key: &Key, replies: &[(&'static str, TransportError)]) {
-        for (command, error) in replies {
-            self.observer.notify(&Event::ReplyLost { key, command, error });
+    pub(super) fn report_late(&self, key: &Key, reports: &[Late]) {
+        for report in reports {
+            self.observer.notify(&match report {
+                Late::ReplyLost(command, error) => Event::ReplyLost { key, command, error },
+                Late::CarriedOutLate(key, command) => Event::CarriedOutLate { key, command },
+                Late::ConnectionStuck => Event::ConnectionStuck {},
+            });
         }
     }
 }
@@ -109,7 +131,7 @@ impl<'a> Call<'a> {
             fenced: false,
             token: None,
             last_failure: None,
-            lost_replies: None,
+            late_reports: None,
             behind: None,
             has_answered: false,
             taken: None,
@@ -124,15 +146,15 @@ impl<'a> Call<'a> {
         Self { budget, stop, ..self }
     }
 
-    /// Returns the call as one whose lost replies are reported by [`report_lost`](Engine::report_lost) later: an observer may do anything, and
-    /// something is locked meanwhile.
+    /// Returns the call as one that reports by [`report_late`](Engine::report_late) later: an observer may do anything, and something is locked
+    /// meanwhile.
     pub(super) fn reported_later(self) -> Self {
-        Self { lost_replies: Some(Vec::new()), ..self }
+        Self { late_reports: Some(Vec::new()), ..self }
     }
 
     /// Returns what is to be reported.
-    pub(super) fn take_lost_replies(&mut self) -> LostReplies {
-        self.lost_replies.take().unwrap_or_default()
+    pub(super) fn take_late_reports(&mut self) -> LateReports {
+        self.late_reports.take().unwrap_or_default()
     }
 
     /// Returns the last command that may have changed a key and has no reply, and why not.
@@ -167,9 +189,14 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call with less time for its commands, if the command timeout is longer.
-    pub(super) fn answered_within(self, time: Duration) -> Self {
-        let command_timeout = self.budget.command_timeout.min(time);
-        Self { budget: Budget { command_timeout, ..self.budget }, ..self }
+    pub(super) fn answered_within(mut self, time: Duration) -> Self {
+        self.hurry(time);
+        self
+    }
+
+    /// Gives its commands less time, if the command timeout is longer.
+    pub(super) fn hurry(&mut self, time: Duration) {
+        self.budget.command_timeout = self.budget.command_timeout.min(time);
     }
 
     /// Returns the call as one that takes a fencing token along, or does not.
@@ -221,14 +248,26 @@ impl<'a> Call<'a> {
     }
 
     fn send_once(&mut self, request: &Request, now: Now) -> Reply {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let (engine, is_late) = (self.engine, self.late_reports.is_some());
+        let late = RefCell::new(LateReports::new());
+        let report = |incident: Incident<'_>| {
+            if is_late {
+                late.borrow_mut().push(incident.into());
+            } else {
+                engine.observer.notify(&Event::of(&incident));
+            }
+        };
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {
             return Reply::Unsent;
         }
+        let needs = limits.needs;
         let along = self.along(&request.command, now);
         let answers = self.carry(request, along.next(), &limits);
-        self.answers(&request.command, along, answers, limits.needs)
+        if let Some(reports) = &mut self.late_reports {
+            reports.extend(late.take());
+        }
+        self.answers(&request.command, along, answers, needs)
     }
 
     /// Sends a command on several keys, of which this call's is the first.
@@ -373,9 +412,10 @@ impl<'a> Call<'a> {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                match &mut self.lost_replies {
-                    Some(later) => later.push((command, error.clone())),
-                    None => self.engine.report_lost(self.key, &[(command, error.clone())]),
+                let report = Late::ReplyLost(command, error.clone());
+                match &mut self.late_reports {
+                    Some(reports) => reports.push(report),
+                    None => self.engine.report_late(self.key, &[report]),
                 }
                 if !only_reads {
                     self.unanswered = Some((command, error.clone()));

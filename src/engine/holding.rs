@@ -5,7 +5,7 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::call::{Call, LostReplies};
+use super::call::{Call, LateReports};
 use super::release::HeldLock;
 use super::{Answer, Engine};
 use crate::clock::{self, Now};
@@ -36,7 +36,7 @@ pub(super) struct Extended {
     /// Whether it is proven that no other client had the lock meanwhile.
     pub(super) result: Result<bool, Error>,
     overwrote: Option<LockState>,
-    lost_replies: LostReplies,
+    late_reports: LateReports,
 }
 
 impl Engine {
@@ -93,7 +93,7 @@ impl Engine {
         mut call: Call<'_>,
     ) -> Extended {
         let now = clock::now();
-        let lost_replies = call.take_lost_replies();
+        let late_reports = call.take_late_reports();
         let (result, overwrote) = match outcome {
             Ok(Extension::Extended { lease, certified }) => {
                 own.lease = lease;
@@ -114,12 +114,12 @@ impl Engine {
                 (Err(call.error(reason, advice)), None)
             }
         };
-        Extended { result, overwrote, lost_replies }
+        Extended { result, overwrote, late_reports }
     }
 
     pub(super) fn report_extension(&self, hold: &Hold, extended: &Extended) {
-        let (key, Extended { result, overwrote, lost_replies }) = (&hold.key, extended);
-        self.report_lost(key, lost_replies);
+        let (key, Extended { result, overwrote, late_reports }) = (&hold.key, extended);
+        self.report_late(key, late_reports);
         self.report_overwritten(hold, overwrote.as_ref());
         match result {
             Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
@@ -143,10 +143,10 @@ impl Engine {
         let mut call = self.call(hold, now);
         let (mut verifying, step) = Verifying::start(hold.protocol, &own.lease);
         let outcome = call.run(&mut verifying, step, now);
-        let lost_replies = call.take_lost_replies();
+        let late_reports = call.take_late_reports();
         let verification = Self::end_verification(hold, &mut own, outcome, call);
         drop(own);
-        self.report_lost(&hold.key, &lost_replies);
+        self.report_late(&hold.key, &late_reports);
         hold.act_on_loss();
         verification
     }
@@ -186,10 +186,10 @@ impl Engine {
         let mut call = self.call(hold, now);
         let (mut fencing, step) = Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now);
         let outcome = call.run(&mut fencing, step, now);
-        let lost_replies = call.take_lost_replies();
+        let late_reports = call.take_late_reports();
         let token = Self::end_fencing(hold, &mut own, outcome, call);
         drop(own);
-        self.report_lost(&hold.key, &lost_replies);
+        self.report_late(&hold.key, &late_reports);
         hold.act_on_loss();
         token
     }
@@ -235,7 +235,7 @@ impl Engine {
 
     /// The extension of a hold whose loss has been noticed.
     pub(super) fn not_extended(hold: &Hold) -> Extended {
-        Extended { result: Err(Self::loss_of(hold)), overwrote: None, lost_replies: LostReplies::new() }
+        Extended { result: Err(Self::loss_of(hold)), overwrote: None, late_reports: LateReports::new() }
     }
 
     /// Notes that a lock is lost, and returns the error.

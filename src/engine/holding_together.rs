@@ -95,11 +95,11 @@ impl Engine {
         let mut verified = Vec::with_capacity(parts.len());
         for Ended { hold, mut own, run } in parts {
             let Some((outcome, _, mut call)) = run else { unreachable!("each is asked for") };
-            let lost_replies = call.take_lost_replies();
-            verified.push((hold, lost_replies, Self::end_verification(hold, &mut own, outcome, call)));
+            let late_reports = call.take_late_reports();
+            verified.push((hold, late_reports, Self::end_verification(hold, &mut own, outcome, call)));
         }
-        for (hold, lost_replies, _) in &verified {
-            self.report_lost(&hold.key, lost_replies);
+        for (hold, late_reports, _) in &verified {
+            self.report_late(&hold.key, late_reports);
             hold.act_on_loss();
         }
         verified.into_iter().map(|(.., verification)| verification).collect()
@@ -114,17 +114,17 @@ impl Engine {
         let parts = self.run_parts(holds, begin);
         let mut tokens = Vec::with_capacity(parts.len());
         for Ended { hold, mut own, run } in parts {
-            let (lost_replies, token) = match (run, own.token) {
+            let (late_reports, token) = match (run, own.token) {
                 (Some((outcome, _, mut call)), _) => {
-                    (call.take_lost_replies(), Self::end_fencing(hold, &mut own, outcome, call))
+                    (call.take_late_reports(), Self::end_fencing(hold, &mut own, outcome, call))
                 }
                 (None, Some(token)) => (Vec::new(), Ok(token)),
                 (None, None) => (Vec::new(), Err(Self::loss_of(hold))),
             };
-            tokens.push((hold, lost_replies, token));
+            tokens.push((hold, late_reports, token));
         }
-        for (hold, lost_replies, _) in &tokens {
-            self.report_lost(&hold.key, lost_replies);
+        for (hold, late_reports, _) in &tokens {
+            self.report_late(&hold.key, late_reports);
             hold.act_on_loss();
         }
         tokens.into_iter().map(|(.., token)| token).collect()

@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Engine;
-use super::call::LostReplies;
+use super::call::LateReports;
 use super::holding::Extended;
 use super::together::Run;
 use crate::clock::{self, Now, Uptime};
@@ -51,7 +51,7 @@ struct Settled<'a> {
 enum Report {
     Extended(Extended),
     /// The replies that were lost.
-    Looked(LostReplies),
+    Looked(LateReports),
 }
 
 /// The rules that work on a lock.
@@ -159,7 +159,7 @@ impl Engine {
         for (hold, report) in reports {
             match report {
                 Report::Extended(extended) => self.report_extension(hold, &extended),
-                Report::Looked(lost_replies) => self.report_lost(&hold.key, &lost_replies),
+                Report::Looked(late_reports) => self.report_late(&hold.key, &late_reports),
             }
         }
         for (hold, error) in &unnamed {
@@ -238,10 +238,10 @@ impl Engine {
                     Done::Verified(verification) => verification,
                     Done::Extended(_) => unreachable!("the rules verify"),
                 });
-                let lost_replies = call.take_lost_replies();
+                let late_reports = call.take_late_reports();
                 // A failure is tried again.
                 let _ = Self::end_verification(hold, &mut own, outcome, call);
-                (Report::Looked(lost_replies), None)
+                (Report::Looked(late_reports), None)
             }
         };
         let took = clock::uptime().since(began.uptime);

@@ -178,6 +178,10 @@ impl WaitForOne<'_> {
                     if matches!(set, Reply::Integer(_)) {
                         rules.decide_protocol(server());
                     }
+                    if set == Reply::Integer(0) {
+                        // It counts for a lock that this is not.
+                        call.token = None;
+                    }
                     now = clock::now();
                     (looked, answered) = (now.uptime, false);
                     rules.asked(&set, &found, now)
@@ -185,6 +189,9 @@ impl WaitForOne<'_> {
                 Action::Look => {
                     let look = Request::at_any_time(Command::GetAll(Arc::clone(slots)));
                     let found = call.send(&look, now);
+                    if matches!(found, Reply::Bulks(_)) {
+                        rules.decide_protocol(server());
+                    }
                     now = clock::now();
                     (looked, answered) = (now.uptime, false);
                     rules.looked(&found, now)
@@ -223,6 +230,12 @@ impl WaitForOne<'_> {
                         Woken::Hint(_) | Woken::Over => rules.woken(now),
                     }
                 }
+                Action::Held { slot, lease, .. } if !rules.surplus.is_empty() => {
+                    self.release_surplus(&std::mem::take(&mut rules.surplus), rules.protocol(), now);
+                    now = clock::now();
+                    // They are free, and it took its time.
+                    rules.granted(slot, lease, true, now)
+                }
                 Action::Held { slot, lease, another_is_free } => {
                     let observation = Observation::of(&lease, now);
                     let key = &slots[slot];
@@ -231,9 +244,6 @@ impl WaitForOne<'_> {
                         None => engine.queue.hold(key, Some(self.wanted.queue), &observation),
                     };
                     let (protocol, attempts) = (rules.protocol(), rules.attempts);
-                    for (slot, lease) in rules.surplus.drain(..) {
-                        self.release_unwanted(slot, &lease, protocol, now);
-                    }
                     // A command of its own would not have been sent.
                     if let (true, Err(ended)) = (answered, self.wait.check()) {
                         let options = self.wanted.options;
@@ -252,11 +262,19 @@ impl WaitForOne<'_> {
         }
     }
 
-    fn release_unwanted(&self, slot: usize, lease: &Lease, protocol: Protocol, now: Now) {
+    /// Releases what was acquired without a reply besides what is wanted.
+    fn release_surplus(&self, surplus: &[(usize, Lease)], protocol: Protocol, now: Now) {
         let Permits { slots, queue, options, .. } = self.wanted;
-        let key = &slots[slot];
-        let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(lease, now));
-        self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+        let held = |(slot, lease): &'_ (usize, Lease)| {
+            let key = &slots[*slot];
+            let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(lease, now));
+            (key, holder)
+        };
+        let locks = surplus.iter().map(|part| {
+            let (key, holder) = held(part);
+            HeldLock { key, options, protocol, lease: &part.1, holder }
+        });
+        self.engine.release_all_unwanted(locks.collect(), now);
     }
 
     /// Says of contention that it was for all permits.

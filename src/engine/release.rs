@@ -44,28 +44,26 @@ struct Ended {
 }
 
 impl Engine {
-    /// Releases a lock by the rules that it was acquired by, with a few commands and no sleep, and asks for the lock for the next thread of
-    /// this process, or notifies the next waiter. All replies come within the time of one command. Returns why it was lost, if it was.
-    pub(super) fn release(
-        &self,
-        lock: HeldLock<'_>,
-        now: Now,
-    ) -> Result<(Release, Option<LossReason>), Error> {
-        match self.release_all(vec![lock], now).pop() {
-            Some(released) => released,
-            None => unreachable!("there is an outcome for each lock"),
-        }
-    }
-
     /// Releases a lock that the thread has got and does not want any more. A failure is reported.
     pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) {
-        let key = lock.key;
-        if let Err(error) = self.release(lock, now) {
-            self.observer.notify(&Event::ReleaseFailed { key, error: &error });
-        }
+        self.release_all_unwanted(vec![lock], now);
     }
 
-    /// Releases several locks together. What went wrong for one is done again for it alone.
+    /// The same for several. Returns the failures.
+    pub(super) fn release_all_unwanted(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Error> {
+        let keys: Vec<&Key> = locks.iter().map(|lock| lock.key).collect();
+        let released = self.release_all(locks, now);
+        let failed = |(key, released): (&Key, Result<_, Error>)| {
+            let error = released.err()?;
+            self.observer.notify(&Event::ReleaseFailed { key, error: &error });
+            Some(error)
+        };
+        keys.into_iter().zip(released).filter_map(failed).collect()
+    }
+
+    /// Releases locks by the rules that each was acquired by, together, with a few commands and no sleep, and asks for each lock for the next
+    /// thread of this process, or notifies the next waiter. All replies come within the time of one command; what cannot go together, or went
+    /// wrong for one, is done for it alone. Returns also why a lock was lost, if it was.
     pub(super) fn release_all(
         &self,
         locks: Vec<HeldLock<'_>>,

@@ -191,7 +191,7 @@ impl WaitAll<'_> {
             next = match next {
                 Next::Send(request) => {
                     let reply = call.send_on_many(&request, now);
-                    if matches!(reply, Reply::Integer(_)) {
+                    if matches!(reply, Reply::Integer(_) | Reply::Bulks(_)) {
                         rules.decide_protocol(engine.backend.server_version());
                     }
                     now = clock::now();
@@ -210,7 +210,7 @@ impl WaitAll<'_> {
                         whole.parking(Some(slice))(Sleep::Waiting);
                     }
                     if stop() {
-                        return Err(self.for_each_key(call.error(GiveUp::Unknown, Wait::advice(options))));
+                        return Err(self.all_unknown(call));
                     }
                     now = clock::now();
                     rules.look()
@@ -230,12 +230,11 @@ impl WaitAll<'_> {
                     let (protocol, unanswered) = (rules.protocol(), call.take_unanswered());
                     return Ok(AtOnce::OneByOne(Some(InDoubt { unresolved, protocol, unanswered })));
                 }
+                Next::GiveUp(GiveUp::Unknown) => return Err(self.all_unknown(call)),
                 Next::GiveUp(reason) => {
-                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
-                    if reason != GiveUp::Unknown {
-                        self.wait(first, now, None).check()?;
-                    }
-                    return Err(self.for_each_key(call.error(reason, Wait::advice(options))));
+                    // The end of the wait from outside is the reason.
+                    self.wait(first, now, None).check()?;
+                    return Err(call.error(reason, Wait::advice(options)));
                 }
             };
         }
@@ -353,35 +352,42 @@ impl WaitAll<'_> {
         let (engine, Several { options, shared, .. }) = (self.engine, self.wanted);
         let InDoubt { unresolved: Unresolved { lease, .. }, protocol, unanswered } = in_doubt;
         let began = clock::now();
-        if lease.has_passed(began) {
+        if keys.is_empty() || lease.has_passed(began) {
             return Vec::new();
         }
-        let mut ours = Vec::new();
-        let mut unread = keys;
+        let (ours, unread) = self.find_ours(&lease.value, keys);
+        let held = |key| {
+            let holder = engine.queue.hold(key, shared, &Observation::of(lease, began));
+            HeldLock { key, options, protocol: *protocol, lease, holder }
+        };
+        let mut failed = engine.release_all_unwanted(ours.into_iter().map(held).collect(), clock::now());
+        failed.extend(self.unknown(unread, unanswered.clone()));
+        failed
+    }
+
+    /// Returns those of these keys that hold this value, and those that could not be read.
+    fn find_ours<'k>(&self, value: &[u8], keys: &'k [Key]) -> (Vec<&'k Key>, &'k [Key]) {
+        let engine = self.engine;
+        let is_ours = |found: &Option<Vec<u8>>| found.as_deref() == Some(value);
+        if let Ok(found) = engine.states(&keys[0], &keys.into()) {
+            let ours = keys.iter().zip(&found).filter(|(_, found)| is_ours(found));
+            return (ours.map(|(key, _)| key).collect(), &[]);
+        }
+        // Some servers refuse commands on several keys.
+        let (mut ours, mut unread) = (Vec::new(), keys);
+        let until = clock::uptime().after(engine.backend.command_timeout());
         while let Some((key, rest)) = unread.split_first() {
             match engine.once(key, Command::Get) {
-                Ok(Reply::Bulk(Some(found))) if found == lease.value => {
-                    let holder = engine.queue.hold(key, shared, &Observation::of(lease, began));
-                    ours.push(HeldLock { key, options, protocol: *protocol, lease, holder });
-                }
+                Ok(Reply::Bulk(found)) if is_ours(&found) => ours.push(key),
                 Err(error) if !is_no_lock(&error) => break,
                 _ => {}
             }
             unread = rest;
+            if clock::uptime() >= until {
+                break;
+            }
         }
-        let held: Vec<&Key> = ours.iter().map(|lock| lock.key).collect();
-        let released = engine.release_all(ours, clock::now());
-        let failed = |(key, released): (&Key, Result<_, Error>)| {
-            let error = released.err()?;
-            engine.observer.notify(&Event::ReleaseFailed { key, error: &error });
-            Some(error)
-        };
-        let unknown = |key: &Key| {
-            let (command, cause) = unanswered.clone().unwrap_or_else(|| ("EXEC", carried_out_in_part()));
-            Error::Unknown { key: key.clone(), command, advice: Wait::advice(options), cause }
-        };
-        let failed = held.into_iter().zip(released).filter_map(failed);
-        failed.chain(unread.iter().map(unknown)).collect()
+        (ours, unread)
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
@@ -433,15 +439,19 @@ impl WaitAll<'_> {
         error
     }
 
-    /// Says of each other key that its outcome is as unknown as that of the first.
-    fn for_each_key(&self, error: Error) -> Error {
-        let Error::Unknown { command, advice, cause, .. } = &error else { return error };
-        let unknown = |key: &Key| {
-            let (key, cause) = (key.clone(), cause.clone());
-            Error::Unknown { key, command, advice, cause }
-        };
-        let others = self.wanted.keys.iter().skip(1).map(unknown).collect();
-        error.and(others)
+    /// Returns an error for each of these locks, of a command that may have acquired them; a transaction that was carried out in part has no
+    /// reason.
+    fn unknown(&self, keys: &[Key], unanswered: Option<(&'static str, TransportError)>) -> Vec<Error> {
+        let (command, cause) = unanswered.unwrap_or_else(|| ("EXEC", carried_out_in_part()));
+        let advice = Wait::advice(self.wanted.options);
+        let unknown = |key: &Key| Error::Unknown { key: key.clone(), command, advice, cause: cause.clone() };
+        keys.iter().map(unknown).collect()
+    }
+
+    /// Returns the error of a command that may have acquired all.
+    fn all_unknown(&self, mut call: Call<'_>) -> Error {
+        let mut errors = self.unknown(self.wanted.keys, call.take_unanswered());
+        errors.remove(0).and(errors)
     }
 }
 

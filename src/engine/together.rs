@@ -70,6 +70,11 @@ impl<'a, R: Rules> Run<'a, R> {
         }
     }
 
+    /// Whether it has ended without its goal.
+    fn has_failed(&self) -> bool {
+        matches!(self.step, Step::GiveUp(_))
+    }
+
     fn finish(&mut self) {
         self.step = match self.outcome() {
             Ok(outcome) => Step::Done(outcome),
@@ -90,22 +95,30 @@ impl Engine {
         }
     }
 
-    /// Does what is left of each by itself. Once the server has taken long not to answer one, nothing is sent for the others.
+    /// Does what is left of each by itself. Once the server has taken long not to answer one, the others have less time; it may be one of
+    /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
     pub(super) fn finish_each<'r, 'a: 'r, R: Rules + 'r>(
         &self,
         runs: impl Iterator<Item = &'r mut Run<'a, R>>,
     ) {
-        let mut unreachable: Option<NoConnection> = None;
+        let command_timeout = self.backend.command_timeout();
+        let mut unreachable: Option<(NoConnection, Uptime)> = None;
         for run in runs.filter(|run| run.request().is_some()) {
             let began = clock::now();
-            if let Some(cause) = &unreachable {
-                run.call.fail(cause.clone());
-                run.abandon(began);
-                continue;
+            match &unreachable {
+                Some((cause, until)) if began.uptime >= *until => {
+                    run.call.fail(cause.clone());
+                    run.abandon(began);
+                    continue;
+                }
+                Some(_) => run.call.hurry(command_timeout / 8),
+                None => {}
             }
             run.finish();
-            if clock::uptime().since(began.uptime) >= self.backend.command_timeout() / 2 {
-                unreachable = run.call.unreachable();
+            let ended = clock::uptime();
+            let is_slow = ended.since(began.uptime) >= command_timeout / 2;
+            if unreachable.is_none() && is_slow && run.has_failed() {
+                unreachable = run.call.unreachable().map(|cause| (cause, ended.after(command_timeout)));
             }
         }
     }

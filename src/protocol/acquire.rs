@@ -272,8 +272,9 @@ impl Acquiring {
         self.unresolved.in_doubt
     }
 
-    /// Returns the leases that commands without a reply may have begun, and whose values prove it.
-    pub(crate) fn into_unresolved(self) -> impl Iterator<Item = Lease> {
+    /// Returns the leases that commands without a reply may have begun, and whose values prove it; `None` if a GETSET is among these
+    /// commands, whose value proves nothing.
+    pub(crate) fn into_unresolved(self) -> Option<impl Iterator<Item = Lease>> {
         self.unresolved.into_leases()
     }
 
@@ -456,10 +457,16 @@ impl Acquiring {
             State::TakingOver { lease, .. } => self.unresolved.keep_takeover(lease),
             State::Reading | State::Confirming | State::Sleeping => {}
         }
-        let Some(since) = self.losing_since else {
-            // Often the server has only closed an idle connection: no pause.
-            self.losing_since = Some(now.uptime);
-            return self.read();
+        let since = match self.losing_since {
+            Some(since) => since,
+            None => {
+                self.losing_since = Some(now.uptime);
+                // Often the server has only closed an idle connection: no pause. But some hang up on one command alone.
+                if self.may_retry_immediately() {
+                    return self.read();
+                }
+                now.uptime
+            }
         };
         match self.time_left(now.uptime, now) {
             Some(_) if now.uptime.since(since) >= self.params.unreachable_timeout => self.give_up(GiveUp::Io),

@@ -55,13 +55,15 @@ pub(crate) enum Action {
 /// | `Trying` | held | held |
 /// | | another client was faster | the next lock that looked free, three in a row at most; then wait |
 /// | | the key is no lock | the next lock that looked free; not this one again. If none is a lock: refused |
-/// | | lost twice in a row | as in `Looking` |
+/// | | lost twice in a row | expiring: keep the lease of a SETNX or EXEC as unresolved, wait; else unknown, as after GETSET |
 /// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Asking`; after 0 `Asking` |
 /// | | woken | SETNX, MGET → `Asking`; if the outcome of a command is in doubt: MGET → `Looking` |
 /// | | the locks are left to other processes | sleep until that is over |
 #[derive(Debug)]
 pub(crate) struct AcquiringPermit {
     params: Params,
+    /// As the options say: a single lock decides by itself what [`Protocol::Auto`] is.
+    asked: Protocol,
     /// How many locks there are.
     slots: usize,
     state: State,
@@ -143,6 +145,7 @@ impl AcquiringPermit {
 
     fn new(params: Params, slots: usize) -> Self {
         Self {
+            asked: params.options.protocol,
             params,
             slots,
             state: State::Sleeping,
@@ -247,7 +250,10 @@ impl AcquiringPermit {
             Reply::Integer(0) => self.found(found, slot, now),
             Reply::Integer(_) => {
                 let another_is_free = match found {
-                    Reply::Bulks(found) => !self.free(found, slot, now).is_empty(),
+                    Reply::Bulks(found) => {
+                        self.surplus = self.take_ours(found);
+                        !self.free(found, slot, now).is_empty()
+                    }
                     // Not looked for: another thread has sent SETNX. What is left to other processes is free, and no other waiter knows.
                     Reply::Unsent => self.yields_until.is_some(),
                     // Perhaps, and no other waiter may know.
@@ -282,12 +288,11 @@ impl AcquiringPermit {
     fn found(&mut self, found: &Reply, asked: usize, now: Now) -> Action {
         match found {
             Reply::Bulks(values) => {
-                let is_ours = |(slot, lease): &mut (usize, Lease)| {
-                    values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
-                };
-                let mut ours = self.unresolved.extract_if(.., is_ours).collect::<Vec<_>>().into_iter();
-                if let Some((slot, lease)) = ours.next() {
-                    self.surplus.extend(ours);
+                let mut ours = self.take_ours(values);
+                let ends_last = (0..ours.len()).max_by_key(|at| ours[*at].1.end.map(|end| end.uptime));
+                if let Some(at) = ends_last {
+                    let (slot, lease) = ours.swap_remove(at);
+                    self.surplus = ours;
                     let others = self.free(values, slot, now).len();
                     return self.granted(slot, lease, others > 0, now);
                 }
@@ -300,6 +305,14 @@ impl AcquiringPermit {
             Reply::Unsent | Reply::TooLate => self.give_up(GiveUp::Unsent),
             _ => self.lost(now),
         }
+    }
+
+    /// Takes out the unresolved leases whose values the locks hold.
+    fn take_ours(&mut self, values: &[Option<Vec<u8>>]) -> Vec<(usize, Lease)> {
+        let is_ours = |(slot, lease): &mut (usize, Lease)| {
+            values.get(*slot).and_then(Option::as_ref).is_some_and(|value| *value == lease.value)
+        };
+        self.unresolved.extract_if(.., is_ours).collect()
     }
 
     /// Returns the locks that may be acquired: first those that are absent, beginning with the one behind `asked`. That one itself is last:
@@ -327,7 +340,7 @@ impl AcquiringPermit {
         }
         let (slot, state) = free.remove(0);
         self.params.nonce = self.params.nonce.next();
-        let options = LockOptions { max_attempts: None, ..self.params.options };
+        let options = LockOptions { max_attempts: None, protocol: self.asked, ..self.params.options };
         let params = Params { options, deadline: Some(now.uptime), ..self.params };
         let (attempt, action) = match state {
             LockState::Absent => Acquiring::start(params, now),
@@ -379,18 +392,29 @@ impl AcquiringPermit {
                 Action::Held { slot, lease, another_is_free }
             }
             LockAction::Sleep(_) | LockAction::GiveUp(GiveUp::Timeout) => self.try_one(others, tries, now),
-            LockAction::GiveUp(GiveUp::Io) => self.lost(now),
-            LockAction::GiveUp(GiveUp::Unknown) if self.params.expires() => {
-                self.in_doubt = true;
-                self.unresolved.extend(attempt.into_unresolved().map(|lease| (slot, lease)));
-                self.lost(now)
-            }
+            LockAction::GiveUp(GiveUp::Io) => self.pause_or(GiveUp::Io, now),
+            LockAction::GiveUp(GiveUp::Unknown) => match attempt.into_unresolved() {
+                Some(leases) if self.params.expires() => {
+                    self.in_doubt = true;
+                    self.unresolved.extend(leases.map(|lease| (slot, lease)));
+                    self.pause_or(GiveUp::Unknown, now)
+                }
+                _ => Action::GiveUp(GiveUp::Unknown),
+            },
             LockAction::GiveUp(reason) => Action::GiveUp(reason),
         }
     }
 
+    /// After replies to commands on a lock that was tried were lost: others may do, after a pause.
+    fn pause_or(&mut self, reason: GiveUp, now: Now) -> Action {
+        match self.time_left(now.uptime, now) {
+            Some(time) => self.sleep(time),
+            None => Action::GiveUp(reason),
+        }
+    }
+
     /// A grant counts only while its lease lasts (I3).
-    fn granted(&mut self, slot: usize, lease: Lease, another_is_free: bool, now: Now) -> Action {
+    pub(crate) fn granted(&mut self, slot: usize, lease: Lease, another_is_free: bool, now: Now) -> Action {
         self.in_doubt = false;
         if lease.has_passed(now) {
             self.notes.push((slot, Note::LateGrant));

@@ -46,8 +46,8 @@ impl Unresolved {
         self.position(found).is_some()
     }
 
-    pub(super) fn into_leases(self) -> impl Iterator<Item = Lease> {
-        self.leases.into_iter().map(|(lease, _)| lease)
+    pub(super) fn into_leases(self) -> Option<impl Iterator<Item = Lease>> {
+        self.takeover.is_none().then(|| self.leases.into_iter().map(|(lease, _)| lease))
     }
 
     fn position(&self, found: Option<&[u8]>) -> Option<usize> {

@@ -225,8 +225,9 @@ fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
     while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
         action = attempt.reply(Reply::Lost, None, start());
     }
-    assert_eq!(action, Action::Look);
+    assert_eq!(action, Action::Sleep(POLL));
     assert!(attempt.is_in_doubt());
+    assert_eq!(attempt.woken(later(POLL)), Action::Look);
     let action = attempt.looked(&but(&[(free, Some(&entry.value))]), start());
     assert!(
         matches!(&action, Action::Held { slot, lease, .. } if *slot == free && lease.value == entry.value),
@@ -241,8 +242,41 @@ fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
     while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
         action = attempt.reply(Reply::Lost, None, start());
     }
-    assert_eq!(action, Action::Look);
-    assert_eq!(attempt.looked(&all(held_for(60)), start()), Action::Sleep(POLL));
+    assert_eq!(action, Action::Sleep(POLL));
+    asks(&attempt.woken(later(POLL)));
+}
+
+#[test]
+fn a_takeover_without_a_reply_ends_the_attempt() {
+    let (mut attempt, asked, _) = asking(expiring());
+    attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
+    let Action::Send { request: Request { command: Command::GetSet(value), .. }, .. } = action else {
+        panic!("{action:?}")
+    };
+    assert!(matches!(attempt.reply(Reply::Lost, None, start()), Action::Send { .. }));
+    // Its value in the key proves nothing: it may have overwritten another's.
+    let action = attempt.reply(Reply::Bulk(Some(value)), None, start());
+    assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
+}
+
+#[test]
+fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
+    let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
+    attempt.decide_protocol(Some(Version::new(7, 0, 0)));
+    let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
+    let mut sent = Vec::new();
+    while let Action::Send { request, .. } = action {
+        sent.push(request.command.name());
+        let reply = match request.command {
+            Command::WatchGet => Reply::Refused,
+            _ => Reply::Bulk(Some(PAST.to_vec())),
+        };
+        action = attempt.reply(reply, Some(Version::new(7, 0, 0)), start());
+    }
+    assert_eq!(sent, ["GET", "WATCH", "GET", "GETSET"]);
+    assert!(matches!(action, Action::Held { .. }), "{action:?}");
+    assert_eq!(attempt.protocol(), Protocol::Classic);
 }
 
 #[test]
@@ -263,9 +297,28 @@ fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
     assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, now), Action::Look);
     let found = but(&[(first, Some(&value)), (second, Some(&other))]);
     let Action::Held { slot, lease, .. } = attempt.looked(&found, now) else { panic!("one is held") };
-    assert_eq!((slot, lease.value), (first, value));
+    assert_eq!((slot, lease.value), (second, other), "the one that lasts longer");
     let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, &lease.value)).collect();
-    assert_eq!(surplus, [(second, &other)]);
+    assert_eq!(surplus, [(first, &value)]);
+}
+
+#[test]
+fn what_comes_late_beside_what_is_granted_is_surplus() {
+    let (mut attempt, first, value) = asking(expiring());
+    attempt.asked(&Reply::Lost, &Reply::Lost, start());
+    attempt.looked(&all(held_for(60)), start());
+    let now = later(POLL);
+    loop {
+        let (slot, granted) = asks(&attempt.woken(now));
+        if slot == first {
+            assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), now), Action::Sleep(_)));
+            continue;
+        }
+        let action = attempt.asked(&GRANTED, &but(&[(first, Some(&value)), (slot, Some(&granted))]), now);
+        assert!(matches!(action, Action::Held { slot: held, .. } if held == slot), "{action:?}");
+        let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, &lease.value)).collect();
+        return assert_eq!(surplus, [(first, &value)]);
+    }
 }
 
 #[test]
