@@ -51,23 +51,23 @@ pub(super) struct Call<'a> {
 
 /// What is reported once nothing is locked any more.
 #[derive(Debug)]
-pub(super) enum Late {
+pub(super) enum LateReport {
     /// The reply to this command was lost.
     ReplyLost(&'static str, TransportError),
     CarriedOutLate(Key, &'static str),
     ConnectionStuck,
 }
 
-impl From<Incident<'_>> for Late {
+impl From<Incident<'_>> for LateReport {
     fn from(incident: Incident<'_>) -> Self {
         match incident {
-            Incident::CarriedOutLate { key, command } => Late::CarriedOutLate(key.clone(), command),
-            Incident::ConnectionStuck => Late::ConnectionStuck,
+            Incident::CarriedOutLate { key, command } => LateReport::CarriedOutLate(key.clone(), command),
+            Incident::ConnectionStuck => LateReport::ConnectionStuck,
         }
     }
 }
 
-pub(super) type LateReports = Vec<Late>;
+pub(super) type LateReports = Vec<LateReport>;
 
 enum Behind<'a> {
     /// The command of the head of this holder's queue.
@@ -102,12 +102,12 @@ enum LastFailure {
 }
 
 impl Engine {
-    pub(super) fn report_late(&self, key: &Key, reports: &[Late]) {
+    pub(super) fn report_late(&self, key: &Key, reports: &[LateReport]) {
         for report in reports {
             self.observer.notify(&match report {
-                Late::ReplyLost(command, error) => Event::ReplyLost { key, command, error },
-                Late::CarriedOutLate(key, command) => Event::CarriedOutLate { key, command },
-                Late::ConnectionStuck => Event::ConnectionStuck {},
+                LateReport::ReplyLost(command, error) => Event::ReplyLost { key, command, error },
+                LateReport::CarriedOutLate(key, command) => Event::CarriedOutLate { key, command },
+                LateReport::ConnectionStuck => Event::ConnectionStuck {},
             });
         }
     }
@@ -313,7 +313,12 @@ impl<'a> Call<'a> {
             Some(found) => self.reply(found, look.request.command.name(), true, limits.needs),
             None => Reply::Unsent,
         };
-        (self.reply(own, request.command.name(), false, limits.needs), found)
+        let set = self.reply(own, request.command.name(), false, limits.needs);
+        if set == Reply::Integer(0) {
+            // It counts for a lock that was not acquired; the other reply may show that another was.
+            self.token = None;
+        }
+        (set, found)
     }
 
     /// Returns what is to go behind a command.
@@ -412,7 +417,7 @@ impl<'a> Call<'a> {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                let report = Late::ReplyLost(command, error.clone());
+                let report = LateReport::ReplyLost(command, error.clone());
                 match &mut self.late_reports {
                     Some(reports) => reports.push(report),
                     None => self.engine.report_late(self.key, &[report]),

@@ -1,5 +1,6 @@
 //! Acquiring a permit: one of several locks, whichever is free. Threads of the process wait for all of them in one queue.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -178,20 +179,12 @@ impl WaitForOne<'_> {
                     if matches!(set, Reply::Integer(_)) {
                         rules.decide_protocol(server());
                     }
-                    if set == Reply::Integer(0) {
-                        // It counts for a lock that this is not.
-                        call.token = None;
-                    }
                     now = clock::now();
                     (looked, answered) = (now.uptime, false);
                     rules.asked(&set, &found, now)
                 }
                 Action::Look => {
-                    let look = Request::at_any_time(Command::GetAll(Arc::clone(slots)));
-                    let found = call.send(&look, now);
-                    if matches!(found, Reply::Bulks(_)) {
-                        rules.decide_protocol(server());
-                    }
+                    let found = self.look(&mut call, &mut rules, now);
                     now = clock::now();
                     (looked, answered) = (now.uptime, false);
                     rules.looked(&found, now)
@@ -231,7 +224,7 @@ impl WaitForOne<'_> {
                     }
                 }
                 Action::Held { slot, lease, .. } if !rules.surplus.is_empty() => {
-                    self.release_surplus(&std::mem::take(&mut rules.surplus), rules.protocol(), now);
+                    self.release_surplus(&mem::take(&mut rules.surplus), rules.protocol(), now);
                     now = clock::now();
                     // They are free, and it took its time.
                     rules.granted(slot, lease, true, now)
@@ -262,17 +255,23 @@ impl WaitForOne<'_> {
         }
     }
 
+    /// Reads what all locks hold.
+    fn look(&self, call: &mut Call<'_>, rules: &mut AcquiringPermit, now: Now) -> Reply {
+        let look = Request::at_any_time(Command::GetAll(Arc::clone(self.wanted.slots)));
+        let found = call.send(&look, now);
+        if matches!(found, Reply::Bulks(_)) {
+            rules.decide_protocol(self.engine.backend.server_version());
+        }
+        found
+    }
+
     /// Releases what was acquired without a reply besides what is wanted.
     fn release_surplus(&self, surplus: &[(usize, Lease)], protocol: Protocol, now: Now) {
         let Permits { slots, queue, options, .. } = self.wanted;
-        let held = |(slot, lease): &'_ (usize, Lease)| {
+        let locks = surplus.iter().map(|(slot, lease)| {
             let key = &slots[*slot];
             let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(lease, now));
-            (key, holder)
-        };
-        let locks = surplus.iter().map(|part| {
-            let (key, holder) = held(part);
-            HeldLock { key, options, protocol, lease: &part.1, holder }
+            HeldLock { key, options, protocol, lease, holder }
         });
         self.engine.release_all_unwanted(locks.collect(), now);
     }
