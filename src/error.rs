@@ -70,8 +70,8 @@ pub enum Error {
     /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
     /// wait for itself.
     #[error(
-        "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: taking it again would wait for itself; pass the \
-         guard down, or use another key for the inner work",
+        "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
+         guard down, make both calls `reentrant`, or use another key for the inner work",
         shown(key)
     )]
     #[non_exhaustive]
