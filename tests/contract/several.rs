@@ -5,8 +5,8 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use setnx_lock::{
-    CancelToken, Error, Key, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol, Release,
-    Verification, Version,
+    CancelToken, Error, Key, LockGuard, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol,
+    Release, Verification, Version,
 };
 
 use crate::support::scenario::FOREIGN;
@@ -23,6 +23,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_panic_releases_all,
     a_call_within_a_call_on_one_of_the_keys_is_refused,
     calls_on_several_keys_join_the_enclosing_ones,
+    a_call_that_joins_several_extends_each_by_its_own_options,
     all_leases_are_extended_together,
     an_extension_reports_the_lock_that_is_lost,
     verification_says_it_of_each_key,
@@ -240,7 +241,7 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
         locks.try_with(|inner| -> Outcome {
             assert_eq!(inner.depth(), 2);
             inner.extend()?;
-            assert_eq!(single.with(setnx_lock::LockGuard::depth)?, 3);
+            assert_eq!(single.with(LockGuard::depth)?, 3);
             Ok(())
         })?;
         let after = values(&keys);
@@ -257,6 +258,46 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
     })?;
     assert!(are_free(&keys));
     plain.with(|_| ())?;
+    Ok(())
+}
+
+fn a_call_that_joins_several_extends_each_by_its_own_options(target: &Target) -> Outcome {
+    let keys = target.keys("joined", 2);
+    let locker = target.locker();
+    let locks = target.locks_through(&locker, &keys, expiring().reentrant());
+    let first = target.lock_through(&locker, &keys[0], expiring().reentrant());
+    let second = |options: LockOptions| target.lock_through(&locker, &keys[1], options.reentrant());
+    let longer = second(LockOptions::expiring_after(3 * LONG).timeout(LONG));
+    let unexpiring = second(LockOptions::held_until_released().timeout(LONG));
+
+    first.with(|_| {
+        longer.with(|_| {
+            locks.try_with(|inner| -> Outcome {
+                let before = values(&keys);
+                inner.extend()?;
+                assert!(values(&keys).iter().zip(&before).all(|(after, before)| after != before));
+                let left: Vec<_> = inner.guards().iter().filter_map(LockGuard::remaining).collect();
+                assert!(left[0] <= LONG && left[1] > 2 * LONG, "{left:?}");
+                inner.extend_by(2 * LONG)?;
+                assert!(inner.guards().iter().all(|guard| guard.remaining() <= Some(2 * LONG)), "{inner:?}");
+                Ok(())
+            })
+        })
+    })???;
+    first.with(|_| {
+        unexpiring.with(|_| {
+            locks.with(|inner| {
+                let before = values(&keys);
+                for extended in [inner.extend(), inner.extend_by(LONG)] {
+                    let error = extended.expect_err("one has no lease");
+                    assert!(matches!(error, Error::Options { .. }), "{error:?}");
+                    assert_eq!(error.key(), Some(&keys[1].key));
+                    assert_eq!(values(&keys), before, "nothing was changed");
+                }
+            })
+        })
+    })???;
+    assert!(are_free(&keys));
     Ok(())
 }
 
@@ -392,7 +433,7 @@ fn the_tokens_of_each_key_grow(target: &Target) -> Outcome {
     let keys = target.keys("fenced", 3);
     let mut last = [0; 3];
     // The first key's counter is ahead of the others.
-    let first = target.lock(&keys[0], expiring()).with(setnx_lock::LockGuard::fencing_token)??;
+    let first = target.lock(&keys[0], expiring()).with(LockGuard::fencing_token)??;
     for options in [expiring(), expiring().fenced(), expiring().fenced()] {
         let held = target.locks(&keys, options).lock()?;
         let tokens = held.fencing_tokens()?;
@@ -400,13 +441,13 @@ fn the_tokens_of_each_key_grow(target: &Target) -> Outcome {
         let tokens: Vec<u64> = tokens.into_iter().map(|(_, token)| token).collect();
         assert!(tokens.iter().zip(last).all(|(token, last)| *token > last), "{tokens:?} after {last:?}");
         assert!(tokens[0] > first);
-        let again = held.guards().iter().map(setnx_lock::LockGuard::fencing_token);
+        let again = held.guards().iter().map(LockGuard::fencing_token);
         assert_eq!(again.collect::<Result<Vec<_>, _>>()?, tokens, "one for each hold");
         last.copy_from_slice(&tokens);
         assert_released(held, target.released());
     }
     // A single holder goes on with the same counter.
-    assert!(target.lock(&keys[2], expiring()).with(setnx_lock::LockGuard::fencing_token)?? > last[2]);
+    assert!(target.lock(&keys[2], expiring()).with(LockGuard::fencing_token)?? > last[2]);
     Ok(())
 }
 

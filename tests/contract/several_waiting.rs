@@ -1,9 +1,10 @@
 //! How several locks are waited for that are to be held together.
 
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, LocksGuard};
+use setnx_lock::{CancelToken, Error, Event, LockGuard, LockOptions, LocksGuard, LossReason};
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, patient};
@@ -15,6 +16,8 @@ pub(super) const TESTS: super::Tests = tests![
     a_cancelled_wait_gives_back_what_it_got,
     a_shutdown_gives_back_what_a_waiter_got,
     early_locks_are_extended_while_the_last_is_waited_for,
+    an_early_lock_whose_loss_the_keeper_noticed_is_left_alone,
+    an_early_lock_whose_loss_an_extension_noticed_is_left_alone,
     callers_of_overlapping_keys_never_wait_for_each_other,
 ];
 
@@ -151,6 +154,74 @@ fn early_locks_are_extended_while_the_last_is_waited_for(target: &Target) -> Out
     assert!(ends[..2].iter().all(|end| *end + EXPIRATION / 10 + millis(1) >= ends[2]), "{ends:?}");
     drop(held);
     Ok(())
+}
+
+fn an_early_lock_whose_loss_the_keeper_noticed_is_left_alone(target: &Target) -> Outcome {
+    let keys = target.keys("lost-early", 2);
+    let (sender, losses) = mpsc::channel();
+    let locker = target.locker().observed_by(move |event: &Event<'_>| {
+        if let Event::Lost { key, reason, .. } = event {
+            // After the test there is no receiver.
+            let _ = sender.send(((*key).clone(), (*reason).clone()));
+        }
+    });
+    let options = LockOptions::expiring_after(millis(1200)).wait_forever();
+    let locks = target.locks_through(&locker, &keys, options);
+    let end = Instant::now() + LONG;
+    loop {
+        keys[1].set(FOREIGN);
+        let token = CancelToken::new();
+        let waiting = thread::spawn({
+            let locks = locks.clone().cancelled_by(&token);
+            move || locks.lock().map(drop)
+        });
+        appears(&keys[0]);
+        keys[0].set(FOREIGN);
+        let (key, reason) = losses.recv_timeout(LONG)?;
+        token.cancel();
+        let error = waiting.join().unwrap().expect_err("the wait was cancelled");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        assert_eq!((&key, error.key()), (&keys[0].key, Some(&keys[1].key)));
+        assert_eq!(keys[0].value().as_deref(), Some(FOREIGN), "it is another client's");
+        // On a busy machine the lease may have passed before the keeper looked; then nothing would be deleted anyway.
+        if matches!(reason, LossReason::Taken(_)) {
+            return Ok(());
+        }
+        assert!(Instant::now() < end, "{reason:?}");
+        keys[0].delete();
+    }
+}
+
+fn an_early_lock_whose_loss_an_extension_noticed_is_left_alone(target: &Target) -> Outcome {
+    // Over twice the timeout: so the keeper does nothing, and the leases are extended once all locks are there.
+    const EXPIRATION: Duration = Duration::from_secs(2);
+    let keys = target.keys("lost-late", 2);
+    let options = LockOptions::expiring_after(EXPIRATION).timeout(millis(900)).poll_interval(millis(5));
+    let locks = target.locks(&keys, options);
+    let end = Instant::now() + LONG;
+    loop {
+        keys[1].set(FOREIGN);
+        let waiting = thread::spawn({
+            let locks = locks.clone();
+            move || locks.lock().map(drop)
+        });
+        appears(&keys[0]);
+        // Long enough that the lease is not fresh any more.
+        thread::sleep(EXPIRATION / 8);
+        keys[0].set(FOREIGN);
+        keys[1].delete();
+        let error = waiting.join().unwrap().expect_err("the first key is held");
+        // A loss that is noticed at the deadline ends the call.
+        assert!(matches!(error, Error::Timeout { .. } | Error::Lost { .. }), "{error:?}");
+        assert_eq!(keys[0].value().as_deref(), Some(FOREIGN), "it is another client's");
+        assert_eq!(keys[1].value(), None, "given back");
+        // On a busy machine the wait for the second key may have lasted until the end.
+        if error.key() == Some(&keys[0].key) {
+            return Ok(());
+        }
+        assert!(Instant::now() < end, "{error:?}");
+        keys[0].delete();
+    }
 }
 
 fn callers_of_overlapping_keys_never_wait_for_each_other(target: &Target) -> Outcome {
