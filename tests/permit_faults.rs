@@ -13,7 +13,7 @@ use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, tests};
+use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, millis, tests};
 
 /// Longer than a call takes that waits for a lost reply.
 const LEASE: Duration = Duration::from_secs(5);
@@ -405,14 +405,37 @@ fn a_user_without_one_of_the_keys() -> Outcome {
 }
 
 fn a_key_of_another_type() -> Outcome {
-    let server = RedisServer::start()?;
-    let semaphore = Semaphore::new(&opened(&server.url())?, NAME, 2, expiring())?;
-    server.say(&["RPUSH", "pool:0", "element"])?;
-    server.say(&["SET", "pool:1", FOREIGN])?;
-    assert_refused(semaphore.acquire(), RefusalKind::WrongType, "WRONGTYPE");
-    assert_refused(semaphore.try_acquire(), RefusalKind::WrongType, "WRONGTYPE");
-    assert_eq!(semaphore.states()?[0], LockState::Absent);
-    assert_eq!(server.say(&["LLEN", "pool:0"])?, ":1", "it is left alone");
+    const KEYS: [&str; 2] = ["pool:0", "pool:1"];
+    for protocol in PROTOCOLS {
+        let server = RedisServer::start()?;
+        let locker = opened(&server.url())?;
+        let semaphore = Semaphore::new(&locker, NAME, 2, expiring().protocol(protocol))?;
+        let polling = semaphore.with_options(semaphore.options().poll_interval(millis(40)))?;
+        server.say(&["RPUSH", KEYS[0], "element"])?;
+        assert_eq!(semaphore.states()?[0], LockState::Absent);
+        // Which is asked for first is left to chance.
+        for _ in 0..4 {
+            let held = semaphore.acquire()?;
+            assert_eq!(held.slot(), Some(1));
+            assert!(semaphore.try_acquire()?.is_none());
+            drop(held);
+
+            server.say(&["SET", KEYS[1], FOREIGN])?;
+            let waiter = Sleeper::start({
+                let polling = polling.clone();
+                move || polling.acquire()
+            });
+            waiter.rests();
+            server.say(&["DEL", KEYS[1]])?;
+            assert_eq!(waiter.join()?.slot(), Some(1));
+        }
+        server.say(&["RPUSH", KEYS[1], "element"])?;
+        assert_refused(semaphore.acquire(), RefusalKind::WrongType, "WRONGTYPE");
+        assert_refused(semaphore.try_acquire(), RefusalKind::WrongType, "WRONGTYPE");
+        for key in KEYS {
+            assert_eq!(server.say(&["LLEN", key])?, ":1", "it is left alone");
+        }
+    }
     Ok(())
 }
 

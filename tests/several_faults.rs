@@ -1,6 +1,8 @@
 //! A fault at every command on several keys, and what a server refuses to several keys. Whatever the fault, the call ends in time with a
 //! correct outcome for each key: held by the guard, free, or named by the error and free once its lease has passed.
 
+mod interrupted;
+
 use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
@@ -82,6 +84,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_unknown_outcome_is_reported_for_each_key,
         ],
     );
+    trials.extend(interrupted::trials());
     for protocol in PROTOCOLS {
         for (path_name, path) in PATHS {
             for (fault_name, fault, in_the_middle) in FAULTS {
