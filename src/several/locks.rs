@@ -135,7 +135,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired. No lock is held then, unless the error says so:
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] or [`Error::Expired`] if a
+    /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
     /// [`Error::Unknown`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
     /// acquired could not be released again.
     pub fn lock(&self) -> Result<LocksGuard, Error> {
