@@ -10,7 +10,6 @@ use crate::Failure;
 use crate::candidates::Candidate;
 use crate::format::{cell, figure, rounds};
 use crate::locks::{TIMEOUT, released};
-use crate::moment::as_f64;
 use crate::plot::Panel;
 use crate::report::{Section, Table};
 use crate::rounds::{Contender, Run};
@@ -25,6 +24,10 @@ const FREE: [(&str, Protocol, &str, &str); 3] = [
     ("Watched", Protocol::Watched, "Watched, 1 key", "Watched, 8 keys"),
     ("Ttl", Protocol::Ttl, "Ttl, 1 key", "Ttl, 8 keys"),
 ];
+
+/// For how long a program does something between two commands: long enough that the server's processor sleeps meanwhile, with one key as
+/// with several. Without, it stays awake at times.
+const PAUSE: Duration = Duration::from_micros(20);
 
 /// With contention: so many threads, each of which locks so many of the keys at a time.
 const THREADS: u64 = 16;
@@ -47,7 +50,7 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
         title: "W11: several keys that are acquired together".to_owned(),
         notes: vec![
             format!(
-                "Free keys: one thread, {} of {:?} for each. The ratio is the median of the ratios of each round.",
+                "Free keys: one thread, {} of {:?} for each, then as many with a pause of {PAUSE:?} before each acquisition and release, whose time does not count. The ratio is the median of the ratios of each round.",
                 rounds(run.plan.pair_rounds),
                 run.plan.pair_time
             ),
@@ -66,7 +69,12 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
             rows: free
                 .iter()
                 .map(|(name, _, one, several)| {
-                    (*name, [one, several].map(|of| results.spread(of, |rate| Some(*rate))).to_vec())
+                    (
+                        *name,
+                        [one, several]
+                            .map(|of| results.spread(of, |free| Some(free.without_pauses)))
+                            .to_vec(),
+                    )
                 })
                 .collect(),
         }],
@@ -74,13 +82,21 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
     })
 }
 
-type Pair = Box<dyn Fn() -> Result<(), Failure>>;
+/// Acquires, pauses, releases.
+type Pair = Box<dyn Fn(Duration) -> Result<(), Failure>>;
+
+/// Pairs a second.
+#[derive(Debug)]
+struct Free {
+    without_pauses: f64,
+    with_pauses: f64,
+}
 
 /// Returns the pairs a second of each protocol with one key and with several.
 fn measure_free(
     run: &Run,
     protocols: &[(&str, Protocol, &'static str, &'static str)],
-) -> Result<Results<f64>, Failure> {
+) -> Result<Results<Free>, Failure> {
     let server = ServerUnderTest::start()?;
     let locker = Locker::open(&server.url())?;
     let mut contenders: Vec<Contender<Pair>> = Vec::new();
@@ -89,44 +105,63 @@ fn measure_free(
         let lock = Lock::new(&locker, format!("bench:one:{name}"), options)?;
         let keys = (0..FREE_KEYS).map(|n| format!("bench:several:{name}:{n}"));
         let locks = Locks::new(&locker, keys, options)?;
-        contenders
-            .push(Contender { name: one, state: Some(Box::new(move || released(lock.lock()?.release()?))) });
-        contenders.push(Contender {
-            name: several,
-            state: Some(Box::new(move || {
-                let outcomes = locks.lock()?.release();
-                outcomes.into_iter().try_for_each(|(_, outcome)| released(outcome?))
-            })),
-        });
+        let one_key = move |time| {
+            let guard = lock.lock()?;
+            pause(time);
+            released(guard.release()?)
+        };
+        let several_keys = move |time| {
+            let guard = locks.lock()?;
+            pause(time);
+            guard.release().into_iter().try_for_each(|(_, outcome)| released(outcome?))
+        };
+        contenders.push(Contender { name: one, state: Some(Box::new(one_key)) });
+        contenders.push(Contender { name: several, state: Some(Box::new(several_keys)) });
     }
     // The first round warms up.
-    let mut results =
-        run.rounds("W11", run.plan.pair_rounds + 1, contenders, |_, pair, _| rate(pair, run.plan.pair_time))?;
+    let time = run.plan.pair_time;
+    let measure = |_: &str, pair: &mut Pair, _: u32| {
+        let without_pauses = rate(pair, time, Duration::ZERO)?;
+        Ok(Free { without_pauses, with_pauses: rate(pair, time, PAUSE)? })
+    };
+    let mut results = run.rounds("W11", run.plan.pair_rounds + 1, contenders, measure)?;
     for (_, rates) in &mut results.candidates {
         rates.remove(0);
     }
     Ok(results)
 }
 
-/// Pairs a second.
-fn rate(pair: &Pair, time: Duration) -> Result<f64, Failure> {
+/// Pairs a second, not counting the pauses.
+fn rate(pair: &Pair, time: Duration, pauses: Duration) -> Result<f64, Failure> {
     let (began, mut count) = (Instant::now(), 0);
     while began.elapsed() < time {
-        pair()?;
+        pause(pauses);
+        pair(pauses)?;
         count += 1;
     }
-    Ok(as_f64(count) / began.elapsed().as_secs_f64())
+    let used = began.elapsed().saturating_sub(2 * pauses * count);
+    Ok(f64::from(count) / used.as_secs_f64())
 }
 
-fn free_table(protocols: &[(&str, Protocol, &str, &str)], results: &Results<f64>) -> Table {
+fn pause(time: Duration) {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        std::hint::spin_loop();
+    }
+}
+
+fn free_table(protocols: &[(&str, Protocol, &str, &str)], results: &Results<Free>) -> Table {
     let several = format!("{FREE_KEYS} keys, pairs/s");
-    let mut table = Table::new("Free keys", &["protocol", "1 key, pairs/s", &several, "as a ratio to 1 key"]);
+    let columns =
+        ["protocol", "1 key, pairs/s", &several, "as a ratio to 1 key", "as a ratio to 1 key, with pauses"];
+    let mut table = Table::new("Free keys", &columns);
     for (name, _, one, several) in protocols {
         table.row([
             (*name).to_owned(),
-            cell(results.spread(one, |rate| Some(*rate))),
-            cell(results.spread(several, |rate| Some(*rate))),
-            cell(results.ratio(several, one, |rate| Some(*rate))),
+            cell(results.spread(one, |free| Some(free.without_pauses))),
+            cell(results.spread(several, |free| Some(free.without_pauses))),
+            cell(results.ratio(several, one, |free| Some(free.without_pauses))),
+            cell(results.ratio(several, one, |free| Some(free.with_pauses))),
         ]);
     }
     table
