@@ -10,14 +10,13 @@ use libtest_mimic::Trial;
 use setnx_lock::Protocol;
 
 use crate::servers::{Emulated, Fault};
+use crate::support::every_command::FAULTS;
 use crate::support::target::{PROTOCOLS, emulated_name};
 use crate::support::{Load, Outcome};
 use stage::Stage;
 
+/// A late reply comes after it.
 const LEASE: Duration = Duration::from_millis(400);
-/// Later than the lease, and within the command timeout.
-const LATE: Duration = Duration::from_millis(600);
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 /// Long enough for any load, and short enough to detect a call that does not end.
 const IN_TIME: Duration = Duration::from_secs(60);
 
@@ -54,17 +53,6 @@ const PATHS: [(&str, Path); 9] = [
     ("an_early_release", Path::EarlyRelease),
     ("an_extension", Path::Extension),
     ("a_token", Path::Token),
-];
-
-/// The faults, and whether each can happen to a command within a batch: a stream of bytes loses nothing in the middle.
-const FAULTS: [(&str, Fault, bool); 7] = [
-    ("request_lost", Fault::SwallowRequest, false),
-    ("reply_lost", Fault::SwallowAnswer, false),
-    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
-    ("cut_before", Fault::CutBefore, true),
-    ("cut_after", Fault::CutAfter, true),
-    ("cut_within_the_reply", Fault::CutWithin, true),
-    ("half_open", Fault::HalfOpen, true),
 ];
 
 /// How often a path is tried if the machine stalls for longer than a lease, so that no fault happens.

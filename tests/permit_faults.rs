@@ -9,26 +9,15 @@ use std::time::{Duration, Instant, SystemTime};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockGuard, LockOptions, LockState, Protocol, RefusalKind, Release, Semaphore};
 
-use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
+use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, millis, tests};
 
-/// Longer than a call takes that waits for a lost reply.
-const LEASE: Duration = Duration::from_secs(5);
-/// A lease that passes before a late reply comes.
-const BRIEF_LEASE: Duration = Duration::from_millis(400);
-/// Later than that, and within the command timeout.
-const LATE: Duration = Duration::from_millis(600);
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 /// Long enough for any load, and short enough to detect a call that does not end.
 const IN_TIME: Duration = Duration::from_secs(90);
-/// How often a path is tried: which permit is asked for first is left to chance, and so is then the number of commands.
-const ATTEMPTS: usize = 40;
 const PERMITS: usize = 3;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// A path through the commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,17 +44,6 @@ const PATHS: [(&str, Path); 6] = [
     ("a_release_with_a_successor", Path::ReleaseWithSuccessor),
 ];
 
-/// The faults, and whether each can happen to a command in the middle of a trip: a stream of bytes loses nothing there.
-const FAULTS: [(&str, Fault, bool); 7] = [
-    ("request_lost", Fault::SwallowRequest, false),
-    ("reply_lost", Fault::SwallowAnswer, false),
-    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
-    ("cut_before", Fault::CutBefore, true),
-    ("cut_after", Fault::CutAfter, true),
-    ("cut_within_the_reply", Fault::CutWithin, true),
-    ("half_open", Fault::HalfOpen, true),
-];
-
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
         "permit_faults",
@@ -76,80 +54,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_server_that_refuses_to_write,
         ],
     );
-    for protocol in PROTOCOLS {
-        for (path_name, path) in PATHS {
-            for (fault_name, fault, in_the_middle) in FAULTS {
-                let name = format!("{protocol:?}").to_lowercase();
-                let name = format!("permit_faults::{name}::{path_name}::{fault_name}");
-                let test = move || Ok(at_every_command(protocol, path, &fault, in_the_middle)?);
-                trials.push(Trial::test(name, test));
-            }
-        }
-    }
+    trials.extend(every_command::trials::<PermitStage>("permit_faults", &PATHS));
     trials
 }
 
-fn at_every_command(
-    protocol: Protocol,
-    path: Path,
-    fault: &Fault,
-    in_the_middle: bool,
-) -> Result<(), String> {
-    let server = Arc::new(RedisServer::start().map_err(|error| error.to_string())?);
-    let commands = undisturbed(&server, protocol, path).map_err(|error| error.to_string())?;
-    for (place, (name, is_last)) in commands.iter().enumerate() {
-        if !in_the_middle && !is_last {
-            continue;
-        }
-        let here = || format!("{name} ({} of {commands:?}), {fault:?}", place + 1);
-        let mut outcomes = (0..ATTEMPTS).map(|_| disturb(&server, protocol, path, place, fault));
-        match outcomes.find(|outcome| !matches!(outcome, Ok(false))) {
-            Some(Ok(_)) => {}
-            Some(Err(problem)) => return Err(format!("{}: {problem}", here())),
-            None => return Err(format!("{}: it never happened", here())),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the names of the commands of a path without a fault, and which are the last of their trips.
-fn undisturbed(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: Path,
-) -> Result<Vec<(String, bool)>, Failure> {
-    let mut longest = Vec::new();
-    for _ in 0..4 {
-        let scenario = Stage::set(server, protocol, path, LEASE)?.run()?;
-        let trips = scenario.proxy.batches();
-        let commands = trips.iter().flat_map(|trip| {
-            trip.iter().enumerate().map(|(n, asked)| (asked.name.clone(), n + 1 == trip.len()))
-        });
-        let commands: Vec<_> = commands.collect();
-        if commands.len() > longest.len() {
-            longest = commands;
-        }
-    }
-    if longest.is_empty() { Err("it never went undisturbed".into()) } else { Ok(longest) }
-}
-
-/// Returns whether the fault happened.
-fn disturb(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: Path,
-    place: usize,
-    fault: &Fault,
-) -> Result<bool, Failure> {
-    let lease = if matches!(fault, Fault::AnswerLate(_)) { BRIEF_LEASE } else { LEASE };
-    let stage = Stage::set(server, protocol, path, lease)?;
-    stage.scenario.proxy.at(place + 1, fault.clone());
-    let scenario = stage.run()?;
-    Ok(scenario.proxy.faults_left() == 0)
-}
-
 /// What a run starts from.
-struct Stage {
+struct PermitStage {
     scenario: Scenario,
     path: Path,
     slots: Vec<TestKey>,
@@ -160,22 +70,8 @@ struct Stage {
     values: Vec<Option<String>>,
 }
 
-impl Stage {
-    /// Sets the stage. On a busy machine one attempt may take longer than the time limits allow.
-    fn set(
-        server: &Arc<RedisServer>,
-        protocol: Protocol,
-        path: Path,
-        lease: Duration,
-    ) -> Result<Self, Failure> {
-        let end = Instant::now() + LONG;
-        loop {
-            match Self::set_once(server, protocol, path, lease) {
-                Err(_) if Instant::now() < end => {}
-                set => return set,
-            }
-        }
-    }
+impl Stage for PermitStage {
+    type Path = Path;
 
     fn set_once(
         server: &Arc<RedisServer>,
@@ -219,7 +115,10 @@ impl Stage {
         Ok(Self { scenario, path, slots, semaphore, held, successor, values })
     }
 
-    /// Runs the path, and judges its outcome.
+    fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
     fn run(mut self) -> Result<Scenario, Failure> {
         let began = Instant::now();
         let mut guards = Vec::new();
@@ -272,7 +171,9 @@ impl Stage {
         self.judge_keys()?;
         Ok(self.scenario)
     }
+}
 
+impl PermitStage {
     /// Whether a lock under test has sent the value that the key holds, and its lease has not passed, which ends a second before that time.
     fn is_held(&self, slot: usize) -> bool {
         let Some(value) = self.slots[slot].value() else { return false };

@@ -15,23 +15,13 @@ use setnx_lock::{
 };
 
 use crate::servers::Fault;
+use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Load, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests};
 
-/// Longer than a call takes that waits for a lost reply.
-const LEASE: Duration = Duration::from_secs(5);
-/// A lease that passes before a late reply comes.
-const BRIEF_LEASE: Duration = Duration::from_millis(400);
-/// Later than that, and within the command timeout.
-const LATE: Duration = Duration::from_millis(600);
-const COMMAND_TIMEOUT: Duration = Duration::from_millis(900);
 /// Long enough for any load, and short enough to detect a call that does not end.
 const IN_TIME: Duration = Duration::from_secs(90);
-/// How often a path is tried if the machine stalls, so that no fault happens.
-const ATTEMPTS: usize = 20;
-
-type Failure = Box<dyn std::error::Error>;
 
 /// A path through the commands on several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,17 +49,6 @@ const PATHS: [(&str, Path); 7] = [
     ("what_was_acquired_is_given_back", Path::GiveBack),
 ];
 
-/// The faults, and whether each can happen to a command in the middle of a trip: a stream of bytes loses nothing there.
-const FAULTS: [(&str, Fault, bool); 7] = [
-    ("request_lost", Fault::SwallowRequest, false),
-    ("reply_lost", Fault::SwallowAnswer, false),
-    ("reply_later_than_the_lease", Fault::AnswerLate(LATE), true),
-    ("cut_before", Fault::CutBefore, true),
-    ("cut_after", Fault::CutAfter, true),
-    ("cut_within_the_reply", Fault::CutWithin, true),
-    ("half_open", Fault::HalfOpen, true),
-];
-
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
         "several_faults",
@@ -85,82 +64,12 @@ pub(crate) fn trials() -> Vec<Trial> {
         ],
     );
     trials.extend(interrupted::trials());
-    for protocol in PROTOCOLS {
-        for (path_name, path) in PATHS {
-            for (fault_name, fault, in_the_middle) in FAULTS {
-                let name = format!("{protocol:?}").to_lowercase();
-                let name = format!("several_faults::{name}::{path_name}::{fault_name}");
-                trials.push(Trial::test(name, move || {
-                    Ok(at_every_command(protocol, path, &fault, in_the_middle)?)
-                }));
-            }
-        }
-    }
+    trials.extend(every_command::trials::<KeysStage>("several_faults", &PATHS));
     trials
 }
 
-fn at_every_command(
-    protocol: Protocol,
-    path: Path,
-    fault: &Fault,
-    in_the_middle: bool,
-) -> Result<(), String> {
-    let server = Arc::new(RedisServer::start().map_err(|error| error.to_string())?);
-    let commands = undisturbed(&server, protocol, path).map_err(|error| error.to_string())?;
-    for (place, (name, is_last)) in commands.iter().enumerate() {
-        if !in_the_middle && !is_last {
-            continue;
-        }
-        let here = || format!("{name} ({} of {commands:?}), {fault:?}", place + 1);
-        // On a busy machine a release may come after its lease, and send less.
-        let mut outcomes = (0..ATTEMPTS).map(|_| disturb(&server, protocol, path, place, fault));
-        match outcomes.find(|outcome| !matches!(outcome, Ok(false))) {
-            Some(Ok(_)) => {}
-            Some(Err(problem)) => return Err(format!("{}: {problem}", here())),
-            None => return Err(format!("{}: it never happened", here())),
-        }
-    }
-    Ok(())
-}
-
-/// Returns the names of the commands of a path without a fault, and which are the last of their trips.
-fn undisturbed(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: Path,
-) -> Result<Vec<(String, bool)>, Failure> {
-    for _ in 0..ATTEMPTS {
-        let stage = Stage::set(server, protocol, path, LEASE)?;
-        let scenario = stage.run()?;
-        let trips = scenario.proxy.batches();
-        let commands = trips.iter().flat_map(|trip| {
-            trip.iter().enumerate().map(|(n, asked)| (asked.name.clone(), n + 1 == trip.len()))
-        });
-        let commands: Vec<_> = commands.collect();
-        if !commands.is_empty() {
-            return Ok(commands);
-        }
-    }
-    Err("it never went undisturbed".into())
-}
-
-/// Returns whether the fault happened.
-fn disturb(
-    server: &Arc<RedisServer>,
-    protocol: Protocol,
-    path: Path,
-    place: usize,
-    fault: &Fault,
-) -> Result<bool, Failure> {
-    let lease = if matches!(fault, Fault::AnswerLate(_)) { BRIEF_LEASE } else { LEASE };
-    let stage = Stage::set(server, protocol, path, lease)?;
-    stage.scenario.proxy.at(place + 1, fault.clone());
-    let scenario = stage.run()?;
-    Ok(scenario.proxy.faults_left() == 0)
-}
-
 /// What a run starts from.
-struct Stage {
+struct KeysStage {
     scenario: Scenario,
     path: Path,
     keys: Vec<TestKey>,
@@ -170,22 +79,8 @@ struct Stage {
     values: Vec<Option<String>>,
 }
 
-impl Stage {
-    /// Sets the stage. On a busy machine one attempt may take longer than the time limits allow.
-    fn set(
-        server: &Arc<RedisServer>,
-        protocol: Protocol,
-        path: Path,
-        lease: Duration,
-    ) -> Result<Self, Failure> {
-        let end = Instant::now() + LONG;
-        loop {
-            match Self::set_once(server, protocol, path, lease) {
-                Err(_) if Instant::now() < end => {}
-                set => return set,
-            }
-        }
-    }
+impl Stage for KeysStage {
+    type Path = Path;
 
     fn set_once(
         server: &Arc<RedisServer>,
@@ -218,7 +113,10 @@ impl Stage {
         Ok(Self { scenario, path, keys, locks, held, values })
     }
 
-    /// Runs the path, and judges its outcome.
+    fn scenario(&self) -> &Scenario {
+        &self.scenario
+    }
+
     fn run(mut self) -> Result<Scenario, Failure> {
         let began = Instant::now();
         match self.held.take() {
@@ -245,7 +143,9 @@ impl Stage {
         self.judge_keys()?;
         Ok(self.scenario)
     }
+}
 
+impl KeysStage {
     /// Whether the key holds a value that a lock under test has sent.
     fn holds_our_value(&self, n: usize) -> bool {
         let Some(value) = self.keys[n].value() else { return false };

@@ -452,14 +452,7 @@ impl AcquiringPermit {
     /// processes.
     fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
-        let time = match &self.seen {
-            Some(LockState::Until(Expiry(until))) if self.params.expires() => {
-                let until = until.after(self.params.options.takeover_margin);
-                let free = until.since(now.wall) + Duration::from_micros(1);
-                if until >= now.wall { time.min(free) } else { time }
-            }
-            _ => time,
-        };
+        let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
         let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
         self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
     }

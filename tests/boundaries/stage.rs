@@ -6,8 +6,9 @@ use std::{mem, thread};
 
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Protocol, Release};
 
-use super::{COMMAND_TIMEOUT, Case, IN_TIME, LEASE, Path};
+use super::{Case, IN_TIME, LEASE, Path};
 use crate::successors::{Successor, successor};
+use crate::support::every_command::COMMAND_TIMEOUT;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
 use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis};
 

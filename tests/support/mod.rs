@@ -2,6 +2,7 @@
 
 pub(crate) mod asleep;
 pub(crate) mod contention;
+pub(crate) mod every_command;
 pub(crate) mod load;
 pub(crate) mod load_threads;
 pub(crate) mod log_capture;

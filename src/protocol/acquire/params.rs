@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Now, Uptime};
+use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::{GUARD, Lease};
 use crate::protocol::{GiveUp, Request};
@@ -23,6 +23,22 @@ pub(crate) struct Params {
 impl Params {
     pub(in crate::protocol) fn expires(&self) -> bool {
         self.options.expiration.is_some()
+    }
+
+    /// Limits a pause: it lasts no longer than until the lock that was seen may be taken over.
+    pub(in crate::protocol) fn until_free(
+        &self,
+        pause: Duration,
+        seen: Option<&LockState>,
+        now: Wall,
+    ) -> Duration {
+        let Some(LockState::Until(Expiry(until))) = seen else { return pause };
+        let until = until.after(self.options.takeover_margin);
+        if !self.expires() || until < now {
+            return pause;
+        }
+        // Only a time in the past is taken over: one microsecond more.
+        pause.min(until.since(now) + Duration::from_micros(1))
     }
 
     /// The protocol; [`Protocol::Auto`] until the server's version is known.

@@ -5,7 +5,6 @@ use std::time::Duration;
 use super::{Acquiring, Action, Note, State};
 use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
-use crate::value::{Expiry, LockState};
 
 /// How often a thread looks whether another process has taken the lock that it leaves to others.
 const GLANCE: Duration = Duration::from_millis(2);
@@ -77,15 +76,7 @@ impl Acquiring {
     pub(super) fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         self.note_if_it_never_expires();
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
-        let time = match &self.seen {
-            Some(LockState::Until(Expiry(until))) if self.params.expires() => {
-                let until = until.after(self.params.options.takeover_margin);
-                // Only a time in the past is taken over: one microsecond more.
-                let free = until.since(now.wall) + Duration::from_micros(1);
-                if until >= now.wall { time.min(free) } else { time }
-            }
-            _ => time,
-        };
+        let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
         self.sleep(time)
     }
 
