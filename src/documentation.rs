@@ -51,6 +51,7 @@ macro_rules! pages {
         #[doc = "[operations.md#clocks]: crate::documentation::operations#clocks"]
         #[doc = "[operations.md#outcomes]: crate::documentation::operations#outcomes"]
         #[doc = "[performance.md]: crate::documentation::performance"]
+        #[doc = "[performance.md#several-keys-permits-readers-and-writers]: crate::documentation::performance#several-keys-permits-readers-and-writers"]
         #[doc = "[servers.md]: crate::documentation::servers"]
         #[doc = "[servers.md#proxies-and-clusters]: crate::documentation::servers#proxies-and-clusters"]
         #[doc = "[servers.md#quirks-that-matter-to-locks]: crate::documentation::servers#quirks-that-matter-to-locks"]

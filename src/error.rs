@@ -71,7 +71,7 @@ pub enum Error {
     /// wait for itself.
     #[error(
         "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
-         guard down, make both calls `reentrant`, or use another key for the inner work",
+         guard down, use another key for the inner work, or have calls on a `Lock` or `Locks` join by `reentrant`",
         shown(key)
     )]
     #[non_exhaustive]

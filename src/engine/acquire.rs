@@ -79,10 +79,11 @@ impl Engine {
     /// Writes the holder's name beside each key.
     fn name(&self, acquired: &[Acquired]) {
         if let [Acquired { hold, .. }] = acquired {
-            let unnamed = {
+            let (unnamed, late_reports) = {
                 let own = hold.own();
                 self.write_name(hold, &own.lease.value, hold.options.expiration, hold.acquired)
             };
+            self.report_late(&hold.key, &late_reports);
             return self.report_unnamed(hold, unnamed.as_ref());
         }
         let named = |Acquired { hold, .. }: &'_ Acquired| {

@@ -35,6 +35,8 @@ pub(super) struct Call<'a> {
     /// What came with the last reply.
     pub(super) token: Option<i64>,
     last_failure: Option<LastFailure>,
+    /// Whether the last command got no answer.
+    unanswered_last: bool,
     /// What is to be reported later; `None` if it is at once.
     late_reports: Option<LateReports>,
     /// What goes behind the command that deletes the key, until that is sent.
@@ -131,6 +133,7 @@ impl<'a> Call<'a> {
             fenced: false,
             token: None,
             last_failure: None,
+            unanswered_last: false,
             late_reports: None,
             behind: None,
             has_answered: false,
@@ -167,9 +170,9 @@ impl<'a> Call<'a> {
         matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))
     }
 
-    /// Returns how the server was last found unreachable, if it was.
+    /// Returns how the server was found unreachable by the last command, if it was.
     pub(super) fn unreachable(&self) -> Option<NoConnection> {
-        match &self.last_failure {
+        match self.last_failure.as_ref().filter(|_| self.unanswered_last) {
             Some(LastFailure::Lost { error, .. }) => {
                 Some(NoConnection::Connect(ConnectError::Failed(error.clone())))
             }
@@ -398,6 +401,7 @@ impl<'a> Call<'a> {
         needs: Protocol,
     ) -> Reply {
         self.token = None;
+        self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::NoConnection { .. }));
         let (reply, failure) = match carried {
             Ok(reply) => {
                 let (reply, token) = reply.unfenced();

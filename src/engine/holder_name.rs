@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::call::Call;
+use super::call::{Call, LateReports};
 use crate::backend::{Answers, Failure, KeyRequest, Limits, Next};
 use crate::clock::{self, Now};
 use crate::error::Error;
@@ -29,23 +29,26 @@ impl Engine {
         Some(Request::at_any_time(Command::HolderName(write)))
     }
 
-    /// Writes the name of a holder, if its options name one. Returns why not, to be reported.
+    /// Writes the name of a holder, if its options name one. Returns why not, to be reported, and what else is.
     pub(super) fn write_name(
         &self,
         hold: &Hold,
         value: &[u8],
         lease: Option<Duration>,
         now: Now,
-    ) -> Option<Error> {
-        let request = Self::naming(&hold.options, value, lease)?;
+    ) -> (Option<Error>, LateReports) {
+        let Some(request) = Self::naming(&hold.options, value, lease) else {
+            return (None, LateReports::new());
+        };
         if !self.has_names() {
-            return Some(too_old(&hold.key));
+            return (Some(too_old(&hold.key)), LateReports::new());
         }
         // Half of the lease at most: a name is worth less than the lock.
         let time = hold.end().map_or(Duration::MAX, |end| end.remaining(now) / 2);
         let mut call = self.call(hold, now).answered_within(time);
         let reply = call.send(&request, now);
-        unnamed(call, &reply)
+        let late_reports = call.take_late_reports();
+        (unnamed(call, &reply), late_reports)
     }
 
     /// Writes the names of several holders in one trip. Returns for which that failed, and why.

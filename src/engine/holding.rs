@@ -51,13 +51,14 @@ impl Engine {
         let mut call = self.call(hold, now);
         let outcome = call.run(&mut extending, step, now);
         let extended = Self::end_extension(hold, &mut own, &extending, outcome, call);
-        let unnamed = match &extended.result {
+        let (unnamed, late_reports) = match &extended.result {
             Ok(_) => self.write_name(hold, &own.lease.value, Some(expiration), clock::now()),
-            Err(_) => None,
+            Err(_) => (None, LateReports::new()),
         };
         self.reschedule(hold, &own);
         drop(own);
         self.report_extension(hold, &extended);
+        self.report_late(&hold.key, &late_reports);
         self.report_unnamed(hold, unnamed.as_ref());
         hold.act_on_loss();
         extended.result

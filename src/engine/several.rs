@@ -361,30 +361,30 @@ impl WaitAll<'_> {
             HeldLock { key, options, protocol: *protocol, lease, holder }
         };
         let mut failed = engine.release_all_unwanted(ours.into_iter().map(held).collect(), clock::now());
-        failed.extend(self.unknown(unread, unanswered.clone()));
+        failed.extend(self.unknown(unread.into_iter(), unanswered.clone()));
         failed
     }
 
     /// Returns those of these keys that hold this value, and those that could not be read.
-    fn find_ours<'k>(&self, value: &[u8], keys: &'k [Key]) -> (Vec<&'k Key>, &'k [Key]) {
+    fn find_ours<'k>(&self, value: &[u8], keys: &'k [Key]) -> (Vec<&'k Key>, Vec<&'k Key>) {
         let engine = self.engine;
         let is_ours = |found: &Option<Vec<u8>>| found.as_deref() == Some(value);
         if let Ok(found) = engine.states(&keys[0], &keys.into()) {
             let ours = keys.iter().zip(&found).filter(|(_, found)| is_ours(found));
-            return (ours.map(|(key, _)| key).collect(), &[]);
+            return (ours.map(|(key, _)| key).collect(), Vec::new());
         }
         // Some servers refuse commands on several keys.
-        let (mut ours, mut unread) = (Vec::new(), keys);
+        let (mut ours, mut unread) = (Vec::new(), Vec::new());
         let until = clock::uptime().after(engine.backend.command_timeout());
-        while let Some((key, rest)) = unread.split_first() {
+        for key in keys {
+            if clock::uptime() >= until {
+                unread.push(key);
+                continue;
+            }
             match engine.once(key, Command::Get) {
                 Ok(Reply::Bulk(found)) if is_ours(&found) => ours.push(key),
-                Err(error) if !is_no_lock(&error) => break,
+                Err(error) if !is_no_lock(&error) => unread.push(key),
                 _ => {}
-            }
-            unread = rest;
-            if clock::uptime() >= until {
-                break;
             }
         }
         (ours, unread)
@@ -441,16 +441,20 @@ impl WaitAll<'_> {
 
     /// Returns an error for each of these locks, of a command that may have acquired them; a transaction that was carried out in part has no
     /// reason.
-    fn unknown(&self, keys: &[Key], unanswered: Option<(&'static str, TransportError)>) -> Vec<Error> {
+    fn unknown<'k>(
+        &self,
+        keys: impl Iterator<Item = &'k Key>,
+        unanswered: Option<(&'static str, TransportError)>,
+    ) -> Vec<Error> {
         let (command, cause) = unanswered.unwrap_or_else(|| ("EXEC", carried_out_in_part()));
         let advice = Wait::advice(self.wanted.options);
         let unknown = |key: &Key| Error::Unknown { key: key.clone(), command, advice, cause: cause.clone() };
-        keys.iter().map(unknown).collect()
+        keys.map(unknown).collect()
     }
 
     /// Returns the error of a command that may have acquired all.
     fn all_unknown(&self, mut call: Call<'_>) -> Error {
-        let mut errors = self.unknown(self.wanted.keys, call.take_unanswered());
+        let mut errors = self.unknown(self.wanted.keys.iter(), call.take_unanswered());
         errors.remove(0).and(errors)
     }
 }

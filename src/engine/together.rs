@@ -70,11 +70,6 @@ impl<'a, R: Rules> Run<'a, R> {
         }
     }
 
-    /// Whether it has ended without its goal.
-    fn has_failed(&self) -> bool {
-        matches!(self.step, Step::GiveUp(_))
-    }
-
     fn finish(&mut self) {
         self.step = match self.outcome() {
             Ok(outcome) => Step::Done(outcome),
@@ -117,7 +112,7 @@ impl Engine {
             run.finish();
             let ended = clock::uptime();
             let is_slow = ended.since(began.uptime) >= command_timeout / 2;
-            if unreachable.is_none() && is_slow && run.has_failed() {
+            if unreachable.is_none() && is_slow {
                 unreachable = run.call.unreachable().map(|cause| (cause, ended.after(command_timeout)));
             }
         }

@@ -63,6 +63,8 @@ pub(crate) struct Acquiring {
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
     immediate_retries: u32,
+    /// How often the key was read without a pause since a reply was lost.
+    immediate_reads: u32,
     never_expires_noted: bool,
     /// How many pauses in a row have passed without a change of the key.
     idle_pauses: u32,
@@ -183,6 +185,7 @@ impl Acquiring {
             unresolved: Unresolved::default(),
             losing_since: None,
             immediate_retries: 0,
+            immediate_reads: 0,
             never_expires_noted: false,
             idle_pauses: 0,
             yields: None,
@@ -283,7 +286,7 @@ impl Acquiring {
         if self.yields.is_none() {
             self.counted = self.counted.saturating_add(1);
         }
-        self.immediate_retries = 0;
+        (self.immediate_retries, self.immediate_reads) = (0, 0);
     }
 
     /// Goes on after a command.
@@ -462,7 +465,8 @@ impl Acquiring {
             None => {
                 self.losing_since = Some(now.uptime);
                 // Often the server has only closed an idle connection: no pause. But some hang up on one command alone.
-                if self.may_retry_immediately() {
+                self.immediate_reads += 1;
+                if self.immediate_reads <= IMMEDIATE_RETRIES {
                     return self.read();
                 }
                 now.uptime

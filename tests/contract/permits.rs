@@ -415,9 +415,9 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
     let locker = target.locker();
     let options = expiring().protocol(target.protocol);
     for (permits, options, words) in [
-        (0, options, "there are no permits"),
+        (0, options, "there is no permit"),
         (MOST_PERMITS + 1, options, "over 1000 permits"),
-        (2, options.notify_waiters(), "waiters for a permit poll"),
+        (2, options.notify_waiters(), "poll and are not notified"),
         (2, LockOptions::expiring_after(Duration::ZERO), ""),
     ] {
         let refused = Semaphore::new(&locker, "senseless", permits, options).expect_err("it makes no sense");
