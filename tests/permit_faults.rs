@@ -15,6 +15,7 @@ use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, millis, tests};
 
+const SHORT_LEASE: Duration = Duration::from_millis(1500);
 /// Long enough for any load, and short enough to detect a call that does not end.
 const IN_TIME: Duration = Duration::from_secs(90);
 const PERMITS: usize = 3;
@@ -85,6 +86,8 @@ impl Stage for PermitStage {
             (0..PERMITS).map(|slot| scenario.target.key(&format!("permits:{slot}"))).collect();
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let locker = scenario.open(builder);
+        // After some faults the successor has to wait until the lease has passed.
+        let lease = if path == Path::ReleaseWithSuccessor { lease.min(SHORT_LEASE) } else { lease };
         let options = LockOptions::expiring_after(lease).protocol(protocol).timeout(LONG);
         let semaphore = Semaphore::new(&locker, &name.key, PERMITS, options)?;
         semaphore.states()?;
