@@ -220,7 +220,8 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
 
 fn a_pool_of_connections_that_open_themselves_reports_why_they_do_not() -> Outcome {
     let locker = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
-        let builder = r2d2::Pool::builder().max_size(2);
+        // So long an unreachable server is waited for.
+        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(2000));
         let manager = Manager::new(redis::Client::open(url)?);
         // r2d2 would test a connection by opening it.
         Ok(Locker::with_pool(builder.test_on_check_out(false).build(manager)?))
