@@ -1,0 +1,137 @@
+//! Acquiring one lock after the other, in their order. What was acquired early is kept meanwhile, and given back if another cannot be.
+
+use std::mem;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::WaitAll;
+use super::in_doubt::InDoubt;
+use crate::clock;
+use crate::engine::holding::Leaving;
+use crate::engine::wait::Granted;
+use crate::engine::{Answer, Engine};
+use crate::error::Error;
+use crate::event::Event;
+use crate::hold::Hold;
+use crate::key::Key;
+use crate::options::LONGEST_EXPIRATION;
+use crate::protocol::lease::Lease;
+use crate::queue::HolderTicket;
+
+/// What part of the expiration may have passed of a lease, when the last lock is acquired, before it is extended.
+const FRESH: u32 = 10;
+
+/// A lock that was acquired while others are waited for.
+struct Early {
+    hold: Arc<Hold>,
+    holder: HolderTicket<Answer>,
+    attempts: u32,
+}
+
+/// How acquiring one after the other has ended.
+pub(super) enum InTurn {
+    Granted(Vec<(Key, Granted)>),
+    /// One was lost while others were waited for; all are given back.
+    Lost(Error),
+}
+
+impl Engine {
+    /// Releases locks that are not wanted any more. Returns why some were not released.
+    fn give_back(&self, early: Vec<Early>) -> Vec<Error> {
+        let parts = early.into_iter().map(|Early { hold, holder, .. }| (hold, holder));
+        let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
+        let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
+        let ended = self.end(ending, Leaving::Release);
+        let failed = |(hold, released): (&Arc<Hold>, Result<_, Error>)| {
+            let error = released.err()?;
+            self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+            Some(error)
+        };
+        holds.iter().zip(ended).filter_map(failed).collect()
+    }
+}
+
+impl WaitAll<'_> {
+    /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
+    pub(super) fn one_by_one(&self, in_doubt: Option<&InDoubt>) -> Result<InTurn, Error> {
+        let keys = self.wanted.keys;
+        let mut early: Vec<Early> = Vec::with_capacity(keys.len());
+        for (index, key) in keys.iter().enumerate() {
+            let earlier = in_doubt.map(|in_doubt| in_doubt.of(index));
+            let wait = self.wait(key, clock::now(), earlier);
+            match self.engine.grant(&wait) {
+                Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
+                Err(error) => {
+                    let mut others = self.engine.give_back(early);
+                    if let Some(in_doubt) = in_doubt {
+                        let is_reported = error.may_hold_lock();
+                        others.extend(self.undo(in_doubt, &keys[index + usize::from(is_reported)..]));
+                    }
+                    return Err(self.with_whole_wait(error).and(others));
+                }
+            }
+        }
+        if let Some(lost) = self.refresh(&early) {
+            let others = self.engine.give_back(early);
+            let is_known = others.is_empty();
+            let lost = lost.and(others);
+            return if is_known { Ok(InTurn::Lost(lost)) } else { Err(lost) };
+        }
+        let now = clock::now();
+        let waited = now.uptime.since(self.began.uptime);
+        let granted = |Early { hold, holder, attempts, .. }: Early| {
+            hold.finish();
+            let mut own = hold.own();
+            let (lease, token) = (mem::replace(&mut own.lease, Lease::none()), own.token);
+            drop(own);
+            let protocol = hold.protocol;
+            (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited, token })
+        };
+        Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
+    }
+
+    /// Begins a hold, and has the keeper extend its lease if the others may take long.
+    fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
+        let Granted { lease, protocol, holder, at, attempts, token, .. } = granted;
+        let options = self.wanted.options.while_waiting(LONGEST_EXPIRATION);
+        let hold = Hold::new(key.clone(), options, protocol, at, lease, token, self.engine.observer.clone());
+        let hold = Arc::new(hold);
+        let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
+        if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
+            self.engine.keep_from_now_on(&hold);
+        }
+        Early { hold, holder, attempts }
+    }
+
+    /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.
+    fn refresh(&self, early: &[Early]) -> Option<Error> {
+        let holds = || early.iter().map(|early| &early.hold);
+        if let Some(expiration) = self.wanted.options.expiration {
+            let now = clock::now();
+            let is_fresh = |hold: &Hold| {
+                let left = hold.remaining(now);
+                left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
+            };
+            let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
+            let extended = self.engine.extend_all(&stale, None);
+            if let Some(error) = extended.into_iter().find_map(Result::err) {
+                return Some(error);
+            }
+        }
+        // The keeper may have found out what the extensions did not see.
+        for hold in holds() {
+            hold.own().over = true;
+            self.engine.forget(hold);
+        }
+        let now = clock::now();
+        holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
+    }
+
+    /// Of a timeout for one lock, what the wait for all was.
+    fn with_whole_wait(&self, mut error: Error) -> Error {
+        if let Error::Timeout { details, .. } | Error::AttemptsExhausted { details, .. } = &mut error {
+            details.waited = clock::uptime().since(self.began.uptime);
+        }
+        error
+    }
+}
