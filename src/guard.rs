@@ -250,9 +250,9 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] and [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only if the lease still lasts when
-    /// the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not positive.
-    /// [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
+    /// [`Error::Expired`] and [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only
+    /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not
+    /// positive. [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.engine.fencing_token(&self.hold)
     }

@@ -1,17 +1,19 @@
-//! The commands of one call on one lock: under which limits and on which connection each is sent, and what the last failure was.
+//! The commands of one call on one lock: under which limits and on which connection each is sent.
+
+mod failure;
+mod late_reports;
+mod many;
 
 use std::cell::RefCell;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
 use super::successor::{Answer, Successor};
 use crate::backend::{
-    Answers, Budget, ConnectError, Failure, Incident, Limits, Next, NoConnection, Refusal, RefusalKind,
-    Report, StopCheck, TransportError, WatchedConnection,
+    Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
+    WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
-use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
@@ -20,9 +22,11 @@ use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
-use crate::version::Version;
+use failure::LastFailure;
+use late_reports::LateReport;
+pub(super) use late_reports::LateReports;
 
-/// The commands of one call on one lock, and the last failure: the rules know only that there was one.
+/// The commands of one call on one lock, and the last failure.
 pub(super) struct Call<'a> {
     engine: &'a Engine,
     key: &'a Key,
@@ -51,26 +55,6 @@ pub(super) struct Call<'a> {
     unanswered: Option<(&'static str, TransportError)>,
 }
 
-/// What is reported once nothing is locked any more.
-#[derive(Debug)]
-pub(super) enum LateReport {
-    /// The reply to this command was lost.
-    ReplyLost(&'static str, TransportError),
-    CarriedOutLate(Key, &'static str),
-    ConnectionStuck,
-}
-
-impl From<Incident<'_>> for LateReport {
-    fn from(incident: Incident<'_>) -> Self {
-        match incident {
-            Incident::CarriedOutLate { key, command } => LateReport::CarriedOutLate(key.clone(), command),
-            Incident::ConnectionStuck => LateReport::ConnectionStuck,
-        }
-    }
-}
-
-pub(super) type LateReports = Vec<LateReport>;
-
 enum Behind<'a> {
     /// The command of the head of this holder's queue.
     Successor(&'a HolderTicket<Answer>),
@@ -92,25 +76,6 @@ impl Along {
             Along::Nothing => None,
             Along::Successor(successor) => Some(&successor.next),
             Along::Waiting(next) => Some(next),
-        }
-    }
-}
-
-enum LastFailure {
-    TooOld { version: Version, protocol: Protocol },
-    Refused { command: &'static str, refusal: Refusal },
-    NoConnection { cause: NoConnection, waited: Duration },
-    Lost { command: &'static str, error: TransportError },
-}
-
-impl Engine {
-    pub(super) fn report_late(&self, key: &Key, reports: &[LateReport]) {
-        for report in reports {
-            self.observer.notify(&match report {
-                LateReport::ReplyLost(command, error) => Event::ReplyLost { key, command, error },
-                LateReport::CarriedOutLate(key, command) => Event::CarriedOutLate { key, command },
-                LateReport::ConnectionStuck => Event::ConnectionStuck {},
-            });
         }
     }
 }
@@ -158,32 +123,6 @@ impl<'a> Call<'a> {
     /// Returns what is to be reported.
     pub(super) fn take_late_reports(&mut self) -> LateReports {
         self.late_reports.take().unwrap_or_default()
-    }
-
-    /// Returns the last command that may have changed a key and has no reply, and why not.
-    pub(super) fn take_unanswered(&mut self) -> Option<(&'static str, TransportError)> {
-        self.unanswered.take()
-    }
-
-    /// Whether a command has failed, so that the next may not take long.
-    pub(super) fn has_failed(&self) -> bool {
-        matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))
-    }
-
-    /// Returns how the server was found unreachable by the last command, if it was.
-    pub(super) fn unreachable(&self) -> Option<NoConnection> {
-        match self.last_failure.as_ref().filter(|_| self.unanswered_last) {
-            Some(LastFailure::Lost { error, .. }) => {
-                Some(NoConnection::Connect(ConnectError::Failed(error.clone())))
-            }
-            Some(LastFailure::NoConnection { cause, .. }) => Some(cause.clone()),
-            _ => None,
-        }
-    }
-
-    /// Notes that nothing is sent, since another call has found the server unreachable.
-    pub(super) fn fail(&mut self, cause: NoConnection) {
-        self.last_failure = Some(LastFailure::NoConnection { cause, waited: Duration::ZERO });
     }
 
     /// Gives the commands that follow the time of a call that begins now.
@@ -273,57 +212,6 @@ impl<'a> Call<'a> {
         self.answers(&request.command, along, answers, needs)
     }
 
-    /// Sends a command on several keys, of which this call's is the first.
-    pub(super) fn send_on_many(&mut self, request: &Request, now: Now) -> Reply {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
-        let Answers { own, .. } = self.carry(request, None, &limits);
-        if let Err(Failure::Refused(refusal)) = &own {
-            self.engine.note_refused_many(refusal);
-        }
-        self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
-    }
-
-    /// Returns the limits of a transaction on several keys.
-    pub(super) fn limits_on_many(&self, needs: Protocol, now: Now) -> Limits<'a> {
-        Limits { needs, stop: self.stop, ..Limits::within(self.budget, now) }
-    }
-
-    /// Returns the rules' reply to a part of a transaction on several keys.
-    pub(super) fn reply_on_many(
-        &mut self,
-        reply: Result<Reply, Failure>,
-        command: &'static str,
-        only_reads: bool,
-    ) -> Reply {
-        if let Err(Failure::Refused(refusal)) = &reply {
-            self.engine.note_refused_many(refusal);
-        }
-        self.reply(reply, command, only_reads, Protocol::Watched)
-    }
-
-    /// Asks for this lock and reads what all of several hold, in one trip. Returns both replies.
-    pub(super) fn ask_and_look(&mut self, request: &Request, keys: &Arc<[Key]>, now: Now) -> (Reply, Reply) {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
-        let Request { command, before } = request.clone();
-        let command = if self.fenced { fence::fenced(command) } else { command };
-        let request = Request { command, before };
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
-        let look = at_any_time(Command::GetAll(Arc::clone(keys)));
-        let Answers { own, next } = self.carry(&request, Some(&look), &limits);
-        // In this order: the token comes with the other.
-        let found = match next {
-            Some(found) => self.reply(found, look.request.command.name(), true, limits.needs),
-            None => Reply::Unsent,
-        };
-        let set = self.reply(own, request.command.name(), false, limits.needs);
-        if set == Reply::Integer(0) {
-            // It counts for a lock that was not acquired; the other reply may show that another was.
-            self.token = None;
-        }
-        (set, found)
-    }
-
     /// Returns what is to go behind a command.
     pub(super) fn along(&mut self, command: &Command, now: Now) -> Along {
         match self.behind.take_if(|_| command.deletes()) {
@@ -381,11 +269,6 @@ impl<'a> Call<'a> {
             pipelined: self.engine.pipelining,
             ..Limits::within(self.budget, now)
         }
-    }
-
-    /// Returns the limits of commands of several calls that go together.
-    pub(super) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        Limits { needs, pipelined: self.engine.pipelining, ..Limits::within(self.budget, now) }
     }
 
     fn is_too_late(&self, limits: &Limits<'_>) -> bool {
@@ -499,45 +382,6 @@ impl<'a> Call<'a> {
     /// Drops the connection that watches, without a round trip.
     pub(super) fn abandon_watch(&mut self) {
         self.watched = None;
-    }
-
-    /// Whether the last command was not sent because all connections were in use.
-    pub(super) fn found_pool_exhausted(&self) -> bool {
-        matches!(
-            self.last_failure,
-            Some(LastFailure::NoConnection { cause: NoConnection::PoolExhausted, .. })
-        )
-    }
-
-    /// Makes the user's error: an unknown outcome comes first, then the last failure.
-    pub(super) fn error(mut self, reason: GiveUp, advice: &'static str) -> Error {
-        self.take_error(reason, advice)
-    }
-
-    /// The same, once.
-    pub(super) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
-        let key = self.key.clone();
-        match (self.unanswered.take(), self.last_failure.take()) {
-            (Some((command, cause)), _) if reason == GiveUp::Unknown => {
-                Error::Unknown { key, command, advice, cause }
-            }
-            (_, Some(LastFailure::TooOld { version, protocol })) => {
-                Error::Unsupported { key, protocol, version: Some(version), refusal: None }
-            }
-            (_, Some(LastFailure::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
-                Some(protocol) => {
-                    Error::Unsupported { key, protocol, version: None, refusal: Some(Box::new(refusal)) }
-                }
-                None => Error::Refused { key, refusal: Box::new(refusal) },
-            },
-            (_, Some(LastFailure::Lost { command, error })) => Error::Io { key, command, source: error },
-            (_, Some(LastFailure::NoConnection { cause, waited })) => {
-                Error::NoConnection { key, waited, cause }
-            }
-            (_, None) => {
-                Error::NoConnection { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted }
-            }
-        }
     }
 }
 

@@ -173,7 +173,7 @@ impl Engine {
         let mut answers = watched.exec_all(&requests, &limits);
         if requests.len() > 1 {
             for Answers { own, .. } in &mut answers {
-                // Not carried out, for whichever of them.
+                // Not carried out for any of them.
                 if let Err(Failure::Refused(refusal)) = own {
                     self.note_refused_many(refusal);
                     *own = Ok(Reply::Executed(None));

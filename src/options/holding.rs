@@ -52,16 +52,16 @@ impl LockOptions {
     /// through the same locker or a clone of it, joins that hold instead of failing, if both have this option. Nothing is sent; the
     /// outermost call releases. Extensions, losses and fencing tokens are those of the one hold.
     ///
-    /// Only `with`, and functions with the attribute `locked`: their guard cannot leave the thread. A guard of [`lock`](crate::Lock::lock) can be released on another thread at any
-    /// moment, and a nested one would not know. The gem has no such option.
+    /// Only `with`, and functions with the attribute `locked`: their guard cannot leave the thread. A guard of [`lock`](crate::Lock::lock)
+    /// can be released on another thread at any moment, and a nested one would not know. The gem has no such option.
     pub const fn reentrant(self) -> Self {
         Self { reentrant: true, ..self }
     }
 
     /// Returns the options with a name that tells people who holds the lock, such as `host:pid`: shown by
-    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that lock has a name itself. It is written to
-    /// `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is written
-    /// again when that is extended. That it cannot be written is reported as an event, and does no harm. 1 to 256 bytes.
+    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that lock has a name itself. It is
+    /// written to `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is
+    /// written again when that is extended. That it cannot be written is reported as an event, and does no harm. 1 to 256 bytes.
     ///
     /// A name that is made when the program starts can be leaked once: `format!("{host}:{pid}").leak()`. The gem has no such option.
     pub const fn holder_name(self, name: &'static str) -> Self {

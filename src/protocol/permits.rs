@@ -1,6 +1,8 @@
 //! The rules of acquiring one of several locks, whichever is free: a permit of a semaphore. Each lock is acquired by the rules of a single
 //! lock; these choose which.
 
+mod pauses;
+
 use std::time::Duration;
 
 use super::acquire::{
@@ -63,7 +65,7 @@ pub(crate) enum Action {
 pub(crate) struct AcquiringPermit {
     params: Params,
     /// As the options say: a single lock decides by itself what [`Protocol::Auto`] is.
-    asked: Protocol,
+    asked_protocol: Protocol,
     /// How many locks there are.
     slots: usize,
     state: State,
@@ -145,7 +147,7 @@ impl AcquiringPermit {
 
     fn new(params: Params, slots: usize) -> Self {
         Self {
-            asked: params.options.protocol,
+            asked_protocol: params.options.protocol,
             params,
             slots,
             state: State::Sleeping,
@@ -207,12 +209,6 @@ impl AcquiringPermit {
     pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
         self.yields_until = Some(until);
         if self.yields(now.uptime) { self.wait_from(now.uptime, now) } else { self.woken(now) }
-    }
-
-    /// Not at the deadline, where a lock is asked for once more.
-    fn yields(&self, now: Uptime) -> bool {
-        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
-        !is_last && self.yields_until.is_some_and(|until| now < until)
     }
 
     /// Goes on after a SETNX for a lock that another thread of the process has sent for the attempt.
@@ -340,7 +336,8 @@ impl AcquiringPermit {
         }
         let (slot, state) = free.remove(0);
         self.params.nonce = self.params.nonce.next();
-        let options = LockOptions { max_attempts: None, protocol: self.asked, ..self.params.options };
+        let options =
+            LockOptions { max_attempts: None, protocol: self.asked_protocol, ..self.params.options };
         let params = Params { options, deadline: Some(now.uptime), ..self.params };
         let (attempt, action) = match state {
             LockState::Absent => Acquiring::start(params, now),
@@ -405,14 +402,6 @@ impl AcquiringPermit {
         }
     }
 
-    /// After replies to commands on a lock that was tried were lost: others may do, after a pause.
-    fn pause_or(&mut self, reason: GiveUp, now: Now) -> Action {
-        match self.time_left(now.uptime, now) {
-            Some(time) => self.sleep(time),
-            None => Action::GiveUp(reason),
-        }
-    }
-
     /// A grant counts only while its lease lasts (I3).
     pub(crate) fn granted(&mut self, slot: usize, lease: Lease, another_is_free: bool, now: Now) -> Action {
         self.in_doubt = false;
@@ -433,52 +422,6 @@ impl AcquiringPermit {
             self.idle_pauses = 0;
         }
         self.seen = state;
-    }
-
-    /// The reply was lost. Whether SETNX was carried out is found out by reading, on a new connection (I6).
-    fn lost(&mut self, now: Now) -> Action {
-        let Some(since) = self.losing_since else {
-            // Often the server has only closed an idle connection: no pause.
-            self.losing_since = Some(now.uptime);
-            return self.look();
-        };
-        match self.time_left(now.uptime, now) {
-            Some(time) if now.uptime.since(since) < self.params.unreachable_timeout => self.sleep(time),
-            _ => self.give_up(GiveUp::Io),
-        }
-    }
-
-    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen; or as long as the locks are left to other
-    /// processes.
-    fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
-        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
-        let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
-        let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
-        self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
-    }
-
-    fn rest(&self, now: Now) -> Duration {
-        self.params.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime))
-    }
-
-    fn sleep(&mut self, time: Duration) -> Action {
-        self.state = State::Sleeping;
-        self.idle_pauses = self.idle_pauses.saturating_add(1);
-        Action::Sleep(time)
-    }
-
-    /// The rest of the pause that began at `looked`; `None` at the deadline, and after the last attempt.
-    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
-        let is_over = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if is_over || self.has_used_its_attempts() && self.yields_until.is_none() {
-            return None;
-        }
-        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-        Some(pause.saturating_sub(now.uptime.since(looked)).min(self.rest(now)))
-    }
-
-    fn give_up(&self, reason: GiveUp) -> Action {
-        Action::GiveUp(if self.in_doubt { GiveUp::Unknown } else { reason })
     }
 }
 

@@ -40,11 +40,11 @@ impl LocksGuard {
         Self { guards: holds.into_iter().map(guard).collect() }
     }
 
-    /// Releases all but the one that is to be kept, and returns that.
-    pub(super) fn keep_one(mut self, is_kept: impl Fn(&LockGuard) -> bool) -> LockGuard {
-        let Some(at) = self.guards.iter().position(is_kept) else { unreachable!("one of the locks is kept") };
-        let kept = self.guards.swap_remove(at);
-        self.guards.sort_unstable_by(|one, other| one.key().cmp(other.key()));
+    /// Releases all but that of one of the keys, and returns that.
+    pub(super) fn keep_one(mut self, key: &Key) -> LockGuard {
+        let at = self.guards.iter().position(|guard| guard.key() == key);
+        let Some(at) = at else { unreachable!("it is one of the keys") };
+        let kept = self.guards.remove(at);
         drop(self);
         kept
     }

@@ -205,7 +205,8 @@ impl RwLock {
     }
 
     fn writing(&self, guard: LocksGuard) -> WriteGuard {
-        WriteGuard { guard, last: self.readers() - 1 }
+        let kept = self.readers() - 1;
+        WriteGuard { guard, kept, key: self.semaphore.keys()[kept].clone() }
     }
 }
 
@@ -214,18 +215,19 @@ impl RwLock {
 pub struct WriteGuard {
     guard: LocksGuard,
     /// The permit that a reader keeps, by its number.
-    last: usize,
+    kept: usize,
+    key: Key,
 }
 
 impl WriteGuard {
-    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client has written when the returned
-    /// guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log and the observer.
+    /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client
+    /// has written when the returned guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log
+    /// and the observer.
     ///
     /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
     pub fn downgrade(self) -> LockGuard {
-        let Self { guard, last } = self;
-        let key = |guard: &LockGuard| guard.key().as_bytes().ends_with(format!(":{last}").as_bytes());
-        guard.keep_one(key).of_slot(last)
+        let Self { guard, kept, key } = self;
+        guard.keep_one(&key).of_slot(kept)
     }
 
     /// Releases all, and returns the outcome for each key: see [`LocksGuard::release`].

@@ -49,9 +49,10 @@ impl<A> HolderTicket<A> {
         Some((all.keys.get_mut(key)?, *key != self.key))
     }
 
-    /// Returns to whom a release passes the lock. It is left to other processes until `until` if it has passed among the threads of this process from the first of `since` on. Each second time that threads of this process have
-    /// asked again since then, up to the fourth, it is left until `until` once more, and the next time already if it has passed from the
-    /// second of `since` on: several other processes contend for it, and one may have met another each time that it looked.
+    /// Returns to whom a release passes the lock. It is left to other processes until `until` if it has passed among the threads of this
+    /// process from the first of `since` on. Each second time that threads of this process have asked again since then, up to the fourth,
+    /// it is left until `until` once more, and the next time already if it has passed from the second of `since` on: several other
+    /// processes contend for it, and one may have met another each time that it looked.
     pub(crate) fn passes(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Next {
         let mut all = self.queue.lock();
         let Some((queue, _)) = self.next(&mut all) else { return Next::NoThread };

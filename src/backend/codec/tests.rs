@@ -1,0 +1,212 @@
+//! How commands are packed, and how their replies are read.
+
+use std::time::Duration;
+
+use super::*;
+use crate::backend::errors::RefusalKind;
+
+fn entry(ttl: Option<Duration>) -> Entry {
+    Entry { value: b"2".to_vec(), ttl }
+}
+
+fn fenced(command: Command) -> Command {
+    Command::Fenced(Box::new(command))
+}
+
+fn check(expires: bool) -> Command {
+    Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
+}
+
+fn words(command: &Command) -> (String, usize) {
+    let (packed, replies) = packed(&Key::from("k"), command);
+    let text = String::from_utf8(packed).unwrap();
+    (text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "), replies)
+}
+
+#[test]
+fn commands_on_several_keys() {
+    let keys: std::sync::Arc<[Key]> = ["a", "b"].map(Key::from).into();
+    let set = Command::SetNxAll(std::sync::Arc::clone(&keys), b"2".to_vec());
+    let get = Command::GetAll(keys);
+    assert_eq!(words(&set), ("MSETNX a 2 b 2 ".to_owned(), 1));
+    assert_eq!(words(&get), ("MGET a b ".to_owned(), 1));
+    for n in [0, 1] {
+        assert_eq!(read(&set, vec![Value::Int(n)]).unwrap(), Ok(Reply::Integer(n)));
+    }
+    let (bulk, error) =
+        (Value::BulkString(b"x".to_vec()), || redis::parse_redis_value(b"-NOPERM no\r\n").unwrap());
+    let found = read(&get, vec![Value::Array(vec![bulk.clone(), Value::Nil])]).unwrap();
+    assert_eq!(found, Ok(Reply::Bulks(vec![Some(b"x".to_vec()), None])));
+    for command in [&set, &get] {
+        let refused = read(command, vec![error()]).unwrap();
+        assert_eq!(refused.unwrap_err().kind(), RefusalKind::NotPermitted);
+    }
+    for broken in [Value::Okay, Value::Nil, bulk.clone()] {
+        assert!(read(&set, vec![broken]).is_err());
+    }
+    for broken in [vec![bulk.clone()], vec![bulk.clone(); 3], vec![bulk, Value::Int(1)]] {
+        assert!(read(&get, vec![Value::Array(broken)]).is_err());
+    }
+}
+
+#[test]
+fn commands_are_packed_as_the_gem_s_client_packs_them() {
+    let (packed, _) = packed(&Key::from("k"), &Command::SetNx(entry(None)));
+    assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
+    let ttl = Some(Duration::from_micros(2_000_001));
+    let table = [
+        (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
+        (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
+        (Command::Get, "GET k ", 1),
+        (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
+        (Command::Del, "DEL k ", 1),
+        (Command::WatchGet, "WATCH k GET k MULTI ", 3),
+        (Command::Exec(Change::Set(entry(None))), "SET k 2 EXEC ", 2),
+        (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 EXEC ", 2),
+        (Command::Exec(Change::Del), "DEL k EXEC ", 2),
+        (Command::Waiting(Waiting::Enter(b"c".to_vec())), "RPUSH k:setnx-lock:waiters c ", 1),
+        (Command::Waiting(Waiting::EnterFirst(b"c".to_vec())), "LPUSH k:setnx-lock:waiters c ", 1),
+        (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
+        (
+            Command::Waiting(Waiting::NextAfter(b"c".to_vec())),
+            "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ",
+            2,
+        ),
+        (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
+        (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
+        (Command::Waiting(Waiting::Expire), "EXPIRE k:setnx-lock:waiters 600 ", 1),
+        (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
+        (Command::Waiting(Waiting::Thin(b"c".to_vec(), 2)), "LREM k:setnx-lock:waiters -2 c ", 1),
+        (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
+        (Command::Count, "INCR k:setnx-lock:fence ", 1),
+        (Command::Exec(Change::Count), "INCR k:setnx-lock:fence EXEC ", 2),
+        (fenced(Command::SetNx(entry(None))), "SETNX k 2 INCR k:setnx-lock:fence ", 2),
+        (fenced(Command::GetSet(b"2".to_vec())), "GETSET k 2 INCR k:setnx-lock:fence ", 2),
+        (fenced(Command::Exec(Change::Set(entry(None)))), "SET k 2 INCR k:setnx-lock:fence EXEC ", 3),
+        (
+            Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
+            "SETEX k:setnx-lock:holder 11 2 a ",
+            1,
+        ),
+        (Command::HolderName(HolderName::Read), "GET k:setnx-lock:holder ", 1),
+    ];
+    for (command, text, replies) in table {
+        assert_eq!(words(&command), (text.to_owned(), replies));
+    }
+}
+
+#[test]
+fn a_reply_of_another_form_is_an_error() {
+    let ttl = Some(Duration::from_secs(2));
+    assert!(read(&Command::Get, vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::SetNx(entry(None)), vec![Value::BulkString(b"1".to_vec())]).is_err());
+    assert!(read(&Command::SetNx(entry(None)), vec![Value::Okay]).is_err());
+    assert!(read(&Command::SetNx(entry(ttl)), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::Del, vec![Value::Okay]).is_err());
+    assert!(read(&Command::Get, vec![]).is_err());
+    assert!(read(&Command::Waiting(Waiting::Next), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::Waiting(Waiting::Wake(vec![])), vec![Value::Nil]).is_err());
+    assert!(read(&check(false), vec![Value::Int(1)]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Okay, Value::Nil, Value::Nil]).is_err());
+    assert!(read(&Command::WatchGet, vec![Value::Int(1), Value::Nil, Value::Okay]).is_err());
+}
+
+#[test]
+fn replies_are_read_as_the_rules_want_them() {
+    let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+    let ttl = Some(Duration::from_secs(2));
+    let table = [
+        (Command::GetSet(vec![]), vec![Value::Nil], Reply::Bulk(None)),
+        (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
+        (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
+        (Command::Waiting(Waiting::Next), vec![bulk("c")], Reply::Bulk(Some(b"c".to_vec()))),
+        (Command::Waiting(Waiting::NextAfter(vec![])), vec![Value::Int(1), Value::Nil], Reply::Bulk(None)),
+        (
+            Command::Waiting(Waiting::NextAfter(vec![])),
+            vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), bulk("c")],
+            Reply::Bulk(Some(b"c".to_vec())),
+        ),
+        (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),
+        (check(true), vec![Value::Array(vec![bulk("b")]), Value::Int(1)], Reply::Integer(0)),
+        (
+            Command::WatchGet,
+            vec![Value::Okay, Value::BulkString(b"x".to_vec()), Value::Okay],
+            Reply::Bulk(Some(b"x".to_vec())),
+        ),
+    ];
+    for (command, replies, reply) in table {
+        assert_eq!(read(&command, replies).unwrap(), Ok(reply));
+    }
+}
+
+#[test]
+fn a_number_comes_with_a_command_and_takes_nothing_from_it() {
+    let no = || redis::parse_redis_value(b"-ERR value is not an integer\r\n").unwrap();
+    let queued = || Value::SimpleString("QUEUED".into());
+    let with = |reply: Reply, token| Some(Reply::Fenced(Box::new(reply), token));
+    let set = || fenced(Command::SetNx(entry(None)));
+    let exec = || fenced(Command::Exec(Change::Set(entry(None))));
+    let done = |second| vec![queued(), queued(), Value::Array(vec![Value::Okay, second])];
+    let table = [
+        (set(), vec![Value::Int(1), Value::Int(7)], with(Reply::Integer(1), Some(7))),
+        (set(), vec![Value::Int(0), Value::Int(8)], with(Reply::Integer(0), Some(8))),
+        (set(), vec![Value::Int(1), no()], with(Reply::Integer(1), None)),
+        (set(), vec![no(), Value::Int(7)], None),
+        (set(), vec![no()], None),
+        (fenced(Command::GetSet(vec![])), vec![Value::Nil, Value::Int(9)], with(Reply::Bulk(None), Some(9))),
+        (exec(), done(Value::Int(7)), with(Reply::Executed(Some(1)), Some(7))),
+        (exec(), done(no()), with(Reply::Executed(Some(1)), None)),
+        (exec(), vec![queued(), queued(), Value::Nil], with(Reply::Executed(None), None)),
+        (exec(), vec![queued(), no(), no()], None),
+        (exec(), vec![no(), queued(), no()], None),
+        (exec(), vec![no()], None),
+        // A server before 2.6.5 carries out what could be queued.
+        (exec(), vec![queued(), no(), Value::Array(vec![Value::Okay])], with(Reply::Executed(Some(1)), None)),
+        (exec(), vec![no(), queued(), Value::Array(vec![Value::Int(7)])], None),
+    ];
+    for (command, replies, expected) in table {
+        let outcome = read(&command, replies.clone()).unwrap();
+        assert_eq!(outcome.as_ref().ok(), expected.as_ref(), "{command:?} {replies:?}: {outcome:?}");
+    }
+    for (command, replies) in [
+        (set(), vec![Value::Int(1), Value::Okay]),
+        (set(), vec![Value::Okay, Value::Int(1)]),
+        (exec(), vec![queued(), Value::Okay, Value::Array(vec![Value::Okay, Value::Int(1)])]),
+    ] {
+        assert!(read(&command, replies.clone()).is_err(), "{command:?} {replies:?}");
+    }
+}
+
+#[test]
+fn exec_is_judged_by_the_length_of_its_reply() {
+    let queued = || Value::SimpleString("QUEUED".into());
+    let exec = |change: Change, reply: Value| read(&Command::Exec(change), vec![queued(), reply]);
+    let done = |count| Ok(Ok(Reply::Executed(count)));
+    let set = || Change::Set(entry(None));
+    assert_eq!(exec(set(), Value::Array(vec![Value::Okay])), done(Some(1)));
+    assert_eq!(exec(Change::Del, Value::Array(vec![Value::Int(0)])), done(Some(0)));
+    assert_eq!(exec(set(), Value::Nil), done(None));
+    for other in [Value::Okay, Value::Array(vec![]), Value::Array(vec![Value::Okay, Value::Okay])] {
+        assert!(exec(set(), other.clone()).is_err(), "{other:?}");
+        assert!(exec(Change::Del, other.clone()).is_err(), "{other:?}");
+    }
+    let short = read(&Command::Exec(set()), vec![queued()]);
+    assert!(short.is_err());
+    // The first refusal is the reason; that EXEC is refused as well is a consequence.
+    let no = |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
+    let aborted = no("EXECABORT Transaction discarded because of previous errors.");
+    for replies in [
+        vec![no("NOPERM first"), aborted.clone()],
+        vec![queued(), no("NOPERM first")],
+        vec![queued(), Value::Array(vec![no("NOPERM first")])],
+        vec![no("NOPERM first")],
+    ] {
+        let outcome = read(&Command::Exec(set()), replies.clone());
+        assert!(
+            matches!(&outcome, Ok(Err(refusal)) if refusal.kind() == RefusalKind::NotPermitted),
+            "{replies:?}: {outcome:?}"
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! How long an attempt to acquire one of several locks pauses before it looks again.
+
+use std::time::Duration;
+
+use super::{AcquiringPermit, Action, State};
+use crate::clock::{Now, Uptime};
+use crate::protocol::GiveUp;
+
+impl AcquiringPermit {
+    /// Not at the deadline, where a lock is asked for once more.
+    pub(super) fn yields(&self, now: Uptime) -> bool {
+        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
+        !is_last && self.yields_until.is_some_and(|until| now < until)
+    }
+
+    /// After replies to commands on a lock that was tried were lost: others may do, after a pause.
+    pub(super) fn pause_or(&mut self, reason: GiveUp, now: Now) -> Action {
+        match self.time_left(now.uptime, now) {
+            Some(time) => self.sleep(time),
+            None => Action::GiveUp(reason),
+        }
+    }
+
+    /// The reply was lost. Whether SETNX was carried out is found out by reading, on a new connection (I6).
+    pub(super) fn lost(&mut self, now: Now) -> Action {
+        let Some(since) = self.losing_since else {
+            // Often the server has only closed an idle connection: no pause.
+            self.losing_since = Some(now.uptime);
+            return self.look();
+        };
+        match self.time_left(now.uptime, now) {
+            Some(time) if now.uptime.since(since) < self.params.unreachable_timeout => self.sleep(time),
+            _ => self.give_up(GiveUp::Io),
+        }
+    }
+
+    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen; or as long as the locks are left to other
+    /// processes.
+    pub(super) fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
+        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
+        let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
+        let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
+        self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
+    }
+
+    fn rest(&self, now: Now) -> Duration {
+        self.params.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime))
+    }
+
+    fn sleep(&mut self, time: Duration) -> Action {
+        self.state = State::Sleeping;
+        self.idle_pauses = self.idle_pauses.saturating_add(1);
+        Action::Sleep(time)
+    }
+
+    /// The rest of the pause that began at `looked`; `None` at the deadline, and after the last attempt.
+    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+        let is_over = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if is_over || self.has_used_its_attempts() && self.yields_until.is_none() {
+            return None;
+        }
+        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
+        Some(pause.saturating_sub(now.uptime.since(looked)).min(self.rest(now)))
+    }
+
+    pub(super) fn give_up(&self, reason: GiveUp) -> Action {
+        Action::GiveUp(if self.in_doubt { GiveUp::Unknown } else { reason })
+    }
+}
