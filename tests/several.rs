@@ -327,13 +327,13 @@ fn processes_that_are_killed_leave_keys_that_are_taken_over(protocol: Protocol) 
         thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
     }
     for rounds in [1, 4, 9] {
-        let mut victim = start()?;
-        let lines = BufReader::new(victim.stdout.take().expect("it is piped")).lines();
+        let mut killed = start()?;
+        let lines = BufReader::new(killed.stdout.take().expect("it is piped")).lines();
         let seen = lines.map_while(Result::ok).take(rounds).count();
         // Mostly it is inside.
-        victim.kill()?;
-        victim.wait()?;
-        assert_eq!(seen, rounds, "the victim has failed");
+        killed.kill()?;
+        killed.wait()?;
+        assert_eq!(seen, rounds, "it has failed before");
     }
     for mut survivor in survivors {
         assert!(survivor.wait()?.success());
