@@ -20,7 +20,7 @@ use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
-use crate::thread_holds::{self};
+use crate::thread_holds;
 use crate::value::LockState;
 
 /// How much longer than its reply may take the thread that sends a command for another is waited for.
