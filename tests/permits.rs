@@ -10,13 +10,13 @@ use std::time::{Duration, Instant, SystemTime};
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{
-    CancelToken, Error, LockGuard, LockOptions, LockState, Locker, Protocol, RwLock, Semaphore,
+    CancelToken, Error, LockGuard, LockOptions, LockState, Locker, Protocol, Release, RwLock, Semaphore,
 };
 
 use crate::processes::{TaskOutcome, worker};
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{FOREIGN, opened, patient};
+use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests};
 
@@ -33,6 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             threads_wait_without_a_poll_while_permits_are_left_to_other_processes,
             one_connection_is_enough,
             a_writer_that_leaves_its_queue_passes_a_release_on_to_readers,
+            readers_are_asked_for_before_the_next_writer_goes_on,
             a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits,
             a_permit_that_is_released_while_another_is_acquired_is_found,
             a_shutdown_ends_all_waits,
@@ -385,6 +386,31 @@ fn a_writer_that_leaves_its_queue_passes_a_release_on_to_readers() -> Outcome {
         let lock = lock.cancelled_by(token);
         move || lock.write().map(drop)
     })
+}
+
+fn readers_are_asked_for_before_the_next_writer_goes_on() -> Outcome {
+    let scenario = Scenario::set()?;
+    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(4)).pipelining(false);
+    let lock = RwLock::new(&locker, NAME, 3, UNPOLLED)?;
+    let writing = lock.write()?;
+    let (next, there) = (lock.clone(), lock.clone());
+    let writer = Sleeper::start(move || next.write());
+    writer.rests();
+    let reader = Sleeper::start(move || there.read());
+    reader.rests();
+    // Without pipelining each permit is released by itself. The writer would be quick enough to have them all.
+    let second = scenario.proxy.hold("DEL", 2);
+    let releasing = thread::spawn(move || writing.release());
+    second.reached();
+    let reading = reader.join()?;
+    assert_eq!(slot(&reading), 2);
+    second.go_on();
+    for (key, outcome) in releasing.join().unwrap() {
+        assert!(matches!(outcome, Ok(Release::Released { .. })), "{key}: {outcome:?}");
+    }
+    drop(reading);
+    drop(writer.join()?);
+    Ok(())
 }
 
 fn a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits() -> Outcome {

@@ -74,7 +74,9 @@ impl Engine {
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
         let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
         self.run_together(runs.iter_mut().collect());
-        self.finish_each(runs.iter_mut());
+        // The last key first. A thread that waits for all waits for the first, and then for one after the other: it would go on before those
+        // are asked for for which any of them will do.
+        self.finish_each(runs.iter_mut().rev());
         let ended: Vec<Ended> = runs.iter_mut().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
         drop(runs);
         let deadline = now.uptime;
