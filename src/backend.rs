@@ -84,8 +84,13 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends WATCH and GET for each of many keys, and MULTI. Returns the replies to GET, with the connection that watches.
     fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure>;
 
-    /// Sends WATCH, GET and MULTI and returns GET's reply, with the connection that watches.
-    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
+    /// Sends a command that watches the key, and returns its reply, with the connection that watches.
+    fn watch(
+        &self,
+        key: &Key,
+        command: &Command,
+        limits: &Limits<'_>,
+    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}

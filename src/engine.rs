@@ -114,6 +114,7 @@ impl Engine {
         let reason = match call.send(&request, now) {
             reply @ (Reply::Integer(_)
             | Reply::Bulk(_)
+            | Reply::Expiring(..)
             | Reply::Bulks(_)
             | Reply::Executed(_)
             | Reply::Fenced(..)) => return Ok(reply),

@@ -223,7 +223,7 @@ impl LockOptions {
     /// zero unless set.
     ///
     /// The value in a key names a time one second after its lease, so the clocks of holder and contender may differ by a second; with a
-    /// margin by that much more. In [`Protocol::Ttl`] the server frees a key by its own clock, whatever the margin. The margin protects
+    /// margin by that much more. In [`Protocol::Ttl`] the server frees the keys of Ttl holders by its own clock, whatever the margin. The margin protects
     /// the holders whose locks this one would take over, so set it on all clients of a key. A crashed holder's lock stays held for as
     /// much longer. The gem has no such option, and takes over without it.
     pub const fn takeover_margin(self, takeover_margin: Duration) -> Self {

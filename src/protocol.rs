@@ -46,7 +46,7 @@ use crate::clock::{Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
 use holder_name::HolderName;
-use lease::{End, GUARD, Lease};
+use lease::{End, Lease, TTL_GUARD};
 use waiting_list::Waiting;
 
 /// A command on the lock's key, or on a key beside it. Locking sends no others; the rules of Classic send the first four.
@@ -63,6 +63,8 @@ pub(crate) enum Command {
     Del,
     /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
     WatchGet,
+    /// The same with PTTL behind GET.
+    WatchGetTtl,
     /// The change and EXEC, on the connection that watches: carried out only if no client has written the key since.
     Exec(Change),
     /// Increases the key's counter of fencing tokens.
@@ -87,7 +89,7 @@ impl Entry {
     /// The entry of a lease of this expiration.
     fn of(lease: &Lease, protocol: Protocol, expiration: Option<Duration>) -> Self {
         let ttl = match protocol {
-            Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(GUARD)),
+            Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(TTL_GUARD)),
             Protocol::Auto | Protocol::Classic | Protocol::Watched => None,
         };
         Self { value: lease.value.clone(), ttl }
@@ -114,7 +116,7 @@ impl Command {
             Command::Get => "GET",
             Command::GetSet(_) => "GETSET",
             Command::Del => "DEL",
-            Command::WatchGet => "WATCH",
+            Command::WatchGet | Command::WatchGetTtl => "WATCH",
             Command::Exec(_) => "EXEC",
             Command::Count => "INCR",
             Command::Fenced(command) => command.name(),
@@ -131,8 +133,10 @@ impl Command {
     /// Whether it leaves the lock's key as it is.
     pub(crate) fn only_reads(&self) -> bool {
         match self {
-            Command::Get | Command::GetAll(_) | Command::WatchGet | Command::Exec(Change::Count) => true,
-            Command::Count | Command::HolderName(_) | Command::Waiting(_) => true,
+            Command::Get | Command::GetAll(_) | Command::WatchGet | Command::WatchGetTtl => true,
+            Command::Exec(Change::Count) | Command::Count | Command::HolderName(_) | Command::Waiting(_) => {
+                true
+            }
             Command::SetNx(_) | Command::SetNxAll(..) | Command::GetSet(_) => false,
             Command::Del | Command::Fenced(_) => false,
             Command::Exec(Change::Set(_) | Change::Del) => false,
@@ -173,6 +177,8 @@ pub(crate) enum Reply {
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),
+    /// To [`Command::WatchGetTtl`], of a key that has a time to live: what it holds, and after how long the server removes it.
+    Expiring(Vec<u8>, Duration),
     /// To MGET. A key that holds something else than a string looks absent.
     Bulks(Vec<Option<Vec<u8>>>),
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been

@@ -8,6 +8,7 @@
 //! | `contract` | what a lock does, by every protocol: on a current server, as each old version, and on those in `SETNX_LOCK_TEST_URLS` |
 //! | `interop` | Ruby and Rust on the same keys: each family of the gem with each protocol |
 //! | `matrix` | which lock takes over which, of the gem's and of this library's |
+//! | `crowds` | Ruby processes that wait for a Rust holder that crashes |
 //! | `golden` | the files in `compat/golden` are what Ruby writes, and keys are built as the gem builds them |
 //! | `wire` | the commands that a server executes |
 //! | `events`, `observers` | the events that an observer receives, and how observers and the log work together |
@@ -57,6 +58,7 @@ mod clocks;
 mod connections;
 mod contract;
 mod cron;
+mod crowds;
 mod error_texts;
 mod errors;
 mod events;
@@ -143,6 +145,7 @@ fn main() -> ExitCode {
         clocks::trials(),
         connections::trials(),
         cron::trials(),
+        crowds::trials(),
         error_texts::trials(),
         errors::trials(),
         events::trials(),

@@ -140,7 +140,7 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
         assert!(held.remaining().unwrap() <= expiration);
         let asked = scenario.proxy.asked();
         let written = asked.iter().find(|asked| asked.name == first(protocol)).expect("a value is written");
-        let ttl = (expiration + Duration::from_secs(1)).as_millis().to_string();
+        let ttl = (expiration + millis(500)).as_millis().to_string();
         let options: &[&str] = if protocol == Protocol::Ttl { &["PX", &ttl, "NX"] } else { &[] };
         assert_eq!(written.arguments[2..], *options, "{asked:?}");
     }

@@ -10,6 +10,10 @@
 #   peer.rb churn PROCESSES KEY FILE ROUNDS EXPIRATION
 #                                               prints ready, waits for a line, and increments the number in a file under the
 #                                               lock, ROUNDS times in each of PROCESSES processes
+#   peer.rb crowd PROCESSES KEY EXPIRATION      prints ready; for each line with a time, PROCESSES processes begin at that time to
+#                                               wait for the lock, all at once, and each holds it for a moment. Prints
+#                                               MOST CONTENDED: how many held it at once, and how many asked for it within 10 ms of
+#                                               the first that got it
 #
 # An expiration of - is none. Killed while it holds, it is a crashed holder.
 
@@ -67,6 +71,63 @@ def churn(key, file, rounds, expiration)
   end
 end
 
+# Notes when the lock is asked for.
+module Asked
+  def self.times
+    @times ||= []
+  end
+
+  def setnx(...)
+    Asked.times << Time.now.to_f
+    super
+  end
+
+  def set(...)
+    Asked.times << Time.now.to_f
+    super
+  end
+end
+
+# Waits for the lock from a time on. Returns how many held it, this process included, when it got it, and when it asked for it.
+def join_crowd(key, expiration, time, counter)
+  sleep [time - Time.now.to_f, 0].max
+  inside, got = nil
+  Asked.times.clear
+  lock(key, expiration, 60).lock do
+    got = Asked.times.last
+    inside = counter.incr("#{key}:inside")
+    sleep 0.02
+    counter.decr("#{key}:inside")
+  end
+  [inside, got, *Asked.times]
+end
+
+def crowd(processes, key, expiration)
+  Redis.prepend(Asked)
+  children = Array.new(processes) do
+    input, times = IO.pipe
+    results, output = IO.pipe
+    fork do
+      times.close
+      counter = connection
+      counter.ping
+      while (line = input.gets)
+        output.puts join_crowd(key, expiration, Float(line), counter).join(' ')
+      end
+    end
+    output.close
+    [times, results]
+  end
+  puts 'ready'
+  while (time = $stdin.gets)
+    children.each { |times, _| times.puts(time) }
+    numbers = children.map { |_, results| results.gets.split.map(&:to_f) }
+    first = numbers.map { |_, got| got }.min
+    contended = numbers.count { |_, _, *asked| asked.any? { |at| (at - first).abs < 0.01 } }
+    puts "#{numbers.map(&:first).max.to_i} #{contended}"
+  end
+end
+
 # Forks, since loading Ruby takes longer than counting.
 def churn_in(processes, *arguments)
   start, started = IO.pipe
@@ -87,5 +148,6 @@ case ARGV
 in ['serve'] then serve
 in ['churn', processes, key, file, rounds, expiration]
   churn_in(Integer(processes), key, file, Integer(rounds), expiration)
-else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE ROUNDS EXPIRATION'
+in ['crowd', processes, key, expiration] then crowd(Integer(processes), key, expiration)
+else abort 'usage: peer.rb serve | churn PROCESSES KEY FILE ROUNDS EXPIRATION | crowd PROCESSES KEY EXPIRATION'
 end

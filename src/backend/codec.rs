@@ -3,6 +3,7 @@
 mod many;
 
 use std::io;
+use std::time::Duration;
 
 use redis::Value;
 
@@ -18,6 +19,9 @@ pub(super) use many::{packed_changes, packed_watches, read_changes, read_watches
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";
+
+/// The reply to PTTL of a key that the server does not remove by itself.
+const NO_TTL: i64 = -1;
 
 /// Packs a command and returns how many replies there will be.
 pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
@@ -37,6 +41,7 @@ fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
         Command::Del => &[cmd("DEL")],
         // A server that refuses MULTI does so before anything that changes the key is on its way.
         Command::WatchGet => &[cmd("WATCH"), cmd("GET"), redis::cmd("MULTI")],
+        Command::WatchGetTtl => &[cmd("WATCH"), cmd("GET"), cmd("PTTL"), redis::cmd("MULTI")],
         Command::Exec(change) => {
             let change = match change {
                 Change::Set(entry) => set(cmd("SET"), entry),
@@ -132,6 +137,7 @@ pub(super) fn read(
     match command {
         Command::Fenced(command) => return read_fenced(command, replies),
         Command::Exec(change) => return executed(command, change, replies),
+        Command::WatchGetTtl => return read_watch_ttl(replies),
         _ => {}
     }
     // What was taken counts, also where the entry of this process was refused.
@@ -176,6 +182,22 @@ pub(super) fn read(
         ) => Reply::Bulk(None),
         (command, other) => return Err(unexpected(command, other.as_ref())),
     }))
+}
+
+/// Reads the replies to WATCH, GET, PTTL and MULTI: those of [`Command::WatchGet`], and the time to live among them.
+fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    let ttl = if replies.len() == 4 { Some(replies.remove(2)) } else { None };
+    Ok(match (read(&Command::WatchGet, replies)?, ttl) {
+        (Ok(Reply::Bulk(found)), Some(Value::Int(left))) => match (found, u64::try_from(left)) {
+            (Some(value), Ok(left)) => Ok(Reply::Expiring(value, Duration::from_millis(left))),
+            // Without a time to live; or it ended behind GET.
+            (found, Err(_)) => Ok(Reply::Bulk(found.filter(|_| left == NO_TTL))),
+            (None, Ok(_)) => Ok(Reply::Bulk(None)),
+        },
+        (Err(refusal), _) => Err(refusal),
+        (Ok(_), Some(Value::ServerError(error))) => Err(error.into()),
+        (Ok(_), other) => return Err(unexpected(&Command::WatchGetTtl, other.as_ref())),
+    })
 }
 
 /// Reads the replies to a command and to the counter behind it, or within its transaction. That the counter could not be increased takes

@@ -250,8 +250,13 @@ where
         self.watch_each(keys, *limits)
     }
 
-    fn watch(&self, key: &Key, limits: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
-        let request = Request::at_any_time(Command::WatchGet);
+    fn watch(
+        &self,
+        key: &Key,
+        command: &Command,
+        limits: &Limits<'_>,
+    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
+        let request = Request::at_any_time(command.clone());
         let (answers, connection) = self.send(key, &request, None, limits, true, None)?;
         let reply = answers.own?;
         let Some(connection) = connection else { unreachable!("it has its reply, and is kept") };

@@ -56,7 +56,12 @@ impl Backend for ScriptedBackend {
         unreachable!("Classic watches nothing")
     }
 
-    fn watch(&self, _: &Key, _: &Limits<'_>) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
+    fn watch(
+        &self,
+        _: &Key,
+        _: &Command,
+        _: &Limits<'_>,
+    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
         unreachable!("Classic watches nothing")
     }
 

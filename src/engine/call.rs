@@ -356,9 +356,9 @@ impl<'a> Call<'a> {
                 Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),
                 None => unreachable!("the rules watch a key before they change it"),
             },
-            Command::WatchGet => {
+            Command::WatchGet | Command::WatchGetTtl => {
                 self.unwatch();
-                let watched = backend.watch(self.key, limits).map(|(reply, watched)| {
+                let watched = backend.watch(self.key, &request.command, limits).map(|(reply, watched)| {
                     let limits = Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*limits };
                     self.watched = Some((watched, limits));
                     reply

@@ -81,7 +81,7 @@ impl LockerBuilder {
     /// The difference is known to within the time that the server takes to answer: one that takes longer than the limit is
     /// refused as well.
     ///
-    /// Locks compare expiry times by the clients' clocks, and the value in a key names a time one second after its lease, so
+    /// Locks compare expiry times by the clients' clocks, unless all clients of a key use [`Protocol::Ttl`](crate::Protocol::Ttl), and the value in a key names a time one second after its lease, so
     /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s
     /// left for their commands, of which in Classic a GETSET may wait for a connection for 0.1 s.
     pub fn max_clock_difference(self, limit: Duration) -> Self {

@@ -27,8 +27,8 @@ pub enum Protocol {
     /// meanwhile. For servers from Redis 2.2 on. If Ruby programs with redis-objects 1.4.3 or later use the same keys, use
     /// [`Ttl`](Self::Ttl), for the reason given at [`Auto`](Self::Auto).
     Watched,
-    /// As [`Watched`](Self::Watched), and the key has a time to live, one second longer than the expiration, so that the server
-    /// itself frees the lock of a crashed holder. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from
+    /// As [`Watched`](Self::Watched), and the key has a time to live, half a second longer than the expiration, so that the server
+    /// itself frees the lock of a crashed holder. Contenders leave that to the server, so the clocks of clients that all use Ttl may differ. For servers from Redis 2.6.12 on, and keys that Ruby programs with redis-objects from
     /// 1.4.2 on use as well. Needs an expiration.
     Ttl,
 }

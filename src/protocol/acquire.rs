@@ -42,7 +42,8 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | | anything else | the takeover is lost, and the winner's value is overwritten; wait |
 /// | | lost | GET → `Reading`; our bytes there do not prove that the takeover succeeded |
 /// | | not sent in time | wait: what was read may no longer be true |
-/// | `Confirming` (WATCH, GET, MULTI sent) | a time in the past | SET, EXEC → `Replacing` |
+/// | `Confirming` (WATCH, GET, MULTI sent; in Ttl PTTL behind GET) | a time in the past | SET, EXEC → `Replacing` |
+/// | | Ttl: the key has a time to live | wait: the server removes it, whatever the clocks say |
 /// | | anything else, or lost | as in `Reading` |
 /// | `Replacing` (EXEC sent) | carried out | held |
 /// | | not carried out | another client was faster, nothing was overwritten: GET → `Reading`, three times in a row at most |
@@ -291,7 +292,7 @@ impl Acquiring {
 
     /// Goes on after a command.
     pub(crate) fn reply(&mut self, reply: Reply, now: Now) -> Action {
-        if matches!(reply, Reply::Integer(_) | Reply::Bulk(_) | Reply::Executed(_)) {
+        if matches!(reply, Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_)) {
             self.losing_since = None;
         }
         match (std::mem::replace(&mut self.state, State::Sleeping), reply) {
@@ -305,6 +306,7 @@ impl Acquiring {
             (State::Setting(lease), Reply::Integer(_)) => self.granted(lease, None, now),
             (State::Reading, Reply::Bulk(found)) => self.judge(found.as_deref(), false, now),
             (State::Confirming, Reply::Bulk(found)) => self.judge(found.as_deref(), true, now),
+            (State::Confirming, Reply::Expiring(found, left)) => self.leave_to_server(&found, left, now),
             (State::TakingOver { lease, judged_at }, Reply::Bulk(found)) => {
                 self.replaced(lease, judged_at, found.as_deref(), now)
             }
@@ -333,6 +335,7 @@ impl Acquiring {
                 Reply::Lost
                 | Reply::Integer(_)
                 | Reply::Bulk(_)
+                | Reply::Expiring(..)
                 | Reply::Bulks(_)
                 | Reply::Executed(_)
                 | Reply::Fenced(..),
@@ -397,10 +400,26 @@ impl Acquiring {
                 // At any time: it changes what was watched, or nothing.
                 Action::Send(Request::at_any_time(command))
             }
-            Protocol::Watched | Protocol::Ttl => {
+            protocol @ (Protocol::Watched | Protocol::Ttl) => {
                 self.state = State::Confirming;
-                Action::Send(Request::at_any_time(Command::WatchGet))
+                Action::Send(Request::at_any_time(match protocol {
+                    Protocol::Ttl => Command::WatchGetTtl,
+                    _ => Command::WatchGet,
+                }))
             }
+        }
+    }
+
+    /// Ttl: a key with a time to live is removed by the server alone, so that no clock of a client decides over it.
+    fn leave_to_server(&mut self, found: &[u8], left: Duration, now: Now) -> Action {
+        if let Some((lease, from)) = self.unresolved.resolve(Some(found)) {
+            return self.granted(lease, from, now);
+        }
+        self.observe(LockState::of_value(Some(found)));
+        match self.wait(now) {
+            // PTTL rounds; a millisecond later the key is gone.
+            Action::Sleep(time) => Action::Sleep(time.min(left + Duration::from_millis(1))),
+            action => action,
         }
     }
 

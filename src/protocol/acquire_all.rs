@@ -58,6 +58,7 @@ pub(crate) struct Unresolved {
 /// | | lost | expiring: MGET → `Checking`; else unknown (I6) |
 /// | | refused, or not sent in time | one by one: some servers refuse several keys, and then each key has its own reason |
 /// | `Watching` | each key absent, or a time in the past | SET of each, EXEC → `Replacing` |
+/// | | the same, in Ttl | the same if all are absent; else one by one: the rules of one lock look at the time to live |
 /// | | anything else | contended |
 /// | | refused, lost | one by one |
 /// | `Replacing` | carried out | held, if the lease has not passed (I3); else late |
@@ -206,6 +207,11 @@ impl AcquiringAll {
         }
         let Some(found) = found else { return Next::OneByOne(None) };
         match self.judge(found.into_iter(), now) {
+            Ok(from)
+                if self.protocol() == Protocol::Ttl && from.iter().any(|from| *from != LockState::Absent) =>
+            {
+                Next::OneByOne(None)
+            }
             Ok(from) => {
                 self.params.nonce = self.params.nonce.next();
                 let lease = Lease::beginning(now, self.params.options.expiration, self.params.nonce);

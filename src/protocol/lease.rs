@@ -9,6 +9,10 @@ use crate::value::{self, Nonce};
 /// the guard against clocks that differ and against a DEL in flight.
 pub(crate) const GUARD: Duration = Duration::from_secs(1);
 
+/// How much later than the lease the server removes a key by itself, in Ttl. Half of the guard: a gem that waits has seen the key absent
+/// before it can read a time in the past, which newer gems take over with a plain SET, several at a time.
+pub(super) const TTL_GUARD: Duration = Duration::from_millis(500);
+
 /// How far at most the time that a loser of the classic takeover writes over our value is from our time. Its expiration is equal to ours,
 /// and its GETSET follows its GET at once. That GET read the expired value, which was there until ours was: so the loser's time is earlier
 /// than ours by as long as its GETSET was on its way, and later by no more than a reply takes. A later one is of a client that found no

@@ -69,6 +69,13 @@ impl Server {
                 *watching = Watching(Some(self.version));
                 Reply::Bulk(found)
             }
+            Command::WatchGetTtl => {
+                *watching = Watching(Some(self.version));
+                match found.clone().zip(self.time_to_live(now)) {
+                    Some((value, left)) => Reply::Expiring(value, left),
+                    None => Reply::Bulk(found),
+                }
+            }
             Command::Exec(_) if watched != Some(self.version) => Reply::Executed(None),
             Command::Exec(Change::Set(entry)) => {
                 self.put(entry, now);

@@ -88,6 +88,21 @@ fn watched_needs_neither_equal_expirations_nor_quick_commands() {
 }
 
 #[test]
+fn ttl_needs_no_clocks_that_agree() {
+    let hours = 4 * 3_600_000;
+    for expirations in [[1500; 3], [6000, 200, 1500]] {
+        let conditions = Conditions {
+            protocols: [Protocol::Ttl; 3],
+            expirations,
+            skew: hours,
+            delay: 3000,
+            ..WITHIN_THE_GUARD
+        };
+        assert_no_overlap(conditions, 2000, 3_000);
+    }
+}
+
+#[test]
 fn all_protocols_mix_within_the_guard() {
     for protocols in [
         [Protocol::Classic, Protocol::Watched, Protocol::Ttl],

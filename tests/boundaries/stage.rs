@@ -155,7 +155,7 @@ impl Stage {
 
     /// Whether the server may have deleted the key of a lease with this end: in Ttl, one second later.
     fn may_have_expired(&self, lease_end: SystemTime) -> bool {
-        self.protocol == Protocol::Ttl && SystemTime::now() >= lease_end + Duration::from_secs(1)
+        self.protocol == Protocol::Ttl && SystemTime::now() >= lease_end + millis(500)
     }
 
     fn judge_acquired(&self, acquired: Result<LockGuard, Error>, began: SystemTime) -> Result<(), String> {
@@ -215,6 +215,7 @@ impl Stage {
         match (released, &value) {
             (Ok(Release::Released { .. }), None) => {}
             (Ok(Release::LeftToExpire), Some(_)) if matches!(self.path, Path::EarlyRelease) => {}
+            (Ok(Release::LeftToExpire), None) if self.may_have_expired(lease_end - LEASE + LEASE / 4) => {}
             // The deletion failed, or the lease passed before it.
             (Ok(Release::Expired), _) => {}
             (Err(Error::Unknown { .. }), _) => {}

@@ -263,11 +263,16 @@ fn a_lock_that_is_kept_expires_by_itself(target: &Target) -> Outcome {
     assert_eq!(brief.lock()?.keep(), Release::LeftToExpire);
     let began = Instant::now();
     assert!(lock.try_lock_for(LONG)?.is_some());
-    assert!(began.elapsed() >= millis(900), "a second after the lease");
+    assert!(began.elapsed() >= after_a_lease_of(target, millis(50)), "after the lease");
     let held = brief.lock()?;
     thread::sleep(millis(60));
     assert_eq!(held.keep(), Release::Expired);
     Ok(())
+}
+
+/// How long after its acquisition a lock that is left to expire is free; a little less, for clocks that are read one after the other.
+fn after_a_lease_of(target: &Target, lease: Duration) -> Duration {
+    lease + target.extra_time() - millis(20)
 }
 
 fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
@@ -280,9 +285,10 @@ fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
     assert_ne!(key.value(), value, "it expires sooner than its lease");
     assert!(key.value() < value);
     // Another thread of the process waits as any client.
-    assert!(lock.try_lock()?.is_none() || began.elapsed() >= millis(2500));
+    let free = after_a_lease_of(target, millis(1500));
+    assert!(lock.try_lock()?.is_none() || began.elapsed() >= free);
     let again = lock.try_lock_for(LONG)?.expect("it expires");
-    assert!(began.elapsed() >= millis(2400), "{:?}", began.elapsed());
+    assert!(began.elapsed() >= free, "{:?}", began.elapsed());
     assert!(began.elapsed() < LONG / 2, "not by the old lease");
     drop(again);
     key.delete();

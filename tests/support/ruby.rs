@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, Receiver};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{env, fmt, io, iter, thread};
 
 use setnx_lock::Version;
@@ -139,13 +139,13 @@ pub(crate) struct RubyPeer {
 
 impl RubyPeer {
     pub(crate) fn start(gem: Gem, url: &str) -> io::Result<Self> {
-        let mut process = gem
-            .ruby("peer.rb", url)
-            .arg("serve")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .map_err(explained)?;
+        let mut ruby = gem.ruby("peer.rb", url);
+        ruby.arg("serve");
+        Self::begin(ruby)
+    }
+
+    fn begin(mut ruby: Command) -> io::Result<Self> {
+        let mut process = ruby.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(explained)?;
         let input = process.stdin.take().expect("it is piped");
         let output = BufReader::new(process.stdout.take().expect("it is piped"));
         let (sender, lines) = mpsc::channel();
@@ -251,6 +251,44 @@ impl Drop for RubyPeer {
         // The process may have ended already.
         let _ = self.process.kill();
         let _ = self.process.wait();
+    }
+}
+
+/// What came of a crash that several Ruby processes waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Round {
+    /// How many held the lock at once, at most.
+    pub(crate) inside: usize,
+    /// How many asked for it within 10 ms of the first that got it, that one included.
+    pub(crate) contended: usize,
+}
+
+/// Ruby processes that wait for one lock all at once, time and again. Killed when dropped.
+#[derive(Debug)]
+pub(crate) struct RubyCrowd(RubyPeer);
+
+impl RubyCrowd {
+    pub(crate) fn start(
+        gem: Gem,
+        url: &str,
+        processes: usize,
+        key: &str,
+        expiration: Duration,
+    ) -> io::Result<Self> {
+        let mut ruby = gem.ruby("peer.rb", url);
+        ruby.args(["crowd", &processes.to_string(), key, &expiration.as_secs_f64().to_string()]);
+        RubyPeer::begin(ruby).map(Self)
+    }
+
+    /// Has all of them begin to wait at this time. Returns when each has had the lock.
+    pub(crate) fn round(&mut self, begin: SystemTime) -> io::Result<Round> {
+        let begin = begin.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.0.send(&begin.as_secs_f64().to_string())?;
+        let line = self.0.line()?;
+        let number =
+            |text: &str| text.parse().map_err(|_| io::Error::other(format!("the crowd printed: {line}")));
+        let (inside, contended) = line.split_once(' ').unwrap_or((&line, ""));
+        Ok(Round { inside: number(inside)?, contended: number(contended)? })
     }
 }
 

@@ -241,6 +241,11 @@ impl Target {
         self.loaded.clone().unwrap_or_else(new)
     }
 
+    /// How long after its lease the lock of a crashed holder is free at the earliest.
+    pub(crate) fn extra_time(&self) -> Duration {
+        if self.protocol == Protocol::Ttl { Duration::from_millis(500) } else { Duration::from_secs(1) }
+    }
+
     /// Returns a lock on a key of the test's own, through [`locker`](Self::locker). A lock without an expiration, which Ttl refuses, is
     /// a Classic one.
     pub(crate) fn lock(&self, key: &TestKey, options: LockOptions) -> Lock {

@@ -150,8 +150,11 @@ fn what_each_key_holds_decides() {
         ([None, None, Some(b"1".as_slice())], Some(2)),
         ([None, Some(b"".as_slice()), None], Some(1)),
     ] {
-        let (mut rules, _) = begin(Protocol::Ttl, Some(EXPIRATION), false);
+        let (mut rules, _) = begin(Protocol::Watched, Some(EXPIRATION), false);
+        let _ = rules.reply(&Reply::Integer(0), at(0));
         let next = rules.watched(&bulks(found), at(0));
+        let (mut ttl, _) = begin(Protocol::Ttl, Some(EXPIRATION), false);
+        let in_ttl = ttl.watched(&bulks(found), at(0));
         let (mut reading, _) = begin(Protocol::Classic, Some(EXPIRATION), true);
         let _ = reading.reply(&Reply::Integer(0), at(0));
         let read = reading.reply(&Reply::Bulks(found.map(|found| found.map(<[u8]>::to_vec)).to_vec()), at(0));
@@ -159,10 +162,13 @@ fn what_each_key_holds_decides() {
             None => {
                 assert!(matches!(next, Next::Replace(Command::Exec(Change::Set(_)))), "{found:?}: {next:?}");
                 assert_eq!(read, Next::OneByOne(None), "Classic takes over one at a time");
+                let is_free = found == [None; 3];
+                assert_eq!(command(&in_ttl), if is_free { "EXEC" } else { "one by one" }, "{found:?}");
             }
             Some(place) => {
                 let seen = LockState::of_value(found[place]);
                 assert_eq!(next, Next::Contended { index: place, seen: seen.clone() });
+                assert_eq!(in_ttl, next);
                 assert_eq!(read, Next::Contended { index: place, seen });
             }
         }

@@ -75,6 +75,8 @@ pub(super) struct Run {
     time: u64,
     /// How long a command is on its way at most.
     delay: u64,
+    /// How far the clock of each client is ahead of that of the one before.
+    skew: u64,
     servers: [Server; KEYS],
     clients: Vec<Client>,
     /// Requests whose connections have failed, and that arrive all the same.
@@ -88,7 +90,7 @@ pub(super) struct Run {
 type Choice = (usize, u8, u64);
 
 impl Run {
-    fn new(protocols: [Protocol; 2], delay: u64) -> Self {
+    fn new(protocols: [Protocol; 2], [delay, skew]: [u64; 2]) -> Self {
         let keys = [vec![0, 1], vec![0], vec![0, 1], vec![1]];
         let client = |(n, keys): (usize, Vec<usize>)| Client {
             protocol: protocols[n / 2],
@@ -106,6 +108,7 @@ impl Run {
         Self {
             time: START,
             delay: delay * 1000,
+            skew: skew * 1000,
             servers: [past(), Server::default()],
             clients: keys.into_iter().enumerate().map(client).collect(),
             late: Vec::new(),
@@ -115,13 +118,14 @@ impl Run {
         }
     }
 
-    /// Performs the steps, and then lets each call end. Returns the run, and the law that was broken.
+    /// Performs the steps, and then lets each call end. `times` are the longest delay of a command and how far the clock of each client is
+    /// ahead of that of the one before. Returns the run, and the law that was broken.
     pub(super) fn perform(
         protocols: [Protocol; 2],
-        delay: u64,
+        times: [u64; 2],
         steps: &[Choice],
     ) -> (Self, Option<&'static str>) {
-        let mut run = Self::new(protocols, delay);
+        let mut run = Self::new(protocols, times);
         // Half of the runs begin with free keys.
         if steps.first().is_some_and(|(_, choice, _)| choice.is_multiple_of(2)) {
             run.servers[0].set(None);
@@ -144,8 +148,8 @@ impl Run {
         (run, (!ended).then_some("a call does not end"))
     }
 
-    fn now(&self) -> Now {
-        Now { wall: Wall(self.time), uptime: Uptime(self.since_start()) }
+    fn now(&self, n: usize) -> Now {
+        Now { wall: Wall(self.time + self.skew * n as u64), uptime: Uptime(self.since_start()) }
     }
 
     fn since_start(&self) -> Duration {
@@ -153,10 +157,10 @@ impl Run {
     }
 
     fn overlaps(&self) -> bool {
-        let holds = |client: &&Client, key: usize| {
-            client.held[key].as_ref().is_some_and(|lease| !lease.has_passed(self.now()))
+        let holds = |n: usize, key: usize| {
+            self.clients[n].held[key].as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)))
         };
-        (0..KEYS).any(|key| self.clients.iter().filter(|client| holds(client, key)).count() > 1)
+        (0..KEYS).any(|key| (0..self.clients.len()).filter(|n| holds(*n, key)).count() > 1)
     }
 
     /// Lets time pass. A command that has been on its way for the longest delay is carried out.
@@ -251,7 +255,7 @@ impl Run {
             }
             Doing::Replied(replies) => self.reply(n, &replies),
             Doing::Asleep => {
-                let now = self.now();
+                let now = self.now(n);
                 match &mut self.clients[n].rules {
                     Rules::AtOnce(rules) => {
                         let next = rules.look();
@@ -295,7 +299,7 @@ impl Run {
         if self.clients[n].keys.len() == 1 {
             return self.one_by_one(n, 0);
         }
-        let now = self.now();
+        let now = self.now(n);
         let keys: Arc<[Key]> = ["k0", "k1"].map(Key::from).into();
         let (rules, next) = AcquiringAll::start(keys, self.params(n), false, now);
         self.clients[n].rules = Rules::AtOnce(rules);
@@ -328,7 +332,7 @@ impl Run {
     }
 
     fn one_by_one(&mut self, n: usize, index: usize) {
-        let (params, now) = (self.params(n), self.now());
+        let (params, now) = (self.params(n), self.now(n));
         let (attempt, action) = match &self.clients[n].doubt {
             Some(Unresolved { lease, from }) => {
                 let from = from.get(index).filter(|from| **from != LockState::Absent);
@@ -352,7 +356,7 @@ impl Run {
                     return self.one_by_one(n, index + 1);
                 }
                 self.clients[n].doubt = None;
-                let now = self.now();
+                let now = self.now(n);
                 if self.clients[n].held.iter().flatten().any(|lease| lease.has_passed(now)) {
                     self.clients[n].again = true;
                     return self.release_all(n);
@@ -380,7 +384,7 @@ impl Run {
     }
 
     fn release_next(&mut self, n: usize) {
-        let now = self.now();
+        let now = self.now(n);
         let client = &mut self.clients[n];
         let Some(lease) = client.releases.last() else {
             client.rules = Rules::None;
@@ -411,7 +415,7 @@ impl Run {
     }
 
     fn reply(&mut self, n: usize, replies: &Replies) {
-        let now = self.now();
+        let now = self.now(n);
         match (&mut self.clients[n].rules, replies) {
             (Rules::AtOnce(rules), Replies::One(reply)) => {
                 let next = rules.reply(reply, now);

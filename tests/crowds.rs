@@ -1,0 +1,64 @@
+//! Eight Ruby processes wait for the lock of a Rust holder that crashes. They poll in step, and so that they meet the moment at which the lock
+//! becomes free: which of them get in is up to the gem, unless the server has removed the key before. `SETNX_LOCK_TEST_ROUNDS=300` has more
+//! rounds, also for the protocols after which newer gems let in two, and prints what came of them.
+
+use std::time::{Duration, SystemTime};
+use std::{env, mem};
+
+use libtest_mimic::Trial;
+use setnx_lock::{LockOptions, Protocol, Version};
+
+use crate::support::ruby::{CLASSIC, Gem, RubyCrowd, TTL, TTL_1_4_2};
+use crate::support::{LONG, Outcome, RedisServer, Target};
+
+/// How many Ruby processes wait.
+const WAITING: usize = 8;
+const EXPIRATION: Duration = Duration::from_millis(100);
+/// How long before the lock is free they begin to poll, in the first of eight rounds, and how much later in each of the others: after three
+/// polls of 0.1 s and some commands they meet the moment at which it becomes free, or just miss it on either side.
+const POLLED_BEFORE: Duration = Duration::from_millis(310);
+const SPREAD: Duration = Duration::from_micros(1500);
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let rounds = env::var("SETNX_LOCK_TEST_ROUNDS").ok();
+    let protocols: &[Protocol] = match rounds {
+        None => &[Protocol::Ttl],
+        Some(_) => &[Protocol::Ttl, Protocol::Watched, Protocol::Classic],
+    };
+    let rounds = rounds.map_or(3, |rounds| rounds.parse().expect("SETNX_LOCK_TEST_ROUNDS is a number"));
+    // That a real gem is missing is told by the tests of `interop`.
+    let gems = Gem::available().unwrap_or_default();
+    let gems = gems.into_iter().filter(|gem| [CLASSIC, TTL_1_4_2, TTL].contains(gem));
+    let trial = |gem: Gem, protocol: Protocol| {
+        let name = format!("crowds::{protocol:?}::gem_{gem}: a_crash_lets_in_one_ruby_process_at_a_time");
+        Trial::test(name.to_lowercase(), move || Ok(a_crash_lets_in_one_at_a_time(gem, protocol, rounds)?))
+    };
+    gems.flat_map(|gem| protocols.iter().map(move |protocol| trial(gem, *protocol))).collect()
+}
+
+fn a_crash_lets_in_one_at_a_time(gem: Gem, protocol: Protocol, rounds: usize) -> Outcome {
+    let server = std::sync::Arc::new(RedisServer::start()?);
+    let target = Target::of(&server).with(protocol);
+    if target.version < Version::new(2, 6, 12) && gem != CLASSIC {
+        return Ok(());
+    }
+    let key = target.key("crowd");
+    let mut crowd = RubyCrowd::start(gem, &target.url, WAITING, &key.key.to_string(), LONG)?;
+    let lock = target.lock(&key, LockOptions::expiring_after(EXPIRATION).timeout(LONG));
+    let (mut contended, mut overlaps) = (0, 0);
+    for n in 0..rounds {
+        let held = lock.lock()?;
+        let free = held.expires_at_system_time().ok_or("it expires")? + target.extra_time();
+        mem::forget(held);
+        let begin = free - POLLED_BEFORE + SPREAD * u32::try_from(n % 8)?;
+        let round = crowd.round(begin.max(SystemTime::now()))?;
+        contended += usize::from(round.contended > 1);
+        overlaps += usize::from(round.inside > 1);
+    }
+    println!(
+        "{protocol:?}, gem {gem}: {rounds} crashes, {contended} contended, {overlaps} with two Ruby processes inside"
+    );
+    let lets_in_one = protocol == Protocol::Ttl || gem == CLASSIC;
+    assert!(overlaps == 0 || !lets_in_one, "{overlaps} of {rounds} rounds had two holders");
+    Ok(())
+}
