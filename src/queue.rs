@@ -5,12 +5,13 @@ mod cancel_token;
 mod wait_queue;
 
 pub use cancel_token::CancelToken;
-pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Next, Sleep, Ticket, Turn, WaitQueue, Woken};
+pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Sleep, Ticket, Turn, WaitQueue, Woken};
 
 use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::LockOptions;
 pub(crate) use crate::protocol::acquire::Observation;
+use crate::protocol::yielding::Busy;
 use crate::sync;
 
 /// How a thread waits, for a holder that asks for the lock on its behalf.

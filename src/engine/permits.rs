@@ -9,7 +9,7 @@ use super::release::HeldLock;
 use super::wait::{Granted, Wait};
 use super::{Acquired, Answer, Engine};
 use crate::backend::StopCheck;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
@@ -129,21 +129,20 @@ impl WaitForOne<'_> {
         let (params, slots) = (self.wait.params(), self.wanted.slots.len());
         let answered = matches!(turn, Turn::Answered(_));
         let (mut asked, mut call) = (0, self.call(0, stop));
-        let (rules, action) = match turn {
-            Turn::Head(_, Some(Hint::Yielded(until))) => {
-                AcquiringPermit::begin_yielding(params, slots, until, now)
-            }
-            Turn::Head(Some(observation), None) => AcquiringPermit::behind(params, slots, observation, now),
-            Turn::Answered(answer) => {
+        let yields = if let Turn::Head(..) = turn { self.yields_until(now) } else { None };
+        let (rules, action) = match (turn, yields) {
+            (Turn::Head(..), Some(until)) => AcquiringPermit::begin_yielding(params, slots, until, now),
+            (Turn::Head(Some(observation), None), _) => AcquiringPermit::behind(params, slots, observation, now),
+            (Turn::Answered(answer), _) => {
                 let (lease, reply);
                 (asked, call, lease, reply) = self.answered(answer, stop);
                 let server = self.engine.backend.server_version();
                 AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
             }
-            Turn::Over { seen: Some(Observation { seen, .. }), ahead } => {
+            (Turn::Over { seen: Some(Observation { seen, .. }), ahead }, _) => {
                 return Err(self.of_all(self.wait.timed_out(self.wait.contention(seen, ahead, now))));
             }
-            Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),
+            (Turn::Head(..) | Turn::Over { .. }, _) => AcquiringPermit::start(params, slots, now),
         };
         self.attempt(Beginning { rules, action, answered, asked, call }, now, ticket, stop)
     }
@@ -212,15 +211,16 @@ impl WaitForOne<'_> {
                         }
                         self.wait.check()?;
                     }
-                    match woken {
-                        Woken::Hint(Hint::Yielded(until)) => rules.yielding(until, now),
-                        Woken::Answered(answer) => {
+                    let yields = self.yields_until(now).filter(|_| !rules.is_in_doubt());
+                    match (woken, yields) {
+                        (Woken::Hint(_) | Woken::Over, Some(until)) => rules.yielding(until, now),
+                        (Woken::Answered(answer), _) => {
                             (looked, answered) = (now.uptime, true);
                             let (lease, reply);
                             (asked, call, lease, reply) = self.answered(answer, stop);
                             rules.answered((asked, lease, &reply), server(), now)
                         }
-                        Woken::Hint(_) | Woken::Over => rules.woken(now),
+                        (Woken::Hint(_) | Woken::Over, None) => rules.woken(now),
                     }
                 }
                 Action::Held { slot, lease, .. } if !rules.surplus.is_empty() => {
@@ -253,6 +253,13 @@ impl WaitForOne<'_> {
                 Action::GiveUp(reason) => return Err(self.given_up(&mut rules, call, reason, now)),
             };
         }
+    }
+
+    /// Returns until when this process leaves the locks to others, if it does now.
+    fn yields_until(&self, now: Now) -> Option<Uptime> {
+        let queue = self.wanted.queue;
+        let window = self.engine.queue.busy(queue)?.window(queue, self.wanted.options.yields_every, now)?;
+        Some(window.until())
     }
 
     /// Reads what all locks hold.

@@ -1,7 +1,5 @@
 //! Releasing, and who learns of it: the next queued thread of this process, or the next process that waits.
 
-use std::time::Duration;
-
 use super::call::Call;
 use super::notifications::Passed;
 use super::together::Run;
@@ -15,12 +13,9 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
 use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
-use crate::protocol::waiting_list::{Waiting, yields_to_pollers};
+use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
-use crate::queue::{Ending, Hint, HolderTicket, Next};
-
-/// How often the gem polls: for so long the lock is left to other processes, so that each of them looks once.
-const GEM_INTERVAL: Duration = Duration::from_millis(100);
+use crate::queue::{Ending, Hint, HolderTicket};
 
 /// A held lock, to be released.
 #[derive(Debug)]
@@ -69,7 +64,7 @@ impl Engine {
         locks: Vec<HeldLock<'_>>,
         now: Now,
     ) -> Vec<Result<(Release, Option<LossReason>), Error>> {
-        let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now.uptime);
+        let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now);
         let turns: Vec<Turn> = locks.iter().map(turn).collect();
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
         let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
@@ -89,7 +84,7 @@ impl Engine {
         let call = Call::new(self, key, options.protocol, Some(now.uptime));
         let call = match turn {
             Turn::Passes => call.releasing(holder),
-            Turn::Comes | Turn::Yields(_) => call,
+            Turn::Comes | Turn::Yields => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
         Run::new(key, Releasing::start(*protocol, options.protocol, lease, now), call)
@@ -121,7 +116,7 @@ impl Engine {
             _ if has_answered => Ending::Answer,
             _ if !released => Ending::Hint(Hint::Changed),
             Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
-            Turn::Yields(until) => Ending::NextSlice(Hint::Yielded(*until)),
+            Turn::Yields => Ending::NextSlice(Hint::Freed),
             Turn::Ends(_) if passed == Passed::ToNone => Ending::NextSlice(Hint::Freed),
             Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
@@ -135,29 +130,27 @@ impl Engine {
     }
 
     /// Whose turn it is after a release.
-    fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Uptime) -> Turn {
-        let until = now.after(GEM_INTERVAL);
-        if options.notifies {
-            let slice = holder.slice().map(|times| times.map(|since| now.since(since)));
-            if slice.is_some_and(|[time, _]| time < options.time_slice) {
-                return Turn::Passes;
+    fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Now) -> Turn {
+        let yields = holder.of_next(|key, busy| {
+            let yields = busy.window(key, options.yields_every, now).is_some();
+            if !yields {
+                busy.has_it(now.uptime);
             }
-            let random = self.identity.next_nonce().seed();
-            if slice.is_some_and(|[time, busy]| yields_to_pollers(time, busy, options.yields_every, random)) {
-                return Turn::Yields(until);
+            yields
+        });
+        if yields == Some(true) {
+            return Turn::Yields;
+        }
+        if options.notifies {
+            let slice = holder.slice();
+            if slice.is_some_and(|since| now.uptime.since(since) < options.time_slice) {
+                return Turn::Passes;
             }
             if let Some(taking) = self.notifications.next(key, slice.is_some()) {
                 return Turn::Ends(taking);
             }
         }
-        // Other processes that poll would not get a key that is never idle in this one.
-        let before = |time| Uptime(now.0.saturating_sub(time));
-        let since = [before(options.yields_every), before(options.yields_every / 2)];
-        match holder.passes(now, since, until) {
-            Next::NoThread => Turn::Comes,
-            Next::Head => Turn::Passes,
-            Next::OtherProcesses(until) => Turn::Yields(until),
-        }
+        if yields.is_some() { Turn::Passes } else { Turn::Comes }
     }
 }
 
@@ -167,8 +160,8 @@ enum Turn {
     Passes,
     /// That of the thread that comes next.
     Comes,
-    /// That of other processes which poll, until then.
-    Yields(Uptime),
+    /// That of other processes, which poll.
+    Yields,
     /// That of the process which has waited longest, as the waiting list says.
     Ends(Waiting),
 }

@@ -15,9 +15,10 @@ use crate::error::{Contention, Error};
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Note, Params, Yielding};
+use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
+use crate::protocol::yielding::{Window, Yielding};
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds;
@@ -180,36 +181,42 @@ impl<'a> Wait<'a> {
         let mut looked = now.uptime;
         let params = self.params();
         let answered = matches!(turn, Turn::Answered(_));
-        let (attempt, action) = match turn {
-            Turn::Head(..) if self.earlier.is_some() => self.start(now),
-            Turn::Head(_, Some(Hint::Yielded(until))) => {
-                Acquiring::begin_yielding(params, Yielding::to_pollers(until), now)
+        self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
+        let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
+        let (attempt, action) = match (turn, window) {
+            (Turn::Head(..), _) if self.earlier.is_some() => self.start(now),
+            (Turn::Head(..), Some(window)) => {
+                Acquiring::begin_yielding(params, Yielding::to_pollers(window), now)
             }
-            Turn::Head(None, Some(Hint::Freed)) => {
-                self.owes.set(true);
-                Acquiring::start(params, now)
-            }
-            Turn::Head(None, _) => match self.head_start() {
+            (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
+            (Turn::Head(None, _), _) => match self.head_start() {
                 None => Acquiring::start(params, now),
                 Some(_) if self.enter_only() => Acquiring::pausing(params, now),
                 Some(until) => Acquiring::begin_yielding(params, Yielding::to_one(until), now),
             },
-            Turn::Head(Some(observation), _) => {
+            (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
                 Acquiring::behind(params, observation, now)
             }
-            Turn::Answered(answer) => {
+            (Turn::Answered(answer), _) => {
                 let (lease, reply) = call.answered(answer);
                 Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
             }
             // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
-            Turn::Over { seen, .. } if seen.is_none() || self.earlier.is_some() => self.start(now),
-            Turn::Over { seen, ahead } => {
+            (Turn::Over { seen, .. }, _) if seen.is_none() || self.earlier.is_some() => self.start(now),
+            (Turn::Over { seen, ahead }, _) => {
                 let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+    }
+
+    /// Returns the window in which this process leaves the lock to others now, unless a thread of it has the lock.
+    fn window(&self, now: Now) -> Option<Window> {
+        let queue = &self.engine.queue;
+        let busy = queue.busy(self.key).filter(|_| !queue.is_held(self.key))?;
+        busy.window(self.key, self.options.yields_every, now)
     }
 
     /// Begins by asking for the lock.
@@ -261,7 +268,11 @@ impl<'a> Wait<'a> {
                     now = clock::now();
                     looked = now.uptime;
                     answered = false;
-                    attempt.reply(reply, now)
+                    let action = attempt.reply(reply, now);
+                    if let Some(window) = attempt.used_window() {
+                        self.engine.queue.note(self.key, |busy| busy.note_used(window));
+                    }
+                    action
                 }
                 Action::Sleep(_)
                     if !attempt.yields(now.uptime) && self.finds_free(&mut call, ticket.as_ref(), now) =>
@@ -287,21 +298,18 @@ impl<'a> Wait<'a> {
                         }
                         self.check()?;
                     }
-                    match woken {
-                        Woken::Hint(Hint::Freed) => {
-                            self.owes.set(true);
-                            attempt.freed(now)
-                        }
-                        Woken::Hint(Hint::Yielded(until)) => {
-                            attempt.yielding(Yielding::to_pollers(until), now)
-                        }
-                        Woken::Answered(answer) => {
+                    self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
+                    let window = if claimable { self.window(now) } else { None };
+                    match (woken, window) {
+                        (Woken::Hint(_) | Woken::Over, Some(window)) => attempt.in_window(window, now),
+                        (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
+                        (Woken::Answered(answer), _) => {
                             looked = now.uptime;
                             answered = true;
                             let (lease, reply) = call.answered(answer);
                             attempt.answered(lease, reply, self.engine.backend.server_version(), now)
                         }
-                        Woken::Hint(Hint::Changed) | Woken::Over => attempt.woken(now),
+                        (Woken::Hint(Hint::Changed) | Woken::Over, None) => attempt.woken(now),
                     }
                 }
                 Action::Held(lease) => {

@@ -8,13 +8,13 @@ mod unresolved;
 use std::time::Duration;
 
 use super::lease::{End, Lease};
+use super::yielding::{Window, Yielding};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
 use crate::value::{Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
-pub(crate) use pauses::Yielding;
 use unresolved::Unresolved;
 
 /// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
@@ -248,8 +248,21 @@ impl Acquiring {
         self.reply(reply, now)
     }
 
-    /// Goes on at the hint that the lock was released for other processes.
-    pub(crate) fn yielding(&mut self, yielding: Yielding, now: Now) -> Action {
+    /// Goes on in a window in which the lock is left to other processes.
+    pub(crate) fn in_window(&mut self, window: Window, now: Now) -> Action {
+        match &self.yields {
+            // It looks whether another process has taken it.
+            Some(_) => self.woken(now),
+            None => self.yielding(Yielding::to_pollers(window), now),
+        }
+    }
+
+    /// Returns the window in which another process was seen to have the lock.
+    pub(crate) fn used_window(&self) -> Option<Window> {
+        self.yields.as_ref().and_then(Yielding::used)
+    }
+
+    fn yielding(&mut self, yielding: Yielding, now: Now) -> Action {
         self.yields = Some(yielding);
         if !self.yields(now.uptime) {
             self.yields = None;
@@ -376,7 +389,8 @@ impl Acquiring {
         let may_take_over = self.may_take_over(&state, now.wall);
         self.observe(state.clone());
         if !is_free {
-            self.yields = self.yields.take().and_then(|yielding| yielding.taken(now.uptime));
+            let random = self.params.nonce.seed();
+            self.yields = self.yields.take().and_then(|yielding| yielding.taken(now.uptime, random));
         } else if self.yields(now.uptime) {
             return self.wait(now);
         }

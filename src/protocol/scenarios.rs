@@ -35,12 +35,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{Acquiring, Action, Params, Yielding, first_command};
+use super::acquire::{Acquiring, Action, Params, first_command};
 use super::extend::Extending;
 use super::fence::{self, Fencing};
 use super::release::Releasing;
 use super::simulated::Server;
 use super::verify::Verifying;
+use super::yielding::{Window, Yielding};
 use super::{Reply, Rules as _};
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
@@ -166,7 +167,7 @@ impl Interpreter {
             [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, |attempt, now| attempt.yielding(Yielding::to_pollers(until), now)).map(Some)
+                self.wakes(name, |attempt, now| attempt.in_window(Window::ending(until), now)).map(Some)
             }
             [name, "extends"] => {
                 let expiration = self.client(name)?.options.expiration.ok_or("it has no expiration")?;

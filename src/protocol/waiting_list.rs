@@ -58,14 +58,6 @@ impl Waiting {
     }
 }
 
-/// Whether a process leaves the lock to pollers after a time slice, in a key that it has been `busy` with for so long. Of the slices of all
-/// processes some do, as `random` says, so that together they do it once `every` so long and no process needs to know of the others'. Of two
-/// slices at most about one does, however long they are: a process that waits for notifications must have its turn.
-pub(crate) fn yields_to_pollers(slice: Duration, busy: Duration, every: Duration, random: u64) -> bool {
-    let slices = (every.as_nanos() / slice.as_nanos().max(1)).max(2);
-    busy >= every && u128::from(random) % slices == 0
-}
-
 /// What a process knows of its entry in the waiting list of a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
@@ -176,22 +168,5 @@ impl Entry {
 
     pub(crate) fn is_listed(self) -> bool {
         matches!(self, Entry::Listed { .. })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slice_yields_to_pollers_as_often_as_it_is_long() {
-        let (second, slice) = (Duration::from_secs(1), Duration::from_millis(10));
-        let yields = |slice, busy, every| {
-            (0..1000).filter(|random| yields_to_pollers(slice, busy, every, *random)).count()
-        };
-        assert_eq!(yields(slice, second, second), 10, "of slices of 10 ms each hundredth");
-        assert_eq!(yields(slice, second / 2, second), 0, "not in the first second");
-        assert_eq!(yields(60 * second, 60 * second, second), 500, "of long ones not each");
-        assert_eq!(yields(slice, second, Duration::MAX), 0, "never");
     }
 }

@@ -40,8 +40,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
-use super::{Key, Observation, Uptime, WaitMode};
-pub(crate) use holder::{Claim, Ending, HolderTicket, Next};
+use super::{Busy, Key, Observation, Uptime, WaitMode};
+pub(crate) use holder::{Claim, Ending, HolderTicket};
 
 /// The wait queues of a locker. `A` is what a holder answers the head of a queue.
 #[derive(Debug)]
@@ -59,14 +59,10 @@ struct All<A> {
 struct KeyQueue<A> {
     /// How many threads of this process have the lock: more than one if a holder outlived its lease.
     holders: usize,
-    /// Since when the lock has passed among the threads of this process without a pause.
-    passing_since: Option<Uptime>,
     /// Since when it has passed among them in the turn of this process.
     slice_since: Option<Uptime>,
-    /// Since when threads of this process have had it or waited for it, from the first that had it on.
-    busy_since: Option<Uptime>,
-    /// Until when it is, or was last, left to other processes, and how often a thread of this process had it meanwhile.
-    yields: Option<(Uptime, u32)>,
+    /// From the first thread of this process that had it on.
+    busy: Option<Busy>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
@@ -90,8 +86,6 @@ struct Waiter<A> {
 /// What a head is told of its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Hint {
-    /// It was released for other processes: leave it to them until then.
-    Yielded(Uptime),
     /// Something happened to it: look.
     Changed,
     /// It was released: ask for it.
@@ -138,10 +132,8 @@ impl<A> Default for KeyQueue<A> {
     fn default() -> Self {
         Self {
             holders: 0,
-            passing_since: None,
             slice_since: None,
-            busy_since: None,
-            yields: None,
+            busy: None,
             observation: None,
             waiters: VecDeque::new(),
             shared: None,
@@ -199,6 +191,18 @@ impl<A> WaitQueue<A> {
         self.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
     }
 
+    /// Returns what is known of a key that threads of this process have had or waited for without a pause.
+    pub(crate) fn busy(&self, key: &Key) -> Option<Busy> {
+        self.lock().keys.get(key)?.busy
+    }
+
+    /// Notes something of such a key.
+    pub(crate) fn note(&self, key: &Key, note: impl FnOnce(&mut Busy)) {
+        if let Some(busy) = self.lock().keys.get_mut(key).and_then(|queue| queue.busy.as_mut()) {
+            note(busy);
+        }
+    }
+
     /// Ends all waiting, for good.
     pub(crate) fn close(&self) {
         let mut all = self.lock();
@@ -246,9 +250,8 @@ impl<A> All<A> {
 impl<A> KeyQueue<A> {
     fn hold(&mut self, at: Uptime) {
         self.holders += 1;
-        self.passing_since.get_or_insert(at);
         self.slice_since.get_or_insert(at);
-        self.busy_since.get_or_insert(at);
+        self.busy.get_or_insert_with(|| Busy::since(at));
     }
 
     /// Returns the thread to unpark once the mutex is free.
@@ -327,10 +330,6 @@ impl<A> Ticket<A> {
     ) -> Woken<A> {
         let mut all = self.queue.lock();
         if let Some(queue) = all.keys.get_mut(&self.key) {
-            if queue.holders == 0 {
-                // Another process has the lock, or gets a chance.
-                queue.passing_since = None;
-            }
             if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
                 queue.observation = Some(observation);
             }

@@ -53,6 +53,16 @@ struct Observation {
     at: Uptime,
 }
 
+/// The models leave a key to no other process.
+#[derive(Clone, Copy, Debug)]
+struct Busy;
+
+impl Busy {
+    fn since(_: Uptime) -> Self {
+        Self
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct WaitMode {
     notified: bool,

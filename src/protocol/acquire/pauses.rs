@@ -6,66 +6,6 @@ use super::{Acquiring, Action, Note, State};
 use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
 
-/// How often a thread looks whether another process has taken the lock that it leaves to others.
-const GLANCE: Duration = Duration::from_millis(2);
-/// How long another process may at most have it then, again and again, before it is asked for. The time is random: processes that are
-/// served and then wait for as long as each other would poll at the same moments for ever, and but one of them would find the lock free.
-const LEFT_ALONE: Duration = Duration::from_millis(25);
-/// For how long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. A holder
-/// that takes longer is polled as any other.
-const INSISTS: Duration = Duration::from_millis(5);
-
-/// The lock is left to other processes.
-#[derive(Debug)]
-pub(crate) struct Yielding {
-    until: Uptime,
-    /// Whether it is asked for again soon after another process was seen to have it.
-    insists: bool,
-    /// When another process was first seen to have it.
-    taken_at: Option<Uptime>,
-}
-
-impl Yielding {
-    /// To each that polls: until then, or until soon after one of them has it.
-    pub(crate) fn to_pollers(until: Uptime) -> Self {
-        Self { until, insists: true, taken_at: None }
-    }
-
-    /// To one that was notified: until then, or until it has it.
-    pub(crate) fn to_one(until: Uptime) -> Self {
-        Self { until, insists: false, taken_at: None }
-    }
-
-    /// Another process has it. Returns how the thread goes on, unless as one that does not yield.
-    pub(super) fn taken(self, now: Uptime) -> Option<Self> {
-        let taken_at = self.taken_at.or(Some(now));
-        self.insists.then_some(Self { taken_at, ..self })
-    }
-
-    /// Whether it is left to others, also if it is free.
-    pub(super) fn leaves(&self, now: Uptime) -> bool {
-        self.taken_at.is_none() && now < self.until
-    }
-
-    /// Whether the thread goes on as one that does not yield.
-    pub(super) fn is_over(&self, now: Uptime) -> bool {
-        self.taken_at.is_none_or(|since| now >= since.after(LEFT_ALONE).after(INSISTS))
-    }
-
-    /// Limits a pause. `random` is any number.
-    fn limit(&self, pause: Duration, now: Uptime, random: u64) -> Duration {
-        let Some(taken_at) = self.taken_at else {
-            return if now < self.until { pause.min(GLANCE) } else { pause };
-        };
-        let insists_at = taken_at.after(LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0));
-        match insists_at.since(now) {
-            Duration::ZERO if now < insists_at.after(INSISTS) => Duration::ZERO,
-            Duration::ZERO => pause,
-            left => left.min(pause),
-        }
-    }
-}
-
 impl Acquiring {
     /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
     /// that was seen.
@@ -96,7 +36,7 @@ impl Acquiring {
         let pause = self
             .yields
             .as_ref()
-            .map_or(pause, |yielding| yielding.limit(pause, now.uptime, self.params.nonce.seed()));
+            .map_or(pause, |yielding| yielding.limit(pause, now.uptime));
         let pause = pause.saturating_sub(now.uptime.since(looked));
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
@@ -124,9 +64,10 @@ mod tests {
     use crate::options::LockOptions;
     use crate::protocol::Reply;
     use crate::protocol::acquire::Params;
+    use crate::protocol::yielding::Yielding;
 
     #[test]
-    fn a_thread_that_wakes_after_the_time_for_others_asks_at_once() {
+    fn a_thread_that_wakes_after_a_window_asks_at_once() {
         let hour = Duration::from_secs(3600);
         let params = Params {
             options: LockOptions::expiring_after(hour).poll_interval(hour),
@@ -135,7 +76,7 @@ mod tests {
             nonce: Identity::new().next_nonce(),
         };
         let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (_, action) = Acquiring::begin_yielding(params, Yielding::to_pollers(now.uptime), now);
+        let (_, action) = Acquiring::begin_yielding(params, Yielding::to_one(now.uptime), now);
         assert!(matches!(action, Action::Send(_)), "{action:?}");
     }
 

@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use super::{All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
+use super::{All, Busy, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,16 +15,6 @@ pub(crate) enum Ending {
     Notification(Hint),
     /// By the answer that it has.
     Answer,
-}
-
-/// To whom a release passes a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// No thread of this process waits for it.
-    NoThread,
-    Head,
-    /// To other processes, until then.
-    OtherProcesses(Uptime),
 }
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
@@ -49,36 +39,21 @@ impl<A> HolderTicket<A> {
         Some((all.keys.get_mut(key)?, *key != self.key))
     }
 
-    /// Returns to whom a release passes the lock. It is left to other processes until `until` if it has passed among the threads of this
-    /// process from the first of `since` on. Each second time that threads of this process have asked again since then, up to the fourth,
-    /// it is left until `until` once more, and the next time already if it has passed from the second of `since` on: several other
-    /// processes contend for it, and one may have met another each time that it looked.
-    pub(crate) fn passes(&self, now: Uptime, since: [Uptime; 2], until: Uptime) -> Next {
+    /// Returns what `judge` says of the queue whose threads are next; `None` if no thread waits.
+    pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, &mut Busy) -> T) -> Option<T> {
         let mut all = self.queue.lock();
-        let Some((queue, _)) = self.next(&mut all) else { return Next::NoThread };
-        let (until, times) = match queue.yields {
-            Some((end, times @ (1 | 3))) if now < end => (until.max(end), times + 1),
-            Some((end, times)) if now < end => (end, times + 1),
-            last => {
-                let contended = last.is_some_and(|(_, times)| times > 1);
-                let since = since[usize::from(contended)];
-                if queue.passing_since.is_none_or(|began| began > since) {
-                    return Next::Head;
-                }
-                (until, 0)
-            }
-        };
-        queue.yields = Some((until, times));
-        Next::OtherProcesses(until)
+        let (queue, is_shared) = self.next(&mut all)?;
+        let key = if is_shared { self.shared.as_ref()? } else { &self.key };
+        Some(judge(key, queue.busy.as_mut()?))
     }
 
-    /// Returns since when the lock has passed among the threads of this process in its turn, and since when at least one of them has had it
-    /// or waited for it; `None` if no thread waits, or the first that does learns of a release by this holder alone.
-    pub(crate) fn slice(&self) -> Option<[Uptime; 2]> {
+    /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
+    /// does learns of a release by this holder alone.
+    pub(crate) fn slice(&self) -> Option<Uptime> {
         let mut all = self.queue.lock();
         let (queue, _) = self.next(&mut all)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
-        Some([queue.slice_since?, queue.busy_since?])
+        queue.slice_since
     }
 
     /// Claims the head of the queue, in a shared one the first that sleeps, if it sleeps and `lost` makes the answer that stands for a lost
@@ -123,9 +98,6 @@ impl<A> KeyQueue<A> {
     /// A holder has the lock no longer. Returns the thread to unpark once the mutex is free.
     fn end(&mut self, ending: Ending) -> Option<Thread> {
         self.holders -= 1;
-        if self.holders == 0 && self.waiters.is_empty() {
-            self.passing_since = None;
-        }
         if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || self.waiters.is_empty() {
             self.slice_since = None;
         }

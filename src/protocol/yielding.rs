@@ -1,0 +1,234 @@
+//! When a process that never leaves a key idle leaves it to others that poll, such as gems. All such processes do so in the same windows of
+//! the wall clock: if each chose its own, the others would use them. A key's hash places its windows, so that a program does not pause on all
+//! keys at a time. Nothing depends on the clocks but fairness: where they differ, each process leaves windows of its own.
+//!
+//! A window is a little longer than the gem's poll interval, so every gem that waits polls in it. The first that does takes the lock again
+//! and again, so a process that yields takes the lock back after some milliseconds, and leaves it once more. Pollers that met another have
+//! a second chance: a window in which another process had the lock goes on for one poll interval more. After a window the process that has
+//! been without the lock for longest asks first.
+
+use std::time::Duration;
+
+use crate::clock::{Now, Uptime};
+use crate::key::Key;
+
+/// How long a window is: the gem's poll interval, and time for its commands.
+const WINDOW: Duration = Duration::from_millis(110);
+/// How much longer a window is in which another process has had the lock.
+const SECOND_CHANCE: Duration = Duration::from_millis(100);
+/// How much later than others the process asks that has had the lock last. One that has been without it for `n` seconds asks after
+/// this time divided by `n + 1`.
+const ASKS_LATER: Duration = Duration::from_millis(8);
+
+/// How often a thread looks whether another process has taken the lock that it leaves to others.
+const GLANCE: Duration = Duration::from_millis(2);
+/// How long another process may have the lock in a window, again and again, before it is asked for; up to as much longer at random.
+/// Pollers that are served at the same distance would meet each other for ever.
+const LEFT_ALONE: Duration = Duration::from_millis(5);
+/// How long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. A holder
+/// that takes longer is polled as any other.
+const INSISTS: Duration = Duration::from_millis(5);
+
+/// What a process knows of a key that its threads have had or waited for without a pause.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Busy {
+    /// When the first of them had it.
+    since: Uptime,
+    /// When one of them last had it outside of a window.
+    had: Uptime,
+    /// The last window in which another process had it.
+    used: Option<u64>,
+}
+
+/// A window of a key, as one process leaves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// Counted from 1970.
+    number: u64,
+    until: Uptime,
+    /// Whether another process is known to have had the lock in it.
+    is_used: bool,
+}
+
+impl Busy {
+    pub(crate) fn since(now: Uptime) -> Self {
+        Self { since: now, had: now, used: None }
+    }
+
+    /// Returns the window in which the key is left to others now, if it is. `every` is the time from window to window, after which a process
+    /// is busy.
+    pub(crate) fn window(&self, key: &Key, every: Duration, now: Now) -> Option<Window> {
+        if every == Duration::MAX || now.uptime.since(self.since) < every {
+            return None;
+        }
+        // Windows do not overlap.
+        let period = micros(every.max(2 * (WINDOW + SECOND_CHANCE)));
+        let at = now.wall.0.wrapping_add(spread(key));
+        let (number, position) = (at / period, Duration::from_micros(at % period));
+        let is_used = self.used == Some(number);
+        let seconds = u32::try_from(now.uptime.since(self.had).as_secs()).unwrap_or(u32::MAX);
+        let length = WINDOW
+            + if is_used { SECOND_CHANCE } else { Duration::ZERO }
+            + ASKS_LATER / seconds.saturating_add(1);
+        let left = length.checked_sub(position).filter(|left| !left.is_zero())?;
+        Some(Window { number, until: now.uptime.after(left), is_used })
+    }
+
+    /// Notes that a thread of the process has the lock outside of a window.
+    pub(crate) fn has_it(&mut self, now: Uptime) {
+        self.had = now;
+    }
+
+    /// Notes that another process had the lock in this window.
+    pub(crate) fn note_used(&mut self, window: Window) {
+        self.used = Some(window.number);
+    }
+}
+
+impl Window {
+    pub(crate) fn until(self) -> Uptime {
+        self.until
+    }
+
+    #[cfg(test)]
+    pub(super) fn ending(until: Uptime) -> Self {
+        Self { number: 0, until, is_used: false }
+    }
+}
+
+/// A thread leaves the lock to other processes.
+#[derive(Debug)]
+pub(crate) struct Yielding {
+    /// `None` is to one process that was notified, and not to those that poll.
+    window: Option<Window>,
+    until: Uptime,
+    /// When the lock is asked for without a pause, since another process was seen to have it.
+    insists_at: Option<Uptime>,
+}
+
+impl Yielding {
+    /// To each process that polls.
+    pub(crate) fn to_pollers(window: Window) -> Self {
+        Self { window: Some(window), until: window.until, insists_at: None }
+    }
+
+    /// To one that was notified: until then, or until it has it.
+    pub(crate) fn to_one(until: Uptime) -> Self {
+        Self { window: None, until, insists_at: None }
+    }
+
+    /// Another process has it. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
+    pub(super) fn taken(mut self, now: Uptime, random: u64) -> Option<Self> {
+        let window = self.window.as_mut()?;
+        if now < self.until && !std::mem::replace(&mut window.is_used, true) {
+            self.until = self.until.after(SECOND_CHANCE);
+        }
+        let left_alone = LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0);
+        self.insists_at.get_or_insert(now.after(left_alone).min(self.until).max(now));
+        Some(self)
+    }
+
+    /// Returns the window in which another process was seen to have the lock.
+    pub(crate) fn used(&self) -> Option<Window> {
+        self.window.filter(|window| window.is_used)
+    }
+
+    /// Whether it is left to others, also if it is free.
+    pub(super) fn leaves(&self, now: Uptime) -> bool {
+        now < self.asks_at()
+    }
+
+    /// Whether the thread goes on as one that does not yield.
+    pub(super) fn is_over(&self, now: Uptime) -> bool {
+        now >= self.asks_at().after(INSISTS)
+    }
+
+    fn asks_at(&self) -> Uptime {
+        self.insists_at.unwrap_or(self.until)
+    }
+
+    /// Limits a pause.
+    pub(super) fn limit(&self, pause: Duration, now: Uptime) -> Duration {
+        match self.asks_at().since(now) {
+            Duration::ZERO if self.insists_at.is_some() && !self.is_over(now) => Duration::ZERO,
+            Duration::ZERO => pause,
+            left if self.insists_at.is_some() => left.min(pause),
+            left => left.min(pause).min(GLANCE),
+        }
+    }
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+}
+
+/// Returns a number that is the same for a key in each process: the hash function FNV-1a.
+fn spread(key: &Key) -> u64 {
+    let hash = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    key.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, hash) >> 16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Wall;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(millis: u64) -> Now {
+        Now { wall: Wall(1_795_000_000_000_000 + millis * 1000), uptime: uptime(millis) }
+    }
+
+    fn uptime(millis: u64) -> Uptime {
+        Uptime(Duration::from_millis(millis))
+    }
+
+    /// Returns the milliseconds of these seconds at which a process that is busy from the beginning leaves the key to others.
+    fn left(busy: &Busy, key: &Key, every: Duration, seconds: std::ops::Range<u64>) -> Vec<u64> {
+        (seconds.start * 1000..seconds.end * 1000)
+            .filter(|millis| busy.window(key, every, at(*millis)).is_some())
+            .collect()
+    }
+
+    #[test]
+    fn all_processes_leave_a_key_in_the_same_windows() {
+        let key = Key::from("k");
+        // One has the lock all the time, the other waits for it.
+        let (mut one, other) = (Busy::since(uptime(0)), Busy::since(uptime(700)));
+        assert!(left(&one, &key, SECOND, 0..1).is_empty(), "not in the first second");
+        one.has_it(uptime(4990));
+        let (ours, theirs) = (left(&one, &key, SECOND, 5..6), left(&other, &key, SECOND, 5..6));
+        assert_eq!(ours.len(), 118, "a window, and the time by which the last one asks later");
+        assert!(theirs.iter().all(|millis| ours.contains(millis)), "{ours:?} {theirs:?}");
+        assert!((110..118).contains(&theirs.len()), "it has waited, so it asks first: {}", theirs.len());
+        assert!(left(&one, &key, Duration::MAX, 5..9).is_empty(), "never");
+    }
+
+    #[test]
+    fn keys_have_different_windows() {
+        let busy = Busy::since(uptime(0));
+        let begins = |n: u64| left(&busy, &Key::from(format!("k{n}")), SECOND, 5..6)[0];
+        let mut begins: Vec<u64> = (0..100).map(begins).collect();
+        begins.sort_unstable();
+        begins.dedup();
+        assert!(begins.len() > 50, "{begins:?}");
+    }
+
+    #[test]
+    fn a_window_in_which_another_process_had_the_lock_is_longer() {
+        let (key, mut busy) = (Key::from("k"), Busy::since(uptime(0)));
+        busy.has_it(uptime(4990));
+        let begin = left(&busy, &key, SECOND, 5..7).into_iter().find(|at| *at > 5200).unwrap();
+        let window = busy.window(&key, SECOND, at(begin + 5)).unwrap();
+        let mut yielding = Yielding::to_pollers(window);
+        assert!(yielding.used().is_none() && yielding.leaves(uptime(begin + 90)));
+        // For as long as the gem's second poll, but the lock is taken back in between.
+        yielding = yielding.taken(uptime(begin + 20), 500).unwrap();
+        assert!(yielding.leaves(uptime(begin + 25)) && !yielding.leaves(uptime(begin + 28)));
+        assert!(!yielding.is_over(uptime(begin + 28)) && yielding.is_over(uptime(begin + 33)));
+        busy.note_used(yielding.used().unwrap());
+        assert!(busy.window(&key, SECOND, at(begin + 205)).is_some());
+        assert!(busy.window(&key, SECOND, at(begin + 230)).is_none());
+        assert!(busy.window(&key, SECOND, at(begin + 1150)).is_none(), "not the next one");
+    }
+}
