@@ -1,7 +1,7 @@
 //! The wait queue of a key: first come, first served among the threads of a process, each by its own options.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -25,7 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             only_the_head_of_the_queue_talks_to_the_server,
             an_acquisition_and_its_release_take_two_commands,
             a_call_that_tries_once_is_not_queued,
-            a_key_is_left_to_other_processes_in_time,
+            busy_processes_leave_a_key_in_the_same_windows,
+            a_key_is_not_left_to_others_sooner_or_where_that_is_not_wanted,
             a_pause_ends_the_time_that_counts,
             locks_with_different_options_share_a_queue,
             a_waiter_of_another_mode_reads_the_key_itself,
@@ -188,29 +189,44 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
     Ok(())
 }
 
-/// A key that has passed among the threads of a process for so long is left to others for a while, which some poll.
-fn a_key_is_left_to_other_processes_in_time() -> Outcome {
-    for (every, is_left) in
-        [(Duration::ZERO, true), (millis(200), true), (LONG, false), (Duration::MAX, false)]
-    {
+/// Threads of two processes keep a key busy. Both leave it to others in the same windows: no command that acquires it is sent for so long.
+fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
+    const WINDOWS: usize = 4;
+    let server = RedisServer::start()?;
+    let options = expiring().timeout(2 * LONG).yield_to_pollers_every(millis(450));
+    let lockers = [opened(&server.url())?, opened(&server.url())?];
+    let over = Arc::new(AtomicBool::new(false));
+    let busy = |locker: &Locker| {
+        let (lock, over) = (Lock::new(locker, "busy", options)?, Arc::clone(&over));
+        Ok(thread::spawn(move || {
+            while !over.load(Ordering::Relaxed) {
+                lock.with(|_| thread::sleep(millis(1)))?;
+            }
+            Ok::<(), Error>(())
+        }))
+    };
+    let threads =
+        [0, 0, 0, 1, 1, 1].map(|n| busy(&lockers[n])).into_iter().collect::<Result<Vec<_>, Error>>()?;
+    let monitor = Monitor::on(&server)?;
+    let windows = monitor.pauses("SETNX", millis(100)).take(WINDOWS).count();
+    over.store(true, Ordering::Relaxed);
+    for thread in threads {
+        thread.join().unwrap()?;
+    }
+    assert_eq!(windows, WINDOWS);
+    Ok(())
+}
+
+fn a_key_is_not_left_to_others_sooner_or_where_that_is_not_wanted() -> Outcome {
+    for every in [LONG, Duration::MAX] {
         let scenario = Scenario::new("yields")?;
         let lock = scenario.lock(QUEUED.yield_to_pollers_every(every))?;
-        let other = Lock::new(&opened(&scenario.server.url())?, &scenario.key.key, expiring())?;
         let held = lock.lock()?;
         let next = successor(&lock);
         thread::sleep(millis(210));
         held.release()?;
-        // Unless this thread stands still for longer than the key is left to others, it gets it.
-        if is_left && let Some(theirs) = other.try_lock()? {
-            theirs.release()?;
-        }
         let next = next.join()?;
-        if is_left {
-            let has_waited = next.waited() >= millis(300);
-            assert!(has_waited || next.attempts() > 1, "until others have polled: {every:?}: {next:?}");
-        } else {
-            assert_eq!(next.attempts(), 1, "asked for by the release: {every:?}: {next:?}");
-        }
+        assert_eq!(next.attempts(), 1, "asked for by the release: {every:?}: {next:?}");
         assert!(matches!(next.release()?, Release::Released { .. }));
         assert_eq!(scenario.key.value(), None);
     }

@@ -132,7 +132,9 @@ impl WaitForOne<'_> {
         let yields = if let Turn::Head(..) = turn { self.yields_until(now) } else { None };
         let (rules, action) = match (turn, yields) {
             (Turn::Head(..), Some(until)) => AcquiringPermit::begin_yielding(params, slots, until, now),
-            (Turn::Head(Some(observation), None), _) => AcquiringPermit::behind(params, slots, observation, now),
+            (Turn::Head(Some(observation), None), _) => {
+                AcquiringPermit::behind(params, slots, observation, now)
+            }
             (Turn::Answered(answer), _) => {
                 let (lease, reply);
                 (asked, call, lease, reply) = self.answered(answer, stop);

@@ -250,11 +250,12 @@ impl Acquiring {
 
     /// Goes on in a window in which the lock is left to other processes.
     pub(crate) fn in_window(&mut self, window: Window, now: Now) -> Action {
-        match &self.yields {
-            // It looks whether another process has taken it.
-            Some(_) => self.woken(now),
-            None => self.yielding(Yielding::to_pollers(window), now),
+        if self.yields.is_none() && !window.is_passive() {
+            return self.yielding(Yielding::to_pollers(window), now);
         }
+        // It looks whether another process has the lock.
+        self.yields.get_or_insert_with(|| Yielding::to_pollers(window));
+        self.woken(now)
     }
 
     /// Returns the window in which another process was seen to have the lock.

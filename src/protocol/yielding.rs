@@ -32,10 +32,10 @@ const INSISTS: Duration = Duration::from_millis(5);
 /// What a process knows of a key that its threads have had or waited for without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Busy {
-    /// When the first of them had it.
+    /// Since when.
     since: Uptime,
-    /// When one of them last had it outside of a window.
-    had: Uptime,
+    /// When one of them last had it outside of a window; `None` if they have only waited for it.
+    had: Option<Uptime>,
     /// The last window in which another process had it.
     used: Option<u64>,
 }
@@ -48,11 +48,14 @@ pub(crate) struct Window {
     until: Uptime,
     /// Whether another process is known to have had the lock in it.
     is_used: bool,
+    /// Whether this process only leaves the lock alone, since it has not had it itself: it neither looks more often than else, nor takes the
+    /// lock back.
+    is_passive: bool,
 }
 
 impl Busy {
     pub(crate) fn since(now: Uptime) -> Self {
-        Self { since: now, had: now, used: None }
+        Self { since: now, had: None, used: None }
     }
 
     /// Returns the window in which the key is left to others now, if it is. `every` is the time from window to window, after which a process
@@ -66,17 +69,23 @@ impl Busy {
         let at = now.wall.0.wrapping_add(spread(key));
         let (number, position) = (at / period, Duration::from_micros(at % period));
         let is_used = self.used == Some(number);
-        let seconds = u32::try_from(now.uptime.since(self.had).as_secs()).unwrap_or(u32::MAX);
+        let without = now.uptime.since(self.had.unwrap_or_default()).as_secs();
+        let without = u32::try_from(without).unwrap_or(u32::MAX);
         let length = WINDOW
             + if is_used { SECOND_CHANCE } else { Duration::ZERO }
-            + ASKS_LATER / seconds.saturating_add(1);
+            + ASKS_LATER / without.saturating_add(1);
         let left = length.checked_sub(position).filter(|left| !left.is_zero())?;
-        Some(Window { number, until: now.uptime.after(left), is_used })
+        Some(Window { number, until: now.uptime.after(left), is_used, is_passive: self.had.is_none() })
+    }
+
+    /// Notes that a thread of the process has the lock, in a window perhaps.
+    pub(crate) fn acquired(&mut self, now: Uptime) {
+        self.had.get_or_insert(now);
     }
 
     /// Notes that a thread of the process has the lock outside of a window.
     pub(crate) fn has_it(&mut self, now: Uptime) {
-        self.had = now;
+        self.had = Some(now);
     }
 
     /// Notes that another process had the lock in this window.
@@ -90,9 +99,13 @@ impl Window {
         self.until
     }
 
+    pub(crate) fn is_passive(self) -> bool {
+        self.is_passive
+    }
+
     #[cfg(test)]
     pub(super) fn ending(until: Uptime) -> Self {
-        Self { number: 0, until, is_used: false }
+        Self { number: 0, until, is_used: false, is_passive: false }
     }
 }
 
@@ -119,7 +132,7 @@ impl Yielding {
 
     /// Another process has it. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
     pub(super) fn taken(mut self, now: Uptime, random: u64) -> Option<Self> {
-        let window = self.window.as_mut()?;
+        let window = self.window.as_mut().filter(|window| !window.is_passive)?;
         if now < self.until && !std::mem::replace(&mut window.is_used, true) {
             self.until = self.until.after(SECOND_CHANCE);
         }
@@ -153,6 +166,7 @@ impl Yielding {
             Duration::ZERO if self.insists_at.is_some() && !self.is_over(now) => Duration::ZERO,
             Duration::ZERO => pause,
             left if self.insists_at.is_some() => left.min(pause),
+            left if self.window.is_some_and(Window::is_passive) => left.min(pause),
             left => left.min(pause).min(GLANCE),
         }
     }
@@ -194,7 +208,7 @@ mod tests {
     fn all_processes_leave_a_key_in_the_same_windows() {
         let key = Key::from("k");
         // One has the lock all the time, the other waits for it.
-        let (mut one, other) = (Busy::since(uptime(0)), Busy::since(uptime(700)));
+        let (mut one, other) = (Busy::since(uptime(0)), Busy::since(uptime(2000)));
         assert!(left(&one, &key, SECOND, 0..1).is_empty(), "not in the first second");
         one.has_it(uptime(4990));
         let (ours, theirs) = (left(&one, &key, SECOND, 5..6), left(&other, &key, SECOND, 5..6));

@@ -61,7 +61,7 @@ struct KeyQueue<A> {
     holders: usize,
     /// Since when it has passed among them in the turn of this process.
     slice_since: Option<Uptime>,
-    /// From the first thread of this process that had it on.
+    /// From the first thread of this process that had it or slept for it on.
     busy: Option<Busy>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
@@ -251,7 +251,7 @@ impl<A> KeyQueue<A> {
     fn hold(&mut self, at: Uptime) {
         self.holders += 1;
         self.slice_since.get_or_insert(at);
-        self.busy.get_or_insert_with(|| Busy::since(at));
+        self.busy.get_or_insert_with(|| Busy::since(at)).acquired(at);
     }
 
     /// Returns the thread to unpark once the mutex is free.
@@ -330,6 +330,7 @@ impl<A> Ticket<A> {
     ) -> Woken<A> {
         let mut all = self.queue.lock();
         if let Some(queue) = all.keys.get_mut(&self.key) {
+            queue.busy.get_or_insert_with(|| Busy::since(observation.at));
             if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
                 queue.observation = Some(observation);
             }

@@ -61,6 +61,8 @@ impl Busy {
     fn since(_: Uptime) -> Self {
         Self
     }
+
+    fn acquired(&mut self, _: Uptime) {}
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::TcpStream;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use setnx_lock::{Error, Lock};
 
@@ -42,6 +42,26 @@ impl Monitor {
         while !it_is_so(&self.command().unwrap()) {
             assert!(Instant::now() < end, "never sent: {what}");
         }
+    }
+
+    /// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
+    pub(crate) fn pauses(mut self, name: &'static str, least: Duration) -> impl Iterator<Item = Duration> {
+        let end = Instant::now() + LONG;
+        let mut last = None;
+        std::iter::from_fn(move || {
+            while Instant::now() < end {
+                let line = self.line().ok()?;
+                let (time, command) = line.trim_start_matches('+').split_once(' ')?;
+                let time: f64 = time.parse().ok()?;
+                if command.contains(&format!("\"{name}\""))
+                    && let Some(before) = last.replace(time)
+                    && time - before >= least.as_secs_f64()
+                {
+                    return Some(Duration::from_secs_f64(time - before));
+                }
+            }
+            None
+        })
     }
 
     /// Returns all commands until now, each as its words.

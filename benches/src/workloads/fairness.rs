@@ -13,17 +13,38 @@ use crate::rounds::Run;
 use crate::server_under_test::ServerUnderTest;
 use crate::stats::Spread;
 
-/// Threads of a process of this crate.
-const THREADS: usize = 8;
 /// How long the lock is held.
 const HOLD: Duration = Duration::from_millis(1);
 /// From the instructions to the start: by then every worker has read them.
 const NOTICE: Duration = Duration::from_millis(50);
-/// Where all poll, each thread is to be served within this time.
-const ALL_POLL: Duration = Duration::from_secs(20);
+/// Where several processes of this crate contend.
+const SEVERAL: Duration = Duration::from_secs(30);
 
-/// Processes that contend for one key: how many of the gem, with a thread each, and how many of this crate.
-const SETTINGS: [(usize, usize); 4] = [(0, 1), (1, 1), (4, 1), (0, 8)];
+/// Processes that contend for one key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Setting {
+    /// Processes of the gem, with a thread each.
+    gems: usize,
+    /// Processes of this crate.
+    ours: usize,
+    /// Threads of each process of this crate.
+    threads: usize,
+}
+
+impl Setting {
+    /// One process with eight threads; up to four with four threads each; eight with eight.
+    fn all() -> Vec<Self> {
+        let one = [0, 1, 4].map(|gems| Self { gems, ours: 1, threads: 8 });
+        let several = (1..=4).flat_map(|ours| (0..=4).map(move |gems| Self { gems, ours, threads: 4 }));
+        one.into_iter().chain(several).chain([Self { gems: 0, ours: 8, threads: 8 }]).collect()
+    }
+
+    fn title(self) -> String {
+        let Self { gems, ours, threads } = self;
+        let ours = format!("{ours} of ours with {threads} threads");
+        if gems == 0 { ours } else { format!("{gems} of the gem, {ours}") }
+    }
+}
 
 /// What the processes of one kind got.
 struct Kind {
@@ -50,21 +71,24 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
             "acquisitions/s",
             "least of a thread",
             "longest wait of a thread, ms",
+            "relative to ours alone",
         ],
     );
     let mut rows = Vec::new();
-    for (gems, processes) in SETTINGS {
-        let time = if processes > 1 { run.plan.fairness_time.min(ALL_POLL) } else { run.plan.fairness_time };
-        if gems > 0 && find(GEM).is_none() {
+    let mut alone = 0.0;
+    for setting in Setting::all() {
+        let time = if setting.threads == 4 { run.plan.fairness_time.min(SEVERAL) } else { run.plan.fairness_time };
+        if setting.gems > 0 && find(GEM).is_none() {
             println!("W7: without the gem");
             continue;
         }
-        let title = match gems {
-            0 => format!("{processes} of ours"),
-            _ => format!("{gems} of the gem, {processes} of ours"),
-        };
+        let title = setting.title();
         println!("W7: {title}, {time:?}");
-        for kind in measure(ours, processes, find(GEM).map(|gem| (*gem, gems)), time)? {
+        for kind in measure(ours, setting, find(GEM).copied(), time)? {
+            if setting.gems == 0 {
+                alone = kind.acquisitions;
+            }
+            let ratio = if kind.name == OURS { format!("{:.2}", kind.acquisitions / alone) } else { "–".to_owned() };
             table.row([
                 title.clone(),
                 kind.name.to_owned(),
@@ -72,6 +96,7 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
                 format!("{:.0}", kind.acquisitions),
                 kind.least.to_string(),
                 format!("{:.0}", kind.longest),
+                ratio,
             ]);
             rows.push((kind.name, vec![Spread::of([kind.longest])]));
         }
@@ -87,7 +112,7 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
     Ok(Section {
         title: "W7: pollers and a key that is never idle".to_owned(),
         notes: vec![format!(
-            "One run of each setting. A process of ours has {THREADS} threads, one of the gem a single one, which polls every 0.1 s. All acquire the lock again at once, and hold it for {HOLD:?}."
+            "One run of each setting. A process of the gem has a single thread, which polls every 0.1 s. All acquire the lock again at once, and hold it for {HOLD:?}."
         )],
         tables: vec![table],
         panels: vec![panel],
@@ -97,8 +122,8 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
 
 fn measure(
     ours: &Candidate,
-    processes: usize,
-    gem: Option<(&Candidate, usize)>,
+    setting: Setting,
+    gem: Option<&Candidate>,
     time: Duration,
 ) -> Result<Vec<Kind>, Failure> {
     let server = ServerUnderTest::start()?;
@@ -106,9 +131,9 @@ fn measure(
         let peers = (0..count).map(|_| Peer::open(candidate, &server.url(), u32::try_from(threads)?));
         peers.collect::<Result<Vec<_>, Failure>>()
     };
-    let mut kinds = vec![(OURS, THREADS, open(ours, THREADS, processes)?)];
-    if let Some((gem, count)) = gem.filter(|(_, count)| *count > 0) {
-        kinds.push((GEM, 1, open(gem, 1, count)?));
+    let mut kinds = vec![(OURS, setting.threads, open(ours, setting.threads, setting.ours)?)];
+    if let Some(gem) = gem.filter(|_| setting.gems > 0) {
+        kinds.push((GEM, 1, open(gem, 1, setting.gems)?));
     }
     let start = now() + nanos(NOTICE);
     for (_, threads, peers) in &mut kinds {

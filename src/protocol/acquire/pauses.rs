@@ -33,10 +33,7 @@ impl Acquiring {
             return None;
         }
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-        let pause = self
-            .yields
-            .as_ref()
-            .map_or(pause, |yielding| yielding.limit(pause, now.uptime));
+        let pause = self.yields.as_ref().map_or(pause, |yielding| yielding.limit(pause, now.uptime));
         let pause = pause.saturating_sub(now.uptime.since(looked));
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
