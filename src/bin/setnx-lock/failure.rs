@@ -88,7 +88,7 @@ impl From<Error> for Failure {
             // In the words of the command line.
             Error::Unsupported { key, protocol, .. } => format!(
                 "lock {key}: the server is too old for the protocol {}, which needs Redis {}; use --protocol auto",
-                format!("{protocol:?}").to_lowercase(),
+                protocol.name(),
                 protocol.needs()
             ),
             Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
