@@ -12,7 +12,7 @@ use setnx_lock::{
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
-use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -199,16 +199,17 @@ fn a_failed_connection_names_its_address() -> Outcome {
     let server = RedisServer::start_with("requirepass secret")?;
     let proxy = Proxy::before(server.address())?;
     let address = proxy.url().replace("redis://", "").replace('/', "");
-    let failure = |url: &str| -> Result<String, Box<dyn std::error::Error>> {
-        let options = expiring().timeout(millis(200));
-        let error = Lock::new(&opened(url)?, "address", options)?.lock().expect_err("no connection");
-        Ok(crate::support::chain(&error))
+    let failure = |user: &str, command_timeout| -> Result<String, Box<dyn std::error::Error>> {
+        let url = proxy.url().replace("redis://", &format!("redis://{user}@"));
+        let locker = patient(&url)?.command_timeout(command_timeout).build()?;
+        let lock = Lock::new(&locker, "address", expiring().timeout(millis(200)))?;
+        Ok(crate::support::chain(&lock.lock().expect_err("no connection")))
     };
-    let wrong = failure(&proxy.url().replace("redis://", "redis://:wrong@"))?;
+    let wrong = failure(":wrong", LONG)?;
     assert!(wrong.contains(&format!("{address}: the server refused: WRONGPASS")), "{wrong}");
-    assert!(!wrong.contains("wrong@"), "{wrong}");
+    assert!(!wrong.contains(":wrong"), "{wrong}");
     proxy.next("AUTH", Fault::HalfOpen);
-    let unanswered = failure(&proxy.url().replace("redis://", "redis://:secret@"))?;
+    let unanswered = failure(":secret", millis(200))?;
     assert!(unanswered.contains(&format!("{address} has not answered the attempt")), "{unanswered}");
     assert!(!unanswered.contains("secret"), "{unanswered}");
     Ok(())
