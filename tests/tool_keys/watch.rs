@@ -165,8 +165,8 @@ fn a_server_that_refuses_ends_it() -> Outcome {
     next(&running, "first");
     running.note();
     send(&server, "ACL SETUSER default -type");
-    let ended = running.ends().exits(77);
-    assert!(ended.err.starts_with("setnx-lock: error: the server refused: "), "{ended}");
+    let ended = running.ends().exits(77).says(&["permit the command to this user"]);
+    assert!(ended.err.starts_with("setnx-lock: error: lock k: the server refused: NOPERM"), "{ended}");
     Ok(())
 }
 

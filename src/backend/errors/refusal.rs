@@ -163,6 +163,11 @@ impl Refusal {
         }
     }
 
+    /// Whether the server refused this command, and not the client or all commands.
+    pub(in crate::backend) fn is_about_the_command(&self) -> bool {
+        matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
+    }
+
     /// Whether the server closes the connection after this refusal.
     pub(crate) fn closes_connection(&self) -> bool {
         self.kind == RefusalKind::TooManyClients

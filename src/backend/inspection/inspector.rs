@@ -103,7 +103,8 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
     fn inspect(mut self, address: &str) -> Result<Result<ServerReport, Refusal>, Failure> {
         let info = match self.one(&cmd("INFO"))? {
             Ok(answer) => ServerInfo::parse(answer),
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) if refusal.is_about_the_command() => return Ok(Err(refusal)),
+            Err(refusal) => return Err(Failure::Refused(refusal.of_connecting(address))),
         };
         let Some((info, version)) = info.and_then(|info| info.version().map(|version| (info, version)))
         else {

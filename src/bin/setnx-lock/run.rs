@@ -85,9 +85,9 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
     // The key is read once more, for the name and the time to live.
-    let read = target.connect().and_then(|mut raw| keys::details(&mut raw, std::slice::from_ref(key)));
+    let read = target.connect().and_then(|mut raw| keys::detail(&mut raw, key));
     let is_held = |report: &KeyReport| report.found != Found::State(LockState::Absent);
-    let report = read.ok().and_then(|mut reports| reports.pop()).filter(is_held);
+    let report = read.ok().filter(is_held);
     let report =
         report.unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
