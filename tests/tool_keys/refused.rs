@@ -40,11 +40,13 @@ fn a_missing_password_is_told_by_every_version() -> Outcome {
             ]);
         }
     }
-    ran(&server.url(), ["status", "k"]).exits(77).says_only(&[
-        &server.address().to_string(),
-        "NOAUTH",
-        "REDISCLI_AUTH or --password-file",
-    ]);
+    for arguments in ASKING {
+        ran(&server.url(), arguments).exits(77).says_only(&[
+            &server.address().to_string(),
+            "NOAUTH",
+            "password",
+        ]);
+    }
     Ok(())
 }
 
