@@ -113,7 +113,9 @@ fn keys_on_another_node_do_not_hide_the_others() -> Outcome {
     let proxy = Proxy::before(server.address())?;
     set(&server, "b", "1");
     let status = |option: &[&str], moved: &[usize]| {
-        moved.iter().for_each(|n| proxy.nth("TYPE", *n, MOVED));
+        for n in moved {
+            proxy.nth("TYPE", *n, MOVED);
+        }
         ran(&proxy.url(), [&["status"], option, &["a", "b", "c"]].concat())
     };
     let shown =

@@ -183,7 +183,7 @@ where
 
     /// Host and port of the server, where they are known.
     pub(in crate::backend) fn address(&self) -> String {
-        self.manager.as_ref().map_or_else(|| "the server".into(), Manager::address)
+        self.manager.as_ref().map_or_else(|| "the pool's server".into(), Manager::address)
     }
 
     /// Opens a connection on a thread of its own: the one that waits may have less time, and be cancelled. The permit goes to the first

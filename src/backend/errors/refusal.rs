@@ -185,6 +185,7 @@ impl fmt::Debug for Refusal {
         f.debug_struct("Refusal")
             .field("kind", &self.kind)
             .field("text", &format_args!("\"{}\"", self.text))
+            .field("address", &self.address)
             .finish()
     }
 }

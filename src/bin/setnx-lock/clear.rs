@@ -43,7 +43,7 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
     let report = keys::detail(raw, key)?;
     let value: Option<Vec<u8>> = match &report.found {
         Found::State(_) => raw.ask(redis::cmd("GET").arg(key.as_bytes()))?,
-        _ => None,
+        Found::Other(_) => None,
     };
     let mut out = anstream::stdout().lock();
     // What is to be removed does not depend on a reader of the output.

@@ -27,8 +27,9 @@ pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
             Ok(report) if arguments.json => json_line(&mut out, &report.json(keys::now()))?,
             Ok(report) => write_report(&mut out, &report)?,
             Err(failure) => {
-                let earlier = failed.replace(failure);
-                earlier.iter().for_each(|failure| output::error(failure.text()));
+                if let Some(earlier) = failed.replace(failure) {
+                    output::error(earlier.text());
+                }
             }
         }
     }
