@@ -14,7 +14,7 @@ use crate::protocol::ownership::LossReason;
 use crate::version::Version;
 pub use contention::Contention;
 pub use inspection::InspectionFailure;
-use text::{Ended, Others, Seconds, Span, TooOld, Unconnected, shown};
+use text::{Ended, Others, Span, TimedOut, TooOld, Unconnected, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
@@ -24,8 +24,9 @@ use text::{Ended, Others, Seconds, Span, TooOld, Unconnected, shown};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another holder had the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with.
-    #[error("Timeout on lock {} exceeded {} sec{details}", shown(key), Seconds(*timeout))]
+    /// Another holder had the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with if the timeout is
+    /// not zero.
+    #[error("{}{details}", TimedOut(key, *timeout))]
     #[non_exhaustive]
     Timeout {
         /// The lock's key.
@@ -377,11 +378,13 @@ impl Error {
 
 fn may_pass(cause: &NoConnection) -> bool {
     match cause {
-        NoConnection::Connect(ConnectError::Replica { .. } | ConnectError::Panicked(_)) => false,
+        NoConnection::Connect(
+            ConnectError::Replica { .. } | ConnectError::Sentinel { .. } | ConnectError::Panicked(_),
+        ) => false,
         NoConnection::Connect(ConnectError::Refused(refusal)) => refusal.may_pass(),
         NoConnection::Connect(ConnectError::Failed(_))
         | NoConnection::PoolExhausted
-        | NoConnection::Connecting
+        | NoConnection::Connecting { .. }
         | NoConnection::Pool(_) => true,
     }
 }

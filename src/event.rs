@@ -217,7 +217,7 @@ fn log_event(event: &Event<'_>) {
     }
     match event {
         Event::AcquireFinished { key, waited, attempts, outcome: Ok(()) } => {
-            log_at!(debug, key, "acquired after {waited:?}, attempts: {attempts}");
+            log_at!(debug, key, "acquired after {waited:.1?}, attempts: {attempts}");
         }
         Event::AcquireFinished { outcome: Err(error), .. } => {
             log::debug!(target: TARGET, "not acquired: {}", Chain(error));
@@ -273,14 +273,14 @@ fn log_event(event: &Event<'_>) {
             log_at!(
                 warn,
                 key,
-                "held for {held:?}, longer than its lease; no other holder took it meanwhile, but one might have: choose a longer expiration"
+                "released after its lease ended (held {held:.1?}); nobody else took it this time: choose a longer expiration"
             );
         }
         Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: false } => {
-            log_at!(debug, key, "released after {held:?}");
+            log_at!(debug, key, "released after {held:.1?}");
         }
         Event::Released { key, outcome: Release::LeftToExpire, held, .. } => {
-            log_at!(debug, key, "left to expire after {held:?}");
+            log_at!(debug, key, "left to expire after {held:.1?}");
         }
         Event::Released { key, outcome: Release::Inherited, .. } => {
             log_at!(debug, key, "left to the parent process, which holds it");
@@ -289,14 +289,14 @@ fn log_event(event: &Event<'_>) {
             log_at!(
                 warn,
                 key,
-                "held for {held:?}, longer than its lease; another holder may have worked at the same time"
+                "released after its lease ended (held {held:.1?}); another holder may have worked at the same time"
             );
         }
         Event::Released { key, outcome: Release::Lost, held, .. } => {
             log_at!(
                 warn,
                 key,
-                "missing or owned by another holder at release after {held:?}: cleared, stolen, evicted, or lost in a failover; another holder may have worked at the same time"
+                "lost before release (held {held:.1?}): the key was cleared, evicted, taken over, or lost in a failover; another holder may have worked at the same time"
             );
         }
         Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),

@@ -6,12 +6,13 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    ConnectError, Error, Lock, Locker, Manager, NoConnection, Protocol, RefusalKind, Release, Warning,
+    ConnectError, Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Protocol, RefusalKind,
+    Release, Warning,
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
-use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -22,6 +23,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             connections_to_a_master_that_becomes_a_replica_are_closed,
             servers_that_are_too_old_and_do_not_reply_take_one_time_limit,
             a_server_that_loads_its_data_is_waited_for,
+            a_sentinel_is_refused_with_advice,
+            an_inspection_of_a_loading_server_fails_and_may_be_repeated,
+            a_failed_connection_names_its_address,
             a_server_is_checked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
             the_tests_count_on_the_versions_that_the_library_accepts,
@@ -62,12 +66,12 @@ fn a_replica_is_refused_before_anything_is_sent() -> Outcome {
     assert_eq!(of.as_deref(), Some(format!("127.0.0.1:{}", master.port()).as_str()));
     let text = crate::support::chain(&error);
     assert!(
-        text.contains("the server cannot be used; lock on its master: it is a replica of 127.0.0.1:")
-            && text.contains("lock on its master"),
+        text.contains("the server cannot be used; lock on its master: 127.0.0.1:")
+            && text.contains(" is a replica of 127.0.0.1:"),
         "{text}"
     );
     assert_eq!(proxy.names(), [""; 0], "only INFO was sent");
-    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains("it is a replica of"));
+    assert!(crate::support::chain(&locker.inspect().unwrap_err()).contains(" is a replica of"));
 
     let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
     let reported = unchecked.inspect()?;
@@ -154,6 +158,60 @@ fn a_server_that_loads_its_data_is_waited_for() -> Outcome {
     let keys: usize =
         redis::cmd("DBSIZE").query(&mut redis::Client::open(server.url())?.get_connection()?)?;
     assert_eq!(keys, KEYS);
+    Ok(())
+}
+
+const SENTINEL: Fault = Fault::Say("$43\r\nredis_version:7.0.15\r\nredis_mode:sentinel\r\n\r\n");
+const LOADING: Fault = Fault::Say("$46\r\nredis_version:7.0.15\r\nrole:master\r\nloading:1\r\n\r\n");
+
+fn a_sentinel_is_refused_with_advice() -> Outcome {
+    let scenario = Scenario::set()?;
+    for checked in [true, false] {
+        let builder = patient(&scenario.proxy.url())?;
+        let locker = if checked { builder.build()? } else { builder.skip_server_check().build()? };
+        scenario.proxy.next("INFO", SENTINEL);
+        let error = locker.inspect().expect_err("it has no keys");
+        let text = crate::support::chain(&error);
+        assert!(
+            text.contains("lock on its master") && text.contains(" is a Sentinel, which has no keys"),
+            "{text}"
+        );
+        assert!(!error.is_transient(), "{text}");
+    }
+    assert_eq!(scenario.proxy.names(), [""; 0], "only INFO was sent");
+    Ok(())
+}
+
+fn an_inspection_of_a_loading_server_fails_and_may_be_repeated() -> Outcome {
+    let scenario = Scenario::set()?;
+    let locker = patient(&scenario.proxy.url())?.skip_server_check().build()?;
+    scenario.proxy.next("INFO", LOADING);
+    let error = locker.inspect().expect_err("it refuses what is tried");
+    let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
+    let InspectionFailure::ConnectionRefused(refusal) = &**cause else { panic!("{error:?}") };
+    assert_eq!(refusal.kind(), RefusalKind::Loading);
+    assert!(error.is_transient());
+    assert!(locker.inspect().is_ok());
+    Ok(())
+}
+
+fn a_failed_connection_names_its_address() -> Outcome {
+    let server = RedisServer::start_with("requirepass secret")?;
+    let proxy = Proxy::before(server.address())?;
+    let address = proxy.url().replace("redis://", "").replace('/', "");
+    let failure = |user: &str, command_timeout| -> Result<String, Box<dyn std::error::Error>> {
+        let url = proxy.url().replace("redis://", &format!("redis://{user}@"));
+        let locker = patient(&url)?.command_timeout(command_timeout).build()?;
+        let lock = Lock::new(&locker, "address", expiring().timeout(millis(200)))?;
+        Ok(crate::support::chain(&lock.lock().expect_err("no connection")))
+    };
+    let wrong = failure(":wrong", LONG)?;
+    assert!(wrong.contains(&format!("{address}: the server refused: WRONGPASS")), "{wrong}");
+    assert!(!wrong.contains(":wrong"), "{wrong}");
+    proxy.next("AUTH", Fault::HalfOpen);
+    let unanswered = failure(":secret", millis(200))?;
+    assert!(unanswered.contains(&format!("{address} has not answered the attempt")), "{unanswered}");
+    assert!(!unanswered.contains("secret"), "{unanswered}");
     Ok(())
 }
 

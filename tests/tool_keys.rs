@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `status`, `list`, `clear`, `sweep`, `watch`, `doctor`, `key`, `bench` | a command; `sweep` is `clear --expired` |
 //! | `general` | help, errors of usage, outputs that are closed, colours |
+//! | `refused` | servers that refuse, and what is said of them |
 //! | `passwords` | where a password comes from, and that it is never printed |
 //! | `schema` | the JSON of all commands, by `docs/cli.schema.json` |
 //! | `program` | runs the program |
@@ -17,6 +18,7 @@ mod key;
 mod list;
 mod passwords;
 mod program;
+mod refused;
 mod schema;
 mod status;
 mod sweep;
@@ -36,6 +38,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("key", key::TESTS),
         ("bench", bench::TESTS),
         ("general", general::TESTS),
+        ("refused", refused::TESTS),
         ("passwords", passwords::TESTS),
         ("schema", schema::TESTS),
     ];

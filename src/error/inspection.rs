@@ -37,7 +37,6 @@ impl InspectionFailure {
     pub(super) fn advice(&self) -> &'static str {
         match self {
             InspectionFailure::NoConnection { .. } | InspectionFailure::ConnectionRefused(_) => "",
-            InspectionFailure::InfoRefused(refusal) if refusal.may_pass() => "; try again",
             InspectionFailure::InfoRefused(_) => "; permit INFO to this user",
             InspectionFailure::Lost(_) => "; check the server and the network, then try again",
             InspectionFailure::Forked => "; open a new locker in the child",

@@ -76,7 +76,7 @@ fn errors_are_classified() {
     let refused = |text| Error::Refused { key: key(), refusal: Box::new(Refusal::new(text)) };
     assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
     assert!(!refused("WRONGTYPE Operation against a key").is_transient());
-    let replica = NoConnection::Connect(ConnectError::Replica { of: None });
+    let replica = NoConnection::Connect(ConnectError::Replica { address: "a:1".into(), of: None });
     assert!(!Error::NoConnection { key: key(), waited: Duration::ZERO, cause: replica }.is_transient());
     let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
     let unknown = Error::Unknown { key: key(), command: "DEL", advice: "", cause };

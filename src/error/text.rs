@@ -39,7 +39,7 @@ impl fmt::Display for Unconnected<'_> {
                 f,
                 "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
             ),
-            NoConnection::Connect(ConnectError::Replica { .. }) => {
+            NoConnection::Connect(ConnectError::Replica { .. } | ConnectError::Sentinel { .. }) => {
                 f.write_str("the server cannot be used; lock on its master")
             }
             NoConnection::Connect(ConnectError::Panicked(_)) => f.write_str(
@@ -50,7 +50,7 @@ impl fmt::Display for Unconnected<'_> {
                 f,
                 "no connection{within}; check that the server is up and that the pool is large enough"
             ),
-            NoConnection::Connecting | NoConnection::Connect(_) => write!(
+            NoConnection::Connecting { .. } | NoConnection::Connect(_) => write!(
                 f,
                 "no connection to the server{within}; check that the server is up and that the address is right"
             ),
@@ -92,12 +92,15 @@ impl<E: fmt::Display> fmt::Display for Others<'_, E> {
     }
 }
 
-/// Seconds as the gem writes them: `5`, `0.25`.
-pub(super) struct Seconds(pub(super) Duration);
+/// That the lock was not acquired in time, with the seconds as the gem writes them: `5`, `0.25`.
+pub(super) struct TimedOut<'a>(pub(super) &'a Key, pub(super) Duration);
 
-impl fmt::Display for Seconds {
+impl fmt::Display for TimedOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.as_secs_f64().fmt(f)
+        match self.1 {
+            Duration::ZERO => write!(f, "lock {} not acquired without waiting", shown(self.0)),
+            timeout => write!(f, "Timeout on lock {} exceeded {} sec", shown(self.0), timeout.as_secs_f64()),
+        }
     }
 }
 

@@ -47,6 +47,17 @@ impl Protocol {
         }
     }
 
+    /// Returns the name in lower case, as the command-line tool takes it: `classic`.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Protocol::Auto => "auto",
+            Protocol::Classic => "classic",
+            Protocol::Watched => "watched",
+            Protocol::Ttl => "ttl",
+        }
+    }
+
     /// Returns the protocol to use on a server of this version; unknown is `None`.
     pub(crate) fn on(self, server: Option<Version>) -> Self {
         match self {

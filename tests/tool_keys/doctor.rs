@@ -13,6 +13,9 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     a_server_with_notes_only_exits_with_0,
     what_should_be_changed_exits_with_1,
     a_replica_exits_with_2,
+    a_full_server_exits_with_2_and_says_what_to_do,
+    an_append_only_file_that_is_not_synced_is_a_note,
+    names_are_those_that_the_option_protocol_takes,
     the_server_is_named_by_an_argument_or_the_environment,
     without_a_server_it_exits_with_69,
     what_may_not_be_asked_is_a_note,
@@ -41,8 +44,13 @@ fn a_server_with_notes_only_exits_with_0() -> Outcome {
     let found = report(&server.url(), 0);
     assert_eq!(works(&found), [("classic", true), ("watched", true), ("ttl", true)]);
     assert_eq!((&found["role"], &found["persistence"]), (&"master".into(), &"none".into()));
-    assert_eq!((&found["maxmemory"], &found["idle_timeout_seconds"]), (&0.into(), &0.into()));
-    assert!(!found["recommended"].is_null() && found["clock"].is_string(), "{found}");
+    assert_eq!((&found["maxmemory_bytes"], &found["idle_timeout_seconds"]), (&0.into(), &0.into()));
+    assert!(
+        !found["recommended"].is_null()
+            && found["clock_ahead_seconds_min"].as_f64().is_some_and(|least| least <= 0.0)
+            && found["clock_ahead_seconds_max"].as_f64().is_some_and(|most| most >= 0.0),
+        "{found}"
+    );
     let notes = findings(&found, "note");
     assert!(notes.len() == 1 && notes[0].starts_with("after a crash it has no data"), "{notes:?}");
     assert_eq!(found["findings"].as_array().unwrap().len(), 1);
@@ -68,7 +76,7 @@ fn what_should_be_changed_exits_with_1() -> Outcome {
     let warnings = findings(&found, "warning");
     assert!(warnings.len() == 1 && warnings[0].contains("allkeys-lru"), "{warnings:?}");
     assert_eq!(
-        (&found["maxmemory"], &found["maxmemory_policy"]),
+        (&found["maxmemory_bytes"], &found["maxmemory_policy"]),
         (&(100 << 20).into(), &"allkeys-lru".into())
     );
     assert_eq!(found["findings"][0]["severity"], "warning", "the gravest first: {found}");
@@ -98,6 +106,37 @@ fn a_replica_exits_with_2() -> Outcome {
     ran(&replica.url(), ["doctor"]).exits(2).shows(&["\nerror: it is a replica of 127.0.0.1"]);
     let notes = findings(&report(&server.url(), 0), "note");
     assert!(notes.iter().any(|note| note.starts_with("a replica follows it")), "{notes:?}");
+    Ok(())
+}
+
+fn a_full_server_exits_with_2_and_says_what_to_do() -> Outcome {
+    let server = RedisServer::start_with("maxmemory 1")?;
+    let shown = ran(&server.url(), ["doctor"]).exits(2);
+    let remedy = "the server is over its maxmemory; free memory or raise the limit";
+    let shown = shown.shows(&[&format!("\nrecommended:     {remedy}"), "\nmemory:          1 bytes at most"]);
+    assert!(!shown.out.contains("another server"), "{shown}");
+    let found = report(&server.url(), 2);
+    let errors = findings(&found, "error");
+    assert!(errors.len() == 1 && errors[0].contains(remedy), "{errors:?}");
+    assert_eq!(found["maxmemory_bytes"], 1);
+    Ok(())
+}
+
+fn an_append_only_file_that_is_not_synced_is_a_note() -> Outcome {
+    let server = RedisServer::start_with("appendonly yes\nappendfsync no")?;
+    let found = report(&server.url(), 0);
+    assert_eq!(found["persistence"], "append_only_unsynced");
+    let notes = findings(&found, "note");
+    assert!(notes.len() == 1 && notes[0].contains("set appendfsync to everysec"), "{notes:?}");
+    Ok(())
+}
+
+fn names_are_those_that_the_option_protocol_takes() -> Outcome {
+    let server = RedisServer::start()?;
+    let shown = ran(&server.url(), ["doctor"]).exits(0);
+    let line =
+        shown.out.lines().find_map(|line| line.strip_prefix("recommended:")).expect("a recommendation");
+    ran(&server.url(), ["run", "--protocol", line.trim(), "k", "--", "true"]).exits(0);
     Ok(())
 }
 

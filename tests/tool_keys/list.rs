@@ -87,7 +87,7 @@ fn a_pattern_chooses_among_the_keys() -> Outcome {
 }
 
 /// Keys that are locks, and keys that are none.
-fn set_all_kinds(server: &RedisServer) {
+pub(super) fn set_all_kinds(server: &RedisServer) {
     for (key, value) in [
         ("locks:held", &*ending_in(LONG)),
         ("locks:of the gem", "1895000000.25"),
@@ -221,9 +221,7 @@ fn before_2_8_keys_is_used_only_if_allowed() -> Outcome {
     set_all_kinds(&server);
     for version in Emulated::ALL {
         let proxy = Proxy::emulating(version, server.address())?;
-        ran(&proxy.url(), ["list"])
-            .exits(64)
-            .says_only(&[&format!("Redis {} and has no SCAN", version.number()), "--keys uses KEYS"]);
+        ran(&proxy.url(), ["list"]).exits(64).says_only(&["the server has no SCAN", "--keys uses KEYS"]);
         assert!(!proxy.names().iter().any(|name| name == "KEYS"), "{:?}", proxy.names());
         let listed = ran(&proxy.url(), ["list", "--keys", "--json"]).exits(0);
         assert_eq!(reports_by_key(&listed.out).keys().collect::<Vec<_>>(), LOCKS, "{version:?}");

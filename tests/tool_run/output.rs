@@ -39,6 +39,8 @@ fn a_run_that_succeeds_says_nothing_unless_it_is_verbose() -> Outcome {
         let ended =
             ended.says(&["setnx-lock: lock k: acquired after ", "setnx-lock: lock k: released after "]);
         assert!(ended.errors.lines().all(|line| line.starts_with("setnx-lock: ")), "{}", ended.errors);
+        let mut numbers = ended.errors.split(|c: char| !c.is_ascii_digit());
+        assert!(numbers.all(|digits| digits.len() < 6), "times are rounded: {}", ended.errors);
     }
     Ok(())
 }

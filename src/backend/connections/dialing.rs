@@ -97,7 +97,7 @@ impl Dialing {
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
             // It may have become a master since.
-            ConnectError::Replica { .. } => Duration::ZERO,
+            ConnectError::Replica { .. } | ConnectError::Sentinel { .. } => Duration::ZERO,
             error => pause(error),
         };
         (over || when.after(valid) >= began).then(|| error.clone())
@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn replica() -> ConnectError {
-        ConnectError::Replica { of: None }
+        ConnectError::Replica { address: "a".into(), of: None }
     }
 
     #[test]

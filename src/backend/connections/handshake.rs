@@ -55,7 +55,7 @@ pub(super) fn open(
 
 fn failed(address: &str, limit: Duration, error: &RedisError) -> ConnectError {
     match Refusal::of(error) {
-        Some(refusal) => ConnectError::Refused(refusal),
+        Some(refusal) => ConnectError::Refused(refusal.of_connecting(address)),
         None => ConnectError::Failed(TransportError::on(address, limit, error)),
     }
 }
@@ -89,12 +89,11 @@ impl Handshake<'_> {
             return Ok(None);
         };
         match info.role() {
-            Some(Role::Replica { of }) => Err(ConnectError::Replica { of }),
-            // It answers INFO, and would refuse all commands of locks.
-            _ if info.get("loading") == Some("1") => {
-                Err(ConnectError::Refused(Refusal::new("LOADING Redis is loading the dataset in memory")))
-            }
-            _ => Ok(info.version()),
+            Some(Role::Replica { of }) => Err(ConnectError::Replica { address: self.address.to_owned(), of }),
+            _ => match info.answers_nothing_else(self.address) {
+                Some(error) => Err(error),
+                None => Ok(info.version()),
+            },
         }
     }
 

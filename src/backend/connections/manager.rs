@@ -75,6 +75,11 @@ impl Manager {
         [self.0.connect_timeout, self.0.command_timeout]
     }
 
+    /// Host and port of the server.
+    pub(super) fn address(&self) -> String {
+        self.0.address()
+    }
+
     /// Opens a connection beside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
     /// the connection fails.
     pub(in crate::backend) fn listen(

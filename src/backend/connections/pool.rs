@@ -181,6 +181,11 @@ where
         }
     }
 
+    /// Host and port of the server, where they are known.
+    pub(in crate::backend) fn address(&self) -> String {
+        self.manager.as_ref().map_or_else(|| "the pool's server".into(), Manager::address)
+    }
+
     /// Opens a connection on a thread of its own: the one that waits may have less time, and be cancelled. The permit goes to the first
     /// waiter then.
     fn connect(&self, mut connection: Checkout<M>) -> Attempt {
@@ -289,7 +294,9 @@ where
             }
             None if over => {
                 let connecting = !connected && self.pool.dialing.is_in_progress();
-                let cause = if connecting { NoConnection::Connecting } else { NoConnection::PoolExhausted };
+                let address = connecting.then(|| self.pool.address());
+                let cause = address
+                    .map_or(NoConnection::PoolExhausted, |address| NoConnection::Connecting { address });
                 Some(Failure::NoConnection { cause, waited })
             }
             _ => None,
@@ -331,9 +338,10 @@ fn waits_until(error: &ConnectError, limits: &Limits<'_>) -> Uptime {
     match error {
         ConnectError::Failed(_) => limits.reachable_by,
         ConnectError::Refused(refusal) if refusal.passes_by_waiting() => limits.accepted_by,
-        ConnectError::Refused(_) | ConnectError::Replica { .. } | ConnectError::Panicked(_) => {
-            Uptime::default()
-        }
+        ConnectError::Refused(_)
+        | ConnectError::Replica { .. }
+        | ConnectError::Sentinel { .. }
+        | ConnectError::Panicked(_) => Uptime::default(),
     }
 }
 

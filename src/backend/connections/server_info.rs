@@ -2,6 +2,7 @@
 
 use redis::Value;
 
+use crate::backend::errors::{ConnectError, Refusal};
 use crate::key::Cut;
 use crate::version::Version;
 
@@ -41,6 +42,15 @@ impl ServerInfo {
 
     pub(crate) fn version(&self) -> Option<Version> {
         self.get("redis_version")?.parse().ok()
+    }
+
+    /// Returns why a server that answers INFO refuses all commands of locks: it is a Sentinel, or is loading its data.
+    pub(in crate::backend) fn answers_nothing_else(&self, address: &str) -> Option<ConnectError> {
+        if self.get("redis_mode") == Some("sentinel") {
+            return Some(ConnectError::Sentinel { address: address.to_owned() });
+        }
+        let refusal = Refusal::new("LOADING Redis is loading the dataset in memory");
+        (self.get("loading") == Some("1")).then(|| ConnectError::Refused(refusal.of_connecting(address)))
     }
 
     pub(crate) fn role(&self) -> Option<Role> {

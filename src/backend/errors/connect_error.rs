@@ -12,13 +12,24 @@ pub enum ConnectError {
     Refused(Refusal),
     /// The server is a replica, and a lock there protects nothing.
     #[error(
-        "it is a replica{}, and a lock there protects nothing",
+        "{address} is a replica{}, and a lock there protects nothing",
         of.as_ref().map_or(String::new(), |master| format!(" of {master}"))
     )]
     #[non_exhaustive]
     Replica {
+        /// The replica's own host and port.
+        address: String,
         /// The master's host and port, where the server tells them.
         of: Option<String>,
+    },
+    /// The server is a Sentinel, which has no keys.
+    #[error(
+        "{address} is a Sentinel, which has no keys; it returns the master's address for SENTINEL GET-MASTER-ADDR-BY-NAME"
+    )]
+    #[non_exhaustive]
+    Sentinel {
+        /// The Sentinel's host and port.
+        address: String,
     },
     /// The server cannot be reached, or does not answer as a Redis server does.
     #[error("{0}")]

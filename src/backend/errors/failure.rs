@@ -30,6 +30,12 @@ impl Failure {
     }
 }
 
+impl From<TransportError> for Failure {
+    fn from(error: TransportError) -> Self {
+        Failure::Lost(error)
+    }
+}
+
 /// Why there was no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -38,8 +44,12 @@ pub enum NoConnection {
     #[error("all connections of the pool were in use")]
     PoolExhausted,
     /// The pool has no connection yet, and the server has not answered the attempt to open one.
-    #[error("the server has not answered the attempt to connect yet")]
-    Connecting,
+    #[error("{address} has not answered the attempt to connect yet")]
+    #[non_exhaustive]
+    Connecting {
+        /// The server's host and port.
+        address: String,
+    },
     /// Connecting failed.
     #[error(transparent)]
     Connect(ConnectError),

@@ -12,6 +12,8 @@ use crate::options::Protocol;
 pub struct Refusal {
     kind: RefusalKind,
     text: String,
+    /// Host and port, if the connection itself was refused.
+    address: Option<String>,
 }
 
 /// What a server's refusal is about.
@@ -42,6 +44,10 @@ pub enum RefusalKind {
     UnknownCommand,
     /// The database number of the address is too high for this server.
     NoSuchDatabase,
+    /// The key belongs to another node of the cluster.
+    OtherNode,
+    /// The cluster, or the master of a replica, is down.
+    NotReady,
     /// Anything else.
     Other,
 }
@@ -68,6 +74,10 @@ const WORDS: &[(&str, RefusalKind)] = &[
     ("err invalid db index", RefusalKind::NoSuchDatabase),
     ("err db index is out of range", RefusalKind::NoSuchDatabase), // from 4
     ("err unknown command", RefusalKind::UnknownCommand),
+    ("moved ", RefusalKind::OtherNode),
+    ("ask ", RefusalKind::OtherNode),
+    ("clusterdown", RefusalKind::NotReady),
+    ("masterdown", RefusalKind::NotReady),
 ];
 
 impl Refusal {
@@ -80,7 +90,12 @@ impl Refusal {
             .iter()
             .find(|(words, _)| lower.starts_with(words))
             .map_or(RefusalKind::Other, |(_, kind)| *kind);
-        Self { kind, text }
+        Self { kind, text, address: None }
+    }
+
+    /// Notes that the server at this address refused the connection.
+    pub(in crate::backend) fn of_connecting(self, address: &str) -> Self {
+        Self { address: Some(address.to_owned()), ..self }
     }
 
     /// Returns the refusal in an error, if it is the server's own word and not a failure to read it.
@@ -123,6 +138,7 @@ impl Refusal {
             | RefusalKind::TooManyClients
             | RefusalKind::OverMemory
             | RefusalKind::CannotSave
+            | RefusalKind::NotReady
             | RefusalKind::ReadOnly => true,
             RefusalKind::WrongType
             | RefusalKind::NoPassword
@@ -130,6 +146,7 @@ impl Refusal {
             | RefusalKind::NotPermitted
             | RefusalKind::UnknownCommand
             | RefusalKind::NoSuchDatabase
+            | RefusalKind::OtherNode
             | RefusalKind::Other => false,
         }
     }
@@ -144,6 +161,11 @@ impl Refusal {
             "SET" if no_options => Some(Protocol::Ttl),
             _ => None,
         }
+    }
+
+    /// Whether the server refused this command, and not the client or all commands.
+    pub(in crate::backend) fn is_about_the_command(&self) -> bool {
+        matches!(self.kind, RefusalKind::NotPermitted | RefusalKind::UnknownCommand | RefusalKind::Other)
     }
 
     /// Whether the server closes the connection after this refusal.
@@ -163,6 +185,7 @@ impl fmt::Debug for Refusal {
         f.debug_struct("Refusal")
             .field("kind", &self.kind)
             .field("text", &format_args!("\"{}\"", self.text))
+            .field("address", &self.address)
             .finish()
     }
 }
@@ -174,7 +197,7 @@ impl From<ServerError> for Refusal {
 }
 
 impl RefusalKind {
-    fn advice(self) -> &'static str {
+    pub(in crate::backend) fn advice(self) -> &'static str {
         match self {
             Self::WrongType => {
                 "the key is used for something else and was left as it is; choose another key for the lock, or remove what is there"
@@ -207,6 +230,10 @@ impl RefusalKind {
             Self::NoSuchDatabase => {
                 "the server has no database of that number; check the address, or the server's `databases`"
             }
+            Self::OtherNode => {
+                "the key belongs to another node of the cluster; connect to that node, or use a pool of connections that know the cluster"
+            }
+            Self::NotReady => "its cluster or its master is down; try again when it is up",
             Self::Other => "the command was not carried out",
         }
     }
@@ -214,6 +241,9 @@ impl RefusalKind {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(address) = &self.address {
+            write!(f, "{address}: ")?;
+        }
         write!(f, "the server refused: {}: {}", self.text.trim_end_matches('.'), self.kind.advice())
     }
 }
@@ -269,6 +299,13 @@ mod tests {
             ("ERR unknown command `SETNX`, with args beginning with: `k`", Kind::UnknownCommand),
             ("ERR invalid DB index", Kind::NoSuchDatabase),
             ("ERR DB index is out of range", Kind::NoSuchDatabase),
+            ("MOVED 3999 127.0.0.1:6381", Kind::OtherNode),
+            ("ASK 3999 127.0.0.1:6381", Kind::OtherNode),
+            ("CLUSTERDOWN Hash slot not served", Kind::NotReady),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+                Kind::NotReady,
+            ),
             ("ERR unknown command `SETNX`, with args beginning with: `uploading:7`", Kind::UnknownCommand),
             ("ERR something new", Kind::Other),
         ];

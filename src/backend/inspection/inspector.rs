@@ -49,26 +49,28 @@ where
         let mut retried = false;
         loop {
             let (mut connection, _) = self.pool.checkout(limits)?;
-            let report = Inspector::on(&mut *connection, self.command_timeout, probe).inspect();
+            let report =
+                Inspector::on(&mut *connection, self.command_timeout, probe).inspect(&self.pool.address());
             // Whatever was refused or lost: its next user must not find a transaction open, or a key watched.
             connection.invalidate();
             match report {
                 // A connection that was closed while it was idle. Asking again changes nothing.
-                Err(error) if error.is_disconnect() && !retried => retried = true,
-                Err(error) => {
+                Err(Failure::Lost(error)) if error.is_disconnect() && !retried => retried = true,
+                Err(Failure::Lost(error)) => {
                     // The probe may have been left behind. If this fails as well, it expires, or stays.
                     let _ =
                         self.call(probe, &Request::at_any_time(Command::Del), None, &self.cleanup_limits());
                     return Err(Failure::Lost(error));
                 }
-                Ok(report) => return Ok(report),
+                report => return report,
             }
         }
     }
 }
 
 /// What CONFIG is asked for.
-const PARAMETERS: [&str; 5] = ["maxmemory", "maxmemory-policy", "timeout", "appendonly", "save"];
+const PARAMETERS: [&str; 6] =
+    ["maxmemory", "maxmemory-policy", "timeout", "appendonly", "appendfsync", "save"];
 /// How often the time is asked for where the server reports microseconds: the quickest answer is the most exact.
 const READINGS: usize = 5;
 /// How long the probe stays if this process crashes before it removes it, where the clocks are not further apart than that.
@@ -98,15 +100,21 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
     }
 
     /// Asks everything. The inner error is of a server that does not report its version.
-    fn inspect(mut self) -> Asked<Result<ServerReport, Refusal>> {
+    fn inspect(mut self, address: &str) -> Result<Result<ServerReport, Refusal>, Failure> {
         let info = match self.one(&cmd("INFO"))? {
             Ok(answer) => ServerInfo::parse(answer),
-            Err(refusal) => return Ok(Err(refusal)),
+            Err(refusal) if refusal.is_about_the_command() => return Ok(Err(refusal)),
+            Err(refusal) => return Err(Failure::Refused(refusal.of_connecting(address))),
         };
         let Some((info, version)) = info.and_then(|info| info.version().map(|version| (info, version)))
         else {
             return Ok(Err(Refusal::new("its answer to INFO names no version")));
         };
+        // On a replica nothing is to be written.
+        let may_write = !matches!(info.role(), Some(Role::Replica { .. }));
+        if let Some(error) = info.answers_nothing_else(address).filter(|_| may_write) {
+            return Err(Failure::of_connecting(error, Duration::ZERO));
+        }
         let mut config = BTreeMap::new();
         if version >= Version::new(2, 0, 0) {
             for parameter in PARAMETERS {
@@ -116,8 +124,6 @@ impl<'a, C: LockConnection> Inspector<'a, C> {
                 }
             }
         }
-        // On a replica nothing is to be written.
-        let may_write = !matches!(info.role(), Some(Role::Replica { .. }));
         if may_write {
             self.try_commands(version)?;
         }

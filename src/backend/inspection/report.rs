@@ -28,7 +28,7 @@ pub struct ServerReport {
     refused: BTreeMap<&'static str, Refusal>,
 }
 
-/// What is left of a server's data when it is started again.
+/// What is left of a server's data when its machine has crashed and it is started again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Persistence {
@@ -36,8 +36,10 @@ pub enum Persistence {
     None,
     /// At most what it was at the last snapshot (RDB): nothing if it makes none.
     Snapshots,
-    /// What it was up to about a second before (AOF), as long as `appendfsync` is not `no`.
+    /// What it was up to about a second before (AOF).
     AppendOnly,
+    /// What the system had written to disk (AOF with `appendfsync no`): Linux writes it within 30 seconds.
+    AppendOnlyUnsynced,
 }
 
 /// What a server answered.
@@ -62,6 +64,9 @@ impl ServerReport {
         let appends = reported("appendonly", "aof_enabled").map(|value| matches!(value, "yes" | "1"));
         let snapshots = config.get("save").map(|save| !save.trim().is_empty());
         let persistence = match (appends, snapshots) {
+            (Some(true), _) if config.get("appendfsync").is_some_and(|when| when == "no") => {
+                Some(Persistence::AppendOnlyUnsynced)
+            }
             (Some(true), _) => Some(Persistence::AppendOnly),
             (Some(false), Some(false)) => Some(Persistence::None),
             (Some(false), None) | (_, Some(true)) => Some(Persistence::Snapshots),
@@ -148,15 +153,20 @@ impl ServerReport {
             return Some("it is a replica, and a lock there protects nothing".into());
         }
         if self.version < protocol.needs() {
-            return Some(format!("needs Redis {}; {}", protocol.needs(), protocol.instead()));
+            return Some(format!("needs Redis {}", protocol.needs()));
         }
+        let (command, refusal) = self.needed_and_refused(protocol)?;
+        Some(format!("the server refused {command}: {}", refusal.text()))
+    }
+
+    fn needed_and_refused(&self, protocol: Protocol) -> Option<(&'static str, &Refusal)> {
         let commands: &[&str] = match protocol.on(Some(self.version)) {
             Protocol::Auto | Protocol::Classic => &["SETNX", "GET", "GETSET", "DEL"],
             Protocol::Watched => &["SETNX", "SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
             Protocol::Ttl => &["SET", "GET", "DEL", "WATCH", "MULTI", "EXEC", "DISCARD"],
         };
-        let (command, refusal) = commands.iter().find_map(|command| self.refused.get_key_value(command))?;
-        Some(format!("the server refused {command}: {}", refusal.text()))
+        let refused = commands.iter().find_map(|command| self.refused.get_key_value(command));
+        refused.map(|(command, refusal)| (*command, refusal))
     }
 
     /// Returns the protocol to choose where nothing speaks for another: [`Protocol::Watched`] where it works, else
@@ -166,5 +176,18 @@ impl ServerReport {
         [Protocol::Watched, Protocol::Classic]
             .into_iter()
             .find(|protocol| self.unsupported_reason(*protocol).is_none())
+    }
+
+    /// Returns what to do where no protocol works, in words for people; `None` if one is [`recommended`](Self::recommended).
+    #[must_use]
+    pub fn remedy(&self) -> Option<&'static str> {
+        if self.recommended().is_some() {
+            return None;
+        }
+        Some(match (&self.role, self.needed_and_refused(Protocol::Classic)) {
+            (Some(Role::Replica { .. }), _) => "lock on its master",
+            (_, Some((_, refusal))) => refusal.kind().advice(),
+            _ => "use a newer server",
+        })
     }
 }

@@ -33,10 +33,7 @@ fn an_old_server_reports_what_it_knows() {
     let server = server(OLD, &[("timeout", "300"), ("appendonly", "no"), ("save", "900 1")], &[]);
     assert_eq!(server.version(), Version::new(2, 0, 5));
     assert_eq!(server.unsupported_reason(Protocol::Classic), None);
-    assert_eq!(
-        server.unsupported_reason(Protocol::Watched).unwrap(),
-        "needs Redis 2.2.0; use Protocol::Auto or Protocol::Classic"
-    );
+    assert_eq!(server.unsupported_reason(Protocol::Watched).unwrap(), "needs Redis 2.2.0");
     assert_eq!(server.recommended(), Some(Protocol::Classic));
     assert_eq!((server.maxmemory(), server.maxmemory_policy()), (None, None));
     assert_eq!(server.persistence(), Some(Persistence::Snapshots));
@@ -68,6 +65,48 @@ fn info_reports_what_config_may_not() {
     let appends = NEW.replace("aof_enabled:0", "aof_enabled:1");
     assert_eq!(server(&appends, &[], &[]).persistence(), Some(Persistence::AppendOnly));
     assert_eq!(server(NEW, &[("save", "")], &[]).persistence(), Some(Persistence::None));
+}
+
+#[test]
+fn an_append_only_file_that_is_not_synced_lacks_the_last_half_minute() {
+    let server = |sync| server(OLD, &[("appendonly", "yes"), ("appendfsync", sync)], &[]);
+    for synced in ["everysec", "always"] {
+        assert_eq!(server(synced).persistence(), Some(Persistence::AppendOnly));
+        assert_eq!(server(synced).warnings(), []);
+    }
+    let unsynced = server("no");
+    assert_eq!(unsynced.persistence(), Some(Persistence::AppendOnlyUnsynced));
+    let report = unsynced.to_string();
+    assert!(report.contains("after a crash:   all but up to half a minute is left"), "{report}");
+    assert!(
+        report.contains("warning: after a crash of its machine") && report.contains("everysec"),
+        "{report}"
+    );
+}
+
+#[test]
+fn where_no_protocol_works_the_report_says_what_to_do() {
+    let full = server(NEW, &[], &[("SETNX", "OOM command not allowed when used memory > 'maxmemory'.")]);
+    assert_eq!(full.recommended(), None);
+    let report = full.to_string();
+    assert!(
+        report.contains("recommended:     the server is over its maxmemory; free memory or raise"),
+        "{report}"
+    );
+    let remedy = |info: &str| server(info, &[], &[]).remedy();
+    assert_eq!(remedy(OLD), None);
+    assert_eq!(remedy(&OLD.replace("2.0.5", "1.0.2")), Some("use a newer server"));
+    assert_eq!(remedy(&OLD.replace("role:master", "role:slave")), Some("lock on its master"));
+}
+
+#[test]
+fn a_report_names_protocols_and_memory_as_people_write_them() {
+    let report = server(NEW, &[("maxmemory", "104857600")], &[]).to_string();
+    assert!(
+        report.contains("\nwatched:         works") && report.contains("recommended:     watched"),
+        "{report}"
+    );
+    assert!(report.contains("memory:          100 MiB at most, then noeviction"), "{report}");
 }
 
 #[test]

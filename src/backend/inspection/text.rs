@@ -17,8 +17,8 @@ impl fmt::Display for ServerReport {
         }));
         let memory = self.maxmemory().map(|limit| match (limit, self.maxmemory_policy()) {
             (0, _) => "no limit".to_owned(),
-            (limit, Some(policy)) => format!("{limit} bytes at most, then {policy}"),
-            (limit, None) => format!("{limit} bytes at most"),
+            (limit, Some(policy)) => format!("{} at most, then {policy}", Bytes(limit)),
+            (limit, None) => format!("{} at most", Bytes(limit)),
         });
         let idle = self.idle_timeout().map(|idle| match idle {
             Duration::ZERO => "kept".to_owned(),
@@ -28,16 +28,17 @@ impl fmt::Display for ServerReport {
             Persistence::None => "nothing is left",
             Persistence::Snapshots => "at most the last snapshot is left",
             Persistence::AppendOnly => "all but about a second is left",
+            Persistence::AppendOnlyUnsynced => "all but up to half a minute is left",
         });
         writeln!(f, "Redis {}, role: {role}", self.version())?;
         let works = Protocol::ALL.map(|protocol| {
             let why = self.unsupported_reason(protocol).map(|why| format!("does not work: {why}"));
-            (format!("{protocol:?}"), why.unwrap_or_else(|| "works".into()))
+            (protocol.name().to_owned(), why.unwrap_or_else(|| "works".into()))
         });
         let facts = [
             (
                 "recommended".into(),
-                self.recommended().map_or("another server".into(), |best| format!("{best:?}")),
+                self.recommended().map_or(self.remedy().unwrap_or_default(), Protocol::name).into(),
             ),
             ("clock".into(), or_unknown(self.clock().map(|clock| clock.to_string()))),
             ("memory".into(), or_unknown(memory)),
@@ -56,5 +57,17 @@ impl fmt::Display for ServerReport {
             write!(f, "\nwarning: {warning}")?;
         }
         Ok(())
+    }
+}
+
+/// A number of bytes in the unit that shows it in one to four digits.
+struct Bytes(u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let units = ["bytes", "KiB", "MiB", "GiB", "TiB"];
+        let power =
+            (0..units.len() - 1).find(|power| self.0 >> (10 * power) < 10_000).unwrap_or(units.len() - 1);
+        write!(f, "{} {}", self.0 >> (10 * power), units[power])
     }
 }

@@ -46,9 +46,13 @@ pub enum Warning {
         any_key: bool,
     },
     /// The server forgets locks, or brings back old ones, when it is started again.
-    #[error("after a crash {}, so work under a lock may go on while another holder gets it; turn on appendonly, or after a restart wait as long as the longest expiration before work goes on", match persistence {
+    #[error("after a crash {}, so work under a lock may go on while another holder gets it; {}, or after a restart wait as long as the longest expiration before work goes on", match persistence {
         Persistence::None => "it has no data",
+        Persistence::AppendOnlyUnsynced => "of its machine the locks of the last half minute are gone",
         _ => "it has at most the data of its last snapshot: newer locks are gone, and older ones are back until they expire",
+    }, match persistence {
+        Persistence::AppendOnlyUnsynced => "set appendfsync to everysec",
+        _ => "turn on appendonly",
     })]
     #[non_exhaustive]
     ForgetsLocks {
@@ -121,7 +125,7 @@ impl ServerReport {
             };
             warnings.extend(any_key.map(|any_key| Warning::MayEvict { policy: policy.to_owned(), any_key }));
         }
-        if let Some(persistence @ (Persistence::None | Persistence::Snapshots)) = self.persistence() {
+        if let Some(persistence) = self.persistence().filter(|kept| *kept != Persistence::AppendOnly) {
             warnings.push(Warning::ForgetsLocks { persistence });
         }
         if let Some(replicas @ 1..) = self.replicas() {

@@ -151,7 +151,7 @@ fn worker(
         let asked = Instant::now();
         let held = lock.lock()?;
         let acquired = Instant::now();
-        times.protocol = format!("{:?}", held.protocol()).to_lowercase();
+        held.protocol().name().clone_into(&mut times.protocol);
         held.release()?;
         times.acquire.saturating_record(micros(acquired - asked));
         times.release.saturating_record(micros(acquired.elapsed()));

@@ -12,7 +12,7 @@ use setnx_lock::{Key, LockState};
 use crate::arguments::{Clear, Condition};
 use crate::failure::Failure;
 use crate::keys::{self, Found};
-use crate::server::{Raw, Target};
+use crate::server::{Raw, Target, accepted};
 use crate::status::write_report;
 
 pub(crate) fn clear(arguments: &Clear) -> Result<ExitCode, Failure> {
@@ -40,30 +40,28 @@ fn clear_one(arguments: &Clear, raw: &mut Raw, key: &Key) -> Result<ExitCode, Fa
         // Before anything is read: what is shown is what is removed, or nothing is.
         raw.ask::<()>(redis::cmd("WATCH").arg(key.as_bytes()))?;
     }
-    let reports = keys::details(raw, std::slice::from_ref(key))?;
-    let value: Option<Vec<u8>> = match reports.first().map(|report| &report.found) {
-        Some(Found::State(_)) => raw.ask(redis::cmd("GET").arg(key.as_bytes()))?,
-        _ => None,
+    let report = keys::detail(raw, key)?;
+    let value: Option<Vec<u8>> = match &report.found {
+        Found::State(_) => raw.ask(redis::cmd("GET").arg(key.as_bytes()))?,
+        Found::Other(_) => None,
     };
     let mut out = anstream::stdout().lock();
-    for report in &reports {
-        // What is to be removed does not depend on a reader of the output.
-        let _ = write_report(&mut out, report);
-        match &report.found {
-            Found::State(LockState::Absent) => return Ok(ExitCode::SUCCESS),
-            Found::State(_) if value.is_none() => {
-                let _ = writeln!(out, "released meanwhile");
-                return Ok(ExitCode::SUCCESS);
-            }
-            Found::State(state) if *state != LockState::of_value(value.as_deref()) => {
-                return Err(changed(key));
-            }
-            Found::State(_) if value.as_deref().is_some_and(keys::may_be_a_locks) => {}
-            _ => {
-                return Err(Failure::no_lock(format!(
-                    "lock {key}: it holds no lock and was not removed; redis-cli DEL removes any key"
-                )));
-            }
+    // What is to be removed does not depend on a reader of the output.
+    let _ = write_report(&mut out, &report);
+    match &report.found {
+        Found::State(LockState::Absent) => return Ok(ExitCode::SUCCESS),
+        Found::State(_) if value.is_none() => {
+            let _ = writeln!(out, "released meanwhile");
+            return Ok(ExitCode::SUCCESS);
+        }
+        Found::State(state) if *state != LockState::of_value(value.as_deref()) => {
+            return Err(changed(key));
+        }
+        Found::State(_) if value.as_deref().is_some_and(keys::may_be_a_locks) => {}
+        _ => {
+            return Err(Failure::no_lock(format!(
+                "lock {key}: it holds no lock and was not removed; redis-cli DEL removes any key"
+            )));
         }
     }
     confirm(arguments, &format!("Remove {key}?"))?;
@@ -115,7 +113,7 @@ fn remove_if_unchanged(raw: &mut Raw, key: &Key) -> Result<bool, Failure> {
     commands.cmd("DEL").arg(key.as_bytes()).cmd("EXEC");
     let replies = raw.ask_all(&commands).map_err(unknown)?;
     for reply in replies {
-        if let Value::Array(outcomes) = reply.extract_error()? {
+        if let Value::Array(outcomes) = accepted(reply)? {
             return Ok(outcomes.first() == Some(&Value::Int(1)));
         }
     }

@@ -4,7 +4,7 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use setnx_lock::{Persistence, Protocol, Role, ServerReport, Warning};
+use setnx_lock::{ClockDifference, Persistence, Protocol, Role, ServerReport, Warning};
 
 use crate::arguments::{Doctor, Server};
 use crate::failure::Failure;
@@ -30,9 +30,10 @@ struct Report {
     role: Option<&'static str>,
     master: Option<String>,
     protocols: Vec<ProtocolReport>,
-    recommended: Option<String>,
-    clock: Option<String>,
-    maxmemory: Option<u64>,
+    recommended: Option<&'static str>,
+    clock_ahead_seconds_min: Option<f64>,
+    clock_ahead_seconds_max: Option<f64>,
+    maxmemory_bytes: Option<u64>,
     maxmemory_policy: Option<String>,
     idle_timeout_seconds: Option<u64>,
     persistence: Option<&'static str>,
@@ -42,7 +43,7 @@ struct Report {
 
 #[derive(Debug, Serialize)]
 struct ProtocolReport {
-    name: String,
+    name: &'static str,
     works: bool,
     reason: Option<String>,
 }
@@ -90,8 +91,9 @@ fn write(report: &ServerReport, findings: Vec<Finding>, json: bool) -> io::Resul
 fn findings(report: &ServerReport) -> Vec<Finding> {
     let mut findings = Vec::new();
     if report.recommended().is_none() && !matches!(report.role(), Some(Role::Replica { .. })) {
-        let text = report.unsupported_reason(Protocol::Classic).unwrap_or_default();
-        findings.push(Finding { severity: Severity::Error, text: format!("no protocol works: {text}") });
+        let why = report.unsupported_reason(Protocol::Classic).unwrap_or_default();
+        let text = format!("no protocol works: {why}; {}", report.remedy().unwrap_or_default());
+        findings.push(Finding { severity: Severity::Error, text });
     }
     findings.extend(report.warnings().iter().map(|warning| Finding {
         severity: match warning {
@@ -115,25 +117,38 @@ fn in_json(report: &ServerReport, findings: Vec<Finding>) -> Report {
     };
     let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl].map(|protocol| {
         let reason = report.unsupported_reason(protocol);
-        ProtocolReport { name: format!("{protocol:?}").to_lowercase(), works: reason.is_none(), reason }
+        ProtocolReport { name: protocol.name(), works: reason.is_none(), reason }
     });
+    let ahead = report.clock().map(ahead);
     Report {
         version: report.version().to_string(),
         role,
         master,
         protocols: protocols.into(),
-        recommended: report.recommended().map(|protocol| format!("{protocol:?}").to_lowercase()),
-        clock: report.clock().map(|clock| clock.to_string()),
-        maxmemory: report.maxmemory(),
+        recommended: report.recommended().map(Protocol::name),
+        clock_ahead_seconds_min: ahead.map(|(least, _)| least),
+        clock_ahead_seconds_max: ahead.map(|(_, most)| most),
+        maxmemory_bytes: report.maxmemory(),
         maxmemory_policy: report.maxmemory_policy().map(str::to_owned),
         idle_timeout_seconds: report.idle_timeout().map(|time| time.as_secs()),
         persistence: report.persistence().map(|persistence| match persistence {
             Persistence::None => "none",
             Persistence::Snapshots => "snapshots",
             Persistence::AppendOnly => "append_only",
+            Persistence::AppendOnlyUnsynced => "append_only_unsynced",
             _ => "other",
         }),
         replicas: report.replicas(),
         findings,
+    }
+}
+
+/// How many seconds the server's clock is ahead of ours, at least and at most; negative if it is behind.
+fn ahead(clock: ClockDifference) -> (f64, f64) {
+    let (least, most) = (clock.at_least().as_secs_f64(), clock.at_most().as_secs_f64());
+    match clock.server_is_ahead() {
+        Some(true) => (least, most),
+        Some(false) => (-most, -least),
+        None => (-most, most),
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use setnx_lock::redis::RedisError;
+use setnx_lock::redis::{Client, RedisError};
 use setnx_lock::{ConnectError, Error, InspectionFailure, Key, NoConnection, Refusal, RefusalKind};
 
 use crate::arguments::{Condition, ExitCodes};
@@ -58,6 +58,19 @@ impl Failure {
         Self { code: Code::Fixed(code), text: Some(text.into()) }
     }
 
+    /// Notes that this happened while connecting to the server.
+    pub(crate) fn at(self, client: &Client) -> Self {
+        Self {
+            text: self.text.map(|text| format!("{}: {text}", client.get_connection_info().addr())),
+            ..self
+        }
+    }
+
+    /// Notes which lock this is about.
+    pub(crate) fn about(self, key: &Key) -> Self {
+        Self { text: self.text.map(|text| format!("lock {key}: {text}")), ..self }
+    }
+
     /// Says why, and returns the exit code. A condition whose code is to be 0 is no error, and goes to the log.
     pub(crate) fn report(self, codes: &ExitCodes) -> ExitCode {
         let code = match self.code {
@@ -88,7 +101,7 @@ impl From<Error> for Failure {
             // In the words of the command line.
             Error::Unsupported { key, protocol, .. } => format!(
                 "lock {key}: the server is too old for the protocol {}, which needs Redis {}; use --protocol auto",
-                format!("{protocol:?}").to_lowercase(),
+                protocol.name(),
                 protocol.needs()
             ),
             Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
@@ -127,7 +140,7 @@ fn unconnected(cause: &NoConnection) -> Condition {
 fn not_opened(error: &ConnectError) -> Condition {
     match error {
         ConnectError::Refused(refusal) => refused(refusal),
-        ConnectError::Replica { .. } => Condition::Refused,
+        ConnectError::Replica { .. } | ConnectError::Sentinel { .. } => Condition::Refused,
         _ => Condition::Unreachable,
     }
 }
@@ -135,48 +148,47 @@ fn not_opened(error: &ConnectError) -> Condition {
 /// A server that is not ready yet is as one that is not reached: trying again helps.
 fn refused(refusal: &Refusal) -> Condition {
     match refusal.kind() {
-        RefusalKind::Loading | RefusalKind::Busy | RefusalKind::TooManyClients => Condition::Unreachable,
+        RefusalKind::Loading | RefusalKind::Busy | RefusalKind::TooManyClients | RefusalKind::NotReady => {
+            Condition::Unreachable
+        }
         _ => Condition::Refused,
     }
 }
 
-/// The codes of a server that is not ready.
-const NOT_READY: [&str; 5] = ["LOADING", "BUSY", "MASTERDOWN", "TRYAGAIN", "CLUSTERDOWN"];
-
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
-        let text = match &error {
-            ConnectError::Refused(refusal) => refusal.to_string(),
-            error => {
-                format!(
-                    "no connection to the server; check that it is up and that the address is right: {error}"
-                )
-            }
+        let what = match &error {
+            ConnectError::Sentinel { .. } => "the server cannot be used; lock on its master",
+            ConnectError::Refused(_) => return Self::of(not_opened(&error), error.to_string()),
+            _ => "no connection to the server; check that it is up and that the address is right",
         };
-        Self::of(not_opened(&error), text)
+        Self::of(not_opened(&error), format!("{what}: {error}"))
     }
 }
 
+/// That the server refused a command that is not a lock's, with advice in the words of the command line.
+impl From<Refusal> for Failure {
+    fn from(refusal: Refusal) -> Self {
+        let advice = match refusal.kind() {
+            RefusalKind::NoPassword => "give the password by REDISCLI_AUTH or --password-file",
+            RefusalKind::NotPermitted => "permit the command to this user, or give another user in --url",
+            RefusalKind::OtherNode => {
+                "the key is on another node of the cluster; give that node's address in --url"
+            }
+            _ => return Self::of(refused(&refusal), refusal.to_string()),
+        };
+        let text = refusal.text().trim_end_matches('.');
+        Self::of(refused(&refusal), format!("the server refused: {text}: {advice}"))
+    }
+}
+
+/// That no reply came, or none that can be read.
 impl From<RedisError> for Failure {
     fn from(error: RedisError) -> Self {
-        if let Some(code) = error.code() {
-            let advice = match code {
-                "NOAUTH" => "; give the password by REDISCLI_AUTH or --password-file",
-                _ => "",
-            };
-            let condition =
-                if NOT_READY.contains(&code) { Condition::Unreachable } else { Condition::Refused };
-            // With control characters escaped.
-            let detail = Key::from(error.detail().unwrap_or_default());
-            Self::of(condition, format!("the server refused: {code} {detail}{advice}"))
-        } else {
-            Self::of(
-                Condition::Unreachable,
-                format!(
-                    "no answer from the server; check that it is up and that the address is right: {error}"
-                ),
-            )
-        }
+        Self::of(
+            Condition::Unreachable,
+            format!("no answer from the server; check that it is up and that the address is right: {error}"),
+        )
     }
 }
 

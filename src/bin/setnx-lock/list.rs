@@ -53,7 +53,8 @@ pub(crate) fn found(raw: &mut Raw, pattern: &[u8], keys_allowed: bool) -> Result
         progress.tick();
     });
     progress.finish_and_clear();
-    let mut reports = keys::details(raw, &keys?)?;
+    let reports = keys::details(raw, &keys?)?.into_iter().collect::<Result<Vec<_>, _>>();
+    let mut reports = reports?;
     let now = keys::now();
     reports.retain(|report| report.state(now) != State::Free);
     reports.sort_by(|a, b| {

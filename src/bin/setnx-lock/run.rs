@@ -14,6 +14,7 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
+use log::LevelFilter;
 use nix::sys::signal::Signal;
 use setnx_lock::{
     CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, Polling,
@@ -85,9 +86,9 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
 fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
     // The key is read once more, for the name and the time to live.
-    let read = target.connect().and_then(|mut raw| keys::details(&mut raw, std::slice::from_ref(key)));
+    let read = target.connect().and_then(|mut raw| keys::detail(&mut raw, key));
     let is_held = |report: &KeyReport| report.found != Found::State(LockState::Absent);
-    let report = read.ok().and_then(|mut reports| reports.pop()).filter(is_held);
+    let report = read.ok().filter(is_held);
     let report =
         report.unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
@@ -148,6 +149,10 @@ fn finished(
 ) -> Result<ExitCode, Failure> {
     let key = held.key().clone();
     let ends = held.expires_at();
+    if lost.is_some() && !arguments.verbose {
+        // What the release finds has been said.
+        log::set_max_level(LevelFilter::Off);
+    }
     let released = if arguments.keep { Ok(held.keep()) } else { held.release() };
     let lost = match (lost, released) {
         (Some(reason), _) => Some(reason.to_string()),
@@ -249,7 +254,7 @@ impl Supervision<'_> {
                 Action::Send(signal) => self.group.send(*signal),
                 Action::EndWithin => {
                     *kill_at = Some(Instant::now() + self.arguments.grace);
-                    log::warn!(
+                    log::info!(
                         "sent SIGTERM to the command; SIGKILL follows in {}",
                         humantime::format_duration(self.arguments.grace)
                     );
@@ -257,7 +262,7 @@ impl Supervision<'_> {
                 Action::Kill => {
                     self.group.send(Signal::SIGKILL);
                     *kill_at = None;
-                    log::warn!("sent SIGKILL to the command");
+                    log::info!("sent SIGKILL to the command");
                 }
                 Action::GiveTerminal => terminal::give(self.group.id()),
                 Action::TakeTerminal => terminal::take_from(self.group.id()),

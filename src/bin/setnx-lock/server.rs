@@ -9,15 +9,22 @@ use std::time::Duration;
 use setnx_lock::r2d2::ManageConnection as _;
 use setnx_lock::redis::{
     self, Client, Cmd, ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _,
-    Pipeline, Value,
+    Pipeline, RedisError, Value,
 };
-use setnx_lock::{Connection, LockConnection, Locker, LockerBuilder, Manager, Version};
+use setnx_lock::{
+    ConnectError, Connection, LockConnection, Locker, LockerBuilder, Manager, Refusal, RefusalKind, Version,
+};
 
 use crate::arguments::Server;
 use crate::failure::Failure;
+use crate::output;
 
 /// The longest first line of a file that is taken for a password, in bytes.
 const LONGEST_PASSWORD: u64 = 64 << 10;
+
+/// The versions that are assumed of a server that does not report its own, without SCAN and with it.
+const OLDEST: Version = Version::new(1, 2, 0);
+const HAS_SCAN: Version = Version::new(2, 8, 0);
 
 /// How long a command over [`Raw`] may take.
 const REPLY: Duration = Duration::from_secs(5);
@@ -44,9 +51,13 @@ impl Target {
         Raw::connect(&self.0, REPLY)
     }
 
-    /// The same for KEYS, if that is allowed, which takes its time.
+    /// The same to look at all keys; by KEYS, if that is allowed, which takes its time.
     pub(crate) fn connect_for_keys(&self, keys_allowed: bool) -> Result<Raw, Failure> {
-        Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })
+        let mut raw = Raw::connect(&self.0, if keys_allowed { KEYS_REPLY } else { REPLY })?;
+        if raw.is_in_a_cluster() {
+            output::warning("the server is a node of a cluster: only the keys on this node are found");
+        }
+        Ok(raw)
     }
 }
 
@@ -92,43 +103,64 @@ fn first_line(file: &Path) -> Result<String, Failure> {
 #[derive(Debug)]
 pub(crate) struct Raw {
     connection: Connection,
-    /// None if the user may not ask.
-    version: Option<Version>,
+    version: Version,
     is_replica: bool,
 }
 
 impl Raw {
     fn connect(client: &Client, reply: Duration) -> Result<Self, Failure> {
-        let manager = Manager::new(client.clone()).skip_server_check().command_timeout(reply);
+        let manager = Manager::new(client.clone()).command_timeout(reply);
         let mut connection = manager.connect()?;
-        LockConnection::connect(&mut connection)?;
-        let info = redis::cmd("INFO").query::<redis::InfoDict>(&mut connection);
-        let info = match info {
-            Ok(info) => Some(info),
-            Err(error) if may_not_ask(&error) => None,
-            Err(error) => return Err(error.into()),
+        let is_replica = match LockConnection::connect(&mut connection) {
+            Err(ConnectError::Replica { .. }) => {
+                connection = manager.skip_server_check().connect()?;
+                true
+            }
+            connected => connected.map(|()| false)?,
         };
-        let field = |name| info.as_ref().and_then(|info| info.get::<String>(name));
-        let version = field("redis_version").and_then(|version| version.parse().ok());
-        let is_replica = field("role").is_some_and(|role| role == "slave");
-        Ok(Self { connection, version, is_replica })
+        let version = connection.server_version();
+        let mut raw = Self { connection, version: version.unwrap_or(OLDEST), is_replica };
+        if version.is_none() && raw.has_scan().map_err(|failure| failure.at(client))? {
+            raw.version = HAS_SCAN;
+        }
+        Ok(raw)
+    }
+
+    /// Asks a server that does not report its version. One that lacks SCAN may refuse a client without a password by PING only.
+    fn has_scan(&mut self) -> Result<bool, Failure> {
+        let mut commands = Pipeline::new();
+        commands.cmd("PING").cmd("SCAN").arg(0).arg("COUNT").arg(1);
+        let mut has_scan = true;
+        for reply in self.ask_all(&commands)? {
+            let Value::ServerError(error) = reply else { continue };
+            let refusal = Refusal::from(error);
+            match refusal.kind() {
+                RefusalKind::NotPermitted => {}
+                RefusalKind::UnknownCommand | RefusalKind::Other => has_scan = false,
+                _ => return Err(refusal.into()),
+            }
+        }
+        Ok(has_scan)
     }
 
     pub(crate) fn is_replica(&self) -> bool {
         self.is_replica
     }
 
-    pub(crate) fn version(&self) -> Option<Version> {
-        self.version
+    /// Whether the server is a node of a cluster, if it reports that.
+    pub(crate) fn is_in_a_cluster(&mut self) -> bool {
+        let info = self.ask::<redis::InfoDict>(&redis::cmd("INFO"));
+        info.is_ok_and(|info| info.get::<u8>("cluster_enabled") == Some(1))
     }
 
-    /// Whether the server has what came with this version; assumed where it is unknown.
+    /// Whether the server has what came with this version.
     pub(crate) fn is_since(&self, major: u16, minor: u16) -> bool {
-        self.version.is_none_or(|version| version >= Version::new(major, minor, 0))
+        self.version >= Version::new(major, minor, 0)
     }
 
     pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Failure> {
-        Ok(command.query(&mut self.connection)?)
+        let reply = accepted(self.connection.req_command(command)?)?;
+        Ok(redis::from_redis_value(reply).map_err(RedisError::from)?)
     }
 
     /// Sends the commands in one trip, and returns their replies, refusals among them.
@@ -138,7 +170,10 @@ impl Raw {
     }
 }
 
-/// Whether the server refused INFO only, and not the client.
-fn may_not_ask(error: &redis::RedisError) -> bool {
-    error.code().is_some_and(|code| code == "NOPERM" || code == "ERR")
+/// The reply, unless it is a refusal.
+pub(crate) fn accepted(reply: Value) -> Result<Value, Failure> {
+    match reply {
+        Value::ServerError(error) => Err(Refusal::from(error).into()),
+        reply => Ok(reply),
+    }
 }

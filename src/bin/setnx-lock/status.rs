@@ -8,30 +8,32 @@ use setnx_lock::Key;
 use crate::arguments::{Condition, Status};
 use crate::failure::Failure;
 use crate::keys::{self, KeyReport, State};
-use crate::output::{BOLD, GREEN, RED, YELLOW, json_line, styled};
+use crate::output::{self, BOLD, GREEN, RED, YELLOW, json_line, styled};
 use crate::server::Target;
 
 pub(crate) fn status(arguments: &Status) -> Result<ExitCode, Failure> {
     let keys = arguments.keys.iter().map(|key| arguments.form.key(key)).collect::<Result<Vec<_>, _>>();
     let keys: Vec<Key> = keys.map_err(Failure::usage)?;
     let reports = keys::details(&mut Target::of(&arguments.server)?.connect()?, &keys)?;
-    if arguments.quiet {
-        let is_held = |report: &KeyReport| !matches!(report.state(keys::now()), State::Free | State::Expired);
-        return Ok(if reports.iter().any(is_held) {
-            Condition::Contended.exit_code().into()
-        } else {
-            ExitCode::SUCCESS
-        });
-    }
     let mut out = anstream::stdout().lock();
-    for report in &reports {
-        if arguments.json {
-            json_line(&mut out, &report.json(keys::now()))?;
-        } else {
-            write_report(&mut out, report)?;
+    let mut failed = None;
+    for report in reports {
+        match report {
+            Ok(report) if arguments.quiet => {
+                if !matches!(report.state(keys::now()), State::Free | State::Expired) {
+                    return Ok(Condition::Contended.exit_code().into());
+                }
+            }
+            Ok(report) if arguments.json => json_line(&mut out, &report.json(keys::now()))?,
+            Ok(report) => write_report(&mut out, &report)?,
+            Err(failure) => {
+                if let Some(earlier) = failed.replace(failure) {
+                    output::error(earlier.text());
+                }
+            }
         }
     }
-    Ok(ExitCode::SUCCESS)
+    failed.map_or(Ok(ExitCode::SUCCESS), Err)
 }
 
 /// Writes a report as some lines: the key and its state, and what stands beside it.

@@ -38,6 +38,7 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
     ));
     let mut before: Option<Look> = None;
     let mut is_unreachable = false;
+    let mut is_put_off = false;
     loop {
         match read(&mut connected, &target, &key) {
             Ok(report) => {
@@ -45,10 +46,14 @@ pub(crate) fn watch(arguments: &Watch) -> Result<ExitCode, Failure> {
                     output::note("the server answers again");
                 }
                 let look = Look::at(report, keys::now());
-                if let Some(event) = look.since(before.as_ref()) {
-                    write(arguments, &look.report, event)?;
+                // If it has no name yet, the next look tells.
+                is_put_off = !is_put_off && look.lacks_the_name_of(before.as_ref());
+                if !is_put_off {
+                    if let Some(event) = look.since(before.as_ref()) {
+                        write(arguments, &look.report, event)?;
+                    }
+                    before = Some(look);
                 }
-                before = Some(look);
             }
             // A server that is gone may come back; one that refuses will go on to do so.
             Err(failure) if failure.is_refusal() => return Err(failure),
@@ -68,8 +73,7 @@ fn read(connected: &mut Option<Raw>, target: &Target, key: &Key) -> Result<KeyRe
         Some(raw) => raw,
         None => connected.insert(target.connect()?),
     };
-    let mut reports = keys::details(raw, std::slice::from_ref(key))?;
-    reports.pop().ok_or_else(|| Failure::system("cannot read the key", "no reply"))
+    keys::detail(raw, key)
 }
 
 fn write(arguments: &Watch, report: &KeyReport, event: Change) -> Result<(), Failure> {

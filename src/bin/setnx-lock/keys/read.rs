@@ -3,12 +3,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use setnx_lock::redis::{self, Pipeline, RedisError, ServerError, Value};
-use setnx_lock::{Key, LockState};
+use setnx_lock::redis::{self, Pipeline, ServerError, Value};
+use setnx_lock::{Key, LockState, Refusal};
 
 use super::{Found, KeyReport};
 use crate::failure::Failure;
-use crate::server::Raw;
+use crate::server::{Raw, accepted};
 
 /// The names of the keys beside a lock's, as docs/wire.md has them.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -24,8 +24,14 @@ const ENOUGH: usize = 1024;
 /// How many keys SCAN is asked for at a time: few enough not to delay other clients.
 const SCANNED_AT_ONCE: usize = 1000;
 
-/// Reads what these keys hold, and what stands beside them.
-pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<KeyReport>, Failure> {
+/// Reads what this key holds, and what stands beside it.
+pub(crate) fn detail(raw: &mut Raw, key: &Key) -> Result<KeyReport, Failure> {
+    let mut reports = details(raw, std::slice::from_ref(key))?;
+    reports.pop().unwrap_or_else(|| Err(Failure::system("cannot read the key", "no reply")))
+}
+
+/// Reads what these keys hold, and what stands beside them. The server may refuse each by itself, as the node of a cluster does.
+pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<Result<KeyReport, Failure>>, Failure> {
     let mut reports = Vec::with_capacity(keys.len());
     for keys in keys.chunks(PER_TRIP) {
         let mut commands = Pipeline::new();
@@ -43,10 +49,12 @@ pub(crate) fn details(raw: &mut Raw, keys: &[Key]) -> Result<Vec<KeyReport>, Fai
         let is_in_seconds = !raw.is_since(2, 6);
         for (key, replies) in keys.iter().zip(replies.chunks_exact(6)) {
             let [value, kind, time_to_live, holder, waiters, fence] = replies else { continue };
-            reports.push(report(key, value, kind, time_to_live, is_in_seconds, [holder, waiters, fence])?);
+            let report = report(key, value, kind, time_to_live, is_in_seconds, [holder, waiters, fence]);
+            reports.push(report.map_err(|failure| failure.about(key)));
         }
     }
-    for report in reports.iter_mut().filter(|report| report.found == Found::State(LockState::Empty)) {
+    let is_empty = |report: &&mut KeyReport| report.found == Found::State(LockState::Empty);
+    for report in reports.iter_mut().flatten().filter(is_empty) {
         // A part of a missing value is empty as well, and the key may have come between two commands.
         let value: Option<Vec<u8>> = raw.ask(redis::cmd("GET").arg(report.key.as_bytes()))?;
         report.found = Found::State(LockState::of_value(value.as_deref()));
@@ -70,10 +78,10 @@ fn report(
     is_in_seconds: bool,
     [holder, waiters, fence]: [&Value; 3],
 ) -> Result<KeyReport, Failure> {
-    let kind: String = redis::from_redis_value(kind.clone().extract_error()?).unwrap_or_default();
+    let kind: String = redis::from_redis_value(accepted(kind.clone())?).unwrap_or_default();
     let value: Option<Vec<u8>> = match kind.as_str() {
         "none" => None,
-        "string" => redis::from_redis_value(value.clone().extract_error()?).ok(),
+        "string" => redis::from_redis_value(accepted(value.clone())?).ok(),
         _ => None,
     };
     let found = match kind.as_str() {
@@ -127,7 +135,7 @@ pub(crate) fn locks(
                 match reply {
                     Value::BulkString(value) if is_lock(&key, &value) => _ = found.insert(key),
                     Value::ServerError(error) if !is_of_another_type(&error) => {
-                        return Err(RedisError::from(error).into());
+                        return Err(Refusal::from(error).into());
                     }
                     _ => {}
                 }
@@ -159,10 +167,9 @@ pub(crate) fn locks(
         let keys: Listed = raw.ask(&command)?;
         select(raw, keys.0)?;
     } else {
-        let version = raw.version().map(|version| version.to_string()).unwrap_or_default();
-        return Err(Failure::usage(format!(
-            "the server is Redis {version} and has no SCAN, which came with 2.8; --keys uses KEYS, during which the server answers no other client"
-        )));
+        return Err(Failure::usage(
+            "the server has no SCAN, which came with Redis 2.8; --keys uses KEYS, during which the server answers no other client",
+        ));
     }
     Ok(found.into_iter().collect())
 }

@@ -49,6 +49,16 @@ impl Look {
         Self { state: report.state(now), report }
     }
 
+    /// Whether the holder may be the same, whose name comes a moment after the value where the two are written in two trips.
+    pub(super) fn lacks_the_name_of(&self, before: Option<&Look>) -> bool {
+        before.is_some_and(|before| {
+            before.report.found != self.report.found
+                && before.report.holder.is_some()
+                && self.report.holder.is_none()
+                && self.state == State::Held
+        })
+    }
+
     /// Says what has happened since the look before.
     pub(super) fn since(&self, before: Option<&Look>) -> Option<Change> {
         let Some(before) = before else { return Some(Change::First) };
@@ -99,6 +109,15 @@ mod tests {
         assert_eq!(change(&named, LATER, Some("web"), 1_795_157_302), Some(Change::Extended));
         assert_eq!(change(&named, LATER, Some("db"), 1_795_157_302), Some(Change::Changed));
         assert_eq!(change(&expired, LATER, None, 1_795_157_378), Some(Change::TakenOver));
+        let lacks = |value, holder| look(value, holder, 1_795_157_302).lacks_the_name_of(Some(&named));
+        assert!(lacks(LATER, None), "the name is on its way");
+        assert!(
+            !lacks(LATER, Some("web"))
+                && !lacks(LATER, Some("db"))
+                && !lacks(FIRST, None)
+                && !lacks(None, None)
+        );
+        assert!(!look(LATER, None, 1_795_157_302).lacks_the_name_of(Some(&held)));
         assert_eq!(change(&held, Some("oops"), None, 1_795_157_302), Some(Change::Changed));
     }
 }
