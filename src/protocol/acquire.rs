@@ -250,7 +250,7 @@ impl Acquiring {
 
     /// Goes on in a window in which the lock is left to other processes.
     pub(crate) fn in_window(&mut self, window: Window, now: Now) -> Action {
-        if self.yields.is_none() && !window.is_passive() {
+        if self.yields.is_none() && !window.only_waits() {
             return self.yielding(Yielding::to_pollers(window), now);
         }
         // It looks whether another process has the lock.

@@ -3,9 +3,9 @@
 //! keys at a time. Nothing depends on the clocks but fairness: where they differ, each process leaves windows of its own.
 //!
 //! A window is a little longer than the gem's poll interval, so every gem that waits polls in it. The first that does takes the lock again
-//! and again, so a process that yields takes the lock back after some milliseconds, and leaves it once more. Pollers that met another have
-//! a second chance: a window in which another process had the lock goes on for one poll interval more. After a window the process that has
-//! been without the lock for longest asks first.
+//! and again, so the process that had the lock before the window takes it back after some milliseconds, and leaves it once more. Pollers
+//! that met another have a second chance: a window in which another process had the lock goes on for one poll interval more. After a window
+//! the process that has been without the lock for longest asks first.
 
 use std::time::Duration;
 
@@ -16,12 +16,14 @@ use crate::key::Key;
 const WINDOW: Duration = Duration::from_millis(110);
 /// How much longer a window is in which another process has had the lock.
 const SECOND_CHANCE: Duration = Duration::from_millis(100);
-/// How much later than others the process asks that has had the lock last. One that has been without it for `n` seconds asks after
+/// How much later than others the process asks that had the lock before the window. One that has been without it for `n` windows asks after
 /// this time divided by `n + 1`.
 const ASKS_LATER: Duration = Duration::from_millis(8);
 
-/// How often a thread looks whether another process has taken the lock that it leaves to others.
+/// How often a thread looks whether another process has taken the lock that it leaves to others: one of the process that had it before,
+/// and one of another.
 const GLANCE: Duration = Duration::from_millis(2);
+const OTHERS_GLANCE: Duration = Duration::from_millis(5);
 /// How long another process may have the lock in a window, again and again, before it is asked for; up to as much longer at random.
 /// Pollers that are served at the same distance would meet each other for ever.
 const LEFT_ALONE: Duration = Duration::from_millis(5);
@@ -48,9 +50,18 @@ pub(crate) struct Window {
     until: Uptime,
     /// Whether another process is known to have had the lock in it.
     is_used: bool,
-    /// Whether this process only leaves the lock alone, since it has not had it itself: it neither looks more often than else, nor takes the
-    /// lock back.
-    is_passive: bool,
+    role: Role,
+}
+
+/// What a process does in a window besides leaving the lock to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Role {
+    /// It had the lock before: it looks often whether others have it, and takes it back.
+    TakesBack,
+    /// It had the lock earlier: it looks whether others have it, to know how long the window is.
+    Looks,
+    /// It has only waited: it looks as often as else.
+    Waits,
 }
 
 impl Busy {
@@ -69,13 +80,17 @@ impl Busy {
         let at = now.wall.0.wrapping_add(spread(key));
         let (number, position) = (at / period, Duration::from_micros(at % period));
         let is_used = self.used == Some(number);
-        let without = now.uptime.since(self.had.unwrap_or_default()).as_secs();
-        let without = u32::try_from(without).unwrap_or(u32::MAX);
-        let length = WINDOW
-            + if is_used { SECOND_CHANCE } else { Duration::ZERO }
-            + ASKS_LATER / without.saturating_add(1);
+        let without = self.had.map(|had| now.uptime.since(had));
+        let (role, later) = match without.map(|without| (without, (micros(without) + period / 2) / period)) {
+            None => (Role::Waits, Duration::ZERO),
+            // It had the lock since the window began, and goes on where that is over.
+            Some((without, _)) if without < position => (Role::TakesBack, Duration::ZERO),
+            Some((_, 0)) => (Role::TakesBack, ASKS_LATER),
+            Some((_, windows)) => (Role::Looks, ASKS_LATER / u32::try_from(windows + 1).unwrap_or(u32::MAX)),
+        };
+        let length = WINDOW + if is_used { SECOND_CHANCE } else { Duration::ZERO } + later;
         let left = length.checked_sub(position).filter(|left| !left.is_zero())?;
-        Some(Window { number, until: now.uptime.after(left), is_used, is_passive: self.had.is_none() })
+        Some(Window { number, until: now.uptime.after(left), is_used, role })
     }
 
     /// Notes that a thread of the process has the lock, in a window perhaps.
@@ -99,13 +114,14 @@ impl Window {
         self.until
     }
 
-    pub(crate) fn is_passive(self) -> bool {
-        self.is_passive
+    /// Whether the process looks no more often than else.
+    pub(crate) fn only_waits(self) -> bool {
+        self.role == Role::Waits
     }
 
     #[cfg(test)]
     pub(super) fn ending(until: Uptime) -> Self {
-        Self { number: 0, until, is_used: false, is_passive: false }
+        Self { number: 0, until, is_used: false, role: Role::TakesBack }
     }
 }
 
@@ -132,12 +148,19 @@ impl Yielding {
 
     /// Another process has it. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
     pub(super) fn taken(mut self, now: Uptime, random: u64) -> Option<Self> {
-        let window = self.window.as_mut().filter(|window| !window.is_passive)?;
+        let window = self.window.as_mut().filter(|window| !window.only_waits())?;
         if now < self.until && !std::mem::replace(&mut window.is_used, true) {
             self.until = self.until.after(SECOND_CHANCE);
         }
-        let left_alone = LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0);
-        self.insists_at.get_or_insert(now.after(left_alone).min(self.until).max(now));
+        let asks_at = match window.role {
+            Role::TakesBack => {
+                now.after(LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0))
+            }
+            Role::Looks | Role::Waits => Uptime::MAX,
+        };
+        if now >= self.until || asks_at < Uptime::MAX {
+            self.insists_at.get_or_insert(asks_at.min(self.until).max(now));
+        }
         Some(self)
     }
 
@@ -166,8 +189,11 @@ impl Yielding {
             Duration::ZERO if self.insists_at.is_some() && !self.is_over(now) => Duration::ZERO,
             Duration::ZERO => pause,
             left if self.insists_at.is_some() => left.min(pause),
-            left if self.window.is_some_and(Window::is_passive) => left.min(pause),
-            left => left.min(pause).min(GLANCE),
+            left => left.min(pause).min(match self.window.map(|window| window.role) {
+                None | Some(Role::TakesBack) => GLANCE,
+                Some(Role::Looks) => OTHERS_GLANCE,
+                Some(Role::Waits) => Duration::MAX,
+            }),
         }
     }
 }
@@ -210,11 +236,14 @@ mod tests {
         // One has the lock all the time, the other waits for it.
         let (mut one, other) = (Busy::since(uptime(0)), Busy::since(uptime(2000)));
         assert!(left(&one, &key, SECOND, 0..1).is_empty(), "not in the first second");
-        one.has_it(uptime(4990));
-        let (ours, theirs) = (left(&one, &key, SECOND, 5..6), left(&other, &key, SECOND, 5..6));
-        assert_eq!(ours.len(), 118, "a window, and the time by which the last one asks later");
-        assert!(theirs.iter().all(|millis| ours.contains(millis)), "{ours:?} {theirs:?}");
-        assert!((110..118).contains(&theirs.len()), "it has waited, so it asks first: {}", theirs.len());
+        let theirs = left(&other, &key, SECOND, 5..6);
+        one.has_it(uptime(theirs[0] - 1));
+        let ours = left(&one, &key, SECOND, 5..6);
+        assert_eq!((theirs.len(), ours.len()), (110, 118), "the one that had it last asks last");
+        assert_eq!(ours[..110], theirs);
+        // It has asked, and goes on with the lock.
+        one.has_it(uptime(ours[117] + 1));
+        assert_eq!(one.window(&key, SECOND, at(ours[117] + 2)), None);
         assert!(left(&one, &key, Duration::MAX, 5..9).is_empty(), "never");
     }
 
@@ -231,8 +260,8 @@ mod tests {
     #[test]
     fn a_window_in_which_another_process_had_the_lock_is_longer() {
         let (key, mut busy) = (Key::from("k"), Busy::since(uptime(0)));
-        busy.has_it(uptime(4990));
-        let begin = left(&busy, &key, SECOND, 5..7).into_iter().find(|at| *at > 5200).unwrap();
+        let begin = left(&busy, &key, SECOND, 5..6)[0];
+        busy.has_it(uptime(begin - 1));
         let window = busy.window(&key, SECOND, at(begin + 5)).unwrap();
         let mut yielding = Yielding::to_pollers(window);
         assert!(yielding.used().is_none() && yielding.leaves(uptime(begin + 90)));
