@@ -12,8 +12,8 @@ pub enum Protocol {
     /// [`Locker::with_pool`](crate::Locker::with_pool) and without the server check. Decided once for each call. Where the server then
     /// refuses WATCH or MULTI, since this user may not send it, a takeover or a release goes on by the rules of Classic.
     ///
-    /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crashed Watched or Classic
-    /// holder, eight such programs let two of themselves have the lock at once in 9 of 25 rounds, after a Ttl holder in none of 25.
+    /// If Ruby programs with redis-objects 1.4.3 or later use the same keys, use [`Ttl`](Self::Ttl): after a crash of a Watched or
+    /// Classic holder two such programs may have the lock at the same time, after a crash of a Ttl holder they do not.
     Auto,
     /// SETNX, GET, GETSET and DEL, as the gem from 0.2.3 to 1.4.1. For every server from Redis 1.2 on. The default, since it sends
     /// what the gem sends.
