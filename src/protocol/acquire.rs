@@ -8,11 +8,11 @@ mod unresolved;
 use std::time::Duration;
 
 use super::lease::{End, Lease};
-use super::yielding::{Window, Yielding};
+use super::yielding::{TakenBy, Window, Yielding};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
-use crate::value::{Expiry, LockState, Nonce};
+use crate::value::{self, Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
 use unresolved::Unresolved;
@@ -388,10 +388,15 @@ impl Acquiring {
         let state = LockState::of_value(found);
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
+        let by = match found.and_then(value::classic_time) {
+            None if state != LockState::Empty => TakenBy::Busy,
+            _ if self.seen.as_ref() == Some(&state) => TakenBy::Poller,
+            _ => TakenBy::AgainAndAgain,
+        };
         self.observe(state.clone());
         if !is_free {
             let random = self.params.nonce.seed();
-            self.yields = self.yields.take().and_then(|yielding| yielding.taken(now.uptime, random));
+            self.yields = self.yields.take().and_then(|yielding| yielding.taken(by, now.uptime, random));
         } else if self.yields(now.uptime) {
             return self.wait(now);
         }

@@ -27,8 +27,8 @@ const OTHERS_GLANCE: Duration = Duration::from_millis(5);
 /// How long another process may have the lock in a window, again and again, before it is asked for; up to as much longer at random.
 /// Pollers that are served at the same distance would meet each other for ever.
 const LEFT_ALONE: Duration = Duration::from_millis(5);
-/// How long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. A holder
-/// that takes longer is polled as any other.
+/// How long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. If that
+/// fails the process is left alone once more, and so on.
 const INSISTS: Duration = Duration::from_millis(5);
 
 /// What a process knows of a key that its threads have had or waited for without a pause.
@@ -125,6 +125,17 @@ impl Window {
     }
 }
 
+/// What is known of a process that has a lock which this one leaves to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TakenBy {
+    /// Of this library: it leaves the lock in the same windows.
+    Busy,
+    /// Of a gem.
+    Poller,
+    /// Of a gem, and another hold than was seen last.
+    AgainAndAgain,
+}
+
 /// A thread leaves the lock to other processes.
 #[derive(Debug)]
 pub(crate) struct Yielding {
@@ -146,21 +157,23 @@ impl Yielding {
         Self { window: None, until, insists_at: None }
     }
 
-    /// Another process has it. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
-    pub(super) fn taken(mut self, now: Uptime, random: u64) -> Option<Self> {
+    /// Another process has it: `by` which kind. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
+    pub(super) fn taken(mut self, by: TakenBy, now: Uptime, random: u64) -> Option<Self> {
         let window = self.window.as_mut().filter(|window| !window.only_waits())?;
-        if now < self.until && !std::mem::replace(&mut window.is_used, true) {
+        if by != TakenBy::Busy && now < self.until && !std::mem::replace(&mut window.is_used, true) {
             self.until = self.until.after(SECOND_CHANCE);
         }
-        let asks_at = match window.role {
-            Role::TakesBack => {
-                now.after(LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0))
-            }
-            Role::Looks | Role::Waits => Uptime::MAX,
+        let later = now.after(LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0));
+        self.insists_at = match self.insists_at {
+            Some(at) if now < at.after(INSISTS) => Some(at),
+            // It could not be met between two holds: once more. A longer hold is polled as any other.
+            Some(_) if now >= self.until && by != TakenBy::AgainAndAgain => return None,
+            Some(_) if now >= self.until => Some(later),
+            Some(_) => Some(later.min(self.until)),
+            None if now >= self.until => Some(now),
+            None if window.role == Role::TakesBack && by != TakenBy::Busy => Some(later.min(self.until)),
+            None => None,
         };
-        if now >= self.until || asks_at < Uptime::MAX {
-            self.insists_at.get_or_insert(asks_at.min(self.until).max(now));
-        }
         Some(self)
     }
 
@@ -174,9 +187,9 @@ impl Yielding {
         now < self.asks_at()
     }
 
-    /// Whether the thread goes on as one that does not yield.
+    /// Whether the thread goes on as one that does not yield, whatever it finds.
     pub(super) fn is_over(&self, now: Uptime) -> bool {
-        now >= self.asks_at().after(INSISTS)
+        self.window.is_none() && now >= self.until
     }
 
     fn asks_at(&self) -> Uptime {
@@ -186,7 +199,7 @@ impl Yielding {
     /// Limits a pause.
     pub(super) fn limit(&self, pause: Duration, now: Uptime) -> Duration {
         match self.asks_at().since(now) {
-            Duration::ZERO if self.insists_at.is_some() && !self.is_over(now) => Duration::ZERO,
+            Duration::ZERO if self.insists_at.is_some() => Duration::ZERO,
             Duration::ZERO => pause,
             left if self.insists_at.is_some() => left.min(pause),
             left => left.min(pause).min(match self.window.map(|window| window.role) {
@@ -266,12 +279,20 @@ mod tests {
         let mut yielding = Yielding::to_pollers(window);
         assert!(yielding.used().is_none() && yielding.leaves(uptime(begin + 90)));
         // For as long as the gem's second poll, but the lock is taken back in between.
-        yielding = yielding.taken(uptime(begin + 20), 500).unwrap();
+        yielding = yielding.taken(TakenBy::Poller, uptime(begin + 20), 500).unwrap();
         assert!(yielding.leaves(uptime(begin + 25)) && !yielding.leaves(uptime(begin + 28)));
-        assert!(!yielding.is_over(uptime(begin + 28)) && yielding.is_over(uptime(begin + 33)));
+        // If it could not be taken back, it is left alone once more.
+        yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 29), 500).unwrap();
+        assert!(!yielding.leaves(uptime(begin + 29)));
+        yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 33), 500).unwrap();
+        assert!(yielding.leaves(uptime(begin + 40)) && !yielding.leaves(uptime(begin + 41)));
         busy.note_used(yielding.used().unwrap());
         assert!(busy.window(&key, SECOND, at(begin + 205)).is_some());
         assert!(busy.window(&key, SECOND, at(begin + 230)).is_none());
         assert!(busy.window(&key, SECOND, at(begin + 1150)).is_none(), "not the next one");
+        // After the window it is asked for as often as a gem takes it again and again, and no longer.
+        yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 230), 500).unwrap();
+        yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 245), 500).unwrap();
+        assert!(yielding.taken(TakenBy::Poller, uptime(begin + 260), 500).is_none());
     }
 }
