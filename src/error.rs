@@ -172,13 +172,15 @@ pub enum Error {
     },
 
     /// The server refused the last command, which was not carried out. Nothing is in doubt.
-    #[error("lock {}: {refusal}", shown(key))]
+    #[error("lock {}: {refusal}{}", shown(key), advice.map(|advice| format!("; {advice}")).unwrap_or_default())]
     #[non_exhaustive]
     Refused {
         /// The lock's key.
         key: Key,
         /// The server's text, and what to do.
         refusal: Box<Refusal>,
+        /// After a release: what it means for the lock.
+        advice: Option<&'static str>,
     },
 
     /// The server is too old for the protocol of the options. Nothing is in doubt.
@@ -361,6 +363,14 @@ impl Error {
     /// Whether a lock that was held is held no longer.
     pub(crate) fn is_loss(&self) -> bool {
         matches!(self, Error::Expired { .. } | Error::Lost { .. })
+    }
+
+    /// Returns the error of a release, which says of a refusal what it means for the lock.
+    pub(crate) fn of_lock(self, meaning: &'static str) -> Self {
+        match self {
+            Self::Refused { key, refusal, .. } => Self::Refused { key, refusal, advice: Some(meaning) },
+            error => error,
+        }
     }
 
     /// Returns the error of a call on several keys, with what is the matter with others.

@@ -70,7 +70,7 @@ impl Call<'_> {
                 Some(protocol) => {
                     Error::Unsupported { key, protocol, version: None, refusal: Some(Box::new(refusal)) }
                 }
-                None => Error::Refused { key, refusal: Box::new(refusal) },
+                None => Error::Refused { key, refusal: Box::new(refusal), advice: None },
             },
             (_, Some(LastFailure::Lost { command, error })) => Error::Io { key, command, source: error },
             (_, Some(LastFailure::NoConnection { cause, waited })) => {
