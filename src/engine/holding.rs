@@ -60,7 +60,7 @@ impl Engine {
         self.report_extension(hold, &extended);
         self.report_late(&hold.key, &late_reports);
         self.report_unnamed(hold, unnamed.as_ref());
-        hold.act_on_loss();
+        hold.report();
         extended.result
     }
 
@@ -148,7 +148,7 @@ impl Engine {
         let verification = Self::end_verification(hold, &mut own, outcome, call);
         drop(own);
         self.report_late(&hold.key, &late_reports);
-        hold.act_on_loss();
+        hold.report();
         verification
     }
 
@@ -191,7 +191,7 @@ impl Engine {
         let token = Self::end_fencing(hold, &mut own, outcome, call);
         drop(own);
         self.report_late(&hold.key, &late_reports);
-        hold.act_on_loss();
+        hold.report();
         token
     }
 
@@ -215,7 +215,7 @@ impl Engine {
     /// Does this when the lock is lost: also if only the clocks notice it.
     pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
         hold.on_loss(act);
-        hold.act_on_loss();
+        hold.report();
         if self.identity.is_this_process() && hold.end().is_some() {
             self.keep_from_now_on(hold);
         }
@@ -309,7 +309,7 @@ impl Engine {
             _ => hold.finish(),
         };
         if is_lost {
-            hold.act_on_loss();
+            hold.report();
         }
         ended.map(|(outcome, _)| outcome)
     }
