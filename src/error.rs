@@ -365,14 +365,6 @@ impl Error {
         matches!(self, Error::Expired { .. } | Error::Lost { .. })
     }
 
-    /// Returns the error of a release, which says of a refusal what it means for the lock.
-    pub(crate) fn of_lock(self, meaning: &'static str) -> Self {
-        match self {
-            Self::Refused { key, refusal, .. } => Self::Refused { key, refusal, advice: Some(meaning) },
-            error => error,
-        }
-    }
-
     /// Returns the error of a call on several keys, with what is the matter with others.
     pub(crate) fn and(self, others: Vec<Error>) -> Self {
         match self {

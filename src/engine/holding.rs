@@ -360,7 +360,7 @@ impl Engine {
         hold: &Hold,
         run: Run<'_, Extending>,
     ) -> Result<(Release, Option<LossReason>), Error> {
-        let (outcome, _, call) = run.end();
+        let (outcome, _, mut call) = run.end();
         match outcome {
             Ok(Extension::Extended { .. }) => Ok((Release::LeftToExpire, None)),
             Ok(Extension::Lost { reason, overwrote }) => {
@@ -370,7 +370,7 @@ impl Engine {
             }
             Err(reason) => {
                 let advice = "it frees itself when its lease has passed, which may be later";
-                Err(call.error(reason, advice).of_lock(advice))
+                Err(call.take_release_error(reason, advice, advice))
             }
         }
     }

@@ -188,5 +188,5 @@ fn not_released(call: &mut Call<'_>, reason: GiveUp, lease: &Lease) -> Error {
             "it was not released and has no expiration, so clear it",
         ),
     };
-    call.take_error(reason, if_unknown).of_lock(if_refused)
+    call.take_release_error(reason, if_unknown, if_refused)
 }
