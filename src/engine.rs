@@ -85,6 +85,11 @@ impl Engine {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self, refuse: bool) {
+        self.keeper.refuse_threads(refuse);
+    }
+
     /// Reads what the key holds, with one GET.
     pub(crate) fn state(&self, key: &Key) -> Result<LockState, Error> {
         match self.once(key, Command::Get)? {

@@ -172,13 +172,15 @@ pub enum Error {
     },
 
     /// The server refused the last command, which was not carried out. Nothing is in doubt.
-    #[error("lock {}: {refusal}", shown(key))]
+    #[error("lock {}: {refusal}{}", shown(key), advice.map(|advice| format!("; {advice}")).unwrap_or_default())]
     #[non_exhaustive]
     Refused {
         /// The lock's key.
         key: Key,
         /// The server's text, and what to do.
         refusal: Box<Refusal>,
+        /// After a release: what it means for the lock.
+        advice: Option<&'static str>,
     },
 
     /// The server is too old for the protocol of the options. Nothing is in doubt.

@@ -2,11 +2,11 @@
 
 use std::error::Error as _;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Incident, TransportError};
+use crate::contained::{Contained, contained};
 use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
@@ -158,7 +158,8 @@ pub enum Event<'a> {
         /// Why.
         reason: &'a LossReason,
     },
-    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at.
+    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
+    /// the lock tries again to start the thread.
     #[non_exhaustive]
     KeeperUnavailable {
         /// The lock's key.
@@ -307,9 +308,7 @@ fn log_event(event: &Event<'_>) {
 #[cfg(feature = "macros")]
 pub(crate) fn log_skipped(function: &str, error: &Error) {
     // I10: a logger that panics must not reach a function whose result is no error.
-    let _ = catch_unwind(AssertUnwindSafe(|| {
-        log::warn!(target: TARGET, "not acquired, so {function} does not run: {}", Chain(error));
-    }));
+    contained(|| log::warn!(target: TARGET, "not acquired, so {function} does not run: {}", Chain(error)));
 }
 
 /// An error and its sources, on one line.
@@ -329,18 +328,18 @@ impl fmt::Display for Chain<'_> {
 
 /// Where events go.
 #[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Arc<dyn Observe>>);
+pub(crate) struct Observer(Option<Contained<Arc<dyn Observe>>>);
 
 impl Observer {
     pub(crate) fn new(observer: impl Observe) -> Self {
-        Self(Some(Arc::new(observer)))
+        Self(Some(Contained::new(Arc::new(observer))))
     }
 
     pub(crate) fn notify(&self, event: &Event<'_>) {
         // I10: a logger or an observer that panics must not keep a lock from being released, nor each other from the event.
-        let _ = catch_unwind(AssertUnwindSafe(|| log_event(event)));
-        if let Some(observer) = &self.0 {
-            let _ = catch_unwind(AssertUnwindSafe(|| observer.event(event)));
+        contained(|| log_event(event));
+        if let Some(observer) = self.0.as_ref().and_then(Contained::get) {
+            contained(|| observer.event(event));
         }
     }
 }

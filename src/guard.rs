@@ -146,7 +146,7 @@ impl LockGuard {
     pub fn ensure_held(&self) -> Result<(), Error> {
         let now = clock::now();
         let Some(reason) = self.hold.lost(now) else { return Ok(()) };
-        self.hold.act_on_loss();
+        self.hold.report();
         Err(Engine::lost(&self.hold, reason, now))
     }
 

@@ -1,12 +1,13 @@
 //! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
 
-use std::fmt;
-use std::panic::{AssertUnwindSafe, RefUnwindSafe, UnwindSafe, catch_unwind};
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
+use std::{fmt, io, mem};
 
 use crate::clock::{self, Now, Uptime};
+use crate::contained::{Contained, contained};
 use crate::event::{Event, Observer};
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
@@ -61,7 +62,16 @@ struct Status {
     phase: Phase,
     /// Whether the loss is still to be reported.
     unreported: bool,
-    on_loss: Vec<OnLoss>,
+    on_loss: Vec<Contained<OnLoss>>,
+    keeper: Keeper,
+}
+
+/// Whether the keeper could be asked to work on the lock.
+enum Keeper {
+    Works,
+    /// Why not, to be reported.
+    Failed(String),
+    Reported,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +95,13 @@ impl Hold {
         token: Option<u64>,
         observer: Observer,
     ) -> Self {
-        let status = Status { end: lease.end, phase: Phase::Held, unreported: false, on_loss: Vec::new() };
+        let status = Status {
+            end: lease.end,
+            phase: Phase::Held,
+            unreported: false,
+            on_loss: Vec::new(),
+            keeper: Keeper::Works,
+        };
         Self {
             key,
             options,
@@ -154,7 +170,7 @@ impl Hold {
     }
 
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
-    /// reported by [`act_on_loss`](Self::act_on_loss).
+    /// reported by [`report`](Self::report).
     pub(crate) fn lost(&self, now: Now) -> Option<LossReason> {
         let status = self.status();
         match &status.phase {
@@ -178,7 +194,7 @@ impl Hold {
         }
     }
 
-    /// Notes that the lock is lost. Only the first loss counts. [`act_on_loss`](Self::act_on_loss) reports it.
+    /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
     pub(crate) fn lose(&self, reason: &LossReason) {
         self.note_loss(reason, true);
     }
@@ -198,21 +214,40 @@ impl Hold {
         }
     }
 
-    /// If the lock is lost, reports that and does what is to happen then, once. Called while nothing is locked: the program may do anything
-    /// then, such as dropping a guard.
-    pub(crate) fn act_on_loss(&self) {
+    /// Notes whether the keeper could be asked to work on the lock. [`report`](Self::report) reports a failure, once until it could: an
+    /// observer may extend the lease, which asks again.
+    pub(crate) fn note_kept(&self, asked: Result<(), io::Error>) {
+        let keeper = &mut self.status().keeper;
+        match (asked, &keeper) {
+            (Ok(()), _) => *keeper = Keeper::Works,
+            (Err(error), Keeper::Works) => {
+                *keeper = Keeper::Failed(format!("cannot start a thread: {error}"));
+            }
+            (Err(_), Keeper::Failed(_) | Keeper::Reported) => {}
+        }
+    }
+
+    /// Reports that the keeper could not be asked, and a loss, and does what is to happen at a loss, each once. Called while nothing is
+    /// locked: the program may do anything then, such as dropping a guard.
+    pub(crate) fn report(&self) {
         let mut status = self.status();
+        if let Keeper::Failed(reason) = &mut status.keeper {
+            let reason = mem::take(reason);
+            status.keeper = Keeper::Reported;
+            drop(status);
+            self.observer.notify(&Event::KeeperUnavailable { key: &self.key, reason: &reason });
+            status = self.status();
+        }
         let Phase::Lost(reason) = status.phase.clone() else { return };
-        let unreported = std::mem::take(&mut status.unreported);
-        let on_loss = std::mem::take(&mut status.on_loss);
+        let unreported = mem::take(&mut status.unreported);
+        let on_loss = mem::take(&mut status.on_loss);
         drop(status);
         if unreported {
             self.observer.notify(&Event::Lost { key: &self.key, reason: &reason });
         }
-        for act in on_loss {
-            // A panic in the program's code keeps neither the lock from being released nor the keeper from its work (I10).
-            let reason = reason.clone();
-            let _ = catch_unwind(AssertUnwindSafe(|| act(reason)));
+        for act in on_loss.into_iter().filter_map(Contained::take) {
+            // A panic keeps neither the lock from being released nor the keeper from its work (I10).
+            contained(|| act(reason.clone()));
         }
     }
 
@@ -223,7 +258,7 @@ impl Hold {
             return true;
         }
         status.phase = Phase::Over;
-        let on_loss = std::mem::take(&mut status.on_loss);
+        let on_loss = mem::take(&mut status.on_loss);
         drop(status);
         self.changes.note();
         // Dropped without the mutex: they are the program's.
@@ -238,6 +273,7 @@ impl Hold {
 
     /// Has this done when the lock is lost; if it was released, never.
     pub(crate) fn on_loss(&self, act: OnLoss) {
+        let act = Contained::new(act);
         let mut status = self.status();
         if status.phase != Phase::Over {
             status.on_loss.push(act);

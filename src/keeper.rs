@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::mem;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
 use crate::clock::{self, Now, Uptime};
+use crate::contained::contained;
 
 /// How long the thread waits for more before it ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -29,6 +29,8 @@ pub(crate) type Work<T> = fn(Vec<(u64, T)>);
 pub(crate) struct Keeper<T> {
     shared: Arc<Shared<T>>,
     work: Work<T>,
+    #[cfg(test)]
+    refuses_threads: std::sync::atomic::AtomicBool,
 }
 
 struct Shared<T> {
@@ -70,7 +72,18 @@ impl<T: Send + 'static> Keeper<T> {
             sleeps_until: None,
             closed: false,
         };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }), work }
+        Self {
+            shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+            work,
+            #[cfg(test)]
+            refuses_threads: std::sync::atomic::AtomicBool::default(),
+        }
+    }
+
+    /// Has each start of a thread fail, or none, as the system may.
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self, refuse: bool) {
+        self.refuses_threads.store(refuse, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// Returns a number for what is to be added, which is never 0.
@@ -114,11 +127,15 @@ impl<T: Send + 'static> Keeper<T> {
     }
 
     fn start(&self) -> Result<(), std::io::Error> {
+        #[cfg(test)]
+        if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
+            return Err(std::io::Error::other("refused on purpose"));
+        }
         let (shared, work) = (Arc::clone(&self.shared), self.work);
         let body = move || {
             while let Some(batch) = shared.next() {
                 // Whatever it does, the others' work goes on.
-                let _ = catch_unwind(AssertUnwindSafe(|| work(batch)));
+                contained(|| work(batch));
             }
         };
         thread::Builder::new().name("setnx-lock keeper".to_owned()).spawn(body).map(drop)

@@ -58,6 +58,7 @@
 
 mod backend;
 mod clock;
+mod contained;
 mod declared;
 pub mod documentation;
 mod engine;
@@ -101,7 +102,7 @@ pub use protocol::ownership::LossReason;
 pub use protocol::release::Release;
 pub use protocol::verify::Verification;
 pub use queue::CancelToken;
-pub use several::{Locks, LocksGuard, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
+pub use several::{Locks, LocksGuard, MOST_KEYS, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 

@@ -66,7 +66,7 @@ impl LossSignal {
         let now = clock::now();
         self.0.iter().find_map(|hold| {
             let reason = hold.lost(now)?;
-            hold.act_on_loss();
+            hold.report();
             Some((&hold.key, reason))
         })
     }

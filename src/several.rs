@@ -5,7 +5,7 @@ mod locks_guard;
 mod rw_lock;
 mod semaphore;
 
-pub use locks::Locks;
+pub use locks::{Locks, MOST_KEYS};
 pub use locks_guard::LocksGuard;
 pub use rw_lock::{RwLock, WriteGuard};
 pub use semaphore::{MOST_PERMITS, Semaphore};

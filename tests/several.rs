@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Locks, LocksGuard, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Locks, LocksGuard, Protocol, Release};
 
 use crate::processes::{TaskOutcome, protocol_named, worker};
 use crate::servers::Proxy;
@@ -28,6 +28,7 @@ type Test = fn(Protocol) -> Outcome;
 pub(crate) fn trials() -> Vec<Trial> {
     let by_protocol: &[(&str, Test)] = tests![
         what_a_holder_sends_goes_in_a_trip_or_two,
+        keys_that_are_left_to_expire_go_in_as_many_trips_as_one,
         what_a_caller_sends_that_tries_once,
         one_by_one_is_in_the_order_of_the_keys,
         threads_with_three_of_twelve_keys_lose_no_update,
@@ -45,9 +46,13 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 /// A server with a proxy before it, locks through that with an open connection, and their keys.
-fn recorded(protocol: Protocol, options: LockOptions) -> Result<(Scenario, Vec<TestKey>, Locks), Error> {
+fn recorded(
+    protocol: Protocol,
+    options: LockOptions,
+    keys: usize,
+) -> Result<(Scenario, Vec<TestKey>, Locks), Error> {
     let scenario = Scenario::under_load(Load::Any).expect("the server starts");
-    let keys = scenario.target.keys("wire", 3);
+    let keys = scenario.target.keys("wire", keys);
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
     let locks = Locks::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
     Lock::new(&locker, &keys[0].key, expiring())?.state()?;
@@ -70,7 +75,7 @@ fn trips(proxy: &Proxy) -> Vec<String> {
 const WATCHES: &str = "WATCH GET WATCH GET WATCH GET MULTI";
 
 fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
-    let (scenario, keys, locks) = recorded(protocol, expiring())?;
+    let (scenario, keys, locks) = recorded(protocol, expiring(), 3)?;
     let proxy = &scenario.proxy;
     let transactions = protocol != Protocol::Classic;
     let held = locks.lock()?;
@@ -113,8 +118,33 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     Ok(())
 }
 
+fn keys_that_are_left_to_expire_go_in_as_many_trips_as_one(protocol: Protocol) -> Outcome {
+    for count in [3, 400] {
+        let (scenario, keys, locks) = recorded(protocol, expiring().hold_at_least(LONG / 2), count)?;
+        let held = locks.lock()?;
+        let before: Vec<_> = keys.iter().map(TestKey::value).collect();
+        trips(&scenario.proxy);
+        for (_, outcome) in held.release() {
+            assert_eq!(outcome?, Release::LeftToExpire);
+        }
+        for (key, before) in keys.iter().zip(before) {
+            assert!(key.value().is_some_and(|after| Some(after) < before), "it expires sooner");
+        }
+        let trips = trips(&scenario.proxy);
+        if count > 3 {
+            // The proxy may read a long one in pieces.
+            assert!(trips.len() < count / 4, "{} trips", trips.len());
+        } else if protocol == Protocol::Classic {
+            assert_eq!(trips, ["GET GET GET", "GETSET GETSET GETSET"]);
+        } else {
+            assert_eq!(trips, [WATCHES, "SET SET SET EXEC"]);
+        }
+    }
+    Ok(())
+}
+
 fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
-    let (scenario, keys, locks) = recorded(protocol, expiring())?;
+    let (scenario, keys, locks) = recorded(protocol, expiring(), 3)?;
     let proxy = &scenario.proxy;
     let first = if protocol == Protocol::Ttl { vec![] } else { vec!["MSETNX"] };
     for held in &keys {
@@ -147,7 +177,7 @@ fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
 
 fn one_by_one_is_in_the_order_of_the_keys(protocol: Protocol) -> Outcome {
     let options = expiring().timeout(millis(60)).poll_interval(millis(5));
-    let (scenario, keys, locks) = recorded(protocol, options)?;
+    let (scenario, keys, locks) = recorded(protocol, options, 3)?;
     keys[1].set(FOREIGN);
     assert!(matches!(locks.lock(), Err(Error::Timeout { .. })));
     let single = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };

@@ -235,20 +235,12 @@ fn the_release_is_refused(protocol: Protocol, load: Load) -> Outcome {
     scenario.proxy.forget();
     scenario.proxy.next(deletion(protocol), OVER_MEMORY);
     let released = held.release();
-    let next = if protocol == Protocol::Classic {
-        assert!(matches!(released, Err(Error::Refused { .. })), "{released:?}");
-        // The key is still there.
-        scenario.key.delete();
-        scenario.lock(QUEUED).clear()?;
-        scenario.locker.shut_down();
-        drop(next);
-        return Ok(());
-    } else {
-        // The release goes on by the rules of Classic.
-        assert_eq!(released?, Release::Released { certified: false });
-        next.join()?
-    };
-    scenario.assert_holds(&next);
+    assert!(matches!(released, Err(Error::Refused { .. })), "{released:?}");
+    // The key is still there.
+    scenario.key.delete();
+    scenario.lock(QUEUED).clear()?;
+    scenario.locker.shut_down();
+    drop(next);
     Ok(())
 }
 

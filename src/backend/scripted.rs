@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{
-    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, WatchedAll,
-    WatchedConnection,
+    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, TransportError,
+    WatchedAll, WatchedConnection,
 };
 use crate::clock::Now;
 use crate::key::Key;
@@ -37,7 +37,13 @@ impl Backend for ScriptedBackend {
     fn call(&self, _: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let reply = |request: &Request| {
             self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
-            Ok((self.reply)(&request.command))
+            match (self.reply)(&request.command) {
+                Reply::Lost => {
+                    Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
+                }
+                Reply::Refused => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
+                reply => Ok(reply),
+            }
         };
         Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::call::{Call, LateReports};
 use super::release::HeldLock;
+use super::together::Run;
 use super::{Answer, Engine};
 use crate::clock::{self, Now};
 use crate::error::Error;
@@ -28,6 +29,15 @@ pub(crate) enum Leaving {
     Release,
     /// The key expires by itself.
     Keep,
+}
+
+/// What a hold's end does with its key.
+enum Way {
+    /// Nothing, with this outcome.
+    Over(Release, Option<LossReason>),
+    /// Has it expire after this time.
+    ExpireAfter(Duration),
+    Delete,
 }
 
 /// What came of an extension, to be reported.
@@ -60,7 +70,7 @@ impl Engine {
         self.report_extension(hold, &extended);
         self.report_late(&hold.key, &late_reports);
         self.report_unnamed(hold, unnamed.as_ref());
-        hold.act_on_loss();
+        hold.report();
         extended.result
     }
 
@@ -148,7 +158,7 @@ impl Engine {
         let verification = Self::end_verification(hold, &mut own, outcome, call);
         drop(own);
         self.report_late(&hold.key, &late_reports);
-        hold.act_on_loss();
+        hold.report();
         verification
     }
 
@@ -191,7 +201,7 @@ impl Engine {
         let token = Self::end_fencing(hold, &mut own, outcome, call);
         drop(own);
         self.report_late(&hold.key, &late_reports);
-        hold.act_on_loss();
+        hold.report();
         token
     }
 
@@ -215,7 +225,7 @@ impl Engine {
     /// Does this when the lock is lost: also if only the clocks notice it.
     pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
         hold.on_loss(act);
-        hold.act_on_loss();
+        hold.report();
         if self.identity.is_this_process() && hold.end().is_some() {
             self.keep_from_now_on(hold);
         }
@@ -270,18 +280,33 @@ impl Engine {
         };
         let leases: Vec<Lease> = holds.iter().map(|(hold, _)| over(hold)).collect();
         let now = clock::now();
+        let way = |((hold, _), lease): (&(&Hold, _), &Lease)| match (hold.noticed_loss(), leaving) {
+            // The server has shown that it is not ours: there is nothing to delete.
+            (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
+                Way::Over(Release::Lost, Some(reason))
+            }
+            (_, Leaving::Keep) => kept(lease, now),
+            (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
+                Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(lease, now),
+                Some(rest) => Way::ExpireAfter(rest),
+                None => Way::Delete,
+            },
+        };
+        let ways: Vec<Way> = holds.iter().zip(&leases).map(way).collect();
+        let to_leave =
+            holds.iter().zip(&leases).zip(&ways).filter_map(|(((hold, _), lease), way)| match way {
+                Way::ExpireAfter(rest) => Some((*hold, lease, *rest)),
+                Way::Over(..) | Way::Delete => None,
+            });
+        let mut all_left = self.leave_to_expire(to_leave, now).into_iter();
         let mut to_release = Vec::with_capacity(holds.len());
         // `None` where the lock is to be released.
         let mut ended = Vec::with_capacity(holds.len());
-        for ((hold, holder), lease) in holds.into_iter().zip(&leases) {
-            let left = match (hold.noticed_loss(), leaving) {
-                // The server has shown that it is not ours: there is nothing to delete.
-                (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-                    Some(Ok((Release::Lost, Some(reason))))
-                }
-                (_, Leaving::Keep) => Some(Ok(kept(lease, now))),
-                (_, Leaving::Release) => time_left_to_hold(hold, lease, now)
-                    .map(|rest| self.leave_to_expire(hold, lease, rest, now)),
+        for (((hold, holder), lease), way) in holds.into_iter().zip(&leases).zip(ways) {
+            let left = match way {
+                Way::Over(outcome, loss) => Some(Ok((outcome, loss))),
+                Way::ExpireAfter(_) => all_left.next(),
+                Way::Delete => None,
             };
             if left.is_some() {
                 holder.end(Ending::Hint(Hint::Changed));
@@ -309,25 +334,34 @@ impl Engine {
             _ => hold.finish(),
         };
         if is_lost {
-            hold.act_on_loss();
+            hold.report();
         }
         ended.map(|(outcome, _)| outcome)
     }
 
-    /// Has the key expire when `rest` has passed, and no sooner.
-    fn leave_to_expire(
+    /// Has each key expire when the given time has passed, and no sooner; all together.
+    fn leave_to_expire<'a>(
+        &'a self,
+        locks: impl Iterator<Item = (&'a Hold, &'a Lease, Duration)>,
+        now: Now,
+    ) -> Vec<Result<(Release, Option<LossReason>), Error>> {
+        let begin = |(hold, lease, rest): (&'a Hold, &Lease, Duration)| {
+            let call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+            (hold, Run::new(&hold.key, self.begin_extension(hold, lease, rest, now), call))
+        };
+        let mut runs: Vec<(&Hold, Run<'_, Extending>)> = locks.map(begin).collect();
+        self.run_together(runs.iter_mut().map(|(_, run)| run).collect());
+        self.finish_each(runs.iter_mut().map(|(_, run)| run));
+        runs.into_iter().map(|(hold, run)| self.end_leaving(hold, run)).collect()
+    }
+
+    fn end_leaving(
         &self,
         hold: &Hold,
-        lease: &Lease,
-        rest: Duration,
-        now: Now,
+        run: Run<'_, Extending>,
     ) -> Result<(Release, Option<LossReason>), Error> {
-        if lease.end.is_none_or(|end| end.remaining(now) <= rest) {
-            return Ok(kept(lease, now));
-        }
-        let (mut extending, step) = self.begin_extension(hold, lease, rest, now);
-        let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
-        match call.run(&mut extending, step, now) {
+        let (outcome, _, mut call) = run.end();
+        match outcome {
             Ok(Extension::Extended { .. }) => Ok((Release::LeftToExpire, None)),
             Ok(Extension::Lost { reason, overwrote }) => {
                 self.report_overwritten(hold, overwrote.as_ref());
@@ -335,7 +369,8 @@ impl Engine {
                 Ok((outcome, Some(reason)))
             }
             Err(reason) => {
-                Err(call.error(reason, "it frees itself when its lease has passed, which may be later"))
+                let advice = "it frees itself when its lease has passed, which may be later";
+                Err(call.take_release_error(reason, advice, advice))
             }
         }
     }
@@ -348,11 +383,11 @@ fn time_left_to_hold(hold: &Hold, lease: &Lease, now: Now) -> Option<Duration> {
     (!lease.has_passed(now) && !left.is_zero()).then_some(left)
 }
 
-/// The outcome of a release that sends nothing.
-fn kept(lease: &Lease, now: Now) -> (Release, Option<LossReason>) {
+/// The end of a hold whose key is left as it is.
+fn kept(lease: &Lease, now: Now) -> Way {
     if lease.has_passed(now) {
-        (Release::Expired, Some(LossReason::Expired))
+        Way::Over(Release::Expired, Some(LossReason::Expired))
     } else {
-        (Release::LeftToExpire, None)
+        Way::Over(Release::LeftToExpire, None)
     }
 }

@@ -80,7 +80,7 @@ impl Engine {
         let unnamed = self.write_names(named);
         for (hold, outcome) in &extended {
             self.report_extension(hold, outcome);
-            hold.act_on_loss();
+            hold.report();
         }
         for (hold, error) in &unnamed {
             self.report_unnamed(hold, Some(error));
@@ -100,7 +100,7 @@ impl Engine {
         }
         for (hold, late_reports, _) in &verified {
             self.report_late(&hold.key, late_reports);
-            hold.act_on_loss();
+            hold.report();
         }
         verified.into_iter().map(|(.., verification)| verification).collect()
     }
@@ -125,7 +125,7 @@ impl Engine {
         }
         for (hold, late_reports, _) in &tokens {
             self.report_late(&hold.key, late_reports);
-            hold.act_on_loss();
+            hold.report();
         }
         tokens.into_iter().map(|(.., token)| token).collect()
     }

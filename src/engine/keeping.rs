@@ -10,7 +10,6 @@ use super::call::LateReports;
 use super::holding::Extended;
 use super::together::Run;
 use crate::clock::{self, Now, Uptime};
-use crate::event::Event;
 use crate::hold::{Hold, Own};
 use crate::keeper::MOST;
 use crate::protocol::extend::{Extending, Extension};
@@ -102,9 +101,11 @@ impl Engine {
             hold.kept_as.store(id, Ordering::Relaxed);
             self.schedule(id, hold, &own);
         }
+        drop(own);
+        hold.report();
     }
 
-    /// Looks again when something is due for a lock.
+    /// Looks again when something is due for a lock. The hold reports a failure later, when nothing is locked.
     pub(super) fn reschedule(self: &Arc<Self>, hold: &Arc<Hold>, own: &Own) {
         match hold.kept_as.load(Ordering::Relaxed) {
             0 => {}
@@ -129,10 +130,7 @@ impl Engine {
 
     fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
-        if let Err(error) = self.keeper.add(id, due, keeping::slack(&hold.options), kept) {
-            let reason = &format!("cannot start a thread: {error}");
-            self.observer.notify(&Event::KeeperUnavailable { key: &hold.key, reason });
-        }
+        hold.note_kept(self.keeper.add(id, due, keeping::slack(&hold.options), kept));
     }
 
     /// Does what is due for these locks, together if that is possible.
@@ -166,7 +164,7 @@ impl Engine {
             self.report_unnamed(hold, Some(error));
         }
         for (_, kept) in due {
-            kept.hold.act_on_loss();
+            kept.hold.report();
         }
     }
 

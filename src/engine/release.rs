@@ -178,9 +178,15 @@ fn ended(run: &mut Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
 }
 
 fn not_released(call: &mut Call<'_>, reason: GiveUp, lease: &Lease) -> Error {
-    let advice = match lease.end {
-        Some(_) => "if it was not released, it frees itself when its lease has passed",
-        None => "it has no expiration, so look at the key, and clear it if it is still there",
+    let (if_unknown, if_refused) = match lease.end {
+        Some(_) => (
+            "if it was not released, it frees itself when its lease has passed",
+            "it was not released, and frees itself when its lease has passed",
+        ),
+        None => (
+            "it has no expiration, so look at the key, and clear it if it is still there",
+            "it was not released and has no expiration, so clear it",
+        ),
     };
-    call.take_error(reason, advice)
+    call.take_release_error(reason, if_unknown, if_refused)
 }

@@ -54,7 +54,7 @@ fn no_text_grows_with_what_it_shows() {
     let lost = TransportError::new(io::ErrorKind::InvalidData, &String::from_utf8_lossy(&huge));
     let errors = [
         Error::Timeout { key: key.clone(), timeout, details: Box::new(details) },
-        Error::Refused { key: key.clone(), refusal: Box::new(refusal.clone()) },
+        Error::Refused { key: key.clone(), refusal: Box::new(refusal.clone()), advice: None },
         Error::Unsupported {
             key: key.clone(),
             protocol: Protocol::Ttl,
@@ -73,7 +73,7 @@ fn no_text_grows_with_what_it_shows() {
 #[test]
 fn errors_are_classified() {
     let key = || Key::from("k");
-    let refused = |text| Error::Refused { key: key(), refusal: Box::new(Refusal::new(text)) };
+    let refused = |text| Error::Refused { key: key(), refusal: Box::new(Refusal::new(text)), advice: None };
     assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
     assert!(!refused("WRONGTYPE Operation against a key").is_transient());
     let replica = NoConnection::Connect(ConnectError::Replica { address: "a:1".into(), of: None });

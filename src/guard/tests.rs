@@ -1,3 +1,5 @@
+mod program;
+
 use super::*;
 use std::sync::{Mutex, PoisonError};
 

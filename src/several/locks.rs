@@ -13,6 +13,9 @@ use crate::options::LockOptions;
 use crate::queue::CancelToken;
 use crate::thread_holds::{self, HoldKind};
 
+/// The most keys that [`Locks`] can have: the time that a server takes to watch keys grows with their number squared.
+pub const MOST_KEYS: usize = 1000;
+
 /// Several distributed locks on one server that are held together: all, or none.
 ///
 /// Each is an ordinary lock, which other programs may lock by itself. If all are free, one command acquires them (MSETNX; in
@@ -45,13 +48,13 @@ pub struct Locks {
 }
 
 impl Locks {
-    /// Returns the locks of these keys, in any order; a key that comes twice counts once. Sends nothing.
+    /// Returns the locks of these keys, 1 to [`MOST_KEYS`] in any order; a key that comes twice counts once. Sends nothing.
     ///
     /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key, and every other time for all.
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] without a key, and what [`Lock::new`](crate::Lock::new) refuses.
+    /// [`Error::Options`] for another number of keys, and what [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<K: Into<Key>>(
         locker: &Locker,
         keys: impl IntoIterator<Item = K>,
@@ -60,13 +63,16 @@ impl Locks {
         let mut keys: Vec<Key> = keys.into_iter().map(Into::into).collect();
         keys.sort_unstable_by(|one, other| one.as_bytes().cmp(other.as_bytes()));
         keys.dedup();
-        if keys.is_empty() {
-            let problem = "there is no key; give the names of what the locks protect";
-            return Err(Error::Options { key: Key::from(""), problem });
-        }
-        if let Some((key, problem)) = keys.iter().find_map(|key| Some((key, problem(locker, key, &options)?)))
-        {
-            return Err(Error::Options { key: key.clone(), problem });
+        let problem = match &keys[..] {
+            [] => Some((Key::from(""), "there is no key; give the names of what the locks protect")),
+            [first, ..] if keys.len() > MOST_KEYS => Some((
+                first.clone(),
+                "it is the first of over 1,000 keys, which is more than `Locks` can have; give fewer, or one key for all",
+            )),
+            keys => keys.iter().find_map(|key| Some((key.clone(), problem(locker, key, &options)?))),
+        };
+        if let Some((key, problem)) = problem {
+            return Err(Error::Options { key, problem });
         }
         Ok(Self { locker: locker.clone(), keys: keys.into(), options, cancel_token: None, shared: None })
     }
@@ -191,6 +197,20 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn there_are_at_most_as_many_keys_as_a_server_can_watch() {
+        let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
+        let options = LockOptions::expiring_after(Duration::from_secs(1));
+        let locks = |keys: usize| Locks::new(&locker, (0..keys).map(|n| format!("k{n}")), options);
+        assert_eq!(locks(MOST_KEYS).unwrap().keys().len(), MOST_KEYS);
+        let twice = (0..2 * MOST_KEYS).map(|n| format!("k{}", n / 2));
+        assert!(Locks::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
+        let error = locks(MOST_KEYS + 1).unwrap_err();
+        assert!(matches!(error, Error::Options { .. }), "{error:?}");
+        let text = error.to_string();
+        assert!(text.starts_with("lock \"k0\": it is the first of over 1,000 keys"), "{text}");
+    }
 
     proptest! {
         #[test]

@@ -19,8 +19,8 @@ use crate::protocol::verify::Verification;
 use crate::queue::CancelToken;
 
 /// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
-/// [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl); each by itself where
-/// [`hold_at_least`](crate::LockOptions::hold_at_least) leaves it to expire).
+/// [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl), and where
+/// [`hold_at_least`](crate::LockOptions::hold_at_least) leaves them to expire).
 ///
 /// What a [`LockGuard`] can do for one lock, this does for all, in as many trips as for one. [`guards`](Self::guards) are those of each key.
 #[must_use = "if unused, the locks are released at once"]

@@ -18,6 +18,7 @@ use super::store::{Store, Stuck, Taken};
 use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
 use crate::backend::limits::{Incident, Limits};
 use crate::clock::{self, Now, Uptime};
+use crate::contained::contained;
 use crate::key::Cut;
 
 /// How long r2d2 is waited for at a time, where other users of the pool have its connections.
@@ -202,7 +203,7 @@ where
                 Err(error) => dialing.failed(clock::uptime(), error),
             }
             // A thread that finds the attempt ended finds the connection, unless another has taken it.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(connection)));
+            contained(|| drop(connection));
             end.store(true, Ordering::Release);
             owner.unpark();
             if failed {

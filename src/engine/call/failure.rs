@@ -56,6 +56,19 @@ impl Call<'_> {
         self.take_error(reason, advice)
     }
 
+    /// The same for a release, which says also of a refusal what it means for the lock.
+    pub(in crate::engine) fn take_release_error(
+        &mut self,
+        reason: GiveUp,
+        if_unknown: &'static str,
+        if_refused: &'static str,
+    ) -> Error {
+        match self.take_error(reason, if_unknown) {
+            Error::Refused { key, refusal, .. } => Error::Refused { key, refusal, advice: Some(if_refused) },
+            error => error,
+        }
+    }
+
     /// The same, once.
     pub(in crate::engine) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
@@ -70,7 +83,7 @@ impl Call<'_> {
                 Some(protocol) => {
                     Error::Unsupported { key, protocol, version: None, refusal: Some(Box::new(refusal)) }
                 }
-                None => Error::Refused { key, refusal: Box::new(refusal) },
+                None => Error::Refused { key, refusal: Box::new(refusal), advice: None },
             },
             (_, Some(LastFailure::Lost { command, error })) => Error::Io { key, command, source: error },
             (_, Some(LastFailure::NoConnection { cause, waited })) => {

@@ -17,8 +17,7 @@ use crate::protocol::{Change, GiveUp, Reply};
 /// | | not ours | the same |
 /// | | not looked, for want of a reply | once: look again, which changes nothing; then give up, nothing was deleted |
 /// | | not looked, since WATCH or MULTI was refused, in Auto | the rules of Classic |
-/// | | no lock, not looked, or unsent | give up |
-/// | | refused (up to 2.4 EXEC itself, over `maxmemory`) | the rules of Classic: what was found was ours |
+/// | | no lock, not looked, unsent, or refused | give up: nothing was deleted, and a plain DEL could delete another's key (I5) |
 /// | | checked: absent, lease not passed | done: released, not certified |
 /// | | checked: anything else, or unknown | unknown |
 #[derive(Clone, Debug)]
@@ -64,9 +63,8 @@ impl WatchedRelease {
             }
             Progress::NotLooked(GiveUp::Refused) if self.or_classic => self.fall_back(now),
             Progress::NotLooked(reason) => Step::GiveUp(reason),
-            Progress::NoLock => Step::GiveUp(GiveUp::Refused),
+            Progress::NoLock | Progress::Refused => Step::GiveUp(GiveUp::Refused),
             Progress::Unsent => Step::GiveUp(GiveUp::Unsent),
-            Progress::Refused => self.fall_back(now),
             Progress::Checked { holds: None, .. } if !self.lease.has_passed(now) => {
                 Step::Done(Release::Released { certified: false })
             }
