@@ -12,17 +12,10 @@ use crate::support::LONG;
 use crate::support::notified::until;
 use crate::support::tool::tool;
 
-/// A command of `setnx-lock run`. It ignores no signal, even if the process of the tests does.
+/// A command of `setnx-lock run`.
 pub(super) fn run(url: &str) -> Command {
-    let tool = tool(url);
-    let mut command = Command::new("env");
-    command.arg("--default-signal").arg(tool.get_program()).arg("run");
-    for (name, value) in tool.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    let mut command = tool(url);
+    command.arg("run");
     command
 }
 
