@@ -44,6 +44,7 @@ Exit codes: that of the command, or 128+N if signal N ended it, but
 /// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is extended while the
 /// command runs. If the lock is lost all the same, the command is ended.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock run [OPTIONS] <KEY> -- <CMD>...")]
 #[command(after_long_help = EXAMPLES, after_help = "Examples, environment and exit codes: setnx-lock help run")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
