@@ -90,7 +90,7 @@ fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
     loop {
         match lock.lock() {
             Err(error) if arguments.wait_forever && grants_none_now(&error) => {
-                log::warn!("{}; trying again", Failure::from(error).text());
+                log::warn!("tries again: {}", Failure::from(error).text());
                 thread::sleep(RETRY);
             }
             held => return held,
