@@ -168,7 +168,7 @@ fn a_command_that_has_not_begun_never_begins() -> Outcome {
             parent.args(["-e", PARENT]).arg(program()).args([group, hangup]);
             let running = Running::start(&mut parent)?;
             let stopped = running.next_line()?;
-            let stat = PathBuf::from(format!("/proc/{}/stat", stopped));
+            let stat = PathBuf::from(format!("/proc/{stopped}/stat"));
             until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
             running.send(Signal::KILL)?;
             // The end of its output is its end.
