@@ -169,8 +169,11 @@ fn refused_words(refusal: &Refusal) -> String {
     login_advice(refusal.kind()).map_or_else(|| refusal.to_string(), |advice| with_advice(refusal, advice))
 }
 
+/// The refusal with other advice than the library's, which stands behind the server's text.
 fn with_advice(refusal: &Refusal, advice: &str) -> String {
-    format!("the server refused: {}: {advice}", refusal.text().trim_end_matches('.'))
+    let (words, text) = (refusal.to_string(), refusal.text().trim_end_matches('.'));
+    let before = words.split_once(text).map_or("", |(before, _)| before);
+    format!("{before}{text}: {advice}")
 }
 
 impl From<ConnectError> for Failure {
@@ -191,9 +194,10 @@ impl From<Refusal> for Failure {
             RefusalKind::NotPermitted => {
                 with_advice(&refusal, "permit the command to this user, or give another user in --url")
             }
-            RefusalKind::OtherNode => {
-                with_advice(&refusal, "the key is on another node of the cluster; give that node's address in --url")
-            }
+            RefusalKind::OtherNode => with_advice(
+                &refusal,
+                "the key is on another node of the cluster; give that node's address in --url",
+            ),
             _ => refused_words(&refusal),
         };
         Self::of(refused(&refusal), words)
