@@ -63,9 +63,9 @@ doctor: ## report what a server can do for locks, and what may harm them there: 
 COMMANDS = run status list clear watch doctor key bench man completions
 
 manual: ## write the tool's man pages and shell completions to target/man and target/completions
-	@$(CARGO) build --quiet --release --features cli --bin setnx-lock
+	@$(CARGO) build --quiet --features cli --bin setnx-lock
 	@mkdir -p "$(TARGET)/man" "$(TARGET)/completions"
-	@set -e; tool="$(TARGET)/release/setnx-lock"; "$$tool" man >"$(TARGET)/man/setnx-lock.1"; \
+	@set -e; tool="$(TARGET)/debug/setnx-lock"; "$$tool" man >"$(TARGET)/man/setnx-lock.1"; \
 	    for command in $(COMMANDS); do "$$tool" man $$command >"$(TARGET)/man/setnx-lock-$$command.1"; done; \
 	    "$$tool" completions bash >"$(TARGET)/completions/setnx-lock.bash"; \
 	    "$$tool" completions zsh >"$(TARGET)/completions/_setnx-lock"; \
@@ -73,6 +73,7 @@ manual: ## write the tool's man pages and shell completions to target/man and ta
 	@echo "wrote $(TARGET)/man and $(TARGET)/completions"
 
 install: manual ## install the tool, its man pages and its completions: make install PREFIX=/usr/local DESTDIR=
+	@$(CARGO) build --release --features cli --bin setnx-lock
 	install -d "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/share/man/man1" \
 	    "$(DESTDIR)$(PREFIX)/share/bash-completion/completions" "$(DESTDIR)$(PREFIX)/share/zsh/site-functions" \
 	    "$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d"
