@@ -59,8 +59,18 @@ proxy: ## start a server that behaves like an old version, for your programs to 
 doctor: ## report what a server can do for locks, and what may harm them there: make doctor URL=redis://127.0.0.1/
 	@$(CARGO) run --quiet --features cli --bin setnx-lock -- doctor $(if $(URL),"$(URL)")
 
+# Those that have a page of their own.
+COMMANDS = run status list clear watch doctor key bench man completions
+
 manual: ## write the tool's man pages and shell completions to target/man and target/completions
-	@$(CARGO) run --quiet --package setnx-lock-manual -- $(TARGET)
+	@$(CARGO) build --quiet --features cli --bin setnx-lock
+	@mkdir -p "$(TARGET)/man" "$(TARGET)/completions"
+	@set -e; tool="$(TARGET)/debug/setnx-lock"; "$$tool" man >"$(TARGET)/man/setnx-lock.1"; \
+	    for command in $(COMMANDS); do "$$tool" man $$command >"$(TARGET)/man/setnx-lock-$$command.1"; done; \
+	    "$$tool" completions bash >"$(TARGET)/completions/setnx-lock.bash"; \
+	    "$$tool" completions zsh >"$(TARGET)/completions/_setnx-lock"; \
+	    "$$tool" completions fish >"$(TARGET)/completions/setnx-lock.fish"
+	@echo "wrote $(TARGET)/man and $(TARGET)/completions"
 
 install: manual ## install the tool, its man pages and its completions: make install PREFIX=/usr/local DESTDIR=
 	@$(CARGO) build --release --features cli --bin setnx-lock

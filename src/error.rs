@@ -311,8 +311,8 @@ impl Error {
         matches!(self, Error::Timeout { .. } | Error::AttemptsExhausted { .. })
     }
 
-    /// Returns whether the same call may succeed later without any change: after contention, while the server is unreachable, restarts
-    /// or is over its memory, and after a lost reply.
+    /// Returns whether the same call may succeed later without any change: after contention, while the server is unreachable, restarts,
+    /// is a replica (as in a failover) or is over its memory, and after a lost reply.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -380,11 +380,9 @@ impl Error {
 
 fn may_pass(cause: &NoConnection) -> bool {
     match cause {
-        NoConnection::Connect(
-            ConnectError::Replica { .. } | ConnectError::Sentinel { .. } | ConnectError::Panicked(_),
-        ) => false,
+        NoConnection::Connect(ConnectError::Sentinel { .. } | ConnectError::Panicked(_)) => false,
         NoConnection::Connect(ConnectError::Refused(refusal)) => refusal.may_pass(),
-        NoConnection::Connect(ConnectError::Failed(_))
+        NoConnection::Connect(ConnectError::Failed(_) | ConnectError::Replica { .. })
         | NoConnection::PoolExhausted
         | NoConnection::Connecting { .. }
         | NoConnection::Pool(_) => true,

@@ -84,7 +84,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     cases.push(Case::new("no server to inspect", error).transient());
 
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {port}"))?;
-    cases.push(Case::new("replica", failing(&replica.url(), expiring())?));
+    cases.push(Case::new("replica", failing(&replica.url(), expiring())?).transient());
 
     let secured = RedisServer::start_with("requirepass secret")?;
     cases.push(Case::new("no password", failing(&secured.url(), expiring())?));

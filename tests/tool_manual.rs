@@ -1,18 +1,23 @@
-//! The tool's man pages and shell completions: they are made, and work.
+//! The tool's man pages and shell completions: they are printed, and work.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
-use std::{env, fs};
 
 use libtest_mimic::{Failed, Trial};
 
+use crate::support::tool::tool;
 use crate::support::{Outcome, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials("tool_manual", tests![pages_and_completions_are_made_and_work])
+    crate::support::trials(
+        "tool_manual",
+        tests![pages_are_printed, each_command_is_in_the_makefile, completions_work],
+    )
 }
 
-const COMMANDS: [&str; 8] = ["run", "status", "list", "clear", "watch", "doctor", "key", "bench"];
+const COMMANDS: [&str; 10] =
+    ["run", "status", "list", "clear", "watch", "doctor", "key", "bench", "man", "completions"];
 
 fn output(command: &mut Command) -> Result<String, Failed> {
     let output = command.output()?;
@@ -37,26 +42,55 @@ fn completed(script: &Path, words: &[&str]) -> Result<Vec<String>, Failed> {
     Ok(replies.split_whitespace().map(str::to_owned).collect())
 }
 
-fn pages_and_completions_are_made_and_work() -> Outcome {
-    let folder = tempfile::tempdir()?;
-    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["run", "--quiet", "--locked", "--package", "setnx-lock-manual"]);
-    cargo.args(["--manifest-path", concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml"), "--"]);
-    output(cargo.arg(folder.path()))?;
+/// The headings of a page, in their order.
+fn headings(page: &str) -> Vec<&str> {
+    let headings = page.lines().filter_map(|line| line.strip_prefix(".SH "));
+    headings.map(|heading| heading.trim_matches('"')).collect()
+}
+
+fn pages_are_printed() -> Outcome {
+    let page = |command: Option<&str>| output(tool("").arg("man").args(command));
+    let main = page(None)?;
     for command in COMMANDS {
-        let page = fs::read_to_string(folder.path().join(format!("man/setnx-lock-{command}.1")))?;
-        assert!(page.contains(&format!("setnx\\-lock\\-{command}")), "{page}");
-        assert_eq!(page.contains("REDIS_URL"), command != "key", "{command}");
+        assert!(main.contains(&format!("setnx\\-lock\\-{command}(1)")), "{main}");
+        let page = page(Some(command))?;
+        let (headings, synopsis) = (headings(&page), format!("\\fBsetnx\\-lock {command}\\fR "));
+        assert_eq!(headings[..2], ["NAME", "SYNOPSIS"], "{command}");
+        assert!(headings.contains(&"EXIT STATUS") && !headings.contains(&"EXTRA"), "{command}: {headings:?}");
+        let asks = !["key", "man", "completions"].contains(&command);
+        for section in ["ENVIRONMENT", "FILES"] {
+            assert_eq!(headings.contains(&section), asks, "{command}: {headings:?}");
+        }
+        assert!(page.contains(&synopsis) || !asks, "{page}");
     }
-    let run = fs::read_to_string(folder.path().join("man/setnx-lock-run.1"))?;
+    let run = page(Some("run"))?;
+    assert!(run.contains("\\fBsetnx\\-lock run\\fR [OPTIONS] <KEY> \\-\\- <CMD>..."), "{run}");
+    let last = ["EXIT STATUS", "ENVIRONMENT", "FILES", "EXAMPLES", "VERSION"];
+    assert!(headings(&run).ends_with(&last), "{:?}", headings(&run));
     assert!(run.contains("75  contended") && run.contains("SETNX_LOCK_FENCING_TOKEN"), "{run}");
-    let bash = folder.path().join("completions/setnx-lock.bash");
+    let unknown = tool("").args(["man", "guardian"]).output()?;
+    assert_eq!(unknown.status.code(), Some(64), "{unknown:?}");
+    Ok(())
+}
+
+/// `make manual` writes a page for each.
+fn each_command_is_in_the_makefile() -> Outcome {
+    let makefile = include_str!("../Makefile");
+    let listed = makefile.lines().find_map(|line| line.strip_prefix("COMMANDS = ")).expect("the list");
+    assert_eq!(listed.split(' ').collect::<Vec<_>>(), COMMANDS);
+    Ok(())
+}
+
+fn completions_work() -> Outcome {
+    let folder = tempfile::tempdir()?;
+    let bash = folder.path().join("setnx-lock.bash");
+    fs::write(&bash, output(tool("").args(["completions", "bash"]))?)?;
     let commands = completed(&bash, &["setnx-lock", ""])?;
     assert!(COMMANDS.iter().all(|command| commands.iter().any(|one| one == command)), "{commands:?}");
     assert_eq!(completed(&bash, &["setnx-lock", "run", "--on-loss", ""])?, ["term", "kill", "warn"]);
     assert_eq!(completed(&bash, &["setnx-lock", "list", "--w"])?, ["--watch"]);
-    for other in ["_setnx-lock", "setnx-lock.fish"] {
-        let script = fs::read_to_string(folder.path().join("completions").join(other))?;
+    for other in ["zsh", "fish"] {
+        let script = output(tool("").args(["completions", other]))?;
         assert!(script.contains("hold-at-least"), "{other}");
     }
     Ok(())

@@ -2,6 +2,7 @@
 
 mod child;
 mod codes;
+mod failover;
 mod killed;
 mod loss;
 mod others;
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         waiting::trials(),
         loss::trials(),
         killed::trials(),
+        failover::trials(),
         time::trials(),
         others::trials(),
         terminal::trials(),

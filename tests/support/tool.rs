@@ -7,9 +7,11 @@ use std::sync::OnceLock;
 
 use cargo_metadata::Message;
 
-/// Returns a command of the tool, for this server. Nothing of the environment reaches it that would change what it does.
+/// Returns a command of the tool, for this server. Nothing of the environment reaches it that would change what it does, and it ignores no
+/// signal, even if the tests do, as under nohup or in the background of a script.
 pub(crate) fn tool(url: &str) -> Command {
-    let mut command = Command::new(program());
+    let mut command = Command::new("env");
+    command.arg("--default-signal").arg(program());
     command.env("REDIS_URL", url).stdin(Stdio::null());
     for variable in ["REDISCLI_AUTH", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"] {
         command.env_remove(variable);

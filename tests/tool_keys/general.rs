@@ -71,9 +71,13 @@ fn wrong_arguments_exit_with_64() -> Outcome {
         (&["list", "--watch=soon"], "write 30s"),
         (&["doctor", "--json=yes"], "--json"),
         (&["bench", "--threads"], "--threads"),
+        (&["run", "--extend", "5m", "k", "--", "true"], "'--auto-extend'"),
+        (&["run"], "Usage: setnx-lock run [OPTIONS] <KEY> -- <CMD>..."),
+        (&["clear"], "Usage: setnx-lock clear [OPTIONS] <KEY>"),
     ] {
         let ran = ran(NOWHERE, arguments).exits(64).says(&[words]);
         assert_eq!(ran.out, "", "{ran}");
+        assert!(!ran.err.contains("--url"), "REDIS_URL is set: {ran}");
     }
     Ok(())
 }

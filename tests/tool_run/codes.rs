@@ -17,6 +17,7 @@ pub(super) fn trials() -> Vec<Trial> {
         tests![
             the_exit_code_is_that_of_the_command,
             a_signal_that_ends_the_command,
+            a_key_that_never_expires_is_no_contention,
             a_lock_that_another_has,
             a_server_that_is_down,
             a_reply_that_is_lost,
@@ -44,9 +45,10 @@ fn the_exit_code_is_that_of_the_command() -> Outcome {
 
 fn a_signal_that_ends_the_command() -> Outcome {
     let server = RedisServer::start()?;
-    for (signal, number) in [("KILL", 9), ("TERM", 15), ("HUP", 1), ("USR1", 10)] {
+    // The last two have no name.
+    for (signal, number) in [("KILL", 9), ("TERM", 15), ("HUP", 1), ("USR1", 10), ("34", 34), ("64", 64)] {
         let command = format!("kill -{signal} $$");
-        let ended = finished(run(&server.url()).args(["k", "--", "sh", "-c", &command]))?;
+        let ended = finished(run(&server.url()).args(["k", "--", "bash", "-c", &command]))?;
         ended.with_code(128 + number).prints("").says_nothing();
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
@@ -85,6 +87,38 @@ fn a_lock_that_another_has() -> Outcome {
     server.say(&["SET", "gem", "", "PX", "100000"])?;
     let ended = finished(run(&server.url()).args(["-n", "-q", "gem", "--", "true"]))?.with_code(75);
     ended.says_one_line(&["lock gem: not acquired", "freed by the server in "]);
+    Ok(())
+}
+
+/// Nothing frees it: a job that is skipped because of it would be skipped for ever.
+fn a_key_that_never_expires_is_no_contention() -> Outcome {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "text", "hello"])?;
+    server.say(&["SET", "unexpiring", "1"])?;
+    server.say(&["SET", "empty", ""])?;
+    server.say(&["RPUSH", "list", "a"])?;
+    for (key, words) in [
+        ("text", "no lock: it holds \"hello\""),
+        ("unexpiring", "held without an expiration"),
+        ("empty", "no time to live"),
+        ("list", "WRONGTYPE"),
+    ] {
+        for (options, code) in [
+            (&["-n"][..], 65),
+            (&["-w", "150ms"], 65),
+            (&["-n", "-E", "0"], 65),
+            (&["-n", "-E", "stuck=9,contended=8,refused=7"], 9),
+        ] {
+            let ended = finished(run(&server.url()).args(options).args([key, "--", "echo", "ran"]))?;
+            ended.with_code(code).prints("").says(&["error: ", &format!("lock {key}: "), words]);
+        }
+    }
+    // What the server deletes is contention.
+    for key in ["text", "unexpiring", "empty"] {
+        server.say(&["EXPIRE", key, "1000"])?;
+        finished(run(&server.url()).args(["-n", key, "--", "true"]))?.with_code(75);
+    }
+    assert_eq!(server.say(&["LLEN", "list"])?, ":1", "untouched");
     Ok(())
 }
 
@@ -144,6 +178,8 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["", "--", "true"], "the key is empty"),
         (&["--key-hex", "6g", "--", "true"], "not hexadecimal"),
         (&["-e", "soon", "k", "--", "true"], "write 30s"),
+        (&["--name", "web1", "k", "--", "true"], "equal sign is needed"),
+        (&["--name", "web1", "--", "true"], "'--name=<NAME>'"),
         (&["-e", "0s", "k", "--", "true"], "a millisecond at least"),
         (&["-w", "-1", "k", "--", "true"], "-1"),
         (&["--poll", "0", "k", "--", "true"], "a millisecond at least"),
@@ -172,7 +208,7 @@ fn arguments_that_make_no_sense() -> Outcome {
     ];
     for (arguments, words) in cases {
         // None of the exit codes that can be given is that of usage.
-        let others = "-E=contended=1,unreachable=2,refused=3,unknown=4,lost=5";
+        let others = "-E=contended=1,unreachable=2,refused=3,unknown=4,lost=5,stuck=6";
         let ended = finished(run(&server.url()).arg(others).args(*arguments))?;
         ended.with_code(64).prints("").says(&["error: ", words]);
     }

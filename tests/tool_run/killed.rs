@@ -1,12 +1,16 @@
 //! The tool is killed: another process ends the command, and the lock is taken over when its lease has passed.
 
-use std::{io, thread};
+use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
+use std::process::Command;
+use std::{fs, io, thread};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
 
 use super::running::{Running, run, shell};
 use crate::support::notified::until;
+use crate::support::tool::program;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -21,6 +25,8 @@ pub(super) fn trials() -> Vec<Trial> {
             the_command_runs_on_if_wanted,
             the_lock_is_taken_over,
             a_command_that_has_just_begun_ends,
+            a_command_that_has_not_begun_never_begins,
+            under_nohup_it_ends_at_any_moment,
         ],
     )
 }
@@ -138,6 +144,58 @@ fn a_command_that_has_just_begun_ends() -> Outcome {
         let mut command = run(&server.url());
         let running = Running::start(command.args([&key, "--", "sh", "-c", "echo started; exec cat"]))?;
         running.prints("started");
+        running.send(Signal::KILL)?;
+        // Its input is open, and so it would never end by itself.
+        running.ends()?.by_signal(Signal::KILL).prints("");
+    }
+    Ok(())
+}
+
+/// A parent, as the tool is one, of the process that waits to become the command. That has the process group that is given.
+const PARENT: &str = "trap(:HUP, ARGV[2]); group = ARGV[1].to_i; group = true if group.zero?\n\
+                      puts spawn(ARGV[0], 'guarded-start', Process.pid.to_s, 'echo', 'ran', pgroup: group)\n\
+                      $stdout.flush; $stdout.close; sleep";
+
+/// The parent is killed while the process is stopped. It ends, and nothing is printed, whether or not the kernel resumes it: that does so only
+/// in a group that no shell could resume, and where SIGHUP is ignored it runs on then.
+fn a_command_that_has_not_begun_never_begins() -> Outcome {
+    // A process of the tests in its group, so that it is one that a shell could resume.
+    let mut other = Command::new("sleep").arg("3000").process_group(0).spawn()?;
+    let others_group = other.id().to_string();
+    for group in ["0", &others_group] {
+        for hangup in ["DEFAULT", "IGNORE"] {
+            let mut parent = Command::new("ruby");
+            parent.args(["-e", PARENT]).arg(program()).args([group, hangup]);
+            let running = Running::start(&mut parent)?;
+            let stopped = running.next_line()?;
+            let stat = PathBuf::from(format!("/proc/{stopped}/stat"));
+            until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
+            running.send(Signal::KILL)?;
+            // The end of its output is its end.
+            running.ends()?.by_signal(Signal::KILL).prints("");
+        }
+    }
+    other.kill()?;
+    other.wait()?;
+    Ok(())
+}
+
+/// The processes that this one has started: the guardian, and the one that becomes the command.
+fn children(parent: u32) -> usize {
+    let file = format!("/proc/{parent}/task/{parent}/children");
+    fs::read_to_string(file).unwrap_or_default().split_whitespace().count()
+}
+
+fn under_nohup_it_ends_at_any_moment() -> Outcome {
+    let server = RedisServer::start()?;
+    for n in 0..20 {
+        let mut command = Command::new("nohup");
+        let tool = run(&server.url());
+        command.arg(program()).args(["run", &n.to_string(), "--", "cat"]);
+        command.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut running = Running::start(&mut command)?;
+        until("it has started the command", || children(running.number()) > 1 || running.has_ended());
+        thread::sleep(millis(n % 10));
         running.send(Signal::KILL)?;
         // Its input is open, and so it would never end by itself.
         running.ends()?.by_signal(Signal::KILL).prints("");

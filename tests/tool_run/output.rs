@@ -76,7 +76,7 @@ fn a_pipe_shows_neither_a_spinner_nor_colors() -> Outcome {
 fn streams_that_are_closed_change_nothing() -> Outcome {
     let server = RedisServer::start()?;
     for closed in ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"] {
-        for (options, code) in [("-v", 3), ("--name", 3), ("--help", 0), ("--bogus", 64)] {
+        for (options, code) in [("-v", 3), ("--name=", 3), ("--help", 0), ("--bogus", 64)] {
             let tool = run(&server.url());
             let words: Vec<_> = tool.get_args().map(|word| word.to_string_lossy().into_owned()).collect();
             let script = format!("exec env {} {options} k -- sh -c 'exit 3' {closed}", words.join(" "));
@@ -92,7 +92,7 @@ fn streams_that_are_closed_change_nothing() -> Outcome {
 fn pipes_that_nothing_reads_change_nothing() -> Outcome {
     let server = RedisServer::start()?;
     let mut process = run(&server.url())
-        .args(["-v", "--name", "k", "--", "sh", "-c", "read go; exit 3"])
+        .args(["-v", "--name=", "k", "--", "sh", "-c", "read go; exit 3"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

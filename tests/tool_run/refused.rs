@@ -6,7 +6,6 @@ use libtest_mimic::Trial;
 
 use super::running::{finished, run};
 use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::scenario::closed_port;
 use crate::support::{Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -15,10 +14,8 @@ pub(super) fn trials() -> Vec<Trial> {
         tests![
             a_password_that_is_missing_or_wrong,
             a_password_of_the_environment_or_a_file,
-            a_replica,
             a_server_that_is_too_old_for_the_protocol,
             a_user_who_may_not,
-            a_key_that_is_no_lock,
             a_server_that_is_not_ready_is_as_one_that_is_not_reached,
         ],
     )
@@ -35,12 +32,13 @@ fn a_password_that_is_missing_or_wrong() -> Outcome {
     let wrong_in_url = format!("redis://:hidden@{}/", server.address());
 
     let ended = finished(run(&url).args(COMMAND))?.with_code(77).prints("");
-    ended.says_one_line(&["lock k: ", "NOAUTH"]);
+    let ended = ended.says_one_line(&["lock k: ", "NOAUTH", "by REDISCLI_AUTH or --password-file"]);
+    assert!(!ended.errors.contains("redis://"), "an argument is for all to see: {}", ended.errors);
     let ended = finished(run(&url).arg("--password-file").arg(&file).args(COMMAND))?.with_code(77).prints("");
     let ended = ended.says_one_line(&["lock k: ", "WRONGPASS"]);
     assert!(!ended.errors.contains("not the secret"), "{}", ended.errors);
     let ended = finished(run(&url).env("REDISCLI_AUTH", "hidden").args(COMMAND))?.with_code(77).prints("");
-    let ended = ended.says_one_line(&["lock k: ", "WRONGPASS"]);
+    let ended = ended.says_one_line(&["lock k: ", "WRONGPASS", "else REDISCLI_AUTH"]);
     assert!(!ended.errors.contains("hidden"), "{}", ended.errors);
     let ended = finished(run(&wrong_in_url).args(["-v", "-E", "refused=9"]).args(COMMAND))?;
     let ended = ended.with_code(9).prints("").says(&["error: lock k: ", "WRONGPASS"]);
@@ -68,15 +66,6 @@ fn a_password_of_the_environment_or_a_file() -> Outcome {
     works(run("redis://127.0.0.1:1/").args(["--url", &with_password]))
 }
 
-fn a_replica() -> Outcome {
-    let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", closed_port()?))?;
-    for options in [&["--no-wait"][..], &["--timeout", "1s"], &["--wait-forever"]] {
-        let ended = finished(run(&replica.url()).args(options).args(COMMAND))?;
-        ended.with_code(77).prints("").says_one_line(&["lock k: ", "replica"]);
-    }
-    Ok(())
-}
-
 fn a_server_that_is_too_old_for_the_protocol() -> Outcome {
     let server = RedisServer::start()?;
     for (protocol, emulated, needed) in
@@ -101,15 +90,6 @@ fn a_user_who_may_not() -> Outcome {
         let ended = finished(run(&server.url()).args(["--protocol", protocol]).args(COMMAND))?;
         ended.with_code(77).prints("").says_one_line(&["lock k: ", "NOPERM"]);
     }
-    Ok(())
-}
-
-fn a_key_that_is_no_lock() -> Outcome {
-    let server = RedisServer::start()?;
-    server.say(&["RPUSH", "k", "a"])?;
-    let ended = finished(run(&server.url()).arg("-n").args(COMMAND))?.with_code(77).prints("");
-    ended.says_one_line(&["lock k: ", "WRONGTYPE"]);
-    assert_eq!(server.say(&["LLEN", "k"])?, ":1");
     Ok(())
 }
 

@@ -12,17 +12,10 @@ use crate::support::LONG;
 use crate::support::notified::until;
 use crate::support::tool::tool;
 
-/// A command of `setnx-lock run`. It ignores no signal, even if the process of the tests does.
+/// A command of `setnx-lock run`.
 pub(super) fn run(url: &str) -> Command {
-    let tool = tool(url);
-    let mut command = Command::new("env");
-    command.arg("--default-signal").arg(tool.get_program()).arg("run");
-    for (name, value) in tool.get_envs() {
-        match value {
-            Some(value) => command.env(name, value),
-            None => command.env_remove(name),
-        };
-    }
+    let mut command = tool(url);
+    command.arg("run");
     command
 }
 
@@ -79,6 +72,12 @@ impl Running {
             Ok(bytes) => assert_eq!(String::from_utf8_lossy(&bytes), format!("{line}\n")),
             Err(problem) => panic!("{line:?} is not printed ({problem}); errors: {}", self.errors.so_far()),
         }
+    }
+
+    /// Waits for the next line of its output.
+    pub(super) fn next_line(&self) -> io::Result<String> {
+        let line = self.output.next().map_err(io::Error::other)?;
+        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
     }
 
     /// Waits for a line of errors that contains these words, and drops those before it.

@@ -161,10 +161,10 @@ fn others_see_the_name() -> Outcome {
         Ok(holder.unwrap_or_default().to_owned())
     };
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname")?;
-    for option in ["--name=nightly on db 1", "--name", "--quiet"] {
+    for option in ["--name=nightly on db 1", "--name=", "--quiet"] {
         let mut running = Running::started(run(&server.url()).arg(option).args(HOLD))?;
         let expected = match option {
-            "--name" => format!("{}:{}", host.trim(), running.number()),
+            "--name=" => format!("{}:{}", host.trim(), running.number()),
             "--quiet" => String::new(),
             _ => "nightly on db 1".to_owned(),
         };

@@ -6,15 +6,13 @@ use std::io;
 use std::process::ExitCode;
 
 use setnx_lock::redis::{Client, RedisError};
-use setnx_lock::{ConnectError, Error, InspectionFailure, Key, NoConnection, Refusal, RefusalKind};
+use setnx_lock::{ConnectError, Error, InspectionFailure, Key, Refusal, RefusalKind};
 
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
 
 /// The arguments make no sense: `EX_USAGE`.
 pub(crate) const USAGE: u8 = 64;
-/// The key holds something that is no lock: `EX_DATAERR`.
-const NO_LOCK: u8 = 65;
 /// The system refused something: `EX_OSERR`.
 const SYSTEM: u8 = 71;
 
@@ -42,7 +40,7 @@ impl Failure {
     }
 
     pub(crate) fn no_lock(text: impl Into<String>) -> Self {
-        Self { code: Code::Fixed(NO_LOCK), text: Some(text.into()) }
+        Self::of(Condition::Stuck, text)
     }
 
     pub(crate) fn of(condition: Condition, text: impl Into<String>) -> Self {
@@ -105,22 +103,28 @@ impl From<Error> for Failure {
                 protocol.needs()
             ),
             Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
+            Error::Inspection { cause, .. } => match &**cause {
+                InspectionFailure::ConnectionRefused(refusal) => {
+                    format!("cannot inspect the server: {}", refused_words(refusal))
+                }
+                _ => with_sources(&error),
+            },
+            Error::Refused { key, refusal, .. } => format!("lock {key}: {}", refused_words(refusal)),
             // It may have a password in it.
             Error::Address { .. } => "what --url or REDIS_URL gives is no address of a Redis server; use redis://[user@]host[:port][/database] or unix:///path".into(),
             error => with_sources(error),
         });
         let code = match &error {
             Error::Timeout { .. } | Error::AttemptsExhausted { .. } => Code::Of(Condition::Contended),
-            Error::NoConnection { cause, .. } => Code::Of(unconnected(cause)),
-            Error::Inspection { cause, .. } => Code::Of(match &**cause {
-                InspectionFailure::NoConnection { cause, .. } => unconnected(cause),
-                InspectionFailure::ConnectionRefused(refusal) | InspectionFailure::InfoRefused(refusal) => {
-                    refused(refusal)
-                }
-                _ => Condition::Unreachable,
-            }),
-            Error::Io { .. } => Code::Of(Condition::Unreachable),
-            Error::Refused { refusal, .. } => Code::Of(refused(refusal)),
+            Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::WrongType => {
+                Code::Of(Condition::Stuck)
+            }
+            Error::NoConnection { .. }
+            | Error::Inspection { .. }
+            | Error::Io { .. }
+            | Error::Refused { .. } => {
+                Code::Of(if error.is_transient() { Condition::Unreachable } else { Condition::Refused })
+            }
             Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
             Error::Unknown { .. } => Code::Of(Condition::Unknown),
             Error::Expired { .. } | Error::Lost { .. } => Code::Of(Condition::Lost),
@@ -130,17 +134,11 @@ impl From<Error> for Failure {
     }
 }
 
-fn unconnected(cause: &NoConnection) -> Condition {
-    match cause {
-        NoConnection::Connect(error) => not_opened(error),
-        _ => Condition::Unreachable,
-    }
-}
-
+/// A server that is not ready yet is as one that is not reached: trying again helps.
 fn not_opened(error: &ConnectError) -> Condition {
     match error {
         ConnectError::Refused(refusal) => refused(refusal),
-        ConnectError::Replica { .. } | ConnectError::Sentinel { .. } => Condition::Refused,
+        ConnectError::Sentinel { .. } => Condition::Refused,
         _ => Condition::Unreachable,
     }
 }
@@ -155,11 +153,34 @@ fn refused(refusal: &Refusal) -> Condition {
     }
 }
 
+/// How to log in, in the words of the command line: an address with a password is for all to see.
+fn login_advice(kind: RefusalKind) -> Option<&'static str> {
+    match kind {
+        RefusalKind::NoPassword => Some("give the password by REDISCLI_AUTH or --password-file"),
+        RefusalKind::WrongPassword => Some(
+            "check the user in the URL, and the password (of --password-file, else the URL, else REDISCLI_AUTH)",
+        ),
+        _ => None,
+    }
+}
+
+/// The refusal of a lock's command. Where the command line does not matter, the library has the advice.
+fn refused_words(refusal: &Refusal) -> String {
+    login_advice(refusal.kind()).map_or_else(|| refusal.to_string(), |advice| with_advice(refusal, advice))
+}
+
+/// The refusal with other advice than the library's, which stands behind the server's text.
+fn with_advice(refusal: &Refusal, advice: &str) -> String {
+    let (words, text) = (refusal.to_string(), refusal.text().trim_end_matches('.'));
+    let before = words.split_once(text).map_or("", |(before, _)| before);
+    format!("{before}{text}: {advice}")
+}
+
 impl From<ConnectError> for Failure {
     fn from(error: ConnectError) -> Self {
         let what = match &error {
             ConnectError::Sentinel { .. } => "the server cannot be used; lock on its master",
-            ConnectError::Refused(_) => return Self::of(not_opened(&error), error.to_string()),
+            ConnectError::Refused(refusal) => return Self::of(not_opened(&error), refused_words(refusal)),
             _ => "no connection to the server; check that it is up and that the address is right",
         };
         Self::of(not_opened(&error), format!("{what}: {error}"))
@@ -169,16 +190,17 @@ impl From<ConnectError> for Failure {
 /// That the server refused a command that is not a lock's, with advice in the words of the command line.
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
-        let advice = match refusal.kind() {
-            RefusalKind::NoPassword => "give the password by REDISCLI_AUTH or --password-file",
-            RefusalKind::NotPermitted => "permit the command to this user, or give another user in --url",
-            RefusalKind::OtherNode => {
-                "the key is on another node of the cluster; give that node's address in --url"
+        let words = match refusal.kind() {
+            RefusalKind::NotPermitted => {
+                with_advice(&refusal, "permit the command to this user, or give another user in --url")
             }
-            _ => return Self::of(refused(&refusal), refusal.to_string()),
+            RefusalKind::OtherNode => with_advice(
+                &refusal,
+                "the key is on another node of the cluster; give that node's address in --url",
+            ),
+            _ => refused_words(&refusal),
         };
-        let text = refusal.text().trim_end_matches('.');
-        Self::of(refused(&refusal), format!("the server refused: {text}: {advice}"))
+        Self::of(refused(&refusal), words)
     }
 }
 

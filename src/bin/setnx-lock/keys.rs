@@ -67,6 +67,12 @@ impl KeyReport {
         }
     }
 
+    /// Whether the key holds what neither the server nor a waiter ever removes: a lock without an expiration, or no lock.
+    pub(crate) fn is_stuck(&self) -> bool {
+        let expires = matches!(self.found, Found::State(LockState::Absent | LockState::Until(_)));
+        !expires && self.time_to_live.is_none()
+    }
+
     /// When others may take the lock over; `None` also for times beyond the calendar's end.
     pub(crate) fn until(&self) -> Option<DateTime<Utc>> {
         match &self.found {

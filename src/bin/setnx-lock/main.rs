@@ -8,6 +8,7 @@
 //! | `clear` | removes keys |
 //! | `doctor`, `bench` | report on a server |
 //! | `key` | the gem's keys |
+//! | `manual` | manual pages and shell completions |
 //! | `keys` | what keys hold, in words and JSON |
 //! | `server`, `failure`, `output` | the connection, errors and exit codes, what is said on the standard error |
 
@@ -19,6 +20,7 @@ mod failure;
 mod key;
 mod keys;
 mod list;
+mod manual;
 mod output;
 mod run;
 mod server;
@@ -29,6 +31,7 @@ use std::env;
 use std::process::ExitCode;
 
 use clap::Parser as _;
+use clap::error::{ContextKind, ContextValue};
 use log::LevelFilter;
 
 use arguments::{Arguments, Command, ExitCodes, Guardian};
@@ -46,7 +49,7 @@ fn main() -> ExitCode {
         Ok(arguments) => arguments,
         Err(error) => {
             // A closed output is no reason to fail.
-            let error = without_passwords(error);
+            let error = without_passwords(with_suggestion(error));
             let _ = error.print();
             return if error.use_stderr() { USAGE.into() } else { ExitCode::SUCCESS };
         }
@@ -64,6 +67,14 @@ fn main() -> ExitCode {
     let code = perform(&arguments.command).unwrap_or_else(|failure| failure.report(&codes));
     output::flush(None);
     code
+}
+
+/// The error with the option that was meant, where clap finds one that only looks similar.
+fn with_suggestion(mut error: clap::Error) -> clap::Error {
+    if error.get(ContextKind::InvalidArg) == Some(&ContextValue::String("--extend".into())) {
+        error.insert(ContextKind::SuggestedArg, ContextValue::String("--auto-extend".into()));
+    }
+    error
 }
 
 /// The error without an address in it, which may contain a password: clap repeats what it does not expect.
@@ -89,5 +100,7 @@ fn perform(command: &Command) -> Result<ExitCode, Failure> {
         Command::Doctor(doctor) => doctor::doctor(doctor),
         Command::Key(key) => key::key(key),
         Command::Bench(bench) => bench::bench(bench),
+        Command::Man(man) => manual::man(man),
+        Command::Completions(completions) => manual::completions(completions),
     }
 }

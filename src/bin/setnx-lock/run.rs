@@ -12,13 +12,14 @@ mod terminal;
 
 use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use log::LevelFilter;
 use nix::sys::signal::Signal;
 use setnx_lock::{
-    CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, Polling,
-    Release,
+    CancelToken, ConnectError, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason,
+    NoConnection, Polling, Release,
 };
 
 use crate::arguments::{Condition, OnLoss, Run};
@@ -42,6 +43,8 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// How often the clocks are looked at while the command runs.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+/// How long after its answer a server that grants no locks for now is asked again.
+const RETRY: Duration = Duration::from_millis(500);
 /// A wait that is not mentioned.
 const SHORT: Duration = Duration::from_millis(50);
 /// A lock needs a connection only while a command is on its way; the keeper thread and the display need one as well.
@@ -58,16 +61,16 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
-        lock.lock()
+        acquired(arguments, &lock)
     };
     drop(waiting);
     // A signal that came before the command has begun.
     if let Some(signal) = received.try_iter().find_map(|event| event.ending_signal()) {
         drop(held);
-        return Ok(exit_code(Status::Signaled(signal)));
+        return Ok(exit_code(Status::Signaled(signal as i32)));
     }
     let held = match held {
-        Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT))),
+        Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT as i32))),
         Err(Error::Timeout { details, .. }) => return Err(contended(&target, lock.key(), *details)),
         held => held?,
     };
@@ -82,19 +85,42 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     finished(arguments, held, status, lost)
 }
 
-/// That another holder has the lock, until when, and which.
+/// Waits for the lock. A server that answers, but grants no locks for now, ends the wait unless that is for ever.
+fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
+    loop {
+        match lock.lock() {
+            Err(error) if arguments.wait_forever && grants_none_now(&error) => {
+                log::warn!("tries again: {}", Failure::from(error).text());
+                thread::sleep(RETRY);
+            }
+            held => return held,
+        }
+    }
+}
+
+/// Whether the server answers and may grant locks later: a replica in a failover, a full server.
+fn grants_none_now(error: &Error) -> bool {
+    match error {
+        Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. } => true,
+        Error::Refused { .. } => error.is_transient(),
+        _ => false,
+    }
+}
+
+/// That another holder has the lock, until when, and which; or that the key holds what never frees itself.
 fn contended(target: &Target, key: &Key, details: Contention) -> Failure {
     let Contention { waited, seen, .. } = details;
     // The key is read once more, for the name and the time to live.
-    let read = target.connect().and_then(|mut raw| keys::detail(&mut raw, key));
-    let is_held = |report: &KeyReport| report.found != Found::State(LockState::Absent);
-    let report = read.ok().filter(is_held);
-    let report =
-        report.unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
+    let read = target.connect().and_then(|mut raw| keys::detail(&mut raw, key)).ok();
+    let is_free = read.as_ref().is_some_and(|report| report.found == Found::State(LockState::Absent));
+    let report = read
+        .filter(|_| !is_free)
+        .unwrap_or_else(|| KeyReport::of(key.clone(), Found::State(seen.unwrap_or(LockState::Absent))));
+    let is_stuck = !is_free && report.is_stuck();
     let within = if waited < SHORT { String::new() } else { format!(" in {}", keys::rounded(waited)) };
     let by = report.holder.as_ref().map(|holder| format!(", by {holder}")).unwrap_or_default();
     Failure::of(
-        Condition::Contended,
+        if is_stuck { Condition::Stuck } else { Condition::Contended },
         format!("lock {key}: not acquired{within}: {}{by}", report.words(keys::now())),
     )
 }
@@ -187,7 +213,7 @@ fn exit_code(status: Status) -> ExitCode {
     match status {
         Status::Exited(code) => code.into(),
         // There are 64 signals.
-        Status::Signaled(signal) => u8::try_from(128 + signal as i32).unwrap_or(u8::MAX).into(),
+        Status::Signaled(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX).into(),
     }
 }
 

@@ -14,6 +14,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// Threads acquire and release locks of their own for some seconds, or contend for one. The keys begin with setnx-lock:bench: and are
 /// removed.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock bench [OPTIONS]")]
 pub(crate) struct Bench {
     /// How long to measure, a minute at most
     #[arg(long = "for", value_name = "TIME", value_parser = duration, default_value = "5s")]

@@ -1,9 +1,11 @@
-//! The command line: what can be given, and how it reads. Knows no server, so that the man pages are made of it too.
+//! The command line: what can be given, and how it reads. A usage line is written out where clap would name `--url` in it as required,
+//! because REDIS_URL is set.
 
 #![allow(clippy::doc_markdown, rustdoc::bare_urls, reason = "these comments are the help, as it is printed")]
 
 mod bench;
 mod doctor;
+mod manual;
 mod parse;
 mod run;
 mod show;
@@ -17,6 +19,7 @@ use setnx_lock::Key;
 
 pub(crate) use bench::Bench;
 pub(crate) use doctor::Doctor;
+pub(crate) use manual::{Completions, Man};
 pub(crate) use run::{Condition, ExitCodes, GivenProtocol, Guardian, OnLoss, Run};
 pub(crate) use show::{Clear, GemKey, List, Status, Watch};
 
@@ -51,6 +54,8 @@ pub(crate) enum Command {
     Doctor(Doctor),
     Key(GemKey),
     Bench(Bench),
+    Man(Man),
+    Completions(Completions),
 }
 
 /// Which server, and how to log in.

@@ -18,7 +18,7 @@ Examples:
   From cron on several machines, of which one is to run it:
     setnx-lock run -n -E 0 --hold-at-least 30s nightly -- ./report.sh
   One deployment at a time, with a name that the others see:
-    setnx-lock run --wait-forever --name deploy -- ./deploy.sh
+    setnx-lock run --wait-forever --name=ann deploy -- ./deploy.sh
   A storage that checks fencing tokens:
     setnx-lock run --fence --shell k -- 'put $SETNX_LOCK_FENCING_TOKEN'
 
@@ -30,7 +30,8 @@ Environment of the command:
 
 Exit codes: that of the command, or 128+N if signal N ended it, but
   75  contended: another holder has the lock
-  69  unreachable: no connection to the server
+  65  stuck: the key holds what never expires, or no lock
+  69  unreachable: no connection to the server, or it grants no locks now
   77  refused: by the server, or it is too old
   74  unknown: a reply was lost, the lock may be held until it expires
   70  lost: the lock was lost while the command ran
@@ -43,6 +44,7 @@ Exit codes: that of the command, or 128+N if signal N ended it, but
 /// Acquires the lock, runs the command, and releases the lock when the command has ended. The lease of the lock is extended while the
 /// command runs. If the lock is lost all the same, the command is ended.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock run [OPTIONS] <KEY> -- <CMD>...")]
 #[command(after_long_help = EXAMPLES, after_help = "Examples, environment and exit codes: setnx-lock help run")]
 #[expect(clippy::struct_excessive_bools, reason = "each is a flag of the command line")]
 pub(crate) struct Run {
@@ -63,7 +65,7 @@ pub(crate) struct Run {
     /// Make one attempt, and do not wait
     #[arg(long, short = 'n', conflicts_with = "wait_forever")]
     pub(crate) no_wait: bool,
-    /// Wait until the lock is acquired; a server that cannot be reached for 5 s ends the wait all the same
+    /// Wait until the lock is acquired, also while the server is a replica or full; one that cannot be reached for 5 s ends the wait
     #[arg(long)]
     pub(crate) wait_forever: bool,
     /// How often to look while waiting
@@ -88,8 +90,8 @@ pub(crate) struct Run {
     /// Take a fencing token, and give it to the command
     #[arg(long)]
     pub(crate) fence: bool,
-    /// Write a name that others see while the lock is held (Redis 2.0); without a value the host and the process id
-    #[arg(long, value_name = "NAME", num_args = 0..=1, require_equals = true, default_missing_value = "")]
+    /// Write a name that others see while the lock is held (Redis 2.0), after an equals sign; --name= writes the host and the process id
+    #[arg(long, value_name = "NAME", require_equals = true)]
     pub(crate) name: Option<String>,
 
     /// What to do with the command if the lock is lost, and if this process is killed
@@ -160,6 +162,7 @@ pub(crate) enum Condition {
     Refused,
     Unknown,
     Lost,
+    Stuck,
 }
 
 impl Condition {
@@ -171,6 +174,7 @@ impl Condition {
             Condition::Refused => 77,
             Condition::Unknown => 74,
             Condition::Lost => 70,
+            Condition::Stuck => 65,
         }
     }
 }

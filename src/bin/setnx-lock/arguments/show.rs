@@ -7,11 +7,23 @@ use clap::Args;
 
 use super::{KeyForm, Server, parse};
 
+const CLEAR_EXIT_CODES: &str = "\
+Exit codes:
+  0   the key was removed, or there was none
+  1   the answer was no
+  64  there was no terminal and no --yes
+  65  the key holds no lock
+  69  unreachable: no connection to the server, or it is not ready
+  74  the reply was lost: look again
+  75  the key holds something else by now
+  77  the server refused, for one key at least";
+
 /// Show what keys hold
 ///
 /// Says of each key whether it is free, held until when and by whom, held without an expiration, held by a gem with a time to live, or no
 /// lock; how many waiters are listed for notifications, and where the fencing counter is.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock status [OPTIONS] <KEY>...")]
 pub(crate) struct Status {
     /// The locks' keys
     #[arg(value_name = "KEY", required = true)]
@@ -33,6 +45,7 @@ pub(crate) struct Status {
 /// A key counts as a lock if its value is a time with a fraction, as locks with an expiration have it; or if its name ends in _lock and it
 /// holds what the gem writes without an expiration. SCAN finds them, which needs Redis 2.8; see --keys for servers before it.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock list [OPTIONS] [PATTERN]")]
 pub(crate) struct List {
     /// Which keys, as Redis matches them: *, ?, [abc]
     #[arg(value_name = "PATTERN", default_value = "*")]
@@ -56,6 +69,10 @@ pub(crate) struct List {
 /// Shows what the key holds, asks, and removes it only if it still holds that. On a server before 2.2 a holder that acquires the lock within
 /// the last moment can lose it.
 #[derive(Args, Debug)]
+#[command(after_long_help = CLEAR_EXIT_CODES)]
+#[command(
+    override_usage = "setnx-lock clear [OPTIONS] <KEY>\n       setnx-lock clear [OPTIONS] --expired <PATTERN>"
+)]
 pub(crate) struct Clear {
     /// The lock's key
     #[arg(value_name = "KEY", required_unless_present = "expired", conflicts_with = "expired")]
@@ -80,6 +97,7 @@ pub(crate) struct Clear {
 /// Reads the key again and again. What happens between two reads is seen as one change, and a lock that is acquired and released in
 /// between is not seen.
 #[derive(Args, Debug)]
+#[command(override_usage = "setnx-lock watch [OPTIONS] <KEY>")]
 pub(crate) struct Watch {
     /// The lock's key
     #[arg(value_name = "KEY")]

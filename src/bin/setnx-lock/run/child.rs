@@ -8,10 +8,11 @@ use std::process::Command;
 use std::sync::mpsc::Sender;
 use std::{env, io, thread};
 
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid, waitpid};
+use nix::sys::signal::Signal;
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
+use rustix::io::Errno;
+use rustix::process::{WaitOptions, wait};
 use setnx_lock::LockGuard;
 
 use super::event::{Event, Status};
@@ -104,25 +105,16 @@ fn key_for_environment(held: &LockGuard) -> OsString {
 /// lost their parents.
 fn report(group: Pid, events: &Sender<Event>) {
     loop {
-        let status = match waitpid(None, Some(WaitPidFlag::WUNTRACED)) {
-            Ok(status) => status,
-            Err(Errno::ECHILD) => return,
-            // A real-time signal has ended a child, and has no name here.
-            Err(Errno::EINVAL) if kill(group, None) == Err(Errno::ESRCH) => {
-                let _ = events.send(Event::Ended(Status::Exited(u8::MAX)));
-                continue;
-            }
-            Err(_) => continue,
+        let status = match wait(WaitOptions::UNTRACED) {
+            Ok(Some((child, status))) if child.as_raw_pid() == group.as_raw() => status,
+            Err(Errno::CHILD) => return,
+            _ => continue,
         };
-        if status.pid() != Some(group) {
-            continue;
-        }
-        let event = match status {
-            WaitStatus::Exited(_, code) => {
-                Event::Ended(Status::Exited(u8::try_from(code & 0xff).unwrap_or(u8::MAX)))
-            }
-            WaitStatus::Signaled(_, signal, _) => Event::Ended(Status::Signaled(signal)),
-            WaitStatus::Stopped(_, signal) => Event::Stopped(signal),
+        let stopped_by = status.stopping_signal().and_then(|signal| Signal::try_from(signal).ok());
+        let event = match (status.exit_status(), status.terminating_signal(), stopped_by) {
+            (Some(code), ..) => Event::Ended(Status::Exited(u8::try_from(code).unwrap_or(u8::MAX))),
+            (_, Some(signal), _) => Event::Ended(Status::Signaled(signal)),
+            (.., Some(signal)) => Event::Stopped(signal),
             _ => continue,
         };
         // Nothing waits for it any more when this program ends.

@@ -37,14 +37,18 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Status {
     Exited(u8),
-    Signaled(Signal),
+    /// By the number: real-time signals have no name.
+    Signaled(i32),
 }
 
 impl fmt::Display for Status {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Status::Exited(code) => write!(f, "exited with {code}"),
-            Status::Signaled(signal) => write!(f, "was ended by {signal}"),
+            Status::Signaled(number) => match Signal::try_from(*number) {
+                Ok(signal) => write!(f, "was ended by {signal}"),
+                Err(_) => write!(f, "was ended by signal {number}"),
+            },
         }
     }
 }

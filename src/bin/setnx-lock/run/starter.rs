@@ -1,6 +1,6 @@
 //! Starts the command in two steps, so that it never runs without a guardian that knows it: a process of this very program stops itself, and
-//! becomes the command when it is resumed. If the tool is killed in between, the kernel ends the process, since no parent is left that
-//! could resume it; and if that signal is ignored, the process sees that it has another parent.
+//! becomes the command when it is resumed. If the tool is killed in between, Linux kills the process with it, also while it is stopped and
+//! whatever signals are ignored. Elsewhere a process that goes on sees that it has another parent.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -41,14 +41,32 @@ pub(super) fn not_run(program: &OsStr, error: &io::Error) -> Failure {
 pub(crate) fn start(words: &[OsString]) -> Option<ExitCode> {
     let [starter, parent, program, arguments @ ..] = words else { return None };
     let is_parent = || *parent == *getppid().to_string();
-    if starter != STARTER || !is_parent() {
+    if starter != STARTER {
+        return None;
+    }
+    // Before the first look at the parent, which may end right after it.
+    die_with_parent(true);
+    if !is_parent() {
         return None;
     }
     // It cannot fail.
     let _ = raise(Signal::SIGSTOP);
+    die_with_parent(false);
     if !is_parent() {
         return Some(ExitCode::FAILURE);
     }
     let error = Command::new(program).args(arguments).exec();
     Some(not_run(program, &error).report(&ExitCodes::default()))
+}
+
+/// Has the kernel kill this process when its parent ends, or not any more.
+fn die_with_parent(dies: bool) {
+    #[cfg(target_os = "linux")]
+    {
+        // It cannot fail.
+        let _ =
+            rustix::process::set_parent_process_death_signal(dies.then_some(rustix::process::Signal::KILL));
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = dies;
 }
