@@ -76,6 +76,8 @@ pub(crate) struct Acquiring {
     counted: u32,
     /// What the key was last seen to hold.
     pub(crate) seen: Option<LockState>,
+    /// When the server removes a key that was left to it.
+    pub(super) removed_at: Option<Uptime>,
     /// For the engine to take and report after each step.
     pub(crate) notes: Vec<Note>,
 }
@@ -193,6 +195,7 @@ impl Acquiring {
             attempts: 0,
             counted: 0,
             seen,
+            removed_at: None,
             notes: Vec::new(),
         }
     }
@@ -436,9 +439,11 @@ impl Acquiring {
             return self.granted(lease, from, now);
         }
         self.observe(LockState::of_value(Some(found)));
+        // PTTL rounds; a millisecond later the key is gone.
+        let left = left + Duration::from_millis(1);
+        self.removed_at = Some(now.uptime.after(left));
         match self.wait(now) {
-            // PTTL rounds; a millisecond later the key is gone.
-            Action::Sleep(time) => Action::Sleep(time.min(left + Duration::from_millis(1))),
+            Action::Sleep(time) => Action::Sleep(time.min(left)),
             action => action,
         }
     }

@@ -85,6 +85,8 @@ pub(crate) struct AcquiringPermit {
     pub(crate) attempts: u32,
     /// What the lock holds that is free first, as far as was seen.
     pub(crate) seen: Option<LockState>,
+    /// When the server removes the first of the keys that were left to it, as far as was seen.
+    removed_at: Option<Uptime>,
     /// For the engine to take and report after each step, with the lock that each is about.
     pub(crate) notes: Vec<(usize, Note)>,
 }
@@ -160,6 +162,7 @@ impl AcquiringPermit {
             yields_until: None,
             attempts: 0,
             seen: None,
+            removed_at: None,
             notes: Vec::new(),
         }
     }
@@ -378,6 +381,7 @@ impl AcquiringPermit {
         now: Now,
     ) -> Action {
         self.notes.extend(attempt.notes.drain(..).map(|note| (slot, note)));
+        self.removed_at = self.removed_at.into_iter().chain(attempt.removed_at).min();
         match action {
             LockAction::Send(request) => {
                 self.state = State::Trying { slot, attempt, others, tries };

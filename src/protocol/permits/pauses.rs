@@ -39,6 +39,8 @@ impl AcquiringPermit {
     pub(super) fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
         let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
+        let removed = self.removed_at.take().map_or(Duration::MAX, |at| at.since(now.uptime));
+        let time = time.min(removed);
         let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
         self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
     }

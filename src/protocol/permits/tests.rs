@@ -408,3 +408,20 @@ fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
     asks(&attempt.woken(half));
     assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
 }
+
+#[test]
+fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
+    let options = LockOptions::expiring_after(HOUR).protocol(Protocol::Ttl).poll_interval(HOUR);
+    let (mut rules, _) = AcquiringPermit::start(params(options), 1, start());
+    let past = || Some(PAST.to_vec());
+    let action = rules.asked(&Reply::Integer(0), &Reply::Bulks(vec![past()]), start());
+    assert!(matches!(action, Action::Send { .. }), "{action:?}");
+    let action = rules.reply(Reply::Bulk(past()), None, start());
+    assert!(
+        matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
+        "{action:?}"
+    );
+    let left = Duration::from_millis(40);
+    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), None, start());
+    assert_eq!(action, Action::Sleep(left + Duration::from_millis(1)));
+}
