@@ -192,10 +192,10 @@ fn watched_and_ttl_do_it_by_transactions() -> Outcome {
         let held = lock.lock()?;
         held.fencing_token()?;
         let commands = monitor.recorded(&server)?;
-        let look: &[&str] = if protocol == Protocol::Ttl { &["PTTL", "MULTI"] } else { &["MULTI"] };
+        let ending: &[&str] = if protocol == Protocol::Ttl { &["PTTL", "MULTI"] } else { &["MULTI"] };
         assert_eq!(
             names(&commands)[2..],
-            [&["GET", "WATCH", "GET"], look, &["SET", "INCR", "EXEC"]].concat()
+            [&["GET", "WATCH", "GET"], ending, &["SET", "INCR", "EXEC"]].concat()
         );
     }
     Ok(())
@@ -275,9 +275,9 @@ fn watched_and_ttl_send_their_transactions() -> Outcome {
         let monitor = Monitor::on(&server)?;
         mem::forget(lock.lock()?);
         let commands = monitor.recorded(&server)?;
-        let look: &[&str] =
+        let ending: &[&str] =
             if protocol == Protocol::Ttl { &["WATCH", "GET", "PTTL"] } else { &["WATCH", "GET"] };
-        assert_eq!(names(&commands), [&[first, "GET"], look, &["MULTI", "SET", "EXEC"]].concat());
+        assert_eq!(names(&commands), [&[first, "GET"], ending, &["MULTI", "SET", "EXEC"]].concat());
         let arguments: Vec<&str> = commands[commands.len() - 2][3..].iter().map(String::as_str).collect();
         assert_eq!(arguments, if protocol == Protocol::Ttl { vec!["PX", &ttl] } else { Vec::new() });
     }

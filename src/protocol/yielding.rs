@@ -144,17 +144,19 @@ pub(crate) struct Yielding {
     until: Uptime,
     /// When the lock is asked for without a pause, since another process was seen to have it.
     insists_at: Option<Uptime>,
+    /// Whether that process has taken it again since.
+    again: bool,
 }
 
 impl Yielding {
     /// To each process that polls.
     pub(crate) fn to_pollers(window: Window) -> Self {
-        Self { window: Some(window), until: window.until, insists_at: None }
+        Self { window: Some(window), until: window.until, insists_at: None, again: false }
     }
 
     /// To one that was notified: until then, or until it has it.
     pub(crate) fn to_one(until: Uptime) -> Self {
-        Self { window: None, until, insists_at: None }
+        Self { window: None, until, insists_at: None, again: false }
     }
 
     /// Another process has it: `by` which kind. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
@@ -164,10 +166,12 @@ impl Yielding {
             self.until = self.until.after(SECOND_CHANCE);
         }
         let later = now.after(LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0));
+        let again = self.again || by == TakenBy::AgainAndAgain;
+        self.again = again && self.insists_at.is_some_and(|at| now < at.after(INSISTS));
         self.insists_at = match self.insists_at {
             Some(at) if now < at.after(INSISTS) => Some(at),
             // It could not be met between two holds: once more. A longer hold is polled as any other.
-            Some(_) if now >= self.until && by != TakenBy::AgainAndAgain => return None,
+            Some(_) if now >= self.until && !again => return None,
             Some(_) if now >= self.until => Some(later),
             Some(_) => Some(later.min(self.until)),
             None if now >= self.until => Some(now),

@@ -55,14 +55,16 @@ struct Observation {
 
 /// The models leave a key to no other process.
 #[derive(Clone, Copy, Debug)]
-struct Busy;
+struct Busy(Uptime);
 
 impl Busy {
-    fn since(_: Uptime) -> Self {
-        Self
+    fn since(now: Uptime) -> Self {
+        Self(now)
     }
 
-    fn acquired(&mut self, _: Uptime) {}
+    fn acquired(&mut self, now: Uptime) {
+        self.0 = now;
+    }
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -47,14 +47,14 @@ impl Monitor {
     /// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
     pub(crate) fn pauses(mut self, name: &'static str, least: Duration) -> impl Iterator<Item = Duration> {
         let end = Instant::now() + LONG;
-        let mut last = None;
+        let mut sent = None;
         std::iter::from_fn(move || {
             while Instant::now() < end {
                 let line = self.line().ok()?;
                 let (time, command) = line.trim_start_matches('+').split_once(' ')?;
                 let time: f64 = time.parse().ok()?;
                 if command.contains(&format!("\"{name}\""))
-                    && let Some(before) = last.replace(time)
+                    && let Some(before) = sent.replace(time)
                     && time - before >= least.as_secs_f64()
                 {
                     return Some(Duration::from_secs_f64(time - before));
