@@ -91,7 +91,7 @@ where
         let Request { command, before } = request;
         let (packed, replies) = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
-        let mut limits = *limits;
+        let mut limits = self.limits(limits);
         loop {
             let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime);
@@ -127,6 +127,11 @@ where
                 return Err(Failure::Refused(refusal));
             }
         }
+    }
+
+    /// Returns the limits as they are with the connections of this pool.
+    pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
+        if self.pool.is_own() { limits.for_own_connections(self.command_timeout) } else { *limits }
     }
 
     /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
@@ -180,7 +185,7 @@ where
         next: Option<PackedNext>,
         limits: &Limits<'_>,
     ) -> Result<Answers, Failure> {
-        let began = clock::uptime();
+        let (began, limits) = (clock::uptime(), &self.limits(limits));
         // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
         // reply, and a call that tries once does not wait.
         let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
@@ -243,11 +248,11 @@ where
     }
 
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
-        self.send_all(requests, *limits)
+        self.send_all(requests, self.limits(limits))
     }
 
     fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure> {
-        self.watch_each(keys, *limits)
+        self.watch_each(keys, self.limits(limits))
     }
 
     fn watch(
@@ -328,6 +333,7 @@ mod tests {
             accepted_by: answered_by,
             connected_by: answered_by,
             answered_by,
+            held_until: None,
             stop: StopCheck::NEVER,
             pipelined: true,
             report: Report::NONE,

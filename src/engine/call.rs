@@ -18,7 +18,7 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::fence;
-use crate::protocol::lease::Lease;
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
@@ -33,6 +33,8 @@ pub(super) struct Call<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
+    /// Until when the lock is held that it releases; only of a release.
+    held_until: Option<Uptime>,
     stop: StopCheck<'a>,
     /// Whether a fencing token is taken along with each command that may acquire the lock.
     fenced: bool,
@@ -94,6 +96,7 @@ impl<'a> Call<'a> {
             key,
             protocol,
             budget,
+            held_until: None,
             stop,
             fenced: false,
             token: None,
@@ -144,6 +147,12 @@ impl<'a> Call<'a> {
     /// Returns the call as one that takes a fencing token along, or does not.
     pub(super) fn fenced(self, fenced: bool) -> Self {
         Self { fenced, ..self }
+    }
+
+    /// Returns the call as one that releases a lock, which is held until then.
+    pub(super) fn held_until(self, end: Option<End>, now: Now) -> Self {
+        let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
+        Self { held_until: Some(end), ..self }
     }
 
     /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
@@ -265,9 +274,18 @@ impl<'a> Call<'a> {
         Limits {
             report,
             needs: self.needs(command),
+            held_until: self.held_until,
             stop: self.stop,
             pipelined: self.engine.pipelining,
-            ..Limits::within(self.budget, now)
+            ..Limits::within(self.budget_from(now), now)
+        }
+    }
+
+    /// A release may have waited long for a connection, so its next command has its own time, unless one has failed.
+    fn budget_from(&self, now: Now) -> Budget {
+        match self.held_until {
+            Some(_) if !self.has_failed() => Budget { deadline: Some(now.uptime), ..self.budget },
+            _ => self.budget,
         }
     }
 
@@ -333,6 +351,7 @@ impl<'a> Call<'a> {
             command,
             &self.engine.identity,
             self.engine.backend.server_version(),
+            self.engine.backend.command_timeout() / 4 * 3,
             now,
         )
     }
