@@ -284,9 +284,7 @@ fn a_waiting_list_has_a_time_to_live_from_its_first_entry_on() -> Outcome {
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&Lock::new(&opened(&proxy.url())?, "k", NOTIFIED)?);
     until_waiting(&server, "k", 1);
-    let left = || -> i64 {
-        redis::cmd("TTL").arg(list_of("k")).query(&mut connection(&server)).unwrap()
-    };
+    let left = || -> i64 { redis::cmd("TTL").arg(list_of("k")).query(&mut connection(&server)).unwrap() };
     until("it lives for ten minutes", || left() > 500);
     let entered = proxy.asked().into_iter().filter(|asked| asked.name == "RPUSH");
     let trips: Vec<_> = entered.map(|asked| asked.position).collect();

@@ -99,7 +99,8 @@ fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
     let list = [key, WAITERS].concat();
     let cmd = |name: &str| with(redis::cmd(name), &list);
     let expire = || with(cmd("EXPIRE"), LIST_TTL);
-    let living_on = |first: redis::Cmd, expires: bool| iter::once(first).chain(expires.then(expire)).collect();
+    let living_on =
+        |first: redis::Cmd, expires: bool| iter::once(first).chain(expires.then(expire)).collect();
     match waiting {
         Waiting::Enter { channel, expires } => living_on(with(cmd("RPUSH"), channel), *expires),
         Waiting::EnterFirst { channel, expires } => living_on(with(cmd("LPUSH"), channel), *expires),
@@ -143,7 +144,9 @@ pub(super) fn read(
         // What was taken counts, also where the entry of this process was refused.
         Command::Waiting(Waiting::NextAfter(_)) => &replies[replies.len().saturating_sub(1)..],
         // The entry counts, also where its list gets no time to live.
-        Command::Waiting(Waiting::Enter { .. } | Waiting::EnterFirst { .. }) => &replies[..replies.len().min(1)],
+        Command::Waiting(Waiting::Enter { .. } | Waiting::EnterFirst { .. }) => {
+            &replies[..replies.len().min(1)]
+        }
         _ => &replies,
     };
     if let Some(refusal) = judged.iter().find_map(refusal) {
@@ -249,7 +252,9 @@ fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
         (Waiting::Next | Waiting::NextAfter(_) | Waiting::Check { .. }, _) => return None,
         // Redis 1.x says of a push that it is done.
         (_, [Value::Okay]) => Reply::Integer(1),
-        (Waiting::Enter { .. } | Waiting::EnterFirst { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => Reply::Integer(*n),
+        (Waiting::Enter { .. } | Waiting::EnterFirst { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => {
+            Reply::Integer(*n)
+        }
         _ => return None,
     })
 }

@@ -154,7 +154,11 @@ mod tests {
             let limits = Limits { held_until: Some(until(held)), ..limits }.for_own_connections(2 * SECOND);
             assert_eq!(limits.connected_by, until(connected).max(now.uptime.after(SECOND + SECOND / 2)));
             assert_eq!(limits.answered_by, until(answered));
-            assert_eq!([limits.reachable_by, limits.accepted_by], [now.uptime; 2], "a server is not waited for");
+            assert_eq!(
+                [limits.reachable_by, limits.accepted_by],
+                [now.uptime; 2],
+                "a server is not waited for"
+            );
         }
     }
 

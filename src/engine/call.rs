@@ -2,6 +2,7 @@
 
 mod failure;
 mod late_reports;
+mod limits;
 mod many;
 
 use std::cell::RefCell;
@@ -18,7 +19,7 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::fence;
-use crate::protocol::lease::{End, Lease};
+use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
@@ -149,12 +150,6 @@ impl<'a> Call<'a> {
         Self { fenced, ..self }
     }
 
-    /// Returns the call as one that releases a lock, which is held until then.
-    pub(super) fn held_until(self, end: Option<End>, now: Now) -> Self {
-        let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
-        Self { held_until: Some(end), ..self }
-    }
-
     /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
     pub(super) fn releasing(self, holder: &'a HolderTicket<Answer>) -> Self {
         Self { behind: Some(Behind::Successor(holder)), ..self }
@@ -267,32 +262,6 @@ impl<'a> Call<'a> {
         (self.reply(looked, get.request.command.name(), true, limits.needs), entered)
     }
 
-    fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>
-    where
-        'a: 'b,
-    {
-        Limits {
-            report,
-            needs: self.needs(command),
-            held_until: self.held_until,
-            stop: self.stop,
-            pipelined: self.engine.pipelining,
-            ..Limits::within(self.budget_from(now), now)
-        }
-    }
-
-    /// A release may have waited long for a connection, so its next command has its own time, unless one has failed.
-    fn budget_from(&self, now: Now) -> Budget {
-        match self.held_until {
-            Some(_) if !self.has_failed() => Budget { deadline: Some(now.uptime), ..self.budget },
-            _ => self.budget,
-        }
-    }
-
-    fn is_too_late(&self, limits: &Limits<'_>) -> bool {
-        self.last_failure.is_some() && clock::uptime() >= limits.answered_by
-    }
-
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
     pub(super) fn reply(
         &mut self,
@@ -312,6 +281,9 @@ impl<'a> Call<'a> {
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
+            }
+            Err(Failure::NoTransactions(refusal)) => {
+                (Reply::Refused, LastFailure::NoTransactions { refusal, protocol: needs })
             }
             Err(Failure::Refused(refusal)) => {
                 let no_lock = refusal.kind() == RefusalKind::WrongType;
@@ -354,15 +326,6 @@ impl<'a> Call<'a> {
             self.engine.backend.command_timeout() / 4 * 3,
             now,
         )
-    }
-
-    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
-    /// manages without transactions.
-    fn needs(&self, command: &Command) -> Protocol {
-        match (self.protocol, command.unfenced()) {
-            (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
-            (protocol, _) => protocol.on(None),
-        }
     }
 
     /// A transaction goes to the connection that watches; every other command ends the watch first, so that a call never needs two

@@ -338,7 +338,7 @@ impl Notifications {
         drop(state);
         let channel = self.channel.clone();
         if let Ok(Reply::Integer(count @ 2..)) =
-                self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
+            self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
         {
             let others = usize::try_from(count - 1).unwrap_or(usize::MAX);
             let _ = self.send(key, Waiting::Thin(channel, others), &self.brief_limits());
