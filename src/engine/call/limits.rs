@@ -40,7 +40,7 @@ impl<'a> Call<'a> {
         let waited = now.uptime.since(began);
         let used =
             if waited >= command_timeout { Duration::ZERO } else { waited.min(command_timeout / 4 * 3) };
-        Budget { deadline: Some(Uptime(now.uptime.0 - used)), ..self.budget }
+        Budget { deadline: Some(Uptime(now.uptime.0.saturating_sub(used))), ..self.budget }
     }
 
     pub(super) fn is_too_late(&self, limits: &Limits<'_>) -> bool {
