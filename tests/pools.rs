@@ -130,10 +130,10 @@ fn released_behind_a_command_without_a_reply(pipelining: bool, protocol: Protoco
     let locker = scenario.locker().pipelining(pipelining);
     let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
     scenario.proxy.slow_down(|asked| if asked.name == "INFO" { BRIEF } else { Duration::ZERO });
-    let hold = scenario.proxy.hold("GET", 1);
+    let stuck = scenario.proxy.hold("GET", 1);
     let lock = Lock::new(&locker, &other.key, expiring())?;
     let reading = thread::spawn(move || lock.state());
-    hold.reached();
+    stuck.reached();
     let released = held.release()?;
     assert_eq!(released, Release::Released { certified: protocol != Protocol::Classic });
     assert!(matches!(reading.join().unwrap(), Err(Error::Io { .. })));

@@ -29,7 +29,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             run(2, [Worker { retires: true, ..Worker::default() }, Worker::default(), Worker::default()]);
         }),
         ("some_release", || {
-            let releasing = Worker { releases: true, ..Worker::default() };
+            let releasing = Worker { class: Some(Class::Releases), ..Worker::default() };
             let growing = Worker { wants_another: true, ..Worker::default() };
             run(2, [growing, Worker::default(), releasing, Worker { gives_up: true, ..releasing }]);
         }),
@@ -48,17 +48,12 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[derive(Clone, Copy, Default)]
 struct Worker {
     gives_up: bool,
-    releases: bool,
+    /// [`Class::Other`] if it is `None`.
+    class: Option<Class>,
     /// It retires its second permit.
     retires: bool,
     /// With a permit, it waits ahead of others for another for a while, as a thread does that may not open a connection.
     wants_another: bool,
-}
-
-impl Worker {
-    fn class(self) -> Class {
-        if self.releases { Class::Releases } else { Class::Other }
-    }
 }
 
 /// Each thread uses permits twice. Never are more in use than there are, and in the end all are free.
@@ -110,7 +105,8 @@ fn work(worker: Worker, round: u32, permits: &Arc<Permits>, used: &AtomicUsize, 
         }
     };
     let first = permits.try_acquire();
-    let permit = first.or_else(|| permits.acquire(worker.class(), may_give_up(worker.gives_up)));
+    let permit =
+        first.or_else(|| permits.acquire(worker.class.unwrap_or(Class::Other), may_give_up(worker.gives_up)));
     assert!(permit.is_some() || worker.gives_up, "a thread without a time limit gets no permit");
     if permit.is_some() {
         used.fetch_add(1, SeqCst);
