@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::errors::ConnectError;
 use crate::clock::{Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -46,6 +47,18 @@ pub(crate) struct Budget {
 }
 
 impl Limits<'_> {
+    /// Returns until when a connection is waited for after this error.
+    pub(in crate::backend) fn waits_until(&self, error: &ConnectError) -> Uptime {
+        match error {
+            ConnectError::Failed(_) => self.reachable_by,
+            ConnectError::Refused(refusal) if refusal.passes_by_waiting() => self.accepted_by,
+            ConnectError::Refused(_)
+            | ConnectError::Replica { .. }
+            | ConnectError::Sentinel { .. }
+            | ConnectError::Panicked(_) => Uptime::default(),
+        }
+    }
+
     /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
     pub(in crate::backend) fn for_own_connections(self, command_timeout: Duration) -> Self {
         let Some(held_until) = self.held_until else { return self };

@@ -270,7 +270,7 @@ where
         }
         let failed = self.pool.dialing.failure_since(self.limits.waits_since, false);
         let foreign = self.foreign_failure().map(|_| self.limits.reachable_by);
-        failed.map(|error| waits_until(&error, self.limits)).or(foreign).unwrap_or(Uptime::MAX)
+        failed.map(|error| self.limits.waits_until(&error)).or(foreign).unwrap_or(Uptime::MAX)
     }
 
     /// Returns why r2d2 has opened no connection of another manager since this thread waits.
@@ -296,7 +296,7 @@ where
             return Some(Failure::NoConnection { cause, waited });
         }
         match self.pool.dialing.failure_since(self.limits.waits_since, over).filter(|_| !connected) {
-            Some(error) if over || now >= waits_until(&error, self.limits) => {
+            Some(error) if over || now >= self.limits.waits_until(&error) => {
                 Some(Failure::of_connecting(error, waited))
             }
             None if over => {
@@ -338,18 +338,6 @@ where
 
 fn in_words_of_r2d2(error: &str) -> NoConnection {
     NoConnection::Pool(Cut(without_arguments(error).as_bytes()).to_string())
-}
-
-/// Returns until when a connection is waited for after this error.
-fn waits_until(error: &ConnectError, limits: &Limits<'_>) -> Uptime {
-    match error {
-        ConnectError::Failed(_) => limits.reachable_by,
-        ConnectError::Refused(refusal) if refusal.passes_by_waiting() => limits.accepted_by,
-        ConnectError::Refused(_)
-        | ConnectError::Replica { .. }
-        | ConnectError::Sentinel { .. }
-        | ConnectError::Panicked(_) => Uptime::default(),
-    }
 }
 
 /// A connection and the permit to use it. Dropped, both return, the connection first.
