@@ -15,6 +15,7 @@ mod pipelining;
 mod pooled;
 #[cfg(test)]
 pub(crate) mod scripted;
+mod transactions;
 mod watch;
 
 use std::fmt;

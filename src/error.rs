@@ -183,7 +183,7 @@ pub enum Error {
         advice: Option<&'static str>,
     },
 
-    /// The server is too old for the protocol of the options. Nothing is in doubt.
+    /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands. Nothing is in doubt.
     #[error(
         "lock {}: {} protocol {protocol:?}, which needs Redis {}; {}",
         shown(key), TooOld(*version, refusal.as_deref()), protocol.needs(), protocol.instead()
@@ -196,7 +196,8 @@ pub enum Error {
         protocol: Protocol,
         /// The server's version, where it is known: it is asked for when a connection is opened.
         version: Option<Version>,
-        /// How the server refused a command that it does not know; `None` if its version was enough to know.
+        /// How the server refused a command that it does not know; `None` if its version was enough to know, or if
+        /// connections are closed on WATCH, as proxies do.
         refusal: Option<Box<Refusal>>,
     },
 

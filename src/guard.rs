@@ -270,7 +270,8 @@ impl LockGuard {
 
     /// Releases the lock and returns the outcome, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while
     /// the lease has not passed; after that the key is left to its holder of then. In Watched and Ttl a look at the key, and a
-    /// transaction that deletes this holder's value, also after the lease. Waits for the server only, at most the time of one command.
+    /// transaction that deletes this holder's value, also after the lease. Waits for the server at most the time of one command, and before that
+    /// for a connection that other threads use, at most until the lease ends.
     ///
     /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), its SETNX goes in the same
     /// trip, right behind the deletion, and it is woken with the reply. With

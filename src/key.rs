@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// The name of a lock on the server: any bytes, as Redis allows.
 ///
-/// Cheap to clone. Printed as text, with bytes that are not text escaped; errors and logs cut a long one. An empty key is refused by
+/// Cheap to clone. Printed as text, with invisible characters and bytes that are not text escaped; errors and logs cut a long one. An empty key is refused by
 /// [`Lock::new`](crate::Lock::new), because an empty name is nearly always a variable that was not set.
 ///
 /// ```
@@ -92,18 +92,24 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Bytes shown to a person: text as it is, control characters and what is not UTF-8 escaped.
+/// Bytes shown to a person: text as it is. Escaped are what is not UTF-8, and what a terminal acts upon or does not show.
 struct Text<'a>(&'a [u8]);
+
+/// Whether a character is shown as it is. In a text the standard library's `Debug` escapes all of Unicode's categories Cc and Cf, and other
+/// characters that are not visible.
+fn is_visible(c: char) -> bool {
+    if c.is_ascii() { !c.is_control() } else { String::from_iter(['a', c]).escape_debug().count() == 2 }
+}
 
 impl Text<'_> {
     /// Writes the text piece by piece, a character or an escape at a time, as long as `write` returns `true`.
     fn pieces(&self, mut write: impl FnMut(fmt::Arguments<'_>) -> bool) {
         for chunk in self.0.utf8_chunks() {
             for c in chunk.valid().chars() {
-                let goes_on = if c.is_control() {
-                    write(format_args!("{}", c.escape_default()))
-                } else {
+                let goes_on = if is_visible(c) {
                     write(format_args!("{c}"))
+                } else {
+                    write(format_args!("{}", c.escape_default()))
                 };
                 if !goes_on {
                     return;
@@ -179,6 +185,43 @@ mod tests {
         assert_eq!(Key::from(&b"a\xff\nb"[..]).to_string(), "a\\xff\\nb");
         assert_eq!(format!("{:?}", Key::from("k")), "Key(\"k\")");
         assert_eq!(AsRef::<[u8]>::as_ref(&Key::from("k")), b"k");
+    }
+
+    #[test]
+    fn controls_and_format_characters_are_escaped() {
+        // Cf of Unicode 16, as DerivedGeneralCategory.txt lists it.
+        let formats = [
+            0xad..=0xad,
+            0x600..=0x605,
+            0x61c..=0x61c,
+            0x6dd..=0x6dd,
+            0x70f..=0x70f,
+            0x890..=0x891,
+            0x8e2..=0x8e2,
+            0x180e..=0x180e,
+            0x200b..=0x200f,
+            0x202a..=0x202e,
+            0x2060..=0x2064,
+            0x2066..=0x206f,
+            0xfeff..=0xfeff,
+            0xfff9..=0xfffb,
+            0x110bd..=0x110bd,
+            0x110cd..=0x110cd,
+            0x13430..=0x1343f,
+            0x1bca0..=0x1bca3,
+            0x1d173..=0x1d17a,
+            0xe0001..=0xe0001,
+            0xe0020..=0xe007f,
+        ];
+        for c in [0..=0x1f, 0x7f..=0x9f].into_iter().chain(formats).flatten().filter_map(char::from_u32) {
+            let shown = Key::from(format!("a{c}b")).to_string();
+            assert_eq!(shown, format!("a{}b", c.escape_default()));
+        }
+        // Also letters that a mark belongs to, and what Debug escapes as a part of its own quotes.
+        for text in ["clé", "cle\u{301}", "鍵", "مفتاح", "a 'b' \"c\" \\d", "🔒"] {
+            assert_eq!(Key::from(text).to_string(), text);
+        }
+        assert_eq!(Cut("\u{202e}gnp.lock".as_bytes()).to_string(), "\\u{202e}gnp.lock");
     }
 
     #[test]

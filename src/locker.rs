@@ -154,7 +154,9 @@ impl Locker {
             Err(Failure::NoConnection { cause, waited }) => InspectionFailure::NoConnection { cause, waited },
             Err(Failure::Refused(refusal)) => InspectionFailure::ConnectionRefused(refusal),
             Err(Failure::Lost(error)) => InspectionFailure::Lost(error),
-            Err(Failure::TooLate | Failure::TooOld(_)) => unreachable!("any time and any server will do"),
+            Err(Failure::TooLate | Failure::TooOld(_) | Failure::NoTransactions(_)) => {
+                unreachable!("any time and any server will do")
+            }
         };
         Err(Error::Inspection { cause: Box::new(cause) })
     }

@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol}
 
 use crate::notification_order::Counting;
 use crate::processes::TaskOutcome;
-use crate::servers::{Emulated, Proxy};
+use crate::servers::{Emulated, Position, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::notified::{
     IN_TIME, Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, Worker, connection, elsewhere, keys,
@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             one_connection_listens_for_all_keys_while_a_thread_waits,
             releases_without_a_notification_are_found_by_polling,
             releases_on_old_servers_notify_from_2_0_on,
+            a_waiting_list_has_a_time_to_live_from_its_first_entry_on,
             a_pool_that_cannot_listen_is_refused,
             a_pool_of_one_connection_is_enough,
             a_time_limit_of_any_length_can_listen,
@@ -274,6 +275,26 @@ fn releases_on_old_servers_notify_from_2_0_on() -> Outcome {
         let expires = proxy.names().iter().any(|name| name == "EXPIRE");
         assert_eq!(expires, version >= Emulated::V2_2, "{version:?}");
     }
+    Ok(())
+}
+
+fn a_waiting_list_has_a_time_to_live_from_its_first_entry_on() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&opened(&proxy.url())?, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    let left = || -> i64 { redis::cmd("TTL").arg(list_of("k")).query(&mut connection(&server)).unwrap() };
+    until("it lives for ten minutes", || left() > 500);
+    let entered = proxy.asked().into_iter().filter(|asked| asked.name == "RPUSH");
+    let trips: Vec<_> = entered.map(|asked| asked.position).collect();
+    assert_eq!(trips, [Position { place: 1, of: 3 }], "with EXPIRE and GET");
+    // A list that was left without one has it again once another process enters.
+    let () = redis::cmd("PERSIST").arg(list_of("k")).query(&mut connection(&server))?;
+    let another = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until("it lives for ten minutes again", || left() > 500);
+    drop(held);
+    drop((waiter.came()?, another));
     Ok(())
 }
 

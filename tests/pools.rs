@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Protocol, Release};
 
 use crate::connections::works;
 use crate::servers::Fault;
@@ -21,6 +21,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_pool_of_the_manager_is_shared_with_other_work,
             a_release_that_waits_for_a_connection_beyond_its_lease,
             a_release_that_waits_for_room_beyond_its_lease_deletes_nothing,
+            a_release_waits_for_a_busy_connection_beyond_the_command_timeout,
+            a_release_waits_for_another_batch_beyond_the_command_timeout,
+            a_release_by_transaction_waits_beyond_the_command_timeout,
             more_waiters_than_connections,
             more_threads_than_the_server_takes_clients,
             a_pool_that_tests_its_connections_releases_nothing_too_late,
@@ -105,6 +108,36 @@ fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
     assert_eq!(releasing.join().unwrap()?, Release::Expired);
     assert_eq!(admin.get::<_, Option<String>>("room")?.as_deref(), Some("1895000000.5"));
     drop(busy);
+    Ok(())
+}
+
+fn a_release_waits_for_a_busy_connection_beyond_the_command_timeout() -> Outcome {
+    released_behind_a_command_without_a_reply(false, Protocol::Classic)
+}
+
+fn a_release_waits_for_another_batch_beyond_the_command_timeout() -> Outcome {
+    released_behind_a_command_without_a_reply(true, Protocol::Classic)
+}
+
+fn a_release_by_transaction_waits_beyond_the_command_timeout() -> Outcome {
+    released_behind_a_command_without_a_reply(true, Protocol::Watched)
+}
+
+/// Another thread's command has the only connection until its time is over, and a new connection takes as long.
+fn released_behind_a_command_without_a_reply(pipelining: bool, protocol: Protocol) -> Outcome {
+    let scenario = Scenario::set()?;
+    let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
+    let locker = scenario.locker().pipelining(pipelining);
+    let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
+    scenario.proxy.slow_down(|asked| if asked.name == "INFO" { BRIEF } else { Duration::ZERO });
+    let stuck = scenario.proxy.hold("GET", 1);
+    let lock = Lock::new(&locker, &other.key, expiring())?;
+    let reading = thread::spawn(move || lock.state());
+    stuck.reached();
+    let released = held.release()?;
+    assert_eq!(released, Release::Released { certified: protocol != Protocol::Classic });
+    assert!(matches!(reading.join().unwrap(), Err(Error::Io { .. })));
+    assert_eq!(key.value(), None);
     Ok(())
 }
 

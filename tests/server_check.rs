@@ -11,7 +11,7 @@ use setnx_lock::{
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::scenario::{Scenario, impatient, opened, patient};
+use crate::support::scenario::{Scenario, brief, impatient, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,6 +19,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         "server_check",
         tests![
             a_proxy_that_disconnects_on_info_is_used_without_it,
+            a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired,
+            connections_that_are_closed_for_another_reason_show_nothing,
+            a_server_without_watch_is_found_out_without_the_check,
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
             servers_that_are_too_old_and_do_not_reply_take_one_time_limit,
@@ -48,6 +51,78 @@ fn a_proxy_that_disconnects_on_info_is_used_without_it() -> Outcome {
     scenario.proxy.next("SETNX", Fault::CutBefore);
     assert!(lock.try_lock()?.is_some());
     assert_eq!(info(), 4);
+    Ok(())
+}
+
+fn a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired() -> Outcome {
+    for protocol in [Protocol::Watched, Protocol::Ttl] {
+        let scenario = Scenario::set()?;
+        scenario.proxy.forward_little(true);
+        let key = scenario.target.key("twemproxy");
+        let locker = scenario.locker();
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
+        for looks in [2, 0] {
+            let error = lock.lock().expect_err("it could not be released");
+            assert!(
+                matches!(&error, Error::Unsupported { version: None, refusal: None, .. }),
+                "{protocol:?}: {error:?}"
+            );
+            let text = crate::support::chain(&error);
+            assert!(
+                text.contains("closed on WATCH, as a proxy does") && text.contains("Protocol::Auto"),
+                "{text}"
+            );
+            let names = scenario.proxy.names();
+            assert_eq!(names.iter().filter(|name| *name == "WATCH").count(), looks, "it is remembered");
+            assert!(names.iter().all(|name| ["GET", "WATCH"].contains(&name.as_str())), "{names:?}");
+            scenario.proxy.forget();
+        }
+        assert_eq!(key.value(), None);
+        // These send the gem's commands alone.
+        for protocol in [Protocol::Auto, Protocol::Classic] {
+            let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
+            assert_eq!(lock.lock()?.release()?, Release::Released { certified: false });
+            assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"], "{protocol:?}");
+            scenario.proxy.forget();
+        }
+    }
+    Ok(())
+}
+
+fn connections_that_are_closed_for_another_reason_show_nothing() -> Outcome {
+    let scenario = Scenario::set()?;
+    let key = scenario.target.key("closed");
+    let locker = scenario.open(brief(&scenario.proxy.url(), 1).skip_server_check());
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    // The server is gone: the connection does not even carry GET.
+    scenario.proxy.next("WATCH", Fault::CutBefore);
+    scenario.proxy.next("GET", Fault::CutBefore);
+    let error = lock.lock().expect_err("two connections were closed");
+    assert!(matches!(error, Error::NoConnection { .. }) && error.is_transient(), "{error:?}");
+    assert_eq!(scenario.proxy.names(), ["WATCH", "GET"]);
+    scenario.proxy.forget();
+    // One was closed by chance.
+    scenario.proxy.next("WATCH", Fault::CutBefore);
+    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    let tried = ["WATCH", "GET", "WATCH", "GET", "MULTI", "DISCARD"];
+    let rest = ["SETNX", "WATCH", "GET", "MULTI", "DEL", "EXEC"];
+    assert_eq!(scenario.proxy.names(), [tried, rest].concat());
+    scenario.proxy.forget();
+    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    assert_eq!(scenario.proxy.names(), rest, "it is tried once");
+    Ok(())
+}
+
+fn a_server_without_watch_is_found_out_without_the_check() -> Outcome {
+    let server = RedisServer::start()?;
+    for version in [Emulated::V1_2, Emulated::V2_0] {
+        let proxy = Proxy::emulating(version, server.address())?;
+        let locker = patient(&proxy.url())?.skip_server_check().build()?;
+        let error =
+            Lock::new(&locker, "old", expiring().protocol(Protocol::Watched))?.lock().expect_err("too old");
+        assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
+        assert_eq!(server.say(&["EXISTS", "old"])?, ":0", "{version:?}");
+    }
     Ok(())
 }
 

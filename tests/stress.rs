@@ -150,7 +150,9 @@ fn a_server_that_is_running_is_used_through_the_proxy() -> Outcome {
         asked.iter().filter(|asked| asked.name == "SETNX").map(|asked| asked.arguments[0].as_str()).collect();
     assert!(locked.len() >= ENOUGH && locked.iter().all(|key| key.starts_with(&prefix)), "{locked:?}");
     // As that of a worker that was killed.
-    let () = connection.set(harness::key(&prefix, harness.keys - 1), "1")?;
+    for beside in ["", ":setnx-lock:waiters", ":setnx-lock:fence", ":setnx-lock:holder"] {
+        let () = connection.set(harness::key(&prefix, harness.keys - 1) + beside, "1")?;
+    }
     drop((proxy, keys));
     let left: Vec<String> = connection.keys("*")?;
     assert_eq!(left, ["others"], "its own keys are removed, and no others");

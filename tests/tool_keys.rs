@@ -22,6 +22,7 @@ mod refused;
 mod schema;
 mod status;
 mod sweep;
+mod twemproxy;
 mod values;
 mod watch;
 
@@ -41,6 +42,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("refused", refused::TESTS),
         ("passwords", passwords::TESTS),
         ("schema", schema::TESTS),
+        ("twemproxy", twemproxy::TESTS),
     ];
     let trials =
         parts.into_iter().map(|(part, tests)| crate::support::trials(&format!("tool_keys::{part}"), tests));

@@ -69,6 +69,7 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
             if command == "DISCARD" {
                 key.set("1895000000.5");
             }
+            scenario.proxy.forget();
             scenario.proxy.next(command, Fault::Say(reply));
             // Other tests are about the lock; this one is about the connection of the next command.
             let _released = held.release();

@@ -1,7 +1,8 @@
 //! A proxy in front of a real, current `redis-server`, for what a test needs of a server.
 //!
 //! It records commands (`proxy`, `asked`), injects faults into single commands (`faults`), and emulates an old version if told to:
-//! the commands of that version (`versions`), what it did differently (`quirks`) and its INFO (`info`). What the real
+//! the commands of that version (`versions`), what it did differently (`quirks`) and its INFO (`info`). Or it forwards as little as twemproxy
+//! (`twemproxy`). What the real
 //! server does as well is left to it: keys, lists and transactions are its own work. `README.md` lists what is not emulated.
 
 mod asked;
@@ -11,6 +12,7 @@ mod proxy;
 mod quirks;
 mod real;
 mod resp;
+mod twemproxy;
 mod versions;
 
 pub(crate) use asked::{Asked, Position};

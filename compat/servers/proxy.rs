@@ -14,6 +14,7 @@ use super::faults::{Fault, Faults, Hold, Which};
 use super::quirks::{EmulatedServer, Memory};
 use super::real::Real;
 use super::resp::{Request, read_batch, text};
+use super::twemproxy;
 use super::versions::Emulated;
 
 /// After these a server pushes data by itself: the rest of the connection is forwarded as it is, and not recorded.
@@ -29,9 +30,19 @@ pub(crate) struct Proxy {
 
 type Delay = dyn Fn(&Asked) -> Duration + Send + Sync;
 
+/// A command that has arrived.
+struct Arrived {
+    request: Request,
+    position: Position,
+    /// Whether a command of its batch closes the connection.
+    closes: bool,
+}
+
 struct Shared {
     real: SocketAddr,
     emulated: Mutex<Option<Emulated>>,
+    /// Whether it closes connections as twemproxy does.
+    forwards_little: AtomicBool,
     /// Whether the real server has a `maxmemory`: only then is it asked each time.
     limited: AtomicBool,
     /// Taken for writing while that limit is lifted.
@@ -65,6 +76,7 @@ impl Proxy {
         let shared = Arc::new(Shared {
             real,
             emulated: Mutex::new(emulated),
+            forwards_little: AtomicBool::new(false),
             limited: AtomicBool::new(limited),
             limit: Arc::default(),
             faults: Mutex::default(),
@@ -98,6 +110,11 @@ impl Proxy {
     pub(crate) fn restart_as(&self, version: Emulated) {
         *self.shared.emulated.lock().unwrap() = Some(version);
         self.shared.open.lock().unwrap().values().flatten().for_each(shut);
+    }
+
+    /// From now on closes the connection, as twemproxy does, on a command that twemproxy does not forward.
+    pub(crate) fn forward_little(&self, little: bool) {
+        self.shared.forwards_little.store(little, Ordering::SeqCst);
     }
 
     pub(crate) fn url(&self) -> String {
@@ -210,7 +227,11 @@ impl Shared {
                 loop {
                     let batch = read_batch(&mut from_client);
                     let of = batch.len();
-                    let mut requests = batch.into_iter().zip((1..).map(|place| Position { place, of }));
+                    // The replies to what came before it in one piece are lost as well.
+                    let closes = batch.iter().any(|request| self.closes_on(&request.name()));
+                    let arrived =
+                        |(place, request)| Arrived { request, position: Position { place, of }, closes };
+                    let mut requests = (1..).zip(batch).map(arrived);
                     if of == 0 || requests.any(|request| sender.send(request).is_err()) {
                         break;
                     }
@@ -226,16 +247,19 @@ impl Shared {
     fn answer(
         &self,
         connection: usize,
-        requests: Receiver<(Request, Position)>,
+        requests: Receiver<Arrived>,
         mut to_client: &TcpStream,
         mut real: Real,
     ) -> io::Result<()> {
         let version = *self.emulated.lock().unwrap();
         let mut emulated = version.map(|version| EmulatedServer::new(version, self.real, &self.limit));
-        while let Ok((request, position)) = requests.recv() {
+        while let Ok(Arrived { request, position, closes }) = requests.recv() {
             let arguments: Vec<String> = request.words[1..].iter().map(|word| text(word)).collect();
             let asked = Asked { connection, name: request.name(), arguments, position };
             let fault = self.record(&asked);
+            if self.closes_on(&asked.name) {
+                return Ok(());
+            }
             let delay = self.delay.lock().unwrap().clone();
             if let Some(delay) = delay {
                 thread::sleep(delay(&asked));
@@ -252,7 +276,11 @@ impl Shared {
                 None => real.ask(&request),
             };
             // A client may leave before its replies come; what it has sent is executed all the same.
-            let mut reply_with = |reply: &[u8]| drop(to_client.write_all(reply));
+            let mut reply_with = |reply: &[u8]| {
+                if !closes {
+                    drop(to_client.write_all(reply));
+                }
+            };
             match fault {
                 None => reply_with(&execute()?),
                 Some(Fault::SwallowRequest) => {}
@@ -277,6 +305,10 @@ impl Shared {
             }
         }
         Ok(())
+    }
+
+    fn closes_on(&self, name: &str) -> bool {
+        self.forwards_little.load(Ordering::SeqCst) && !twemproxy::FORWARDED.contains(&name)
     }
 
     /// Records a command, and returns its fault.
@@ -321,12 +353,13 @@ impl Shared {
 }
 
 /// Forwards both ways until one side ends.
-fn forward(requests: Receiver<(Request, Position)>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
+fn forward(requests: Receiver<Arrived>, client: &TcpStream, real: &mut Real) -> io::Result<()> {
     let real_stream = real.stream().try_clone()?;
     thread::scope(|scope| {
         scope.spawn(move || {
-            let _ended =
-                requests.into_iter().try_for_each(|(request, _)| (&real_stream).write_all(&request.raw));
+            let _ended = requests
+                .into_iter()
+                .try_for_each(|Arrived { request, .. }| (&real_stream).write_all(&request.raw));
             shut(&real_stream);
         });
         let _ended = io::copy(real.reader(), &mut &*client);

@@ -38,6 +38,14 @@ const DELETE_FIRST: &str = "
     if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end
     return redis.pcall(unpack(ARGV))";
 
+/// The same, and a text is counted from the number that it begins with, or from 0. Measured on 1.1.94 and 1.3.6.
+const COUNT_A_TEXT: &str = "
+    if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end
+    if redis.call('TYPE', KEYS[1]).ok == 'string' then
+        redis.call('SET', KEYS[1], string.match(redis.call('GET', KEYS[1]), '^%s*([+-]?%d+)') or 0)
+    end
+    return redis.pcall(unpack(ARGV))";
+
 /// An existing time to live stays, and the reply is 0. A time that has passed deletes the key all the same; `passed` is the
 /// condition on the seconds that are left.
 macro_rules! expire_once {
@@ -247,6 +255,7 @@ fn script(version: Emulated, name: &str) -> Option<&'static str> {
         "EXPIRE" | "EXPIREAT" if version < Emulated::V2_0 => Some(EXPIRE_ONCE_1_2),
         "EXPIRE" | "EXPIREAT" if version < Emulated::V2_2 => Some(EXPIRE_ONCE_2_0),
         "GETSET" if version < Emulated::V2_0 => Some(GETSET_OF_ANY_TYPE),
+        "INCR" | "DECR" | "INCRBY" | "DECRBY" if version < Emulated::V2_0 => Some(COUNT_A_TEXT),
         _ if version < Emulated::V2_2 && DELETING_FIRST.contains(&name) => Some(DELETE_FIRST),
         _ => None,
     }

@@ -2,8 +2,8 @@
 
 mod many;
 
-use std::io;
 use std::time::Duration;
+use std::{io, iter};
 
 use redis::Value;
 
@@ -98,16 +98,16 @@ fn holder_name(key: &[u8], name: &HolderName) -> redis::Cmd {
 fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
     let list = [key, WAITERS].concat();
     let cmd = |name: &str| with(redis::cmd(name), &list);
+    let expire = || with(cmd("EXPIRE"), LIST_TTL);
+    let living_on =
+        |first: redis::Cmd, expires: bool| iter::once(first).chain(expires.then(expire)).collect();
     match waiting {
-        Waiting::Enter(channel) => vec![with(cmd("RPUSH"), channel)],
-        Waiting::EnterFirst(channel) => vec![with(cmd("LPUSH"), channel)],
+        Waiting::Enter { channel, expires } => living_on(with(cmd("RPUSH"), channel), *expires),
+        Waiting::EnterFirst { channel, expires } => living_on(with(cmd("LPUSH"), channel), *expires),
         Waiting::Next => vec![cmd("LPOP")],
         Waiting::NextAfter(channel) => vec![with(cmd("RPUSH"), channel), cmd("LPOP")],
-        Waiting::Check { expires: false, .. } => vec![with(with(cmd("LRANGE"), 0), -1)],
-        Waiting::Check { expires: true, .. } => {
-            vec![with(with(cmd("LRANGE"), 0), -1), with(cmd("EXPIRE"), LIST_TTL)]
-        }
-        Waiting::Expire => vec![with(cmd("EXPIRE"), LIST_TTL)],
+        Waiting::Check { expires, .. } => living_on(with(with(cmd("LRANGE"), 0), -1), *expires),
+        Waiting::Expire => vec![expire()],
         Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 1), channel)],
         Waiting::Thin(channel, count) => vec![with(with(cmd("LREM"), format!("-{count}")), channel)],
         Waiting::Wake(channel) => vec![with(with(redis::cmd("PUBLISH"), channel), key)],
@@ -140,12 +140,16 @@ pub(super) fn read(
         Command::WatchGetTtl => return read_watch_ttl(replies),
         _ => {}
     }
-    // What was taken counts, also where the entry of this process was refused.
     let judged = match command {
-        Command::Waiting(Waiting::NextAfter(_)) => replies.len().saturating_sub(1),
-        _ => 0,
+        // What was taken counts, also where the entry of this process was refused.
+        Command::Waiting(Waiting::NextAfter(_)) => &replies[replies.len().saturating_sub(1)..],
+        // The entry counts, also where its list gets no time to live.
+        Command::Waiting(Waiting::Enter { .. } | Waiting::EnterFirst { .. }) => {
+            &replies[..replies.len().min(1)]
+        }
+        _ => &replies,
     };
-    if let Some(refusal) = replies.iter().skip(judged).find_map(refusal) {
+    if let Some(refusal) = judged.iter().find_map(refusal) {
         return Ok(Err(refusal));
     }
     if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
@@ -248,7 +252,9 @@ fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
         (Waiting::Next | Waiting::NextAfter(_) | Waiting::Check { .. }, _) => return None,
         // Redis 1.x says of a push that it is done.
         (_, [Value::Okay]) => Reply::Integer(1),
-        (_, [Value::Int(n)]) => Reply::Integer(*n),
+        (Waiting::Enter { .. } | Waiting::EnterFirst { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => {
+            Reply::Integer(*n)
+        }
         _ => return None,
     })
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use super::errors::ConnectError;
 use crate::clock::{Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -24,6 +25,8 @@ pub(crate) struct Limits<'a> {
     pub(crate) connected_by: Uptime,
     /// The reply is waited for until here, where the connection knows timeouts.
     pub(crate) answered_by: Uptime,
+    /// Until when the lock is held that the command releases; only of a release. It goes before other commands.
+    pub(crate) held_until: Option<Uptime>,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: StopCheck<'a>,
     /// Whether the command may be pipelined with commands of other threads.
@@ -41,6 +44,27 @@ pub(crate) struct Budget {
     pub(crate) unreachable_timeout: Duration,
     /// How long one command may take.
     pub(crate) command_timeout: Duration,
+}
+
+impl Limits<'_> {
+    /// Returns until when a connection is waited for after this error.
+    pub(in crate::backend) fn waits_until(&self, error: &ConnectError) -> Uptime {
+        match error {
+            ConnectError::Failed(_) => self.reachable_by,
+            ConnectError::Refused(refusal) if refusal.passes_by_waiting() => self.accepted_by,
+            ConnectError::Refused(_)
+            | ConnectError::Replica { .. }
+            | ConnectError::Sentinel { .. }
+            | ConnectError::Panicked(_) => Uptime::default(),
+        }
+    }
+
+    /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
+    pub(in crate::backend) fn for_own_connections(self, command_timeout: Duration) -> Self {
+        let Some(held_until) = self.held_until else { return self };
+        let connected_by = self.connected_by.max(held_until);
+        Self { connected_by, answered_by: self.answered_by.max(held_until.after(command_timeout)), ..self }
+    }
 }
 
 impl Limits<'static> {
@@ -66,6 +90,7 @@ impl Limits<'static> {
             accepted_by,
             connected_by,
             answered_by,
+            held_until: None,
             stop: StopCheck::NEVER,
             pipelined: false,
             report: Report::NONE,
@@ -130,6 +155,24 @@ mod tests {
     fn within(deadline: Option<Uptime>, now: Now) -> Limits<'static> {
         let (unreachable_timeout, command_timeout) = (4 * SECOND, 2 * SECOND);
         Limits::within(Budget { deadline, unreachable_timeout, command_timeout }, now)
+    }
+
+    #[test]
+    fn a_release_waits_for_own_connections_as_long_as_its_lock_is_held() {
+        let now = clock::now();
+        let limits = within(Some(now.uptime), now);
+        assert_eq!(format!("{:?}", limits.for_own_connections(2 * SECOND)), format!("{limits:?}"));
+        for (held, connected, answered) in [(60, 60, 62), (1, 1, 3)] {
+            let until = |time: u32| now.uptime.after(time * SECOND);
+            let limits = Limits { held_until: Some(until(held)), ..limits }.for_own_connections(2 * SECOND);
+            assert_eq!(limits.connected_by, until(connected).max(now.uptime.after(SECOND + SECOND / 2)));
+            assert_eq!(limits.answered_by, until(answered));
+            assert_eq!(
+                [limits.reachable_by, limits.accepted_by],
+                [now.uptime; 2],
+                "a server is not waited for"
+            );
+        }
     }
 
     #[test]

@@ -13,6 +13,7 @@ use super::pipelining::{
     Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcomes, PackedNext,
     QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
 };
+use super::transactions::Transactions;
 use super::watch::PooledWatch;
 use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
 use crate::clock::{self, Now};
@@ -33,6 +34,7 @@ pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     admission: Admission,
     combiner: Combiner<QueuedCommand, JobOutcome>,
     spin_policy: SpinPolicy,
+    pub(super) transactions: Transactions,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
 }
@@ -71,6 +73,7 @@ where
             admission: Admission::new(ADMITTED),
             combiner: Combiner::new(MAX_BATCH, connections),
             spin_policy: SpinPolicy::new(connections, replies_within),
+            transactions: Transactions::default(),
             command_timeout,
             unreachable_timeout,
         }
@@ -91,7 +94,7 @@ where
         let Request { command, before } = request;
         let (packed, replies) = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
-        let mut limits = *limits;
+        let mut limits = self.limits(limits);
         loop {
             let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime);
@@ -127,6 +130,11 @@ where
                 return Err(Failure::Refused(refusal));
             }
         }
+    }
+
+    /// Returns the limits as they are with the connections of this pool.
+    pub(super) fn limits<'a>(&self, limits: &Limits<'a>) -> Limits<'a> {
+        if self.pool.is_own() { limits.for_own_connections(self.command_timeout) } else { *limits }
     }
 
     /// Waits a moment before commands are sent again that the server has not read, since it had no room for the connection: their outcome is
@@ -180,7 +188,7 @@ where
         next: Option<PackedNext>,
         limits: &Limits<'_>,
     ) -> Result<Answers, Failure> {
-        let began = clock::uptime();
+        let (began, limits) = (clock::uptime(), &self.limits(limits));
         // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
         // reply, and a call that tries once does not wait.
         let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
@@ -228,6 +236,9 @@ where
     M::Connection: LockConnection,
 {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
+        if let Err(failure) = self.ensure_transactions(key, limits) {
+            return Err(failure).into();
+        }
         let next = next.map(|next| PackedNext::new(key, next));
         let answers = if M::Connection::PIPELINES && limits.pipelined {
             self.combine(key, request, next, limits)
@@ -243,11 +254,11 @@ where
     }
 
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
-        self.send_all(requests, *limits)
+        self.send_all(requests, self.limits(limits))
     }
 
     fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure> {
-        self.watch_each(keys, *limits)
+        self.watch_each(keys, self.limits(limits))
     }
 
     fn watch(
@@ -306,93 +317,4 @@ impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::sync::Arc;
-
-    use redis::Value;
-
-    use super::*;
-    use crate::backend::connections::fake::FakeConnection;
-    use crate::backend::limits::{Report, StopCheck};
-    use crate::clock::Uptime;
-    use crate::options::Protocol;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn limits(answered_by: Uptime) -> Limits<'static> {
-        Limits {
-            needs: Protocol::Classic,
-            decided_at: clock::now(),
-            waits_since: clock::uptime(),
-            reachable_by: answered_by,
-            accepted_by: answered_by,
-            connected_by: answered_by,
-            answered_by,
-            stop: StopCheck::NEVER,
-            pipelined: true,
-            report: Report::NONE,
-        }
-    }
-
-    /// Sends a command whose reply may take `limit` while `others` are queued with more time. Returns how many commands go in each batch.
-    fn batches(others: usize, limit: Duration) -> Vec<usize> {
-        let fake = FakeConnection::answering(|count| (vec![Value::Int(1); count], None));
-        let sent = Arc::clone(&fake.sent);
-        let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
-        let pooled = PooledBackend::new(builder.build(fake).unwrap());
-        let (key, request) = (Key::from("k"), Request::at_any_time(Command::Del));
-        let drive = |limit, batch| {
-            let limits = limits(clock::uptime().after(limit));
-            let (answers, _) = pooled.send(&key, &request, None, &limits, false, Some(batch)).unwrap();
-            assert_eq!(answers.own.unwrap(), Reply::Integer(1));
-        };
-        let join = || {
-            let job = || QueuedCommand::new(&key, &request, None, &limits(clock::uptime().after(LONG)));
-            pooled.combiner.join(
-                job,
-                |_| true,
-                |_| {
-                    thread::park_timeout(LONG);
-                    true
-                },
-            )
-        };
-        thread::scope(|scope| {
-            let Joined::Leader { batch, .. } = join() else { panic!("no batch is in progress") };
-            for _ in 0..others {
-                scope.spawn(|| match join() {
-                    Joined::Leader { batch, .. } => drive(LONG, batch),
-                    Joined::Completed(outcome) => {
-                        assert_eq!(outcome.answers().unwrap().own.unwrap(), Reply::Integer(1));
-                        // I9: no other thread could have taken it since.
-                        let is_back = format!("{:?}", pooled.pool).contains("idle_connections: 1");
-                        assert!(is_back || others >= MAX_BATCH);
-                    }
-                    Joined::Abandoned => panic!("all have results"),
-                });
-            }
-            while !format!("{:?}", pooled.combiner).contains(&format!("queued: {others},")) {
-                thread::sleep(Duration::from_millis(1));
-            }
-            drive(limit, batch);
-        });
-        let sent = sent.lock().unwrap();
-        sent.iter().map(|(_, count)| *count).collect()
-    }
-
-    #[test]
-    fn a_batch_has_a_largest_size_and_the_rest_go_in_the_next() {
-        assert_eq!(batches(MAX_BATCH - 1, LONG), [MAX_BATCH]);
-        assert_eq!(batches(MAX_BATCH + 20, LONG), [MAX_BATCH, 21]);
-    }
-
-    #[test]
-    fn a_leader_with_much_less_time_than_others_sends_alone() {
-        assert_eq!(batches(5, DEFAULT_COMMAND_TIMEOUT / 2), [1, 5]);
-    }
-
-    #[test]
-    fn a_leader_that_has_waited_a_little_sends_for_others() {
-        assert_eq!(batches(5, DEFAULT_COMMAND_TIMEOUT * 9 / 10), [6]);
-    }
-}
+mod tests;

@@ -2,6 +2,7 @@
 
 mod failure;
 mod late_reports;
+mod limits;
 mod many;
 
 use std::cell::RefCell;
@@ -33,6 +34,8 @@ pub(super) struct Call<'a> {
     /// As the options say, so that it may be [`Protocol::Auto`].
     protocol: Protocol,
     budget: Budget,
+    /// Until when the lock is held that it releases; only of a release.
+    held_until: Option<Uptime>,
     stop: StopCheck<'a>,
     /// Whether a fencing token is taken along with each command that may acquire the lock.
     fenced: bool,
@@ -94,6 +97,7 @@ impl<'a> Call<'a> {
             key,
             protocol,
             budget,
+            held_until: None,
             stop,
             fenced: false,
             token: None,
@@ -258,23 +262,6 @@ impl<'a> Call<'a> {
         (self.reply(looked, get.request.command.name(), true, limits.needs), entered)
     }
 
-    fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>
-    where
-        'a: 'b,
-    {
-        Limits {
-            report,
-            needs: self.needs(command),
-            stop: self.stop,
-            pipelined: self.engine.pipelining,
-            ..Limits::within(self.budget, now)
-        }
-    }
-
-    fn is_too_late(&self, limits: &Limits<'_>) -> bool {
-        self.last_failure.is_some() && clock::uptime() >= limits.answered_by
-    }
-
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
     pub(super) fn reply(
         &mut self,
@@ -294,6 +281,9 @@ impl<'a> Call<'a> {
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })
+            }
+            Err(Failure::NoTransactions(refusal)) => {
+                (Reply::Refused, LastFailure::NoTransactions { refusal, protocol: needs })
             }
             Err(Failure::Refused(refusal)) => {
                 let no_lock = refusal.kind() == RefusalKind::WrongType;
@@ -333,17 +323,9 @@ impl<'a> Call<'a> {
             command,
             &self.engine.identity,
             self.engine.backend.server_version(),
+            self.engine.backend.command_timeout() / 4 * 3,
             now,
         )
-    }
-
-    /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
-    /// manages without transactions.
-    fn needs(&self, command: &Command) -> Protocol {
-        match (self.protocol, command.unfenced()) {
-            (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
-            (protocol, _) => protocol.on(None),
-        }
     }
 
     /// A transaction goes to the connection that watches; every other command ends the watch first, so that a call never needs two

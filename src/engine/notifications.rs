@@ -107,17 +107,14 @@ impl Notifications {
     pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
         let Some(waiting) = self.enter(key) else { return false };
         let reply = self.send(key, waiting.clone(), &self.brief_limits());
-        if let (Waiting::Enter(_), Ok(Reply::Integer(length))) = (&waiting, &reply) {
-            let is_behind = self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default();
-            if !is_behind {
-                // The look that follows gives a new list its time to live.
-                return false;
+        let is_behind = match (&waiting, &reply) {
+            (Waiting::Enter { .. }, Ok(Reply::Integer(length))) => {
+                self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default()
             }
-            self.entered(key, &waiting, Some(reply), observer);
-            return true;
-        }
+            _ => false,
+        };
         self.entered(key, &waiting, Some(reply), observer);
-        false
+        is_behind
     }
 
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
@@ -137,9 +134,9 @@ impl Notifications {
                 self.change_entry(key, |entry| entry.found(count, clock::uptime())).unwrap_or_default()
             }
             (Waiting::Expire, Ok(_)) => false,
-            (_, Ok(length)) => {
+            (_, Ok(_)) => {
                 self.worked(key);
-                self.maintain(key, length == Reply::Integer(1));
+                self.maintain(key);
                 false
             }
             (_, Err(failure)) => {
@@ -330,23 +327,18 @@ impl Notifications {
         self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
     }
 
-    /// Gives a new list its time to live. From time to time renews that of an old one, and removes entries of this process that are there
-    /// twice after a lost reply. Failures do no harm.
-    fn maintain(&self, key: &Key, is_new: bool) {
+    /// From time to time renews the time to live of a list, and removes entries of this process that are there twice after a lost reply.
+    /// Failures do no harm.
+    fn maintain(&self, key: &Key) {
         let (now, expires) = (clock::uptime(), self.lists_expire());
         let mut state = self.lock();
-        let Some(waited) = state.keys.get_mut(key) else { return };
-        let is_due = now.since(waited.maintained) >= MAINTAINED_EVERY;
-        if is_due {
-            waited.maintained = now;
-        }
+        let is_due = |waited: &&mut Waited| now.since(waited.maintained) >= MAINTAINED_EVERY;
+        let Some(waited) = state.keys.get_mut(key).filter(is_due) else { return };
+        waited.maintained = now;
         drop(state);
         let channel = self.channel.clone();
-        if is_new && expires {
-            let _ = self.send(key, Waiting::Expire, &self.brief_limits());
-        } else if is_due
-            && let Ok(Reply::Integer(count @ 2..)) =
-                self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
+        if let Ok(Reply::Integer(count @ 2..)) =
+            self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
         {
             let others = usize::try_from(count - 1).unwrap_or(usize::MAX);
             let _ = self.send(key, Waiting::Thin(channel, others), &self.brief_limits());

@@ -81,7 +81,7 @@ impl Engine {
 
     fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Releasing> {
         let HeldLock { key, options, protocol, lease, holder } = lock;
-        let call = Call::new(self, key, options.protocol, Some(now.uptime));
+        let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
         let call = match turn {
             Turn::Passes => call.releasing(holder),
             Turn::Comes | Turn::Yields => call,

@@ -2,6 +2,7 @@
 //! trip, and hands over the answer. What comes of it is the other thread's: its lease, its deadline, its lost reply.
 
 use std::io;
+use std::time::Duration;
 
 use crate::backend::{Failure, Next, TransportError};
 use crate::clock::Now;
@@ -9,7 +10,7 @@ use crate::identity::Identity;
 use crate::key::Key;
 use crate::protocol::acquire::first_command;
 use crate::protocol::fence;
-use crate::protocol::lease::Lease;
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::{Command, Reply};
 use crate::queue::{self, HolderTicket};
 use crate::version::Version;
@@ -34,7 +35,7 @@ pub(super) struct Successor {
 }
 
 impl Successor {
-    /// Claims the head of the queue, unless it is to ask itself: the server may be too old for its protocol, or a lost reply could not be
+    /// Claims the head of the queue, for a command that is sent within the given time or not at all, unless it is to ask itself: the server may be too old for its protocol, or a lost reply could not be
     /// resolved for which a transaction that `release` ends may be the reason.
     pub(super) fn claim(
         holder: &HolderTicket<Answer>,
@@ -42,6 +43,7 @@ impl Successor {
         release: &Command,
         identity: &Identity,
         server: Option<Version>,
+        sent_within: Duration,
         now: Now,
     ) -> Option<Self> {
         let mut made = None;
@@ -55,6 +57,9 @@ impl Successor {
                 return None;
             }
             let (lease, mut request) = first_command(options, identity.next_nonce(), now);
+            // The release may be sent much later, when the thread waits for the answer no more.
+            let sent = End::of(now, sent_within);
+            request.before = Some(request.before.map_or(sent, |end| end.min(sent)));
             if options.fenced {
                 request.command = fence::fenced(request.command);
             }

@@ -169,6 +169,8 @@ impl Engine {
             run.request().is_some_and(|request| matches!(request.command, Command::Exec(_)))
         };
         runs.retain(|run| changes(run));
+        let Some(first) = runs.first() else { return watched.unwatch(&limits) };
+        let limits = first.call.limits_together(Protocol::Watched, now);
         let (requests, along) = requests(&mut runs, now);
         let mut answers = watched.exec_all(&requests, &limits);
         if requests.len() > 1 {

@@ -68,7 +68,9 @@ impl fmt::Display for TooOld<'_> {
             (None, Some(refusal)) => {
                 write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text())
             }
-            (None, None) => f.write_str("the server is too old for the"),
+            (None, None) => f.write_str(
+                "connections are closed on WATCH, as a proxy does, so it lacks the commands of the",
+            ),
         }
     }
 }

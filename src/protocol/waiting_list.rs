@@ -23,17 +23,17 @@ pub(crate) const LIST_TTL: u32 = 600;
 /// What is done with a waiting list, or with a channel that it contains.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Waiting {
-    /// Enters a channel as the last. The reply is the length of the list.
-    Enter(Vec<u8>),
+    /// Enters a channel as the last. The reply is the length of the list, which lives on, where it can have a time to live.
+    Enter { channel: Vec<u8>, expires: bool },
     /// Enters a channel as the first.
-    EnterFirst(Vec<u8>),
+    EnterFirst { channel: Vec<u8>, expires: bool },
     /// Removes the first channel. The reply is that, or nothing.
     Next,
     /// Enters a channel as the last, and removes the first.
     NextAfter(Vec<u8>),
     /// The reply is how often the channel is there. The list lives on, where it can have a time to live.
     Check { channel: Vec<u8>, expires: bool },
-    /// Gives the list its time to live.
+    /// The list lives on.
     Expire,
     /// Removes the first entry of a channel: another thread of the process may have entered it anew.
     Leave(Vec<u8>),
@@ -47,8 +47,8 @@ impl Waiting {
     /// The name of its command, or of the first.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Waiting::Enter(_) | Waiting::NextAfter(_) => "RPUSH",
-            Waiting::EnterFirst(_) => "LPUSH",
+            Waiting::Enter { .. } | Waiting::NextAfter(_) => "RPUSH",
+            Waiting::EnterFirst { .. } => "LPUSH",
             Waiting::Next => "LPOP",
             Waiting::Check { .. } => "LRANGE",
             Waiting::Expire => "EXPIRE",
@@ -90,9 +90,9 @@ impl Entry {
     pub(crate) fn enter(&mut self, channel: &[u8], expires: bool, now: Uptime) -> Option<Waiting> {
         let channel = channel.to_vec();
         let waiting = match *self {
-            Entry::None | Entry::Missing => Waiting::Enter(channel),
+            Entry::None | Entry::Missing => Waiting::Enter { channel, expires },
             // Another process was faster; the turn is still that of this one.
-            Entry::Notified => Waiting::EnterFirst(channel),
+            Entry::Notified => Waiting::EnterFirst { channel, expires },
             Entry::Listed { checked: None, .. } => return Some(Waiting::Check { channel, expires }),
             Entry::Listed { seen_held: false, .. } if expires => return Some(Waiting::Expire),
             Entry::Listed { checked: Some(checked), .. } if now.since(checked) < CHECKED_EVERY => {

@@ -242,6 +242,10 @@ fn a_counter_that_was_deleted_or_is_none_is_reported(target: &Target) -> Outcome
     assert_eq!(lock.with(LockGuard::fencing_token)??, 1, "it starts again");
     let error = with_counter("-7")??.expect_err("no token is negative");
     assert_says(&error, &key, &["its fencing counter is at -6", "greatest token"]);
+    if target.version < Version::new(2, 0, 0) {
+        assert_eq!(with_counter("oops")???, 1, "what is no number is counted from 0");
+        return Ok(());
+    }
     let error = with_counter("oops")??.expect_err("it is no number");
     assert_says(&error, &key, &["not an integer"]);
     // The lock itself is acquired all the same.

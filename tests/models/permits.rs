@@ -13,10 +13,10 @@ use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 use shuttle::thread;
 
 use crate::sync::{self, Thread, lock};
-use subject::Permits;
+use subject::{Class, Permits};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 8] = [
+    let scenarios: [(&'static str, fn()); 10] = [
         ("one_for_all", || run(1, [Worker::default(); 4])),
         ("two_for_all", || run(2, [Worker::default(); 5])),
         ("one_gives_up", || run(1, [Worker::default(), Worker { gives_up: true, ..Worker::default() }])),
@@ -28,7 +28,15 @@ pub(crate) fn trials() -> Vec<Trial> {
         ("one_is_retired", || {
             run(2, [Worker { retires: true, ..Worker::default() }, Worker::default(), Worker::default()]);
         }),
-        ("first_come_first_served", in_order),
+        ("some_release", || {
+            let releasing = Worker { class: Some(Class::Releases), ..Worker::default() };
+            let growing = Worker { wants_another: true, ..Worker::default() };
+            run(2, [growing, Worker::default(), releasing, Worker { gives_up: true, ..releasing }]);
+        }),
+        ("first_come_first_served", || in_order([Class::Other; 3], [0, 1, 2])),
+        ("releases_first", || {
+            in_order([Class::Other, Class::Releases, Class::Other, Class::Releases], [1, 3, 0, 2]);
+        }),
         ("a_permit_that_is_returned_meanwhile_ends_the_wait", returned_meanwhile),
     ];
     let searched = |(name, run): (&str, fn())| crate::searched(format!("permits::{name}"), run);
@@ -40,6 +48,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[derive(Clone, Copy, Default)]
 struct Worker {
     gives_up: bool,
+    /// [`Class::Other`] if it is `None`.
+    class: Option<Class>,
     /// It retires its second permit.
     retires: bool,
     /// With a permit, it waits ahead of others for another for a while, as a thread does that may not open a connection.
@@ -95,7 +105,8 @@ fn work(worker: Worker, round: u32, permits: &Arc<Permits>, used: &AtomicUsize, 
         }
     };
     let first = permits.try_acquire();
-    let permit = first.or_else(|| permits.acquire(may_give_up(worker.gives_up)));
+    let permit =
+        first.or_else(|| permits.acquire(worker.class.unwrap_or(Class::Other), may_give_up(worker.gives_up)));
     assert!(permit.is_some() || worker.gives_up, "a thread without a time limit gets no permit");
     if permit.is_some() {
         used.fetch_add(1, SeqCst);
@@ -121,12 +132,12 @@ fn work(worker: Worker, round: u32, permits: &Arc<Permits>, used: &AtomicUsize, 
 }
 
 /// The threads queue one after the other, while the first has the only permit.
-fn in_order() {
+fn in_order<const N: usize>(classes: [Class; N], order: [usize; N]) {
     let (permits, served) = (Permits::new(1), Arc::new(Mutex::new(Vec::new())));
     let held = permits.try_acquire();
     assert!(permits.try_acquire().is_none());
     let mut threads = Vec::new();
-    for number in 0..3 {
+    for (number, class) in classes.into_iter().enumerate() {
         let (permits, served) = (Arc::clone(&permits), Arc::clone(&served));
         let queued = Arc::new(AtomicBool::new(false));
         let noted = Arc::clone(&queued);
@@ -136,7 +147,7 @@ fn in_order() {
                 sync::park();
                 true
             };
-            let _permit = permits.acquire(park);
+            let _permit = permits.acquire(class, park);
             lock(&served).push(number);
         }));
         while !queued.load(SeqCst) {
@@ -147,7 +158,7 @@ fn in_order() {
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(*lock(&served), [0, 1, 2]);
+    assert_eq!(*lock(&served), order);
 }
 
 /// One thread has a permit and waits for another to be returned, which happens at any time after it has looked.

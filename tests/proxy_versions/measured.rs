@@ -14,6 +14,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_push_says_ok_in_1_2,
             a_random_key_comes_in_a_status_line_in_1_2,
             getset_overwrites_what_it_refuses_in_1_2,
+            a_text_is_counted_from_zero_in_1_2,
             a_second_expire_of_zero,
             a_nested_multi,
             a_wrong_password_takes_the_permission_away,
@@ -56,6 +57,19 @@ fn getset_overwrites_what_it_refuses_in_1_2() -> Outcome {
         wire.ask("DEL key");
         assert_eq!((wire.ask("GETSET key 1"), wire.ask("GETSET key 2")), ("$-1".into(), "1".into()));
         assert_eq!(wire.ask("GET key"), "2", "{version:?}");
+    })
+}
+
+fn a_text_is_counted_from_zero_in_1_2() -> Outcome {
+    every_version(|version, wire, _| {
+        let refused = "-ERR value is not an integer or out of range";
+        for (count, counted) in [("INCR text", ":1"), ("INCRBY text 5", ":5"), ("DECR text", ":-1")] {
+            wire.ask("SET text oops");
+            let reply = if version < Emulated::V2_0 { counted } else { refused };
+            assert_eq!(wire.ask(count), reply, "{version:?}: {count}");
+        }
+        wire.ask("SET number 41");
+        assert_eq!((wire.ask("INCR number"), wire.ask("INCR missing")), (":42".into(), ":1".into()));
     })
 }
 

@@ -296,7 +296,10 @@ impl Target {
     }
 }
 
-/// A key of a test, which the test reads and writes by plain commands.
+/// What follows a lock's key in the names of the keys beside it.
+const BESIDE: [&str; 3] = [":setnx-lock:waiters", ":setnx-lock:fence", ":setnx-lock:holder"];
+
+/// A key of a test, which the test reads and writes by plain commands. Deleted with the keys beside it when it is dropped.
 #[derive(Debug)]
 pub(crate) struct TestKey {
     pub(crate) key: Key,
@@ -328,7 +331,8 @@ impl Drop for TestKey {
         if let Ok(mut connection) =
             redis::Client::open(self.target.direct.as_str()).and_then(|client| client.get_connection())
         {
-            let _: redis::RedisResult<()> = connection.del(self.key.as_bytes());
+            let beside = BESIDE.map(|name| [self.key.as_bytes(), name.as_bytes()].concat());
+            let _: redis::RedisResult<()> = connection.del((self.key.as_bytes(), beside.as_slice()));
         }
     }
 }

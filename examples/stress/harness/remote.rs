@@ -85,7 +85,11 @@ pub(crate) struct Keys<'a> {
 impl Drop for Keys<'_> {
     fn drop(&mut self) {
         let removed = self.remote.connection().and_then(|mut connection| {
-            (0..self.count).try_for_each(|key| connection.del(super::key(&self.prefix, key)))
+            (0..self.count).try_for_each(|key| {
+                let key = super::key(&self.prefix, key);
+                let beside = [":waiters", ":fence", ":holder"].map(|name| format!("{key}:setnx-lock{name}"));
+                connection.del((&key, beside.as_slice()))
+            })
         });
         if let Err(error) = removed {
             eprintln!("stress: keys {}:* may be left on the server: {error}", self.prefix);

@@ -64,8 +64,16 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Exec(Change::Set(entry(None))), "SET k 2 EXEC ", 2),
         (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 EXEC ", 2),
         (Command::Exec(Change::Del), "DEL k EXEC ", 2),
-        (Command::Waiting(Waiting::Enter(b"c".to_vec())), "RPUSH k:setnx-lock:waiters c ", 1),
-        (Command::Waiting(Waiting::EnterFirst(b"c".to_vec())), "LPUSH k:setnx-lock:waiters c ", 1),
+        (
+            Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true }),
+            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 ",
+            2,
+        ),
+        (
+            Command::Waiting(Waiting::EnterFirst { channel: b"c".to_vec(), expires: false }),
+            "LPUSH k:setnx-lock:waiters c ",
+            1,
+        ),
         (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
         (
             Command::Waiting(Waiting::NextAfter(b"c".to_vec())),

@@ -1,9 +1,9 @@
 //! Permits to use a connection: a counting semaphore, first come, first served.
 //!
 //! A thread that has found no connection with its permit, and has to wait for one, does not want a free permit, which is no better than
-//! its own. It waits for the next that is returned, ahead of the threads that have none.
+//! its own. It waits for the next that is returned, ahead of the threads that have none. Of these, threads that release a lock go first.
 //!
-//! Why no thread waits for ever, and none is overtaken. `all` holds the free permits and the queue.
+//! Why no thread waits for ever, and none is overtaken by one of its class. `all` holds the free permits and the queue.
 //!
 //! 1. While a permit is free, only threads wait that want one that is returned: a permit that is returned goes to the first of the queue,
 //!    and is free only if there is none.
@@ -31,22 +31,31 @@ pub(crate) struct Permits {
 
 struct All {
     free: usize,
-    /// Those that wait ahead of the others, and then the others, each first in, first out.
+    /// In the order of their classes, each first in, first out.
     queue: VecDeque<Arc<Waiter>>,
-    ahead: usize,
     /// How many permits were returned.
     returned: usize,
 }
 
 struct Waiter {
     thread: Thread,
-    ahead: bool,
+    class: Class,
     granted: AtomicBool,
+}
+
+/// Which threads are granted a permit before others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// It has a permit, and waits for the connection of another.
+    HasPermit,
+    /// It releases a lock, which others wait for.
+    Releases,
+    Other,
 }
 
 impl Permits {
     pub(crate) fn new(free: usize) -> Arc<Self> {
-        let all = All { free, queue: VecDeque::new(), ahead: 0, returned: 0 };
+        let all = All { free, queue: VecDeque::new(), returned: 0 };
         Arc::new(Self { all: Mutex::new(all), newly_retired: AtomicUsize::new(0) })
     }
 
@@ -72,16 +81,13 @@ impl Permits {
     }
 
     /// Waits for a permit. `park` spends some time, ended by an unpark, and returns whether to go on; it must not panic.
-    pub(crate) fn acquire(self: &Arc<Self>, park: impl FnMut() -> bool) -> Option<Permit> {
+    pub(crate) fn acquire(self: &Arc<Self>, class: Class, park: impl FnMut() -> bool) -> Option<Permit> {
         let mut all = self.lock();
         if all.free > 0 {
             all.free -= 1;
             return Some(Permit(Some(Arc::clone(self))));
         }
-        let waiter = Arc::new(Waiter { thread: current(), ahead: false, granted: AtomicBool::new(false) });
-        all.queue.push_back(Arc::clone(&waiter));
-        drop(all);
-        self.wait(&waiter, park)
+        self.wait(all, class, park)
     }
 
     /// Waits for the next permit that is returned, after so many were.
@@ -95,15 +101,19 @@ impl Permits {
             all.free -= 1;
             return Some(Permit(Some(Arc::clone(self))));
         }
-        let waiter = Arc::new(Waiter { thread: current(), ahead: true, granted: AtomicBool::new(false) });
-        let position = all.ahead;
-        all.queue.insert(position, Arc::clone(&waiter));
-        all.ahead += 1;
-        drop(all);
-        self.wait(&waiter, park)
+        self.wait(all, Class::HasPermit, park)
     }
 
-    fn wait(self: &Arc<Self>, waiter: &Arc<Waiter>, mut park: impl FnMut() -> bool) -> Option<Permit> {
+    fn wait(
+        self: &Arc<Self>,
+        mut all: MutexGuard<'_, All>,
+        class: Class,
+        mut park: impl FnMut() -> bool,
+    ) -> Option<Permit> {
+        let waiter = Arc::new(Waiter { thread: current(), class, granted: AtomicBool::new(false) });
+        let position = all.queue.partition_point(|other| other.class <= class);
+        all.queue.insert(position, Arc::clone(&waiter));
+        drop(all);
         let granted = || waiter.granted.load(Ordering::Acquire);
         let look = |given_up: Option<()>| {
             if granted() {
@@ -114,8 +124,7 @@ impl Permits {
             }
             let mut all = self.lock();
             if !granted() {
-                all.queue.retain(|other| !Arc::ptr_eq(other, waiter));
-                all.ahead -= usize::from(waiter.ahead);
+                all.queue.retain(|other| !Arc::ptr_eq(other, &waiter));
             }
             ControlFlow::Break(granted())
         };
@@ -135,7 +144,6 @@ impl Permits {
             all.free += 1;
             return;
         };
-        all.ahead -= usize::from(first.ahead);
         first.granted.store(true, Ordering::Release);
         drop(all);
         first.thread.unpark();
@@ -162,7 +170,7 @@ impl Permit {
     pub(crate) fn give_away(mut self) {
         let Some(permits) = self.0.take() else { return };
         let mut all = permits.lock();
-        let position = all.ahead;
+        let position = all.queue.partition_point(|waiter| waiter.class == Class::HasPermit);
         let Some(first) = all.queue.remove(position) else {
             all.free += 1;
             return;

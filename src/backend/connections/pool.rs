@@ -13,7 +13,7 @@ use super::dialing::Dialing;
 use super::lock_connection::LockConnection;
 use super::manager::Manager;
 use super::opener;
-use super::permits::{Permit, Permits};
+use super::permits::{Class, Permit, Permits};
 use super::store::{Store, Stuck, Taken};
 use crate::backend::errors::{ConnectError, Failure, NoConnection, TransportError, without_arguments};
 use crate::backend::limits::{Incident, Limits};
@@ -68,6 +68,11 @@ impl<M: r2d2::ManageConnection> Pool<M> {
 
     pub(in crate::backend) fn max_size(&self) -> u32 {
         self.max_size
+    }
+
+    /// Whether its connections are used by this library alone, each for the time of a command.
+    pub(in crate::backend) fn is_own(&self) -> bool {
+        matches!(self.store, Store::Own(_))
     }
 
     /// Whether the server has connections of this pool open.
@@ -128,13 +133,14 @@ where
     /// connection or for one that is returned.
     fn wait(&self, mut permit: Option<Permit>, limits: &Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
         let mut wait = Wait { pool: self, limits, attempt: None, spare: None, waited_since: clock::uptime() };
+        let class = if limits.held_until.is_some() { Class::Releases } else { Class::Other };
         // How many permits were returned when this thread looked for a connection in vain.
         let mut looked = None;
         loop {
             wait.waited_since = clock::uptime();
             let granted = match (permit.take(), looked) {
                 (Some(permit), _) => Some(permit),
-                (None, None) => self.permits.acquire(|| wait.park()),
+                (None, None) => self.permits.acquire(class, || wait.park()),
                 (None, Some(returned)) => self.permits.next_returned(returned, || wait.park()),
             };
             let held = match granted {
@@ -264,7 +270,7 @@ where
         }
         let failed = self.pool.dialing.failure_since(self.limits.waits_since, false);
         let foreign = self.foreign_failure().map(|_| self.limits.reachable_by);
-        failed.map(|error| waits_until(&error, self.limits)).or(foreign).unwrap_or(Uptime::MAX)
+        failed.map(|error| self.limits.waits_until(&error)).or(foreign).unwrap_or(Uptime::MAX)
     }
 
     /// Returns why r2d2 has opened no connection of another manager since this thread waits.
@@ -290,7 +296,7 @@ where
             return Some(Failure::NoConnection { cause, waited });
         }
         match self.pool.dialing.failure_since(self.limits.waits_since, over).filter(|_| !connected) {
-            Some(error) if over || now >= waits_until(&error, self.limits) => {
+            Some(error) if over || now >= self.limits.waits_until(&error) => {
                 Some(Failure::of_connecting(error, waited))
             }
             None if over => {
@@ -332,18 +338,6 @@ where
 
 fn in_words_of_r2d2(error: &str) -> NoConnection {
     NoConnection::Pool(Cut(without_arguments(error).as_bytes()).to_string())
-}
-
-/// Returns until when a connection is waited for after this error.
-fn waits_until(error: &ConnectError, limits: &Limits<'_>) -> Uptime {
-    match error {
-        ConnectError::Failed(_) => limits.reachable_by,
-        ConnectError::Refused(refusal) if refusal.passes_by_waiting() => limits.accepted_by,
-        ConnectError::Refused(_)
-        | ConnectError::Replica { .. }
-        | ConnectError::Sentinel { .. }
-        | ConnectError::Panicked(_) => Uptime::default(),
-    }
 }
 
 /// A connection and the permit to use it. Dropped, both return, the connection first.

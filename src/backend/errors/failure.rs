@@ -14,6 +14,8 @@ pub(crate) enum Failure {
     TooLate,
     /// The server is too old for the command. Nothing was sent.
     TooOld(Version),
+    /// Transactions do not reach the server: it refuses WATCH or MULTI as unknown, or connections are closed on it. Nothing was sent.
+    NoTransactions(Option<Refusal>),
     /// The server refused the command, which was not carried out.
     Refused(Refusal),
     /// The reply was lost: the command may have been carried out.

@@ -209,7 +209,8 @@ impl Outcomes {
             Outcome::Refused(refusal) => refusal.closes_connection(),
             Outcome::Reply(_) | Outcome::Unread => false,
         };
-        let may_watch = own.replies > 1 && matches!(self.own.own, Outcome::Refused(_));
+        let watches = matches!(own.command, Command::WatchGet | Command::WatchGetTtl);
+        let may_watch = watches && matches!(self.own.own, Outcome::Refused(_));
         !may_watch && !self.any_read_only() && !self.all().any(lost)
     }
 

@@ -100,7 +100,7 @@ impl SpinPolicy {
         dequeued: impl Fn() -> usize + 'a,
         admitted: &'a Admitted<'a>,
     ) -> impl FnMut(WaitStage) -> bool + 'a {
-        let Limits { connected_by, answered_by, stop, .. } = *limits;
+        let Limits { connected_by, answered_by, held_until, stop, .. } = *limits;
         let mark = move || Mark { at: clock::uptime(), dequeued: dequeued() };
         // Being sent wakes no thread, and how long the reply may take is counted from then.
         let look = self.command_timeout.max(GRACE);
@@ -116,9 +116,11 @@ impl SpinPolicy {
                     *first.get_or_insert_with(|| before.at.after(at_most).min(connected_by))
                 }
                 WaitStage::Queued(Rank::Later | Rank::Overdue) => connected_by,
-                // The leader notices its time limit no sooner, and then hands out the replies it has.
+                // The leader notices its time limit no sooner, and then hands out the replies it has. It may get no processor for
+                // longer, which is no reason to leave a lock held.
                 WaitStage::InFlight => *in_flight.get_or_insert_with(|| {
-                    before.at.after(self.command_timeout).min(answered_by).after(GRACE)
+                    let at_most = before.at.after(self.command_timeout).max(held_until.unwrap_or_default());
+                    at_most.min(answered_by).after(GRACE)
                 }),
             };
             let left = until.since(before.at);

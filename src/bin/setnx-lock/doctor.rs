@@ -4,9 +4,12 @@ use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde::Serialize;
-use setnx_lock::{ClockDifference, Persistence, Protocol, Role, ServerReport, Warning};
+use setnx_lock::redis;
+use setnx_lock::{
+    ClockDifference, Error, InspectionFailure, Persistence, Protocol, Role, ServerReport, Warning,
+};
 
-use crate::arguments::{Doctor, Server};
+use crate::arguments::{Condition, Doctor, Server};
 use crate::failure::Failure;
 use crate::output::{RED, YELLOW, json_line, styled};
 use crate::server::Target;
@@ -59,7 +62,18 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
     let url = address.as_ref().unwrap_or(&server.url).clone();
     let server = Server { url, password_file: server.password_file.clone() };
     // Without the check of new connections, which refuses replicas: they are reported as well.
-    let report = Target::of(&server)?.locker().skip_server_check().build()?.inspect()?;
+    let target = Target::of(&server)?;
+    let report = match target.locker().skip_server_check().build()?.inspect() {
+        Err(Error::Inspection { cause, .. })
+            if matches!(*cause, InspectionFailure::Lost(_)) && answers_get(&target) =>
+        {
+            return Err(Failure::of(
+                Condition::Refused,
+                "connections are closed on INFO, as a proxy does; give the address of the server itself",
+            ));
+        }
+        inspected => inspected?,
+    };
     let findings = findings(&report);
     let worst = findings.iter().map(|finding| finding.severity).max().unwrap_or(Severity::Note);
     match write(&report, findings, *json) {
@@ -67,6 +81,12 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok((worst as u8).into()),
     }
+}
+
+/// Whether it is INFO that is not answered.
+fn answers_get(target: &Target) -> bool {
+    let get = redis::cmd("GET").arg("setnx-lock:probe").clone();
+    target.connect().and_then(|mut raw| raw.ask::<Option<Vec<u8>>>(&get)).is_ok()
 }
 
 fn write(report: &ServerReport, findings: Vec<Finding>, json: bool) -> io::Result<()> {

@@ -97,6 +97,10 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = Some(match &error {
             // In the words of the command line.
+            Error::Unsupported { key, protocol, version: None, refusal: None, .. } => format!(
+                "lock {key}: connections are closed on WATCH, as a proxy does, so the protocol {} does not work there; use --protocol auto",
+                protocol.name()
+            ),
             Error::Unsupported { key, protocol, .. } => format!(
                 "lock {key}: the server is too old for the protocol {}, which needs Redis {}; use --protocol auto",
                 protocol.name(),

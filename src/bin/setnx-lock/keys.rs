@@ -148,7 +148,7 @@ impl KeyReport {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct KeyText {
     key: String,
-    /// The bytes, if they are no text or have control characters.
+    /// The bytes, if they are no text or have invisible characters.
     #[serde(skip_serializing_if = "Option::is_none")]
     key_hex: Option<String>,
 }
@@ -176,7 +176,7 @@ pub(crate) struct KeyJson {
     description: String,
 }
 
-/// A text that another program has written, with control characters escaped.
+/// A text that another program has written, with invisible characters escaped.
 pub(crate) fn shown(text: &str) -> String {
     Key::from(text).to_string()
 }

@@ -113,15 +113,21 @@ impl Raw {
         let mut connection = manager.connect()?;
         let is_replica = match LockConnection::connect(&mut connection) {
             Err(ConnectError::Replica { .. }) => {
-                connection = manager.skip_server_check().connect()?;
+                connection = manager.clone().skip_server_check().connect()?;
                 true
             }
             connected => connected.map(|()| false)?,
         };
         let version = connection.server_version();
         let mut raw = Self { connection, version: version.unwrap_or(OLDEST), is_replica };
-        if version.is_none() && raw.has_scan().map_err(|failure| failure.at(client))? {
-            raw.version = HAS_SCAN;
+        if version.is_none() {
+            match raw.has_scan() {
+                Ok(true) => raw.version = HAS_SCAN,
+                Ok(false) => {}
+                // As twemproxy does, which forwards all that the oldest version is asked for.
+                Err(_) if !raw.connection.is_open() => raw.connection = manager.connect()?,
+                Err(failure) => return Err(failure.at(client)),
+            }
         }
         Ok(raw)
     }

@@ -11,6 +11,7 @@ use crate::version::Version;
 
 pub(super) enum LastFailure {
     TooOld { version: Version, protocol: Protocol },
+    NoTransactions { refusal: Option<Refusal>, protocol: Protocol },
     Refused { command: &'static str, refusal: Refusal },
     NoConnection { cause: NoConnection, waited: Duration },
     Lost { command: &'static str, error: TransportError },
@@ -78,6 +79,9 @@ impl Call<'_> {
             }
             (_, Some(LastFailure::TooOld { version, protocol })) => {
                 Error::Unsupported { key, protocol, version: Some(version), refusal: None }
+            }
+            (_, Some(LastFailure::NoTransactions { refusal, protocol })) => {
+                Error::Unsupported { key, protocol, version: None, refusal: refusal.map(Box::new) }
             }
             (_, Some(LastFailure::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
                 Some(protocol) => {

@@ -70,6 +70,7 @@ pub(super) fn describe(failure: &Failure) -> String {
         }
         Failure::Lost(error) => error.to_string(),
         Failure::TooOld(version) => format!("the server is Redis {version}, and notifications need 2.0"),
+        Failure::NoTransactions(_) => unreachable!("no notification needs a transaction"),
         Failure::TooLate => "there was no time left".to_owned(),
     }
 }

@@ -14,7 +14,7 @@ use loom::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use loom::thread;
 
 use crate::weak_sync as sync;
-use subject::Permits;
+use subject::{Class, Permits};
 
 pub(super) const SCENARIOS: [(&str, fn()); 4] = [
     ("two_of_one", || run(1, [true; 2])),
@@ -33,7 +33,7 @@ fn run<const N: usize>(free: usize, patient: [bool; N]) {
             }
             patient
         };
-        let permit = permits.acquire(park);
+        let permit = permits.acquire(Class::Other, park);
         assert!(permit.is_some() || !patient);
         if permit.is_some() {
             assert!(used.fetch_add(1, SeqCst) < free);

@@ -296,7 +296,7 @@ impl Process {
             }
             Step::EnterOnly(waiting) => {
                 let length = self.carry_out(&waiting, server);
-                let is_behind = matches!(waiting, Waiting::Enter(_)) && self.entry.entered_only(length);
+                let is_behind = matches!(waiting, Waiting::Enter { .. }) && self.entry.entered_only(length);
                 self.step = if is_behind { Step::Asleep } else { Step::Glance };
             }
             Step::Look if server.holder.is_none() => {
@@ -338,8 +338,8 @@ impl Process {
     /// Carries out a command that enters the list, and returns its length.
     fn carry_out(&mut self, waiting: &Waiting, server: &mut Server) -> i64 {
         match waiting {
-            Waiting::Enter(_) => server.list.push(self.number),
-            Waiting::EnterFirst(_) => server.list.insert(0, self.number),
+            Waiting::Enter { .. } => server.list.push(self.number),
+            Waiting::EnterFirst { .. } => server.list.insert(0, self.number),
             Waiting::Expire => {}
             Waiting::Check { .. } => {
                 let count = server.list.iter().filter(|entry| **entry == self.number).count();
