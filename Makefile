@@ -8,7 +8,7 @@ PART ?= 1/1
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-all test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv clean
+.PHONY: help demo demo-ruby stress test test-all test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -104,6 +104,12 @@ deny: ## check licences, duplicates and advisories of the dependencies (needs ca
 
 msrv: ## build the library and the tool with the oldest Rust they support (needs rustup and that toolchain)
 	cargo +$$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml) check --package setnx-lock --features cli,macros
+
+fresh: ## build a copy without the lock file, as a new project does (RUST=1.88: by that Rust, with the versions that README.md pins)
+	rm -rf $(TARGET)/fresh && mkdir -p $(TARGET)/fresh
+	git archive HEAD | tar -x -C $(TARGET)/fresh --exclude=Cargo.lock
+	cd $(TARGET)/fresh && $(if $(RUST),$$(sed -n 's/.*`\(cargo update [^`]*--precise [^`]*\)`.*/\1/p' README.md) &&) \
+	    $(CARGO) $(if $(RUST),+$(RUST)) check --package setnx-lock --features tls-rustls,cli,macros --target-dir build
 
 clean: ## remove the build
 	$(CARGO) clean

@@ -117,5 +117,15 @@ pub mod __macros {
     pub use crate::scope::{Scope, converted, report_skipped};
 }
 
+/// The locker of an attribute without the argument `locker`. Where there is none, the compiler's message has this name in it.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! __declare_a_static_LOCKER_or_add_the_argument_locker {
+    () => {
+        LOCKER
+    };
+}
+
 /// The crates whose types appear in this one's, in the versions that it uses.
 pub use ::{chrono, r2d2, redis};

@@ -191,8 +191,8 @@ impl Locker {
     /// it (fewer where the pool has fewer), and send the same bytes in the same order. Beyond that, a command is queued
     /// while others are under way; the first of the queue is sent after 0.15 ms, with those behind it, over another connection if one is
     /// free. If more than 256 threads send commands all the time, some SETNX commands wait until they are admitted to the queue, at most
-    /// for half of the time that the call may wait for a connection. On a machine of two cores with the server on the same, eight threads
-    /// that lock different keys get 1.4 times as much done as raw commands with a connection each, 64 get 3.6 times ([`documentation::performance`](crate::documentation::performance)).
+    /// for half of the time that the call may wait for a connection.
+    /// [`documentation::performance`](crate::documentation::performance) has measurements.
     ///
     /// Each command keeps its own outcome, and each thread its own time limits, but that a reply may come up to 50 ms later. If the
     /// thread that sent the command does not return by then, the outcome is unknown, as after a lost reply; its later result

@@ -164,7 +164,6 @@ fn undisturbed(case: Case) -> Result<Vec<String>, Box<dyn std::error::Error>> {
     let mut last = Ok(Vec::new());
     for _ in 0..ATTEMPTS {
         last = Stage::set(case)?.undisturbed();
-        // A release after the lease may send none, and a reply may take longer than a command may.
         if last.as_ref().is_ok_and(|commands| !commands.is_empty()) {
             return last;
         }

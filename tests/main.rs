@@ -115,6 +115,9 @@ mod wire;
 #[path = "../compat/servers/mod.rs"]
 mod servers;
 
+// Where the proxy finds it, in the examples as well.
+use support::redis_server;
+
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};

@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_library_depends_on_these_five_crates_and_no_others,
             the_attribute_comes_with_its_feature_only,
             nothing_in_the_locked_tree_needs_a_newer_rust_than_declared,
+            the_readme_pins_what_the_lock_file_has,
             the_package_has_the_library_and_its_documents_only,
             the_package_is_small,
         ],
@@ -81,6 +82,25 @@ fn nothing_in_the_locked_tree_needs_a_newer_rust_than_declared() -> Outcome {
         .map(|(package, needed)| format!("{} {} needs Rust {needed}", package.name, package.version))
         .collect();
     assert!(newer.is_empty(), "with Rust {declared}: {newer:?}");
+    Ok(())
+}
+
+fn the_readme_pins_what_the_lock_file_has() -> Outcome {
+    let readme = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md"))?;
+    let pins: Vec<(&str, &str)> = readme
+        .split("`cargo update ")
+        .skip(1)
+        .filter_map(|text| text.split('`').next()?.split_once(" --precise "))
+        .collect();
+    assert!(!pins.is_empty());
+    let metadata = metadata(&[])?;
+    for (name, version) in pins {
+        let locked = metadata
+            .packages
+            .iter()
+            .any(|package| package.name.as_str() == name && package.version.to_string() == version);
+        assert!(locked, "{name} {version} is not in Cargo.lock");
+    }
     Ok(())
 }
 

@@ -1,5 +1,6 @@
 //! The proxy injects the faults that a test asks for, and records the commands.
 
+use std::collections::BTreeSet;
 use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,6 +27,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_slow_network_delays_commands,
             the_record_leaves_out_info,
             thousands_of_commands_a_second,
+            no_proxy_gets_the_address_of_another_that_has_ended,
         ],
     )
 }
@@ -228,6 +230,16 @@ fn thousands_of_commands_a_second() -> Outcome {
         times.sort();
         // With Nagle's algorithm each pair would take 40 ms. On a busy machine some pairs take longer, but not most.
         assert!(times[times.len() / 4] < millis(20), "{:?}", times[times.len() / 4]);
+    }
+    Ok(())
+}
+
+fn no_proxy_gets_the_address_of_another_that_has_ended() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut addresses = BTreeSet::new();
+    for _ in 0..500 {
+        let url = Proxy::before(server.address())?.url();
+        assert!(addresses.insert(url.clone()), "clients of the proxy before it still connect to {url}");
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::io::{BufReader, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, RwLock};
@@ -16,6 +16,7 @@ use super::real::Real;
 use super::resp::{Request, read_batch, text};
 use super::twemproxy;
 use super::versions::Emulated;
+use crate::redis_server::listen;
 
 /// After these a server pushes data by itself: the rest of the connection is forwarded as it is, and not recorded.
 const PUSHING: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
@@ -71,7 +72,7 @@ impl Proxy {
     }
 
     fn start(real: SocketAddr, emulated: Option<Emulated>, limited: bool) -> io::Result<Self> {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let listener = listen()?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
             real,

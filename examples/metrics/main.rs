@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Release};
+use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker, Release};
 
 /// Counts and times what the locks of a locker do.
 fn measured(locker: Locker) -> Locker {
@@ -14,6 +14,8 @@ fn measured(locker: Locker) -> Locker {
             let outcome = match outcome {
                 Ok(()) => "acquired",
                 Err(error) if error.is_contention() => "contention",
+                // The program has ended the wait itself.
+                Err(Error::Cancelled { .. } | Error::ShutDown { .. }) => "stopped",
                 Err(_) => "error",
             };
             metrics::histogram!("setnx_lock_wait_seconds").record(waited.as_secs_f64());
@@ -48,6 +50,10 @@ fn main() -> Result<(), Error> {
     let contended = lock.try_lock()?.is_none();
     held.release()?;
     assert!(contended, "a lock that is held is not acquired");
+    let cancel_token = CancelToken::new();
+    cancel_token.cancel();
+    let stopped = lock.cancelled_by(&cancel_token).lock().is_err();
+    assert!(stopped, "a wait that is cancelled does not acquire the lock");
     println!("{}", rendered.render());
     Ok(())
 }

@@ -6,6 +6,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Error, Expr, Result, Token, parenthesized};
 
+use crate::syntax::nearest;
+
 /// How an argument is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Form {
@@ -164,23 +166,12 @@ fn lacking(name: &str) -> String {
     format!("`{name}` needs a value, such as `{example}`")
 }
 
-/// How like a known name another must be to be taken for it.
-const ALIKE: f64 = 0.8;
-
 /// What is said of a name that is not known: the one that is most like it, or all.
 fn unknown(name: &str) -> String {
-    let name_in_lower_case = name.to_lowercase();
-    let likeness = |known: &str| match strsim::osa_distance(&name_in_lower_case, known) {
-        0 | 1 => 1.0,
-        _ => strsim::jaro_winkler(&name_in_lower_case, known),
-    };
     let known = KNOWN.map(|(known, ..)| known);
-    let nearest = known.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
-    match nearest {
-        Some(nearest) if likeness(nearest) >= ALIKE => {
-            format!("there is no argument `{name}`; did you mean `{nearest}`?")
-        }
-        _ => format!("there is no argument `{name}`; there are: {}", known.join(", ")),
+    match nearest(name, known) {
+        Some(nearest) => format!("there is no argument `{name}`; did you mean `{nearest}`?"),
+        None => format!("there is no argument `{name}`; there are: {}", known.join(", ")),
     }
 }
 

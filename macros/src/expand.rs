@@ -42,6 +42,7 @@ pub(crate) fn expand(arguments: TokenStream, item: &TokenStream) -> TokenStream 
 fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let function = Function::of(item)?;
     let plan = Plan::of(&syn::parse2(arguments)?)?;
+    plan.key.check_names(&function.parameters())?;
     let failures = plan.failures(&function)?;
     let name = &function.signature.ident;
     let (scope, error) = (local("scope"), local("error"));
@@ -72,7 +73,8 @@ impl Plan {
     fn of(arguments: &Arguments) -> Result<Self> {
         let options = options::options(arguments)?;
         let mut plan = Self {
-            locker: syn::parse_quote!(LOCKER),
+            // The compiler names this macro where there is no `LOCKER`.
+            locker: syn::parse_quote!(::setnx_lock::__declare_a_static_LOCKER_or_add_the_argument_locker!()),
             key: Key::Joined(None, Vec::new()),
             options,
             contention: Contention::Error,

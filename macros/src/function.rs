@@ -1,12 +1,13 @@
 //! The function that the attribute is on: what stands before its body, and what its return type can say.
 
 use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
-use quote::quote;
+use quote::{ToTokens as _, quote};
+use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
 use syn::{
-    Attribute, Error, GenericArgument, Path, PathArguments, Result, ReturnType, Signature, Token, Type,
-    Visibility, braced,
+    Attribute, Error, FnArg, GenericArgument, Path, PathArguments, Result, ReturnType, Signature, Token,
+    Type, Visibility, braced,
 };
 
 use crate::syntax::located;
@@ -17,6 +18,17 @@ pub(crate) struct Function {
     pub(crate) visibility: Visibility,
     pub(crate) signature: Signature,
     pub(crate) body: Group,
+}
+
+/// Keywords and types are among the names, which does no harm: they are no variables.
+fn collect_names(pattern: TokenStream, names: &mut Vec<String>) {
+    for token in pattern {
+        match token {
+            TokenTree::Ident(name) => names.push(name.unraw().to_string()),
+            TokenTree::Group(group) => collect_names(group.stream(), names),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => {}
+        }
+    }
 }
 
 /// How a return type says that the lock was not acquired.
@@ -59,6 +71,17 @@ impl Function {
             ));
         }
         Ok(function)
+    }
+
+    /// Returns the names in the patterns of the parameters, without `self`.
+    pub(crate) fn parameters(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for input in &self.signature.inputs {
+            if let FnArg::Typed(typed) = input {
+                collect_names(typed.pat.to_token_stream(), &mut names);
+            }
+        }
+        names
     }
 
     /// Returns how the return type says that the lock was not acquired.

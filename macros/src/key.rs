@@ -5,7 +5,7 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::{Error, Expr, Lit, LitStr, Result};
 
-use crate::syntax::{literal, located};
+use crate::syntax::{literal, located, nearest};
 
 /// Where the key comes from.
 pub(crate) enum Key {
@@ -44,6 +44,23 @@ impl Key {
             }
             _ => Ok(Self::Computed(value)),
         }
+    }
+
+    /// Refuses a name in braces that is none of the function's parameters, and like one. The compiler would suggest to put the parameter in
+    /// the place of the whole literal.
+    pub(crate) fn check_names(&self, parameters: &[String]) -> Result<()> {
+        let Self::Formatted(template) = self else { return Ok(()) };
+        for name in template.arguments.iter().filter_map(variable).map(|name| name.unraw().to_string()) {
+            // Constants and statics are in upper case.
+            if parameters.contains(&name) || name == "self" || name.starts_with(char::is_uppercase) {
+                continue;
+            }
+            if let Some(parameter) = nearest(&name, parameters) {
+                let problem = format!("`{name}` in the key is no parameter; did you mean `{{{parameter}}}`?");
+                return Err(Error::new(template.span, problem));
+            }
+        }
+        Ok(())
     }
 
     /// The expression that makes it.
@@ -191,6 +208,17 @@ impl<'a> Placeholder<'a> {
             }
         }
         Ok(None)
+    }
+}
+
+/// The variable that an expression is, or a part of.
+fn variable(expression: &Expr) -> Option<&Ident> {
+    match expression {
+        Expr::Path(path) => path.path.get_ident(),
+        Expr::Field(field) => variable(&field.base),
+        Expr::MethodCall(call) => variable(&call.receiver),
+        Expr::Index(index) => variable(&index.expr),
+        _ => None,
     }
 }
 

@@ -17,6 +17,20 @@ pub(crate) fn literal(expression: &Expr) -> Option<&Lit> {
     }
 }
 
+/// How like a known name another must be to be taken for it.
+const ALIKE: f64 = 0.8;
+
+/// The known name that another was probably meant to be.
+pub(crate) fn nearest<T: AsRef<str>>(name: &str, known: impl IntoIterator<Item = T>) -> Option<T> {
+    let name = name.to_lowercase();
+    let likeness = |known: &T| match strsim::osa_distance(&name, known.as_ref()) {
+        0 | 1 => 1.0,
+        _ => strsim::jaro_winkler(&name, known.as_ref()),
+    };
+    let nearest = known.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
+    nearest.filter(|nearest| likeness(nearest) >= ALIKE)
+}
+
 /// The number that an expression is, if it is a literal.
 pub(crate) fn number(expression: &Expr) -> Option<u64> {
     match literal(expression)? {

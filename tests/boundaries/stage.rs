@@ -81,6 +81,7 @@ impl Stage {
         Ok(Self { scenario, path, protocol, key, lock, held, value, successor })
     }
 
+    /// Runs the path without a fault, and returns the names of its commands. After a stall of the machine, which changes them, it fails.
     pub(super) fn undisturbed(self) -> Result<Vec<String>, Box<dyn std::error::Error>> {
         match self.held {
             Some(held) => match self.path {
@@ -92,14 +93,12 @@ impl Stage {
                     held.fencing_token()?;
                     mem::forget(held);
                 }
-                _ => drop(held),
+                _ => match held.release()? {
+                    Release::Released { .. } | Release::LeftToExpire => {}
+                    late => return Err(format!("the machine stalled: {late:?}").into()),
+                },
             },
-            None => match self.lock.lock() {
-                Ok(held) => mem::forget(held),
-                // Granted after its lease.
-                Err(Error::Timeout { .. }) => {}
-                Err(error) => return Err(error.into()),
-            },
+            None => mem::forget(self.lock.lock()?),
         }
         let names = self.scenario.proxy.names();
         self.successor.map(Successor::join).transpose()?;

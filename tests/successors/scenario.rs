@@ -15,6 +15,8 @@ use crate::support::scenario::patient;
 use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
 
 pub(crate) struct Scenario {
+    /// They end before the proxy and the server do.
+    _load_threads: Option<LoadThreads>,
     pub(crate) server: Arc<RedisServer>,
     pub(crate) proxy: Proxy,
     pub(crate) key: TestKey,
@@ -22,7 +24,6 @@ pub(crate) struct Scenario {
     pub(crate) events: EventLog,
     /// The protocol of its locks.
     pub(crate) protocol: Protocol,
-    _load_threads: Option<LoadThreads>,
 }
 
 impl Scenario {

@@ -5,7 +5,8 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 use std::{fs, io, thread};
 
@@ -109,9 +110,24 @@ impl Drop for RedisServer {
     }
 }
 
-/// Returns a port that no process listened on a moment ago.
+/// Listens on a port that nothing of this process has listened on for long: a client of a server that has ended connects to the same port
+/// again, and must find no other test's server there. The ports lie below those that the system gives out: on one of those a connection
+/// may be opened to itself, when it has the port as its own.
+pub fn listen() -> io::Result<TcpListener> {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let ports = 10_000..32_000;
+    let first = u16::try_from(process::id() % 10_000).unwrap_or_default();
+    (0..ports.len())
+        .map(|_| {
+            ports.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (ports.end - ports.start)
+        })
+        .find_map(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok())
+        .ok_or_else(|| io::Error::other("all ports are in use"))
+}
+
+/// Returns such a port, on which nothing listens.
 pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    Ok(listen()?.local_addr()?.port())
 }
 
 fn launch(folder: &Path, port: u16, config: &str) -> io::Result<Child> {

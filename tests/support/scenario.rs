@@ -1,15 +1,15 @@
 //! A scenario for faults: a real server, a proxy before it, and lockers with short time limits.
 
 use std::cell::RefCell;
-use std::net::{Ipv4Addr, TcpListener};
+use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
-use std::{io, process};
 
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
+/// Returns a port that refuses connections, each time another.
+pub(crate) use super::redis_server::free_port as closed_port;
 use super::{LONG, Load, RedisServer, Target, TestKey};
 use crate::servers::{Emulated, Proxy};
 
@@ -124,20 +124,6 @@ pub(crate) const QUEUED: LockOptions =
 
 /// A value of another holder, which expires in 2030.
 pub(crate) const FOREIGN: &str = "1895000000.5";
-
-/// Returns a port that refuses connections, each time another. It lies below those that the system gives out: a server of another test
-/// gets none of these, and on one of those a connection may be opened to itself, when it has the port as its own.
-pub(crate) fn closed_port() -> io::Result<u16> {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let ports = 10_000..32_000;
-    let first = u16::try_from(process::id() % 10_000).unwrap_or_default();
-    (0..ports.len())
-        .map(|_| {
-            ports.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (ports.end - ports.start)
-        })
-        .find(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok())
-        .ok_or_else(|| io::Error::other("all ports are in use"))
-}
 
 /// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
 /// than a reply takes on a busy machine.

@@ -187,7 +187,7 @@ fn a_server_that_refuses_ends_it() -> Outcome {
     next(&running, "first");
     running.note();
     send(&server, "ACL SETUSER default -type");
-    let ended = running.ends().exits(77).says(&["permit the command to this user"]);
+    let ended = running.ends().exits(77).says(&["permit the command and the keys to this user"]);
     assert!(ended.err.starts_with("setnx-lock: error: lock k: the server refused: NOPERM"), "{ended}");
     Ok(())
 }

@@ -50,4 +50,14 @@ fn an_empty_prefix(id: u8) -> Result<u8, setnx_lock::Error> {
     Ok(id)
 }
 
+#[locked(key = "{idd}:{ID}")]
+fn nearly_a_parameter((id, _): (u8, u8)) -> Result<u8, setnx_lock::Error> {
+    Ok(id)
+}
+
+#[locked(key = "team:{ids.0:?}")]
+fn a_part_of_nearly_a_parameter(id: (u8, u8)) -> Result<u8, setnx_lock::Error> {
+    Ok(id.0)
+}
+
 fn main() {}

@@ -195,9 +195,10 @@ impl From<ConnectError> for Failure {
 impl From<Refusal> for Failure {
     fn from(refusal: Refusal) -> Self {
         let words = match refusal.kind() {
-            RefusalKind::NotPermitted => {
-                with_advice(&refusal, "permit the command to this user, or give another user in --url")
-            }
+            RefusalKind::NotPermitted => with_advice(
+                &refusal,
+                "permit the command and the keys to this user by ACL SETUSER, or give another user in --url",
+            ),
             RefusalKind::OtherNode => with_advice(
                 &refusal,
                 "the key is on another node of the cluster; give that node's address in --url",
