@@ -77,7 +77,8 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
     let mut rows = Vec::new();
     let mut alone = 0.0;
     for setting in Setting::all() {
-        let time = if setting.threads == 4 { run.plan.fairness_time.min(SEVERAL) } else { run.plan.fairness_time };
+        let time =
+            if setting.threads == 4 { run.plan.fairness_time.min(SEVERAL) } else { run.plan.fairness_time };
         if setting.gems > 0 && find(GEM).is_none() {
             println!("W7: without the gem");
             continue;
@@ -88,7 +89,11 @@ pub(crate) fn run(run: &Run, candidates: &[&Candidate]) -> Result<Section, Failu
             if setting.gems == 0 {
                 alone = kind.acquisitions;
             }
-            let ratio = if kind.name == OURS { format!("{:.2}", kind.acquisitions / alone) } else { "–".to_owned() };
+            let ratio = if kind.name == OURS {
+                format!("{:.2}", kind.acquisitions / alone)
+            } else {
+                "–".to_owned()
+            };
             table.row([
                 title.clone(),
                 kind.name.to_owned(),
