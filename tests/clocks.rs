@@ -29,13 +29,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         ],
     );
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
-        for (name, test) in [
-            (
-                "clocks_further_apart_than_the_guard_let_two_leases_overlap",
-                further_apart as fn(Protocol) -> Outcome,
-            ),
-            ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin),
-        ] {
+        let apart: (&str, fn(Protocol) -> Outcome) = match protocol {
+            Protocol::Ttl => ("clocks_hours_apart_let_no_leases_overlap", hours_apart),
+            _ => ("clocks_further_apart_than_the_guard_let_two_leases_overlap", further_apart),
+        };
+        for (name, test) in [apart, ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin)] {
             let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
             trials.push(Trial::test(name, move || test(protocol)));
         }
@@ -227,6 +225,13 @@ fn nearly_a_second_apart(protocol: Protocol, clock: &str) -> Outcome {
 fn further_apart(protocol: Protocol) -> Outcome {
     let overlap = contest(["+0.9s", "-0.9s"], protocol, "0s", usize::MAX)?;
     assert!(overlap.is_some_and(|(first, second)| first.holder != second.holder), "{overlap:?}");
+    Ok(())
+}
+
+/// The server's clock alone decides when the lock of a crashed holder is free.
+fn hours_apart(protocol: Protocol) -> Outcome {
+    let overlap = contest(["+7200s", "-7200s"], protocol, "0s", 3)?;
+    assert!(overlap.is_none(), "{overlap:?}");
     Ok(())
 }
 

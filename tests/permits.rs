@@ -207,6 +207,7 @@ fn an_expired_one_is_taken_over_by_the_commands_of_a_lock() -> Outcome {
         let trips = recorded.trips();
         let takeover = match protocol {
             Protocol::Classic => vec![vec!["GET"], vec!["GETSET"]],
+            Protocol::Ttl => vec![vec!["GET"], vec!["WATCH", "GET", "PTTL", "MULTI"], vec!["SET", "EXEC"]],
             _ => vec![vec!["GET"], vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],
         };
         assert_eq!(trips[0], [first(protocol), "MGET"]);

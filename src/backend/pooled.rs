@@ -34,7 +34,7 @@ pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     admission: Admission,
     combiner: Combiner<QueuedCommand, JobOutcome>,
     spin_policy: SpinPolicy,
-    pub(super) transactions: Transactions,
+    transactions: Transactions,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
 }
@@ -236,7 +236,7 @@ where
     M::Connection: LockConnection,
 {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        if let Err(failure) = self.ensure_transactions(key, limits) {
+        if let Err(failure) = self.transactions.ensure(key, limits, |limits| self.connection(limits)) {
             return Err(failure).into();
         }
         let next = next.map(|next| PackedNext::new(key, next));

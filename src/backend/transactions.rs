@@ -7,11 +7,10 @@ use std::time::Duration;
 use redis::{Value, cmd};
 
 use super::codec;
-use super::connections::{LockConnection, ask, exchange};
+use super::connections::{Checkout, LockConnection, ask, exchange};
 use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
 use super::limits::Limits;
-use super::pooled::PooledBackend;
-use crate::clock::{self, Uptime};
+use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::Command;
@@ -36,26 +35,31 @@ impl Transactions {
         let until = clock::uptime().after(LEFT_ALONE).0.as_micros();
         self.lacking_until.store(u64::try_from(until).unwrap_or(u64::MAX), Ordering::Relaxed);
     }
-}
 
-impl<M: r2d2::ManageConnection> PooledBackend<M>
-where
-    M::Connection: LockConnection,
-{
-    /// Tries a transaction without a change, unless it is known whether they work. Fails if they do not, or if there is no connection.
-    pub(super) fn ensure_transactions(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
+    /// Tries a transaction without a change on a connection of `connect`, unless it is known whether they work. Fails if they do not, or if
+    /// there is no connection.
+    pub(super) fn ensure<'a, M>(
+        &self,
+        key: &Key,
+        limits: &Limits<'a>,
+        connect: impl Fn(&mut Limits<'a>) -> Result<(Checkout<M>, Now), Failure>,
+    ) -> Result<(), Failure>
+    where
+        M: r2d2::ManageConnection,
+        M::Connection: LockConnection,
+    {
         let needed = limits.needs.needs() >= Protocol::Watched.needs();
-        if !needed || self.transactions.work.load(Ordering::Relaxed) {
+        if !needed || self.work.load(Ordering::Relaxed) {
             return Ok(());
         }
-        if self.transactions.are_lacking() {
+        if self.are_lacking() {
             return Err(Failure::NoTransactions(None));
         }
         let mut limits = *limits;
         let began = clock::uptime();
         let mut was_closed = false;
         loop {
-            let (mut connection, now) = self.connection(&mut limits)?;
+            let (mut connection, now) = connect(&mut limits)?;
             let left = limits.answered_by.since(now.uptime);
             let tried = match connection.server_version() {
                 Some(_) => Ok(Ok(())),
@@ -63,7 +67,7 @@ where
             };
             let ended = match tried {
                 Ok(Ok(())) => {
-                    self.transactions.work.store(true, Ordering::Relaxed);
+                    self.work.store(true, Ordering::Relaxed);
                     return Ok(());
                 }
                 Ok(Err(refusal)) => {
@@ -82,7 +86,7 @@ where
             match ended {
                 // The connection had just answered GET, and another was closed before.
                 Ended::OnWatch(error) if error.is_disconnect() && was_closed => {
-                    self.transactions.note_lacking();
+                    self.note_lacking();
                     return Err(Failure::NoTransactions(None));
                 }
                 Ended::OnWatch(error) if error.is_disconnect() => was_closed = true,
