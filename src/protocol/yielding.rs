@@ -28,8 +28,9 @@ const OTHERS_GLANCE: Duration = Duration::from_millis(5);
 /// Pollers that are served at the same distance would meet each other for ever.
 const LEFT_ALONE: Duration = Duration::from_millis(5);
 /// How long it is asked for then without a pause, to meet the moment between two holds of a process that asks again at once. If that
-/// fails the process is left alone once more, and so on.
+/// fails the process is left alone once more, and so on, unless it holds the lock for longer than `LONG_HOLD`.
 const INSISTS: Duration = Duration::from_millis(5);
+const LONG_HOLD: Duration = Duration::from_millis(50);
 
 /// What a process knows of a key that its threads have had or waited for without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,19 +145,19 @@ pub(crate) struct Yielding {
     until: Uptime,
     /// When the lock is asked for without a pause, since another process was seen to have it.
     insists_at: Option<Uptime>,
-    /// Whether that process has taken it again since.
-    again: bool,
+    /// Since when that process has held it without a pause.
+    held_since: Option<Uptime>,
 }
 
 impl Yielding {
     /// To each process that polls.
     pub(crate) fn to_pollers(window: Window) -> Self {
-        Self { window: Some(window), until: window.until, insists_at: None, again: false }
+        Self { window: Some(window), until: window.until, insists_at: None, held_since: None }
     }
 
     /// To one that was notified: until then, or until it has it.
     pub(crate) fn to_one(until: Uptime) -> Self {
-        Self { window: None, until, insists_at: None, again: false }
+        Self { window: None, until, insists_at: None, held_since: None }
     }
 
     /// Another process has it: `by` which kind. Returns how the thread goes on, unless as one that does not yield. `random` is any number.
@@ -166,12 +167,15 @@ impl Yielding {
             self.until = self.until.after(SECOND_CHANCE);
         }
         let later = now.after(LEFT_ALONE + LEFT_ALONE / 1000 * u32::try_from(random % 1000).unwrap_or(0));
-        let again = self.again || by == TakenBy::AgainAndAgain;
-        self.again = again && self.insists_at.is_some_and(|at| now < at.after(INSISTS));
+        if by == TakenBy::AgainAndAgain {
+            self.held_since = Some(now);
+        }
+        let held_since = *self.held_since.get_or_insert(now);
+        let is_busy = by != TakenBy::Busy && now.since(held_since) < LONG_HOLD;
         self.insists_at = match self.insists_at {
             Some(at) if now < at.after(INSISTS) => Some(at),
-            // It could not be met between two holds: once more. A longer hold is polled as any other.
-            Some(_) if now >= self.until && !again => return None,
+            // It could not be met between two holds: once more, unless it holds the lock for long, or leaves windows itself.
+            Some(_) if now >= self.until && !is_busy => return None,
             Some(_) if now >= self.until => Some(later),
             Some(_) => Some(later.min(self.until)),
             None if now >= self.until => Some(now),
@@ -294,9 +298,9 @@ mod tests {
         assert!(busy.window(&key, SECOND, at(begin + 205)).is_some());
         assert!(busy.window(&key, SECOND, at(begin + 230)).is_none());
         assert!(busy.window(&key, SECOND, at(begin + 1150)).is_none(), "not the next one");
-        // After the window it is asked for as often as a gem takes it again and again, and no longer.
+        // After the window it is asked for as long as a gem takes it again and again, but a long hold is waited for.
         yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 230), 500).unwrap();
-        yielding = yielding.taken(TakenBy::AgainAndAgain, uptime(begin + 245), 500).unwrap();
-        assert!(yielding.taken(TakenBy::Poller, uptime(begin + 260), 500).is_none());
+        yielding = yielding.taken(TakenBy::Poller, uptime(begin + 260), 500).unwrap();
+        assert!(yielding.taken(TakenBy::Poller, uptime(begin + 281), 500).is_none());
     }
 }

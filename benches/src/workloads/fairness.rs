@@ -18,7 +18,7 @@ const HOLD: Duration = Duration::from_millis(1);
 /// From the instructions to the start: by then every worker has read them.
 const NOTICE: Duration = Duration::from_millis(50);
 /// Where several processes of this crate contend.
-const SEVERAL: Duration = Duration::from_secs(30);
+const SEVERAL: Duration = Duration::from_secs(15);
 
 /// Processes that contend for one key.
 #[derive(Clone, Copy, PartialEq, Eq)]
