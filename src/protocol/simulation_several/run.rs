@@ -49,7 +49,7 @@ enum Doing {
 enum Rules {
     None,
     AtOnce(AcquiringAll),
-    OneByOne { index: usize, attempt: Acquiring },
+    OneByOne { index: usize, attempt: Box<Acquiring> },
     Releasing(Releasing),
 }
 
@@ -340,7 +340,7 @@ impl Run {
             }
             None => Acquiring::start(params, now),
         };
-        self.clients[n].rules = Rules::OneByOne { index, attempt };
+        self.clients[n].rules = Rules::OneByOne { index, attempt: Box::new(attempt) };
         self.act(n, action);
     }
 
