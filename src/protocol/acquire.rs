@@ -497,7 +497,7 @@ impl Acquiring {
     /// The reply was lost. Whether the command was carried out is found out by reading, on a new connection; it is never sent
     /// again (I6).
     fn lost(&mut self, state: State, now: Now) -> Action {
-        // Pauses are as long as else: the server may be gone.
+        // Polls as usual again: the server may be gone.
         self.yields = None;
         match state {
             State::Setting(_) if !self.params.expires() => return Action::GiveUp(GiveUp::Unknown),

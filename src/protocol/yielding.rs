@@ -61,7 +61,7 @@ enum Role {
     TakesBack,
     /// It had the lock earlier: it looks whether others have it, to know how long the window is.
     Looks,
-    /// It has only waited: it looks as often as else.
+    /// It has only waited: it polls as usual.
     Waits,
 }
 
@@ -115,7 +115,7 @@ impl Window {
         self.until
     }
 
-    /// Whether the process looks no more often than else.
+    /// Whether the process polls as usual.
     pub(crate) fn only_waits(self) -> bool {
         self.role == Role::Waits
     }
