@@ -295,12 +295,12 @@ fn the_reply_to_exec_is_lost_in_a_takeover(load: Load) -> Outcome {
             scenario.proxy.next("EXEC", fault.clone());
             let held = lock.lock()?;
             let names = scenario.proxy.names()[1..].join(" ");
-            let look = if protocol == Protocol::Ttl { "WATCH GET PTTL MULTI" } else { "WATCH GET MULTI" };
+            let watching = if protocol == Protocol::Ttl { "WATCH GET PTTL MULTI" } else { "WATCH GET MULTI" };
             match fault {
                 // The key holds this client's value, which proves the takeover.
-                Fault::CutAfter => assert_eq!(names, format!("GET {look} SET EXEC GET")),
+                Fault::CutAfter => assert_eq!(names, format!("GET {watching} SET EXEC GET")),
                 // It does not: a new attempt with a new value.
-                _ => assert_eq!(names, format!("GET {look} SET EXEC GET {look} SET EXEC")),
+                _ => assert_eq!(names, format!("GET {watching} SET EXEC GET {watching} SET EXEC")),
             }
             assert_nothing_sent_twice(&scenario.proxy);
             assert_eq!(held.release()?, CERTIFIED);
