@@ -12,7 +12,7 @@ use setnx_lock::Protocol;
 use crate::servers::{Emulated, Fault};
 use crate::support::every_command::FAULTS;
 use crate::support::target::{PROTOCOLS, emulated_name};
-use crate::support::{Load, Outcome};
+use crate::support::{Load, Outcome, trial};
 use stage::Stage;
 
 /// A late reply comes after it.
@@ -86,7 +86,7 @@ pub(crate) fn trials() -> Vec<Trial> {
                 }
                 let name = format!("{protocol:?}").to_lowercase();
                 let name = format!("boundaries::{name}::{path_name}::{fault_name}");
-                trials.push(Trial::test(name, move || at_every_command(case, &fault)));
+                trials.push(trial(name, move || at_every_command(case, &fault)));
             }
         }
     }
@@ -113,7 +113,7 @@ fn unpipelined_and_under_load() -> Vec<Trial> {
                 let load = load.name().unwrap_or_default();
                 let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
                 let turn = trials.len();
-                trials.push(Trial::test(format!("boundaries::{name}::{path_name}"), move || {
+                trials.push(trial(format!("boundaries::{name}::{path_name}"), move || {
                     at_some_commands(case, turn)
                 }));
             }

@@ -16,7 +16,7 @@ use crate::processes::{self, TASK, protocol_named};
 use crate::servers::{Emulated, Proxy};
 use crate::stress::harness::moment::Moment;
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, RedisServer, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, millis, tests, trial};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
@@ -35,11 +35,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         };
         for (name, test) in [apart, ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin)] {
             let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
-            trials.push(Trial::test(name, move || test(protocol)));
+            trials.push(trial(name, move || test(protocol)));
         }
         for (name, clock) in [("ahead", "+0.9s"), ("behind", "-0.9s")] {
             let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_leases_overlap");
-            trials.push(Trial::test(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
+            trials.push(trial(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
         }
     }
     trials

@@ -9,7 +9,7 @@ use libtest_mimic::Trial;
 use setnx_lock::{LockOptions, Protocol, Version};
 
 use crate::support::ruby::{CLASSIC, Gem, RubyCrowd, TTL, TTL_1_4_2};
-use crate::support::{LONG, Outcome, RedisServer, Target};
+use crate::support::{LONG, Outcome, RedisServer, Target, trial};
 
 /// How many Ruby processes wait.
 const WAITING: usize = 8;
@@ -29,11 +29,11 @@ pub(crate) fn trials() -> Vec<Trial> {
     // That a real gem is missing is told by the tests of `interop`.
     let gems = Gem::available().unwrap_or_default();
     let gems = gems.into_iter().filter(|gem| [CLASSIC, TTL_1_4_2, TTL].contains(gem));
-    let trial = |gem: Gem, protocol: Protocol| {
+    let crash = |gem: Gem, protocol: Protocol| {
         let name = format!("crowds::{protocol:?}::gem_{gem}: a_crash_lets_in_one_ruby_process_at_a_time");
-        Trial::test(name.to_lowercase(), move || a_crash_lets_in_one_at_a_time(gem, protocol, rounds))
+        trial(name.to_lowercase(), move || a_crash_lets_in_one_at_a_time(gem, protocol, rounds))
     };
-    gems.flat_map(|gem| protocols.iter().map(move |protocol| trial(gem, *protocol))).collect()
+    gems.flat_map(|gem| protocols.iter().map(move |protocol| crash(gem, *protocol))).collect()
 }
 
 fn a_crash_lets_in_one_at_a_time(gem: Gem, protocol: Protocol, rounds: usize) -> Outcome {

@@ -11,7 +11,7 @@ use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Release, Versio
 use crate::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL};
-use crate::support::{LONG, Load, Outcome, Target, TestKey, Variant, millis};
+use crate::support::{LONG, Load, Outcome, Target, TestKey, Variant, millis, trial};
 
 /// The expiration on both sides in the tests without a crash.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -41,7 +41,7 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         // A run that tests nothing fails.
         Err(problem) => {
             let name = format!("interop::{}::the_gem_of_the_environment", target.name);
-            return vec![Trial::test(name, || Err(problem.into()))];
+            return vec![trial(name, move || Err(problem.clone().into()))];
         }
     };
     let only = gems.len() == 1;

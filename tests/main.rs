@@ -43,6 +43,7 @@
 //! | `several_faults` | a fault at every command on several keys, and what a server refuses to several keys |
 //! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
+//! | `stalls` | a test that fails is run again if the machine stalled meanwhile, and only then |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults` | the proxy injects faults correctly |
@@ -191,6 +192,7 @@ fn main() -> ExitCode {
         shared_batches::trials(),
         shared_pools::trials(),
         sockets::trials(),
+        support::stalls::trials(),
         stress::trials(),
         tool_keys::trials(),
         tool_manual::trials(),

@@ -125,8 +125,8 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     let scenario = Scenario::new("head")?;
     scenario.key.set(FOREIGN);
     let timeout = millis(2000);
-    let lock = scenario.lock(expiring().poll_interval(millis(20)).timeout(timeout))?;
-    let lock = connected(lock)?;
+    let options = expiring().poll_interval(millis(20)).timeout(timeout).yield_to_pollers_every(Duration::MAX);
+    let lock = connected(scenario.lock(options)?)?;
     let monitor = Monitor::on(&scenario.server)?;
     // They start at the same time, so that none comes when the others have given up and the queue is empty.
     let start = Arc::new(Barrier::new(WAITERS));
@@ -302,10 +302,10 @@ fn each_locker_and_key_has_a_queue_of_its_own() -> Outcome {
     let scenario = Scenario::new("own")?;
     let other_key = Lock::new(&scenario.locker, "another", QUEUED)?;
     let other_locker = opened(&scenario.server.url())?;
-    let elsewhere = Lock::new(&other_locker, &scenario.key.key, QUEUED.poll_interval(millis(5)))?;
+    let elsewhere = Lock::new(&other_locker, &scenario.key.key, QUEUED.poll_interval(millis(1000)))?;
     let held = scenario.lock(QUEUED)?.lock()?;
     // The other locker may be faster, and gives no hint.
-    let waiting = waiter(scenario.lock(QUEUED.poll_interval(millis(5)))?);
+    let waiting = waiter(scenario.lock(QUEUED.poll_interval(millis(1000)))?);
     drop(other_key.lock()?);
     let elsewhere = asleep(move || elsewhere.lock().map(drop));
     drop(held);

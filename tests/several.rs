@@ -21,7 +21,9 @@ use crate::servers::Proxy;
 use crate::support::ruby::{Attempt, Gem, NO_TAKEOVER, RubyPeer};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Load, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests};
+use crate::support::{
+    LONG, Load, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests, trial,
+};
 
 type Test = fn(Protocol) -> Outcome;
 
@@ -39,7 +41,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let trials = by_protocol.iter().flat_map(|(name, test)| {
         PROTOCOLS.map(|protocol| {
             let name = format!("several::{}::{name}", format!("{protocol:?}").to_lowercase());
-            Trial::test(name, move || test(protocol))
+            trial(name, move || test(protocol))
         })
     });
     trials.collect()

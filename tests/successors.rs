@@ -16,7 +16,7 @@ use crate::support::asleep::Sleeper;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, millis, tests};
+use crate::support::{LONG, Outcome, millis, tests, trial};
 
 pub(crate) use scenario::{Scenario, Successor, assert_cancelled, successor, write_as_takeover_loser};
 
@@ -53,7 +53,7 @@ pub(crate) fn for_each_protocol(part: &str, tests: &[(&str, TestOfProtocol)]) ->
     let trials = PROTOCOLS.into_iter().flat_map(|protocol| {
         tests.iter().map(move |(name, test)| {
             let (test, protocol_name) = (*test, format!("{protocol:?}").to_lowercase());
-            Trial::test(format!("{part}::{protocol_name}::{name}"), move || test(protocol))
+            trial(format!("{part}::{protocol_name}::{name}"), move || test(protocol))
         })
     });
     trials.collect()

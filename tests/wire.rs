@@ -108,7 +108,7 @@ fn classic_sends_four_commands_only() -> Outcome {
         let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|_| ()))).collect();
         waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())
     })?;
-    let held = lock.lock()?;
+    let held = lock.with_options(expiring())?.lock()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
     let _ = (lock.state()?, lock.exists()?, held.remaining(), lock.clear()?);
     assert!(held.release().is_ok());

@@ -238,7 +238,7 @@ fn a_release_ends_the_wait_of_a_queued_thread(target: &Target) -> Outcome {
 fn a_release_by_another_locker_ends_a_wait(target: &Target) -> Outcome {
     let pool = Pool::of(target, "another-locker", 2);
     let mut held = acquire_all(&pool.semaphore(expiring()))?;
-    let waiter = pool.semaphore(expiring().poll_interval(millis(5)));
+    let waiter = pool.semaphore(expiring().poll_interval(millis(1000)));
     let waiter = waiting(move || waiter.acquire());
     let released = held.pop().expect("there are two");
     let freed = slot(&released);
@@ -368,7 +368,8 @@ fn a_thread_is_given_none_of_the_permits_that_it_does_not_ask_for(target: &Targe
     let all = pool.semaphore_through(&locker, QUEUED);
     let mut held = acquire_all(&all)?;
     held.sort_by_key(slot);
-    let few = pool.semaphore_of(&locker, 2, QUEUED.poll_interval(millis(5)));
+    // It polls: so seldom that it is found asleep on a busy machine, too.
+    let few = pool.semaphore_of(&locker, 2, QUEUED.poll_interval(millis(1000)));
     let waiter = Sleeper::start(move || few.acquire());
     waiter.rests();
     // The last is none of its permits.

@@ -8,7 +8,7 @@ use setnx_lock::Protocol;
 
 use super::scenario::Scenario;
 use super::target::PROTOCOLS;
-use super::{LONG, RedisServer};
+use super::{LONG, RedisServer, trial};
 use crate::servers::Fault;
 
 /// Longer than a call takes that waits for a lost reply.
@@ -68,7 +68,7 @@ pub(crate) fn trials<S: Stage>(area: &str, paths: &[(&str, S::Path)]) -> Vec<Tri
                 let name = format!("{area}::{name}::{path_name}::{fault_name}");
                 let path = *path;
                 let test = move || Ok(at_every_command::<S>(protocol, path, &fault, in_the_middle)?);
-                trials.push(Trial::test(name, test));
+                trials.push(trial(name, test));
             }
         }
     }

@@ -3,8 +3,8 @@
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Locker, LockerBuilder};
 
-use super::Outcome;
 use super::load_threads::{self, LoadThreads, Tolerance};
+use super::{Outcome, trial};
 
 /// Which commands are pipelined together with those of a test's locker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -113,7 +113,7 @@ where
         for (name, test) in tests.iter().filter(|(name, _)| load.suits(part, name.as_ref())) {
             let test = *test;
             let name = format!("{part_and_load}::{}", name.as_ref());
-            trials.push(Trial::test(name, move || test(load)));
+            trials.push(trial(name, move || test(load)));
         }
     }
     trials

@@ -21,6 +21,7 @@ pub(crate) mod ruby;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod staged;
+pub(crate) mod stalls;
 pub(crate) mod target;
 pub(crate) mod tool;
 pub(crate) mod variant;
@@ -32,6 +33,7 @@ use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
 pub(crate) use redis_server::RedisServer;
+pub(crate) use stalls::trial;
 pub(crate) use target::{PAST, Target, TestKey};
 pub(crate) use variant::Variant;
 
@@ -43,7 +45,7 @@ pub(crate) type Test = fn() -> Outcome;
 /// Much longer than anything here takes: for waits that must not end by themselves.
 pub(crate) const LONG: Duration = Duration::from_secs(180);
 
-pub(crate) fn millis(n: u64) -> Duration {
+pub(crate) const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
@@ -54,7 +56,7 @@ pub(crate) fn expiring() -> LockOptions {
 
 /// Names the functions of one part of the suite. The compiler reports a forgotten one as dead code.
 pub(crate) fn trials(part: &str, tests: &[(&str, Test)]) -> Vec<Trial> {
-    tests.iter().map(|(name, test)| Trial::test(format!("{part}::{name}"), *test)).collect()
+    tests.iter().map(|(name, test)| trial(format!("{part}::{name}"), *test)).collect()
 }
 
 /// Lists test functions with their names.

@@ -8,7 +8,7 @@ use libtest_mimic::Trial;
 use setnx_lock::Protocol;
 
 use super::target::Target;
-use super::{Outcome, Variant};
+use super::{Outcome, Variant, trial};
 
 /// The outcome of one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,16 +35,16 @@ pub(crate) fn recorded(
     target: &Target,
     scenario: &str,
     works: bool,
-    test: impl FnOnce(&Target) -> Outcome + Send + 'static,
-    refused: impl FnOnce(&Target) -> Outcome + Send + 'static,
+    test: impl Fn(&Target) -> Outcome + Send + 'static,
+    refused: impl Fn(&Target) -> Outcome + Send + 'static,
 ) -> Trial {
     let variant = target.variant.name();
     let name = format!("{part}::{}::{}::{variant}::{scenario}", target.name, target.protocol_name());
     let (target, scenario) = (target.clone(), scenario.to_owned());
-    Trial::test(name, move || {
+    trial(name, move || {
         let letter =
             LETTERS.iter().find(|(protocol, _)| *protocol == target.protocol).map_or("?", |(_, l)| l);
-        let cell = (scenario, target.position, letter, target.variant);
+        let cell = (scenario.clone(), target.position, letter, target.variant);
         // Replaced if the test returns.
         note(&target, &cell, CellOutcome::Failed);
         target.under_load(|target| if works { test(target) } else { refused(target) })?;

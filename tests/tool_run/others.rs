@@ -7,14 +7,14 @@ use crate::servers::{Emulated, Proxy};
 use crate::support::notified::until;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, RubyPeer, TTL};
 use crate::support::target::emulated_name;
-use crate::support::{LONG, Outcome, RedisServer, millis};
+use crate::support::{LONG, Outcome, RedisServer, millis, trial};
 
 pub(super) fn trials() -> Vec<Trial> {
     let versions = Emulated::ALL.map(|version| {
-        Trial::test(format!("tool_run::others::{}", emulated_name(version)), move || an_old_server(version))
+        trial(format!("tool_run::others::{}", emulated_name(version)), move || an_old_server(version))
     });
     let gems = [(CLASSIC, "auto"), (CLASSIC, "classic"), (TTL, "ttl")].map(|(gem, protocol)| {
-        Trial::test(format!("tool_run::others::gem_{gem}_{protocol}"), move || beside_ruby(gem, protocol))
+        trial(format!("tool_run::others::gem_{gem}_{protocol}"), move || beside_ruby(gem, protocol))
     });
     versions.into_iter().chain(gems).collect()
 }
