@@ -193,7 +193,8 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
 fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
     const WINDOWS: usize = 4;
     let server = RedisServer::start()?;
-    let options = expiring().timeout(2 * LONG).yield_to_pollers_every(millis(450));
+    // Each polls so often that it would use a window of the other alone.
+    let options = expiring().timeout(2 * LONG).poll_interval(millis(10)).yield_to_pollers_every(millis(450));
     let lockers = [opened(&server.url())?, opened(&server.url())?];
     let over = Arc::new(AtomicBool::new(false));
     let busy = |locker: &Locker| {
