@@ -116,7 +116,8 @@ impl Drop for RedisServer {
 pub fn listen() -> io::Result<TcpListener> {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let ports = 10_000..32_000;
-    let first = u16::try_from(process::id() % 10_000).unwrap_or_default();
+    // Processes with numbers in a row begin far from each other.
+    let first = u16::try_from(process::id().wrapping_mul(7919) % 22_000).unwrap_or_default();
     (0..ports.len())
         .map(|_| {
             ports.start + first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % (ports.end - ports.start)

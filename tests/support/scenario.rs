@@ -2,14 +2,16 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::Arc;
+use std::net::{Ipv4Addr, SocketAddrV4};
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
 use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
-/// Returns a port that refuses connections, each time another.
-pub(crate) use super::redis_server::free_port as closed_port;
+use super::redis_server::free_port;
 use super::{LONG, Load, RedisServer, Target, TestKey};
 use crate::servers::{Emulated, Proxy};
 
@@ -148,4 +150,17 @@ pub(crate) fn assert_nothing_sent_twice(proxy: &Proxy) {
     let sent = values.len();
     values.dedup();
     assert_eq!(values.len(), sent, "a value was sent twice: {:?}", proxy.asked());
+}
+
+/// Returns a port on which nothing listens, nor will while the tests run: a socket has it that does not listen.
+pub(crate) fn closed_port() -> io::Result<u16> {
+    static TAKEN: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let socket = net::socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    loop {
+        let port = free_port()?;
+        if net::bind(&socket, &SocketAddrV4::new(Ipv4Addr::LOCALHOST, port)).is_ok() {
+            TAKEN.lock().unwrap_or_else(PoisonError::into_inner).push(socket);
+            return Ok(port);
+        }
+    }
 }
