@@ -7,6 +7,7 @@ use setnx_lock::{CancelToken, Error, LockGuard, Locker, Release, RwLock};
 
 use super::permits::{Pool, waiting};
 use crate::support::asleep::Sleeper;
+use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::{LONG, Outcome, PAST, Target, assert_says, expiring, millis, tests};
 
@@ -95,6 +96,7 @@ fn a_writer_waits_for_all_readers(target: &Target) -> Outcome {
         assert!(lock.try_write()?.is_none());
     }
     // What the writer has stays its own.
+    until("the writer has what is free", || pool.held() == [0, 1, 2]);
     assert!(lock.try_read()?.is_none());
     drop(readers);
     let writer = writer.join()?;
