@@ -46,6 +46,14 @@ pub(crate) struct Budget {
     pub(crate) command_timeout: Duration,
 }
 
+impl Budget {
+    /// How much of the time of one command may pass until it is sent. A quarter is left for the reply: a command that got its connection in
+    /// the last moment would lose its reply, and the connection with it.
+    pub(crate) fn until_sent(command_timeout: Duration) -> Duration {
+        command_timeout / 4 * 3
+    }
+}
+
 impl Limits<'_> {
     /// Returns until when a connection is waited for after this error.
     pub(in crate::backend) fn waits_until(&self, error: &ConnectError) -> Uptime {
@@ -69,15 +77,14 @@ impl Limits<'_> {
 
 impl Limits<'static> {
     /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
-    /// attempt comes at the deadline and may have to wait for a connection of the pool. A quarter of that time is left for the reply: a
-    /// command that got its connection in the last moment would lose its reply, and the connection with it.
+    /// attempt comes at the deadline and may have to wait for a connection of the pool.
     pub(crate) fn within(budget: Budget, now: Now) -> Self {
         let Budget { deadline, unreachable_timeout, command_timeout } = budget;
         let patient_until = now.uptime.after(unreachable_timeout);
         let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
             Some(deadline) => {
                 let last = deadline.after(command_timeout);
-                let connected_by = deadline.after(command_timeout / 4 * 3);
+                let connected_by = deadline.after(Budget::until_sent(command_timeout));
                 (patient_until.min(deadline), deadline, connected_by, last)
             }
             None => (patient_until, Uptime::MAX, Uptime::MAX, Uptime::MAX),

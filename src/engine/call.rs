@@ -323,7 +323,7 @@ impl<'a> Call<'a> {
             command,
             &self.engine.identity,
             self.engine.backend.server_version(),
-            self.engine.backend.command_timeout() / 4 * 3,
+            Budget::until_sent(self.engine.backend.command_timeout()),
             now,
         )
     }

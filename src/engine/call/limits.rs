@@ -38,8 +38,11 @@ impl<'a> Call<'a> {
             return self.budget;
         }
         let waited = now.uptime.since(began);
-        let used =
-            if waited >= command_timeout { Duration::ZERO } else { waited.min(command_timeout / 4 * 3) };
+        let used = if waited >= command_timeout {
+            Duration::ZERO
+        } else {
+            waited.min(Budget::until_sent(command_timeout))
+        };
         Budget { deadline: Some(Uptime(now.uptime.0.saturating_sub(used))), ..self.budget }
     }
 
