@@ -63,7 +63,7 @@ macro_rules! pages {
         #[doc = "[waiting.md]: crate::documentation::waiting"]
         #[doc = "[waiting.md#ending-a-wait]: crate::documentation::waiting#ending-a-wait"]
         #[doc = "[waiting.md#the-wait-queue]: crate::documentation::waiting#the-wait-queue"]
-        #[doc = "[waiting.md#yielding-to-other-processes]: crate::documentation::waiting#yielding-to-other-processes"]
+        #[doc = "[waiting.md#windows-for-pollers]: crate::documentation::waiting#windows-for-pollers"]
         #[doc = "[wire.md]: crate::documentation::wire"]
         #[doc = "[wire.md#several-keys-and-permits]: crate::documentation::wire#several-keys-and-permits"]
         #[doc = "[wire.md#what-a-holder-sends]: crate::documentation::wire#what-a-holder-sends"]

@@ -18,9 +18,6 @@ pub const LONGEST_EXPIRATION: Duration = Duration::from_secs(10 * 365 * 24 * 60 
 /// How long a wait lasts unless set: 5 s, as in the gem.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// For how long the lock passes among the threads of a process, unless set, before other processes get a chance.
-const DEFAULT_YIELD: Duration = Duration::from_secs(1);
-
 /// For how long the lock passes among the threads of a process, unless set, before it is the turn of another that waits for notifications.
 const DEFAULT_SLICE: Duration = Duration::from_millis(10);
 
@@ -54,8 +51,6 @@ pub struct LockOptions {
     pub(crate) takeover_margin: Duration,
     pub(crate) protocol: Protocol,
     pub(crate) notifies: bool,
-    /// After how long the lock is left to other processes for a poll interval.
-    pub(crate) yields_every: Duration,
     pub(crate) time_slice: Duration,
     /// How often the lock is asked for at most.
     pub(crate) max_attempts: Option<u32>,
@@ -92,7 +87,7 @@ impl fmt::Debug for LockOptions {
                 }
             )*};
         }
-        show_if_set!(polling, takeover, takeover_margin, notifies, yields_every, time_slice, max_attempts);
+        show_if_set!(polling, takeover, takeover_margin, notifies, time_slice, max_attempts);
         show_if_set!(auto_extend, verify_every, hold_at_least, fenced, reentrant, holder_name);
         shown.finish_non_exhaustive()
     }
@@ -121,7 +116,6 @@ impl LockOptions {
             takeover_margin: Duration::ZERO,
             protocol: Protocol::Classic,
             notifies: false,
-            yields_every: DEFAULT_YIELD,
             time_slice: DEFAULT_SLICE,
             max_attempts: None,
             auto_extend: None,
@@ -180,15 +174,6 @@ impl LockOptions {
     /// Returns the options with another way of polling: with jitter, say, or with pauses that grow. The gem has no such option.
     pub const fn polling(self, polling: Polling) -> Self {
         Self { polling, ..self }
-    }
-
-    /// Returns the options with another limit for keeping a key from clients that poll, such as the gem. When threads of this process have
-    /// had the lock or waited for it for that long without a pause, the process leaves it to others for 0.11 s of each such time: for 0.21 s
-    /// if another client has had it meanwhile. All processes do so at the same time, by the wall clock. 1 s unless set, at least 0.42 s;
-    /// [`Duration::MAX`] is never. Costs a ninth of the throughput of a key that is never idle, up to a fifth beside such clients, and nothing
-    /// elsewhere. The gem has no such option.
-    pub const fn yield_to_pollers_every(self, time: Duration) -> Self {
-        Self { yields_every: time, ..self }
     }
 
     /// Returns the options with release notifications: a process that waits enters its channel in the key's waiting list
@@ -262,12 +247,6 @@ impl LockOptions {
     #[must_use]
     pub const fn get_takeover_margin(&self) -> Duration {
         self.takeover_margin
-    }
-
-    /// Returns after how long the lock is left to other processes for a poll interval.
-    #[must_use]
-    pub const fn get_yield_to_pollers_every(&self) -> Duration {
-        self.yields_every
     }
 
     /// Returns for how long the lock passes among the threads of a process while others wait for their turn.

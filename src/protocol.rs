@@ -38,7 +38,7 @@ mod simulation_several;
 pub(crate) mod verify;
 pub(crate) mod waiting_list;
 mod watched_change;
-pub(crate) mod yielding;
+pub(crate) mod window;
 
 use std::sync::Arc;
 use std::time::Duration;

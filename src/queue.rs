@@ -11,7 +11,7 @@ use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::LockOptions;
 pub(crate) use crate::protocol::acquire::Observation;
-use crate::protocol::yielding::Busy;
+use crate::protocol::window::Activity;
 use crate::sync;
 
 /// How a thread waits, for a holder that asks for the lock on its behalf.

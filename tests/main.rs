@@ -37,6 +37,7 @@
 //! | `permit_faults` | a fault at every command on permits, and what is refused |
 //! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
+//! | `windows` | when a process that keeps a key busy leaves it to pollers |
 //! | `inspection` | what a locker reports about its server |
 //! | `server_check` | the check of the role and version on each new connection |
 //! | `several` | several locks held together: the commands, many threads, processes that are killed, Ruby on some of the keys |
@@ -111,6 +112,7 @@ mod tool_run;
 mod transaction_faults;
 mod transactions;
 mod unreachable;
+mod windows;
 mod wire;
 
 #[path = "../compat/servers/mod.rs"]
@@ -200,6 +202,7 @@ fn main() -> ExitCode {
         transaction_faults::trials(),
         transactions::trials(),
         unreachable::trials(),
+        windows::trials(),
         wire::trials(),
     ] {
         trials.extend(part);

@@ -1,7 +1,7 @@
 //! The wait queue of a key: first come, first served among the threads of a process, each by its own options.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -9,7 +9,6 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol, Release};
 
-use crate::successors::successor;
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{FOREIGN, QUEUED, opened, patient};
@@ -25,9 +24,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             only_the_head_of_the_queue_talks_to_the_server,
             an_acquisition_and_its_release_take_two_commands,
             a_call_that_tries_once_is_not_queued,
-            busy_processes_leave_a_key_in_the_same_windows,
-            a_key_is_not_left_to_others_sooner_or_where_that_is_not_wanted,
-            a_pause_ends_the_time_that_counts,
             locks_with_different_options_share_a_queue,
             a_waiter_of_another_mode_reads_the_key_itself,
             each_locker_and_key_has_a_queue_of_its_own,
@@ -125,7 +121,7 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     let scenario = Scenario::new("head")?;
     scenario.key.set(FOREIGN);
     let timeout = millis(2000);
-    let options = expiring().poll_interval(millis(20)).timeout(timeout).yield_to_pollers_every(Duration::MAX);
+    let options = expiring().poll_interval(millis(20)).timeout(timeout);
     let lock = connected(scenario.lock(options)?)?;
     let monitor = Monitor::on(&scenario.server)?;
     // They start at the same time, so that none comes when the others have given up and the queue is empty.
@@ -186,66 +182,6 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
     let waiting = waiter(lock.clone());
     drop(held);
     waiting.join().unwrap()?;
-    Ok(())
-}
-
-/// Threads of two processes keep a key busy. Both leave it to others in the same windows: no command that acquires it is sent for so long.
-fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
-    const WINDOWS: usize = 4;
-    let server = RedisServer::start()?;
-    // Each polls so often that it would use a window of the other alone.
-    let options = expiring().timeout(2 * LONG).poll_interval(millis(10)).yield_to_pollers_every(millis(450));
-    let lockers = [opened(&server.url())?, opened(&server.url())?];
-    let over = Arc::new(AtomicBool::new(false));
-    let busy = |locker: &Locker| {
-        let (lock, over) = (Lock::new(locker, "busy", options)?, Arc::clone(&over));
-        Ok(thread::spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                lock.with(|_| thread::sleep(millis(1)))?;
-            }
-            Ok::<(), Error>(())
-        }))
-    };
-    let threads =
-        [0, 0, 0, 1, 1, 1].map(|n| busy(&lockers[n])).into_iter().collect::<Result<Vec<_>, Error>>()?;
-    let monitor = Monitor::on(&server)?;
-    let windows = monitor.pauses("SETNX", millis(100)).take(WINDOWS).count();
-    over.store(true, Ordering::Relaxed);
-    for thread in threads {
-        thread.join().unwrap()?;
-    }
-    assert_eq!(windows, WINDOWS);
-    Ok(())
-}
-
-fn a_key_is_not_left_to_others_sooner_or_where_that_is_not_wanted() -> Outcome {
-    for every in [LONG, Duration::MAX] {
-        let scenario = Scenario::new("yields")?;
-        let lock = scenario.lock(QUEUED.yield_to_pollers_every(every))?;
-        let held = lock.lock()?;
-        let next = successor(&lock);
-        thread::sleep(millis(210));
-        held.release()?;
-        let next = next.join()?;
-        assert_eq!(next.attempts(), 1, "asked for by the release: {every:?}: {next:?}");
-        assert!(matches!(next.release()?, Release::Released { .. }));
-        assert_eq!(scenario.key.value(), None);
-    }
-    Ok(())
-}
-
-fn a_pause_ends_the_time_that_counts() -> Outcome {
-    let scenario = Scenario::new("pause")?;
-    let lock = scenario.lock(QUEUED.yield_to_pollers_every(millis(500)))?;
-    // No thread waits when this one is released.
-    let held = lock.lock()?;
-    thread::sleep(millis(510));
-    held.release()?;
-    let held = lock.lock()?;
-    let next = successor(&lock);
-    held.release()?;
-    let next = next.join()?;
-    assert_eq!(next.attempts(), 1, "asked for by the release: {next:?}");
     Ok(())
 }
 

@@ -116,7 +116,7 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
     let locks = [60, 20, 3600, 90].map(|seconds| {
         let options =
             LockOptions::expiring_after(Duration::from_secs(seconds)).poll_interval(LONG).timeout(LONG);
-        scenario.lock(options.yield_to_pollers_every(Duration::MAX))
+        scenario.lock(options)
     });
     let mut held = locks[0].lock()?;
     let successors: Vec<(Successor, Duration)> = [20, 3600, 90]
@@ -148,7 +148,7 @@ fn each_successor_has_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
 }
 
 fn nothing_is_asked_for_after_the_lease(protocol: Protocol) -> Outcome {
-    let brief = LockOptions::expiring_after(millis(300)).timeout(LONG).yield_to_pollers_every(Duration::MAX);
+    let brief = LockOptions::expiring_after(millis(300)).timeout(LONG);
     for overwritten in [false, true] {
         let scenario = Scenario::new(protocol)?;
         let held = scenario.lock(brief).lock()?;
@@ -304,10 +304,7 @@ impl Scenario {
 
 fn a_release_asks_for_threads_of_any_protocol_and_kind_of_lease() -> Outcome {
     let scenario = Scenario::new(Protocol::Classic)?;
-    let unexpiring = LockOptions::held_until_released()
-        .poll_interval(LONG)
-        .timeout(LONG)
-        .yield_to_pollers_every(Duration::MAX);
+    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
     let kinds = [
         QUEUED,
         QUEUED.protocol(Protocol::Watched),

@@ -31,7 +31,7 @@ pub(crate) enum Role {
 }
 
 /// All arguments. Those of the role `Option` have the names of methods.
-const KNOWN: [(&str, Form, Role); 28] = [
+const KNOWN: [(&str, Form, Role); 27] = [
     ("locker", Form::Value, Role::Own),
     ("key", Form::Value, Role::Own),
     ("prefix", Form::Value, Role::Own),
@@ -58,7 +58,6 @@ const KNOWN: [(&str, Form, Role); 28] = [
     ("takeover_margin", Form::Duration, Role::Option),
     ("notify_waiters", Form::Flag, Role::Option),
     ("time_slice", Form::Duration, Role::Option),
-    ("yield_to_pollers_every", Form::Duration, Role::Option),
     ("stealing_as_the_gem_does", Form::Flag, Role::Option),
 ];
 

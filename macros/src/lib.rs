@@ -73,7 +73,7 @@ use proc_macro::TokenStream;
 /// | `options = EXPR` | the `LockOptions` that the other arguments refine, instead of the two above |
 /// | `timeout = "5s"`, `wait_forever`, `max_attempts = 3` | how long the lock is waited for; 5 s unless given |
 /// | `protocol = Auto` | one of `Classic`, `Watched`, `Ttl`, `Auto` |
-/// | `poll_interval`, `polling`, `notify_waiters`, `time_slice`, `yield_to_pollers_every`, `takeover_margin`, `stealing_as_the_gem_does` | how the lock is waited for and taken over |
+/// | `poll_interval`, `polling`, `notify_waiters`, `time_slice`, `takeover_margin`, `stealing_as_the_gem_does` | how the lock is waited for and taken over |
 /// | `hold_at_least`, `auto_extend`, `verify_every`, `fenced`, `reentrant`, `holder_name` | what the holder does |
 /// | `on_contention = PATH` | makes the function's error of the lock's, if another holder has the lock: a function, a variant or a closure |
 /// | `skip` | returns `None` instead |

@@ -259,7 +259,6 @@ fn refined() -> Outcome {
     verify_every = "5s",
     notify_waiters,
     time_slice = "10ms",
-    yield_to_pollers_every = "1s",
     stealing_as_the_gem_does,
 )]
 fn every_option() -> Outcome {

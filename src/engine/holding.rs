@@ -20,7 +20,7 @@ use crate::protocol::ownership::LossReason;
 use crate::protocol::release::Release;
 use crate::protocol::verify::{Verification, Verifying};
 use crate::protocol::{GiveUp, Step};
-use crate::queue::{Ending, Hint, HolderTicket};
+use crate::queue::HolderTicket;
 use crate::value::LockState;
 
 /// How a holder ends its hold.
@@ -309,7 +309,7 @@ impl Engine {
                 Way::Delete => None,
             };
             if left.is_some() {
-                holder.end(Ending::Hint(Hint::Changed));
+                drop(holder);
             } else {
                 let Hold { key, options, protocol, .. } = hold;
                 to_release.push(HeldLock { key, options, protocol: *protocol, lease, holder });

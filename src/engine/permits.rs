@@ -129,22 +129,18 @@ impl WaitForOne<'_> {
         let (params, slots) = (self.wait.params(), self.wanted.slots.len());
         let answered = matches!(turn, Turn::Answered(_));
         let (mut asked, mut call) = (0, self.call(0, stop));
-        let yields = if let Turn::Head(..) = turn { self.yields_until(now) } else { None };
-        let (rules, action) = match (turn, yields) {
-            (Turn::Head(..), Some(until)) => AcquiringPermit::begin_yielding(params, slots, until, now),
-            (Turn::Head(Some(observation), None), _) => {
-                AcquiringPermit::behind(params, slots, observation, now)
-            }
-            (Turn::Answered(answer), _) => {
+        let (rules, action) = match turn {
+            Turn::Head(Some(observation), None) => AcquiringPermit::behind(params, slots, observation, now),
+            Turn::Answered(answer) => {
                 let (lease, reply);
                 (asked, call, lease, reply) = self.answered(answer, stop);
                 let server = self.engine.backend.server_version();
                 AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
             }
-            (Turn::Over { seen: Some(Observation { seen, .. }), ahead }, _) => {
+            Turn::Over { seen: Some(Observation { seen, .. }), ahead } if self.window(now).is_none() => {
                 return Err(self.of_all(self.wait.timed_out(self.wait.contention(seen, ahead, now))));
             }
-            (Turn::Head(..) | Turn::Over { .. }, _) => AcquiringPermit::start(params, slots, now),
+            Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),
         };
         self.attempt(Beginning { rules, action, answered, asked, call }, now, ticket, stop)
     }
@@ -213,9 +209,9 @@ impl WaitForOne<'_> {
                         }
                         self.wait.check()?;
                     }
-                    let yields = self.yields_until(now).filter(|_| !rules.is_in_doubt());
-                    match (woken, yields) {
-                        (Woken::Hint(_) | Woken::Over, Some(until)) => rules.yielding(until, now),
+                    let window = self.window(now).filter(|_| !rules.is_in_doubt());
+                    match (woken, window) {
+                        (Woken::Hint(_) | Woken::Over, Some(until)) => rules.leave_until(until, now),
                         (Woken::Answered(answer), _) => {
                             (looked, answered) = (now.uptime, true);
                             let (lease, reply);
@@ -257,11 +253,10 @@ impl WaitForOne<'_> {
         }
     }
 
-    /// Returns until when this process leaves the locks to others, if it does now.
-    fn yields_until(&self, now: Now) -> Option<Uptime> {
+    /// Returns the end of the window in which this process leaves the locks to pollers now.
+    fn window(&self, now: Now) -> Option<Uptime> {
         let queue = self.wanted.queue;
-        let window = self.engine.queue.busy(queue)?.window(queue, self.wanted.options.yields_every, now)?;
-        Some(window.until())
+        self.engine.queue.activity(queue)?.left_until(queue, now)
     }
 
     /// Reads what all locks hold.

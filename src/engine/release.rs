@@ -74,9 +74,8 @@ impl Engine {
         self.finish_each(runs.iter_mut().rev());
         let ended: Vec<Ended> = runs.iter_mut().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
         drop(runs);
-        let deadline = now.uptime;
         let ends = locks.into_iter().zip(turns).zip(ended);
-        ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, deadline)).collect()
+        ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, now.uptime)).collect()
     }
 
     fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Releasing> {
@@ -96,7 +95,7 @@ impl Engine {
         lock: HeldLock<'_>,
         turn: &Turn,
         ended: Ended,
-        deadline: Uptime,
+        now: Uptime,
     ) -> Result<(Release, Option<LossReason>), Error> {
         let HeldLock { key, options, holder, .. } = lock;
         let Ended { outcome, loss, has_answered, taken } = ended;
@@ -107,12 +106,12 @@ impl Engine {
         let passed = match taken {
             // Also if the key holds another's value: the process that is notified then looks, and enters the list again.
             Some(taken) if released || taken.is_ok() => {
-                self.notifications.pass_on(key, taken, self.budget(Some(deadline)), &self.observer)
+                self.notifications.pass_on(key, taken, self.budget(Some(now)), &self.observer)
             }
             _ => Passed::ToNone,
         };
         let is_left_here = released && !has_answered && !matches!(turn, Turn::Ends(_));
-        holder.end(match turn {
+        let ending = match turn {
             _ if has_answered => Ending::Answer,
             _ if !released => Ending::Hint(Hint::Changed),
             Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
@@ -121,7 +120,8 @@ impl Engine {
             Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
-        });
+        };
+        holder.end(ending, now);
         // The threads that it was left to may have given up meanwhile.
         if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
             self.notifications.was_left_to_none(key);
@@ -131,13 +131,7 @@ impl Engine {
 
     /// Whose turn it is after a release.
     fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Now) -> Turn {
-        let yields = holder.of_next(|key, busy| {
-            let yields = busy.window(key, options.yields_every, now).is_some();
-            if !yields {
-                busy.has_it(now.uptime);
-            }
-            yields
-        });
+        let yields = holder.of_next(|key, activity| activity.left_until(key, now).is_some());
         if yields == Some(true) {
             return Turn::Yields;
         }

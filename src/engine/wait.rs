@@ -18,7 +18,6 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
-use crate::protocol::yielding::{Window, Yielding};
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds;
@@ -185,14 +184,12 @@ impl<'a> Wait<'a> {
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
             (Turn::Head(..), _) if self.earlier.is_some() => self.start(now),
-            (Turn::Head(..), Some(window)) => {
-                Acquiring::begin_yielding(params, Yielding::to_pollers(window), now)
-            }
+            (Turn::Head(..), Some(until)) => Acquiring::not_before(params, until, now),
             (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
             (Turn::Head(None, _), _) => match self.head_start() {
                 None => Acquiring::start(params, now),
                 Some(_) if self.enter_only() => Acquiring::pausing(params, now),
-                Some(until) => Acquiring::begin_yielding(params, Yielding::to_one(until), now),
+                Some(until) => Acquiring::not_before(params, until, now),
             },
             (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
@@ -202,8 +199,12 @@ impl<'a> Wait<'a> {
                 let (lease, reply) = call.answered(answer);
                 Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
             }
-            // The threads ahead have not got as far as seeing the key. So this one tries itself, to know why.
-            (Turn::Over { seen, .. }, _) if seen.is_none() || self.earlier.is_some() => self.start(now),
+            // The threads ahead have not got as far as seeing the key, or leave it to pollers. So this one tries itself.
+            (Turn::Over { seen, .. }, _)
+                if seen.is_none() || self.earlier.is_some() || self.window(now).is_some() =>
+            {
+                self.start(now)
+            }
             (Turn::Over { seen, ahead }, _) => {
                 let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
@@ -212,11 +213,11 @@ impl<'a> Wait<'a> {
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
     }
 
-    /// Returns the window in which this process leaves the lock to others now, unless a thread of it has the lock.
-    fn window(&self, now: Now) -> Option<Window> {
+    /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
+    fn window(&self, now: Now) -> Option<Uptime> {
         let queue = &self.engine.queue;
-        let busy = queue.busy(self.key).filter(|_| !queue.is_held(self.key))?;
-        busy.window(self.key, self.options.yields_every, now)
+        let activity = queue.activity(self.key).filter(|_| !queue.is_held(self.key))?;
+        activity.left_until(self.key, now)
     }
 
     /// Begins by asking for the lock.
@@ -268,15 +269,9 @@ impl<'a> Wait<'a> {
                     now = clock::now();
                     looked = now.uptime;
                     answered = false;
-                    let action = attempt.reply(reply, now);
-                    if let Some(window) = attempt.used_window() {
-                        self.engine.queue.note(self.key, |busy| busy.note_used(window));
-                    }
-                    action
+                    attempt.reply(reply, now)
                 }
-                Action::Sleep(_)
-                    if !attempt.yields(now.uptime) && self.finds_free(&mut call, ticket.as_ref(), now) =>
-                {
+                Action::Sleep(_) if !attempt.leaves() && self.finds_free(&mut call, ticket.as_ref(), now) => {
                     now = clock::now();
                     attempt.freed(now)
                 }
@@ -301,7 +296,7 @@ impl<'a> Wait<'a> {
                     self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
                     let window = if claimable { self.window(now) } else { None };
                     match (woken, window) {
-                        (Woken::Hint(_) | Woken::Over, Some(window)) => attempt.in_window(window, now),
+                        (Woken::Hint(_) | Woken::Over, Some(until)) => attempt.leave_until(until, now),
                         (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
                         (Woken::Answered(answer), _) => {
                             looked = now.uptime;

@@ -8,11 +8,10 @@ mod unresolved;
 use std::time::Duration;
 
 use super::lease::{End, Lease};
-use super::yielding::{TakenBy, Window, Yielding};
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
-use crate::value::{self, Expiry, LockState, Nonce};
+use crate::value::{Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
 use unresolved::Unresolved;
@@ -69,11 +68,10 @@ pub(crate) struct Acquiring {
     never_expires_noted: bool,
     /// How many pauses in a row have passed without a change of the key.
     idle_pauses: u32,
-    yields: Option<Yielding>,
+    /// Until when the lock is left to other processes.
+    not_before: Option<Uptime>,
     /// How often the attempt has looked whether the lock is free.
     pub(crate) attempts: u32,
-    /// The same without the looks while the lock is left to other processes.
-    counted: u32,
     /// What the key was last seen to hold.
     pub(crate) seen: Option<LockState>,
     /// When the server removes a key that was left to it.
@@ -154,9 +152,9 @@ impl Acquiring {
     }
 
     /// Begins while the lock is left to other processes.
-    pub(crate) fn begin_yielding(params: Params, yielding: Yielding, now: Now) -> (Self, Action) {
+    pub(crate) fn not_before(params: Params, until: Uptime, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
-        let action = attempt.yielding(yielding, now);
+        let action = attempt.leave_until(until, now);
         (attempt, action)
     }
 
@@ -191,9 +189,8 @@ impl Acquiring {
             immediate_reads: 0,
             never_expires_noted: false,
             idle_pauses: 0,
-            yields: None,
+            not_before: None,
             attempts: 0,
-            counted: 0,
             seen,
             removed_at: None,
             notes: Vec::new(),
@@ -213,22 +210,14 @@ impl Acquiring {
     /// Goes on after a sleep. The key is probably still held, so GET is enough; a takeover begins with it as well.
     pub(crate) fn woken(&mut self, now: Now) -> Action {
         self.begin_round();
-        if self.yields(now.uptime) && !self.is_in_doubt() {
-            return self.read();
-        }
-        if let Some(yielding) = self.yields.take_if(|_| !self.unresolved.in_doubt) {
-            // Once more after its time; from then on it polls as any other.
-            if !yielding.is_over(now.uptime) {
-                self.yields = Some(yielding);
-            }
-            return self.set(now);
-        }
-        if self.params.expires() { self.read() } else { self.set(now) }
+        let was_left = self.not_before.take().is_some();
+        if !self.is_in_doubt() && (was_left || !self.params.expires()) { self.set(now) } else { self.read() }
     }
 
     /// Goes on at the hint that the lock was released.
     pub(crate) fn freed(&mut self, now: Now) -> Action {
         self.idle_pauses = 0;
+        self.not_before = None;
         self.begin_round();
         if self.is_in_doubt() { self.read() } else { self.set(now) }
     }
@@ -243,6 +232,7 @@ impl Acquiring {
     ) -> Action {
         debug_assert!(!self.is_in_doubt(), "its outcome would hide that of an earlier command");
         self.idle_pauses = 0;
+        self.not_before = None;
         self.begin_round();
         if matches!(reply, Reply::Integer(_)) {
             self.decide_protocol(server);
@@ -251,41 +241,26 @@ impl Acquiring {
         self.reply(reply, now)
     }
 
-    /// Goes on in a window in which the lock is left to other processes.
-    pub(crate) fn in_window(&mut self, window: Window, now: Now) -> Action {
-        if self.yields.is_none() && !window.only_waits() {
-            return self.yielding(Yielding::to_pollers(window), now);
-        }
-        // It looks whether another process has the lock.
-        self.yields.get_or_insert_with(|| Yielding::to_pollers(window));
-        self.woken(now)
-    }
-
-    /// Returns the window in which another process was seen to have the lock.
-    pub(crate) fn used_window(&self) -> Option<Window> {
-        self.yields.as_ref().and_then(Yielding::used)
-    }
-
-    fn yielding(&mut self, yielding: Yielding, now: Now) -> Action {
-        self.yields = Some(yielding);
-        if !self.yields(now.uptime) {
-            self.yields = None;
+    /// Sleeps until then, since the lock is left to other processes, and asks for it. At the deadline it is asked for in any case.
+    pub(crate) fn leave_until(&mut self, until: Uptime, now: Now) -> Action {
+        let is_last = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if is_last || now.uptime >= until {
             return self.freed(now);
         }
+        self.not_before = Some(until);
         self.idle_pauses = 0;
         self.seen = None;
         self.wait(now)
     }
 
-    /// Whether the lock is left to other processes. Not at the deadline, where it is asked for once more.
-    pub(crate) fn yields(&self, now: Uptime) -> bool {
-        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
-        !is_last && self.yields.as_ref().is_some_and(|yielding| yielding.leaves(now))
+    /// Whether the lock is left to other processes.
+    pub(crate) fn leaves(&self) -> bool {
+        self.not_before.is_some()
     }
 
     /// Whether the options allow no further attempt.
     pub(crate) fn has_used_its_attempts(&self) -> bool {
-        self.params.options.max_attempts.is_some_and(|most| self.counted >= most)
+        self.params.options.max_attempts.is_some_and(|most| self.attempts >= most)
     }
 
     /// Whether a command whose reply was lost may have acquired the lock.
@@ -301,9 +276,6 @@ impl Acquiring {
 
     fn begin_round(&mut self) {
         self.attempts = self.attempts.saturating_add(1);
-        if self.yields.is_none() {
-            self.counted = self.counted.saturating_add(1);
-        }
         (self.immediate_retries, self.immediate_reads) = (0, 0);
     }
 
@@ -391,18 +363,7 @@ impl Acquiring {
         let state = LockState::of_value(found);
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
-        let by = match found.and_then(value::classic_time) {
-            None if state != LockState::Empty => TakenBy::Busy,
-            _ if self.seen.as_ref() == Some(&state) => TakenBy::Poller,
-            _ => TakenBy::AgainAndAgain,
-        };
         self.observe(state.clone());
-        if !is_free {
-            let random = self.params.nonce.seed();
-            self.yields = self.yields.take().and_then(|yielding| yielding.taken(by, now.uptime, random));
-        } else if self.yields(now.uptime) {
-            return self.wait(now);
-        }
         if is_free {
             return if self.may_retry_immediately() { self.set(now) } else { self.wait(now) };
         }
@@ -497,8 +458,6 @@ impl Acquiring {
     /// The reply was lost. Whether the command was carried out is found out by reading, on a new connection; it is never sent
     /// again (I6).
     fn lost(&mut self, state: State, now: Now) -> Action {
-        // Polls as usual again: the server may be gone.
-        self.yields = None;
         match state {
             State::Setting(_) if !self.params.expires() => return Action::GiveUp(GiveUp::Unknown),
             State::Setting(lease) => self.unresolved.keep(lease, None, now),

@@ -80,7 +80,7 @@ pub(crate) struct AcquiringPermit {
     losing_since: Option<Uptime>,
     idle_pauses: u32,
     /// Until when the locks are left to other processes.
-    yields_until: Option<Uptime>,
+    not_before: Option<Uptime>,
     /// How often the attempt has looked whether a lock is free.
     pub(crate) attempts: u32,
     /// What the lock holds that is free first, as far as was seen.
@@ -127,13 +127,6 @@ impl AcquiringPermit {
         (attempt, action)
     }
 
-    /// Begins while the locks are left to other processes.
-    pub(crate) fn begin_yielding(params: Params, slots: usize, until: Uptime, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(params, slots);
-        let action = attempt.yielding(until, now);
-        (attempt, action)
-    }
-
     /// Begins with the reply to a SETNX that another thread of the process has sent for the attempt.
     pub(crate) fn answered_first(
         params: Params,
@@ -159,7 +152,7 @@ impl AcquiringPermit {
             in_doubt: false,
             losing_since: None,
             idle_pauses: 0,
-            yields_until: None,
+            not_before: None,
             attempts: 0,
             seen: None,
             removed_at: None,
@@ -195,10 +188,7 @@ impl AcquiringPermit {
         if self.in_doubt {
             return self.look();
         }
-        if self.yields(now.uptime) {
-            return self.wait_from(now.uptime, now);
-        }
-        self.yields_until = None;
+        self.not_before = None;
         self.attempts = self.attempts.saturating_add(1);
         self.params.nonce = self.params.nonce.next();
         let seed = self.params.nonce.seed();
@@ -208,10 +198,14 @@ impl AcquiringPermit {
         Action::Ask { slot, request }
     }
 
-    /// Goes on at the hint that the locks were released for other processes.
-    pub(crate) fn yielding(&mut self, until: Uptime, now: Now) -> Action {
-        self.yields_until = Some(until);
-        if self.yields(now.uptime) { self.wait_from(now.uptime, now) } else { self.woken(now) }
+    /// Sleeps until then, since the locks are left to other processes, and asks. At the deadline they are asked for in any case.
+    pub(crate) fn leave_until(&mut self, until: Uptime, now: Now) -> Action {
+        let is_last = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if is_last || now.uptime >= until {
+            return self.woken(now);
+        }
+        self.not_before = Some(until);
+        self.wait_from(now.uptime, now)
     }
 
     /// Goes on after a SETNX for a lock that another thread of the process has sent for the attempt.
@@ -254,7 +248,7 @@ impl AcquiringPermit {
                         !self.free(found, slot, now).is_empty()
                     }
                     // Not looked for: another thread has sent SETNX. What is left to other processes is free, and no other waiter knows.
-                    Reply::Unsent => self.yields_until.is_some(),
+                    Reply::Unsent => self.not_before.take().is_some(),
                     // Perhaps, and no other waiter may know.
                     _ => true,
                 };

@@ -10,10 +10,10 @@
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
-//! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until it has it or then |
+//! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until then |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
-//! | `ann yields until +100ms` | goes on at the hint that the lock was released for other processes, and is theirs until then |
+//! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
 //! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
@@ -41,7 +41,6 @@ use super::fence::{self, Fencing};
 use super::release::Releasing;
 use super::simulated::Server;
 use super::verify::Verifying;
-use super::yielding::{Window, Yielding};
 use super::{Reply, Rules as _};
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
@@ -159,15 +158,14 @@ impl Interpreter {
             }
             [name, "starts", "after", "one", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                let yielding = Yielding::to_one(until);
-                self.starts(name, |params, now| Acquiring::begin_yielding(params, yielding, now)).map(Some)
+                self.starts(name, |params, now| Acquiring::not_before(params, until, now)).map(Some)
             }
             [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
             [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
             [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, |attempt, now| attempt.in_window(Window::ending(until), now)).map(Some)
+                self.wakes(name, |attempt, now| attempt.leave_until(until, now)).map(Some)
             }
             [name, "extends"] => {
                 let expiration = self.client(name)?.options.expiration.ok_or("it has no expiration")?;

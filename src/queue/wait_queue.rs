@@ -40,7 +40,7 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
-use super::{Busy, Key, Observation, Uptime, WaitMode};
+use super::{Activity, Key, Observation, Uptime, WaitMode};
 pub(crate) use holder::{Claim, Ending, HolderTicket};
 
 /// The wait queues of a locker. `A` is what a holder answers the head of a queue.
@@ -61,8 +61,8 @@ struct KeyQueue<A> {
     holders: usize,
     /// Since when it has passed among them in the turn of this process.
     slice_since: Option<Uptime>,
-    /// From the first thread of this process that had it or slept for it on.
-    busy: Option<Busy>,
+    /// Since the first thread of this process that had it or slept for it.
+    activity: Option<Activity>,
     /// What was last seen of the key, since the last hint.
     observation: Option<Observation>,
     waiters: VecDeque<Waiter<A>>,
@@ -133,7 +133,7 @@ impl<A> Default for KeyQueue<A> {
         Self {
             holders: 0,
             slice_since: None,
-            busy: None,
+            activity: None,
             observation: None,
             waiters: VecDeque::new(),
             shared: None,
@@ -191,16 +191,9 @@ impl<A> WaitQueue<A> {
         self.lock().keys.get(key).is_some_and(|queue| queue.holders > 0)
     }
 
-    /// Returns what is known of a key that threads of this process have had or waited for without a pause.
-    pub(crate) fn busy(&self, key: &Key) -> Option<Busy> {
-        self.lock().keys.get(key)?.busy
-    }
-
-    /// Notes something of such a key.
-    pub(crate) fn note(&self, key: &Key, note: impl FnOnce(&mut Busy)) {
-        if let Some(busy) = self.lock().keys.get_mut(key).and_then(|queue| queue.busy.as_mut()) {
-            note(busy);
-        }
+    /// Returns what the threads of this process do with the key, if one has it or waits for it.
+    pub(crate) fn activity(&self, key: &Key) -> Option<Activity> {
+        self.lock().keys.get(key)?.activity
     }
 
     /// Ends all waiting, for good.
@@ -251,7 +244,7 @@ impl<A> KeyQueue<A> {
     fn hold(&mut self, at: Uptime) {
         self.holders += 1;
         self.slice_since.get_or_insert(at);
-        self.busy.get_or_insert_with(|| Busy::since(at)).acquired(at);
+        self.activity.get_or_insert_with(|| Activity::since(at));
     }
 
     /// Returns the thread to unpark once the mutex is free.
@@ -330,7 +323,7 @@ impl<A> Ticket<A> {
     ) -> Woken<A> {
         let mut all = self.queue.lock();
         if let Some(queue) = all.keys.get_mut(&self.key) {
-            queue.busy.get_or_insert_with(|| Busy::since(observation.at));
+            queue.activity.get_or_insert_with(|| Activity::since(observation.at));
             if queue.waiters.front().is_some_and(|waiter| waiter.hint.is_none()) {
                 queue.observation = Some(observation);
             }

@@ -55,14 +55,14 @@ struct Observation {
 
 /// The models leave a key to no other process.
 #[derive(Clone, Copy, Debug)]
-struct Busy(Uptime);
+struct Activity(Uptime);
 
-impl Busy {
+impl Activity {
     fn since(now: Uptime) -> Self {
         Self(now)
     }
 
-    fn acquired(&mut self, now: Uptime) {
+    fn ended(&mut self, now: Uptime) {
         self.0 = now;
     }
 }

@@ -121,8 +121,7 @@ pub(crate) fn pool_of_one(
 }
 
 /// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.
-pub(crate) const QUEUED: LockOptions =
-    LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG).yield_to_pollers_every(Duration::MAX);
+pub(crate) const QUEUED: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).timeout(LONG);
 
 /// A value of another holder, which expires in 2030.
 pub(crate) const FOREIGN: &str = "1895000000.5";

@@ -29,12 +29,16 @@ impl Acquiring {
     /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline, and after
     /// the last attempt.
     pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
-        if self.has_used_its_attempts() && self.yields.is_none() {
+        if self.has_used_its_attempts() {
             return None;
         }
-        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-        let pause = self.yields.as_ref().map_or(pause, |yielding| yielding.limit(pause, now.uptime));
-        let pause = pause.saturating_sub(now.uptime.since(looked));
+        let pause = match self.not_before {
+            Some(until) => until.since(now.uptime),
+            None => {
+                let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
+                pause.saturating_sub(now.uptime.since(looked))
+            }
+        };
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
             Some(deadline) => Some(pause.min(deadline.since(now.uptime))),
@@ -61,7 +65,6 @@ mod tests {
     use crate::options::LockOptions;
     use crate::protocol::Reply;
     use crate::protocol::acquire::Params;
-    use crate::protocol::yielding::Yielding;
 
     #[test]
     fn a_thread_that_wakes_after_a_window_asks_at_once() {
@@ -73,7 +76,7 @@ mod tests {
             nonce: Identity::new().next_nonce(),
         };
         let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (_, action) = Acquiring::begin_yielding(params, Yielding::to_one(now.uptime), now);
+        let (_, action) = Acquiring::not_before(params, now.uptime, now);
         assert!(matches!(action, Action::Send(_)), "{action:?}");
     }
 

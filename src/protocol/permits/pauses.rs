@@ -7,12 +7,6 @@ use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
 
 impl AcquiringPermit {
-    /// Not at the deadline, where a lock is asked for once more.
-    pub(super) fn yields(&self, now: Uptime) -> bool {
-        let is_last = self.params.deadline.is_some_and(|deadline| now >= deadline);
-        !is_last && self.yields_until.is_some_and(|until| now < until)
-    }
-
     /// After replies to commands on a lock that was tried were lost: others may do, after a pause.
     pub(super) fn pause_or(&mut self, reason: GiveUp, now: Now) -> Action {
         match self.time_left(now.uptime, now) {
@@ -34,15 +28,16 @@ impl AcquiringPermit {
         }
     }
 
-    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen; or as long as the locks are left to other
-    /// processes.
+    /// Sleeps the poll interval, but not past the deadline, nor past the first expiry that was seen; or until the end of a
+    /// window.
     pub(super) fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
         let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
+        if let Some(until) = self.not_before {
+            return self.sleep(until.since(now.uptime).min(self.rest(now)));
+        }
         let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
         let removed = self.removed_at.take().map_or(Duration::MAX, |at| at.since(now.uptime));
-        let time = time.min(removed);
-        let left = self.yields_until.map(|until| until.since(now.uptime)).filter(|left| !left.is_zero());
-        self.sleep(left.map_or(time, |left| left.min(self.rest(now))))
+        self.sleep(time.min(removed))
     }
 
     fn rest(&self, now: Now) -> Duration {
@@ -58,7 +53,7 @@ impl AcquiringPermit {
     /// The rest of the pause that began at `looked`; `None` at the deadline, and after the last attempt.
     fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
         let is_over = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if is_over || self.has_used_its_attempts() && self.yields_until.is_none() {
+        if is_over || self.has_used_its_attempts() {
             return None;
         }
         let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());

@@ -386,7 +386,7 @@ fn the_answer_to_another_threads_command_counts_as_its_own() {
 
     // What it leaves to other processes is free, and no other thread knows.
     let mut attempt = sleeping();
-    assert!(matches!(attempt.yielding(later(POLL).uptime, start()), Action::Sleep(_)));
+    assert!(matches!(attempt.leave_until(later(POLL).uptime, start()), Action::Sleep(_)));
     let action = attempt.answered((slot, granted.clone(), &GRANTED), None, start());
     assert_eq!(action, Action::Held { slot, lease: granted, another_is_free: true });
 }
@@ -396,16 +396,21 @@ fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
     let options = LockOptions { polling: crate::Polling::every(HOUR), ..expiring() };
     let params = Params { options, ..params(expiring()) };
     let until = later(POLL).uptime;
-    let (mut attempt, action) = AcquiringPermit::begin_yielding(params, SLOTS, until, start());
-    assert_eq!(action, Action::Sleep(POLL));
+    let waiting = |params| {
+        let (mut attempt, _) = AcquiringPermit::start(params, SLOTS, start());
+        attempt.asked(&TAKEN, &all(held_for(60)), start());
+        attempt
+    };
+    let mut attempt = waiting(params);
+    assert_eq!(attempt.leave_until(until, start()), Action::Sleep(POLL));
     let half = later(POLL / 2);
-    assert_eq!(attempt.woken(half), Action::Sleep(POLL / 2));
+    assert_eq!(attempt.leave_until(until, half), Action::Sleep(POLL / 2));
     asks(&attempt.woken(later(POLL)));
     // Not beyond the deadline, where it asks once more.
     let params = Params { deadline: Some(half.uptime), ..params };
-    let (mut attempt, action) = AcquiringPermit::begin_yielding(params, SLOTS, until, start());
-    assert_eq!(action, Action::Sleep(POLL / 2));
-    asks(&attempt.woken(half));
+    let mut attempt = waiting(params);
+    assert_eq!(attempt.leave_until(until, start()), Action::Sleep(POLL / 2));
+    asks(&attempt.leave_until(until, half));
     assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
 }
 

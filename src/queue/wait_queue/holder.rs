@@ -3,7 +3,7 @@
 use std::iter;
 use std::sync::Arc;
 
-use super::{All, Busy, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
+use super::{Activity, All, Hint, Key, KeyQueue, Thread, Uptime, WaitMode, WaitQueue, Waiter, unpark};
 
 /// How the head of a queue learns that a holder has released the lock, or has it no longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,11 +40,11 @@ impl<A> HolderTicket<A> {
     }
 
     /// Returns what `judge` says of the queue whose threads are next; `None` if no thread waits.
-    pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, &mut Busy) -> T) -> Option<T> {
+    pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
         let mut all = self.queue.lock();
         let (queue, is_shared) = self.next(&mut all)?;
         let key = if is_shared { self.shared.as_ref()? } else { &self.key };
-        Some(judge(key, queue.busy.as_mut()?))
+        Some(judge(key, queue.activity?))
     }
 
     /// Returns since when the lock has passed among the threads of this process in its turn; `None` if no thread waits, or the first that
@@ -75,19 +75,19 @@ impl<A> HolderTicket<A> {
     }
 
     /// The lock is released.
-    pub(crate) fn end(mut self, ending: Ending) {
-        self.give_up(ending);
+    pub(crate) fn end(mut self, ending: Ending, now: Uptime) {
+        self.give_up(ending, Some(now));
     }
 
-    fn give_up(&mut self, ending: Ending) {
+    fn give_up(&mut self, ending: Ending, now: Option<Uptime>) {
         self.over = true;
         let mut all = self.queue.lock();
         let is_waited_for = all.keys.get(&self.key).is_some_and(|queue| !queue.waiters.is_empty());
-        let head = all.leave(&self.key, |queue| queue.end(ending)).flatten();
+        let head = all.leave(&self.key, |queue| queue.end(ending, now)).flatten();
         let shared = self.shared.as_ref().and_then(|shared| {
             // One thread learns of it.
             let ending = if is_waited_for { Ending::Answer } else { ending };
-            all.leave(shared, |queue| queue.end(ending)).flatten()
+            all.leave(shared, |queue| queue.end(ending, now)).flatten()
         });
         drop(all);
         unpark(head.or(shared).as_ref());
@@ -96,8 +96,11 @@ impl<A> HolderTicket<A> {
 
 impl<A> KeyQueue<A> {
     /// A holder has the lock no longer. Returns the thread to unpark once the mutex is free.
-    fn end(&mut self, ending: Ending) -> Option<Thread> {
+    fn end(&mut self, ending: Ending, now: Option<Uptime>) -> Option<Thread> {
         self.holders -= 1;
+        if let (Some(activity), Some(now)) = (&mut self.activity, now) {
+            activity.ended(now);
+        }
         if matches!(ending, Ending::NextSlice(_) | Ending::Notification(_)) || self.waiters.is_empty() {
             self.slice_since = None;
         }
@@ -119,7 +122,7 @@ impl<A> Waiter<A> {
 impl<A> Drop for HolderTicket<A> {
     fn drop(&mut self) {
         if !self.over {
-            self.give_up(Ending::Hint(Hint::Changed));
+            self.give_up(Ending::Hint(Hint::Changed), None);
         }
     }
 }

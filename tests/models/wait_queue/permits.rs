@@ -315,13 +315,13 @@ impl Worker<'_> {
             (Releases::Asking | Releases::AskingInVain, Some(claim)) => {
                 let answer = if next.is_some() { Answer::Granted } else { Answer::NotGranted };
                 let taken = claim.answer((at, answer));
-                holder.end(if taken && next.is_some() { Ending::Answer } else { FREED });
+                holder.end(if taken && next.is_some() { Ending::Answer } else { FREED }, super::Uptime);
             }
             (Releases::Unheard, claim) => {
                 drop(claim);
                 drop(holder);
             }
-            _ => holder.end(FREED),
+            _ => holder.end(FREED, super::Uptime),
         }
     }
 

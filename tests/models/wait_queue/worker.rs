@@ -195,7 +195,8 @@ impl Worker<'_> {
         match (self.behavior.release, claim) {
             (Release::Asks | Release::AsksInVain, Some(claim)) => {
                 let taken = claim.answer(if granted { Answer::Granted } else { Answer::NotGranted });
-                holder.end(if granted && taken { subject::Ending::Answer } else { Self::FREED });
+                holder
+                    .end(if granted && taken { subject::Ending::Answer } else { Self::FREED }, super::Uptime);
             }
             (Release::ReplyLost, claim) => {
                 drop(claim);
@@ -203,13 +204,13 @@ impl Worker<'_> {
             }
             (Release::AsksButIsTooLate, Some(claim)) => {
                 claim.withdraw();
-                holder.end(Self::FREED);
+                holder.end(Self::FREED, super::Uptime);
             }
             (Release::Notifies, _) => {
                 harness.notifications.send();
-                holder.end(subject::Ending::Notification(Hint::Freed));
+                holder.end(subject::Ending::Notification(Hint::Freed), super::Uptime);
             }
-            _ => holder.end(Self::FREED),
+            _ => holder.end(Self::FREED, super::Uptime),
         }
     }
 

@@ -1,0 +1,172 @@
+//! Windows, in which a process that keeps a key busy leaves it to pollers, and what they must not delay.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, Semaphore};
+
+use crate::support::monitor::Monitor;
+use crate::support::notified::{IN_TIME, NOTIFIED};
+use crate::support::scenario::{QUEUED, opened};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "windows",
+        tests![
+            busy_processes_leave_a_key_in_the_same_windows,
+            a_process_that_holds_for_long_asks_at_once_when_notified,
+            free_permits_are_acquired_in_a_window,
+            a_call_asks_at_its_deadline_in_a_window,
+        ],
+    )
+}
+
+/// Threads that acquire a lock, hold it for a millisecond and ask again at once.
+struct BusyThreads {
+    over: Arc<AtomicBool>,
+    threads: Vec<thread::JoinHandle<Result<(), Error>>>,
+}
+
+impl BusyThreads {
+    fn start(locks: impl IntoIterator<Item = Lock>) -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        let busy = |lock: Lock| {
+            let over = Arc::clone(&over);
+            thread::spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    lock.with(|_| thread::sleep(millis(1)))?;
+                }
+                Ok(())
+            })
+        };
+        let threads = locks.into_iter().map(busy).collect();
+        Self { over, threads }
+    }
+
+    fn end(self) -> Outcome {
+        self.over.store(true, Ordering::Relaxed);
+        self.threads.into_iter().try_for_each(|thread| thread.join().unwrap())?;
+        Ok(())
+    }
+}
+
+/// In a window no command that acquires the key is sent.
+fn busy_processes_leave_a_key_in_the_same_windows() -> Outcome {
+    const WINDOWS: usize = 3;
+    let server = RedisServer::start()?;
+    // Each polls so often that it would use a window of the other alone.
+    let options = expiring().timeout(2 * LONG).poll_interval(millis(10));
+    let lockers = [opened(&server.url())?, opened(&server.url())?];
+    let locks = [0, 0, 0, 1, 1, 1]
+        .map(|n: usize| Lock::new(&lockers[n], "busy", options))
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
+    let busy = BusyThreads::start(locks);
+    let windows = Monitor::on(&server)?.pauses("SETNX", millis(100)).take(WINDOWS).count();
+    busy.end()?;
+    assert_eq!(windows, WINDOWS);
+    Ok(())
+}
+
+/// Longer than what a thread of a quiet machine needs to wake, and shorter than most of a window.
+const DELAY: Duration = Duration::from_millis(20);
+
+/// A process has held locks for `busy`, in which others waited for them in two threads each. Returns how many of the first of these got the
+/// lock later than [`DELAY`] after its release.
+fn delayed(server: &RedisServer, round: &str, busy: Duration) -> Result<usize, Error> {
+    const KEYS: u32 = 40;
+    let lockers: [Locker; 2] = [opened(&server.url())?, opened(&server.url())?];
+    let key = |n: u32| format!("{round} {n}");
+    let lock = |locker: &Locker, n: u32| Lock::new(locker, key(n), NOTIFIED);
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let pairs: Vec<_> = (0..KEYS)
+            .map(|n| {
+                let held = lock(&lockers[0], n)?.lock()?;
+                let waiting = [lock(&lockers[1], n)?, lock(&lockers[1], n)?];
+                let waiters = waiting.map(|lock| scope.spawn(move || lock.with(|_| Instant::now())));
+                Ok((n, held, waiters))
+            })
+            .collect::<Result<_, Error>>()?;
+        let mut delayed = 0;
+        for (n, held, waiters) in pairs {
+            // The releases are spread over a second.
+            let at = busy + Duration::from_secs(1) * n / KEYS;
+            thread::sleep(at.saturating_sub(began.elapsed()));
+            let released = Instant::now();
+            held.release()?;
+            let mut entered =
+                waiters.map(|waiter| waiter.join().unwrap()).into_iter().collect::<Result<Vec<_>, _>>()?;
+            entered.sort();
+            assert!(released.elapsed() < IN_TIME, "no notification came");
+            delayed += usize::from(entered[0] - released > DELAY);
+        }
+        Ok(delayed)
+    })
+}
+
+fn a_process_that_holds_for_long_asks_at_once_when_notified() -> Outcome {
+    let server = RedisServer::start()?;
+    let (mut late, mut otherwise) = (0, 0);
+    for round in 0..2 {
+        late += delayed(&server, &format!("long {round}"), millis(1200))?;
+        // No process is hot before it has been busy for a second.
+        otherwise += (0..3).try_fold(0, |sum, part| {
+            delayed(&server, &format!("brief {round} {part}"), Duration::ZERO).map(|late| sum + late)
+        })?;
+    }
+    assert!(late <= otherwise + 2, "{late} hand-overs were delayed, and {otherwise} of brief holds");
+    Ok(())
+}
+
+/// Acquires a permit again and again. Returns how often that took longer than [`DELAY`].
+fn delayed_permits(semaphore: &Semaphore) -> Result<usize, Error> {
+    let (began, mut delayed) = (Instant::now(), 0);
+    while began.elapsed() < Duration::from_millis(3300) {
+        let asked = Instant::now();
+        let permit = semaphore.acquire()?;
+        delayed += usize::from(asked.elapsed() > DELAY);
+        permit.release()?;
+    }
+    Ok(delayed)
+}
+
+fn free_permits_are_acquired_in_a_window() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let [kept, idle] = ["kept", "idle"].map(|name| Semaphore::new(&locker, name, 4, QUEUED));
+    let (kept, idle) = (kept?, idle?);
+    // The process of a permit that is held is busy all the time.
+    let _held = kept.acquire()?;
+    let (kept, idle) = thread::scope(|scope| {
+        let idle = scope.spawn(|| delayed_permits(&idle));
+        (delayed_permits(&kept), idle.join().unwrap())
+    });
+    let (kept, idle) = (kept?, idle?);
+    assert!(kept <= idle + 1, "{kept} calls were delayed, and {idle} where no permit is kept");
+    Ok(())
+}
+
+fn a_call_asks_at_its_deadline_in_a_window() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let lock = |options: LockOptions| Lock::new(&locker, "busy", options);
+    let busy = BusyThreads::start((0..4).map(|_| lock(QUEUED)).collect::<Result<Vec<_>, _>>()?);
+    let brief = lock(QUEUED.timeout(millis(20)))?;
+    let (began, mut refused) = (Instant::now(), Vec::new());
+    while began.elapsed() < Duration::from_millis(3300) {
+        match brief.lock() {
+            Ok(held) => held.release().map(drop)?,
+            Err(Error::Timeout { details, .. }) => refused.push(details.seen),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    busy.end()?;
+    // A thread whose turn does not come in time has seen who has the lock.
+    assert!(refused.iter().all(|seen| matches!(seen, Some(LockState::Until(_)))), "{refused:?}");
+    Ok(())
+}
