@@ -5,16 +5,17 @@ CARGO ?= cargo
 BENCH = --manifest-path benches/Cargo.toml --target-dir $(TARGET)
 
 PART ?= 1/1
+TEST = $(CARGO) test --features tls-rustls,cli,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-all test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv fresh clean
+.PHONY: help demo demo-ruby stress test test-build test-all steady check test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: ## install what is missing for demos and tests: redis-server, ruby with its Redis client, faketime
-	@scripts/setup redis-server ruby ruby-redis faketime
+setup: ## install what is missing for demos and tests: redis-server, ruby with its Redis client
+	@scripts/setup redis-server ruby ruby-redis
 
 demo: ## several processes contend for one lock, and one is killed: prints a table, draws a timeline
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
@@ -34,12 +35,20 @@ stress: ## search for two valid leases at once, with killed processes and a slow
 	@scripts/setup redis-server
 	@$(CARGO) run --release --package setnx-lock-stress -- $(ARGS)
 
-test: setup fmt clippy docs ## check formatting, clippy and docs, and run each test, with a sample of the variants
-	$(CARGO) test --features tls-rustls,cli,macros
+test: setup ## run the tests, each statement in a sample of its variants (ARGS=--times prints the slowest)
+	@SETNX_LOCK_TEST_ARGS="$(ARGS)" $(TEST)
 
-test-all: setup ## run each test of the suite in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
-	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 $(CARGO) test --test models
-	SETNX_LOCK_TEST_PART=$(PART) $(CARGO) test --features tls-rustls,macros --test suite -- --include-ignored
+test-build: setup ## build the tests
+	@$(TEST) --no-run
+
+test-all: setup ## run each test in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
+	@scripts/setup faketime
+	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
+
+steady: ## run the tests beside busy loops, and beside a second copy of themselves, five times each (RUNS=1)
+	@scripts/steady
+
+check: fmt clippy docs ## check the formatting, clippy and the documentation
 
 fmt: ## check the formatting
 	$(CARGO) fmt --all --check

@@ -112,7 +112,7 @@ fn faketime_s_library() -> io::Result<String> {
     // More than once: what a killed process has left behind keeps one of the same id from starting.
     for _ in 0..10 {
         let output = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
-            io::Error::new(error.kind(), format!("faketime: {error}; `make setup` installs it"))
+            io::Error::new(error.kind(), format!("faketime: {error}; `make test-all` installs it"))
         })?;
         let lines = String::from_utf8_lossy(&output.stdout);
         if let Some(library) = lines.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")) {

@@ -44,7 +44,6 @@
 //! | `several_faults` | a fault at every command on several keys, and what a server refuses to several keys |
 //! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
-//! | `stalls` | a test that fails is run again if the machine stalled meanwhile, and only then |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
 //! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
 //! | `proxy_faults` | the proxy injects faults correctly |
@@ -120,21 +119,25 @@ mod servers;
 
 // Where the proxy finds it, in the examples as well.
 use support::redis_server;
+use support::second_run;
 
+use std::env;
 use std::process::ExitCode;
 
 use libtest_mimic::{Arguments, Trial};
 
-/// How many tests run at a time unless the command line says otherwise. Most of them wait for a time to pass.
-const TEST_THREADS: usize = 24;
+/// Names further arguments: `cargo test` passes its own to programs that know other ones, too.
+const ARGUMENTS: &str = "SETNX_LOCK_TEST_ARGS";
 
 fn main() -> ExitCode {
     if let Some(outcome) = processes::as_worker().or_else(stress::as_worker).or_else(many_threads::as_worker)
     {
         return outcome;
     }
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(TEST_THREADS);
+    let further = env::var(ARGUMENTS).unwrap_or_default();
+    let given = env::args().chain(further.split_whitespace().map(str::to_owned));
+    let (times, given): (Vec<_>, Vec<_>) = given.partition(|argument| argument == "--times");
+    let arguments = Arguments::from_iter(given);
     let targets = match support::target::targets(arguments.list) {
         Ok(targets) => targets,
         Err(problem) => {
@@ -194,7 +197,6 @@ fn main() -> ExitCode {
         shared_batches::trials(),
         shared_pools::trials(),
         sockets::trials(),
-        support::stalls::trials(),
         stress::trials(),
         tool_keys::trials(),
         tool_manual::trials(),
@@ -210,7 +212,7 @@ fn main() -> ExitCode {
     let unknown = support::load::unknown_exclusions(&trials);
     trials.push(shared_batches::exclusions_name_tests(unknown));
     let mut trials = support::sample::mark(trials);
-    trials.extend(support::sample::trials(&trials, &["contract", "interop", "boundaries"]));
+    trials.extend(support::sample::trials(&trials, &["contract", "interop"]));
     let selected = match support::sample::selected(&arguments, trials) {
         Ok(selected) => selected,
         Err(problem) => {
@@ -218,7 +220,10 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let conclusion = libtest_mimic::run(&arguments, selected);
+    let exit = second_run::run_all(&arguments, selected);
     support::record::print();
-    conclusion.exit_code()
+    if !times.is_empty() {
+        second_run::print_times();
+    }
+    exit
 }

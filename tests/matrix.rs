@@ -268,7 +268,7 @@ fn a_run_with_an_unknown_gem_fails() -> Outcome {
             assert!(!listed.contains(&format!("gem_{other}: ")), "{version}: {other}");
         }
     }
-    let failed = run("master", &["--exact", FAILING])?;
+    let failed = run("master", &["--exact", FAILING, "--include-ignored"])?;
     let printed = String::from_utf8_lossy(&failed.stdout);
     assert!(!failed.status.success() && printed.contains("set it to the version of the gem"), "{printed}");
     Ok(())

@@ -211,7 +211,7 @@ impl WaitForOne<'_> {
                     }
                     let window = self.window(now).filter(|_| !rules.is_in_doubt());
                     match (woken, window) {
-                        (Woken::Hint(_) | Woken::Over, Some(until)) => rules.leave_until(until, now),
+                        (Woken::Hint(_) | Woken::Over, Some(end)) => rules.leave_until(end, now),
                         (Woken::Answered(answer), _) => {
                             (looked, answered) = (now.uptime, true);
                             let (lease, reply);
@@ -256,7 +256,7 @@ impl WaitForOne<'_> {
     /// Returns the end of the window in which this process leaves the locks to pollers now.
     fn window(&self, now: Now) -> Option<Uptime> {
         let queue = self.wanted.queue;
-        self.engine.queue.activity(queue)?.left_until(queue, now)
+        self.engine.queue.activity(queue)?.window(queue, now)
     }
 
     /// Reads what all locks hold.

@@ -131,7 +131,7 @@ impl Engine {
 
     /// Whose turn it is after a release.
     fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Now) -> Turn {
-        let yields = holder.of_next(|key, activity| activity.left_until(key, now).is_some());
+        let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
         if yields == Some(true) {
             return Turn::Yields;
         }

@@ -184,7 +184,7 @@ impl<'a> Wait<'a> {
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
             (Turn::Head(..), _) if self.earlier.is_some() => self.start(now),
-            (Turn::Head(..), Some(until)) => Acquiring::not_before(params, until, now),
+            (Turn::Head(..), Some(end)) => Acquiring::begin_in_window(params, end, now),
             (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
             (Turn::Head(None, _), _) => match self.head_start() {
                 None => Acquiring::start(params, now),
@@ -217,7 +217,7 @@ impl<'a> Wait<'a> {
     fn window(&self, now: Now) -> Option<Uptime> {
         let queue = &self.engine.queue;
         let activity = queue.activity(self.key).filter(|_| !queue.is_held(self.key))?;
-        activity.left_until(self.key, now)
+        activity.window(self.key, now)
     }
 
     /// Begins by asking for the lock.
@@ -296,7 +296,7 @@ impl<'a> Wait<'a> {
                     self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
                     let window = if claimable { self.window(now) } else { None };
                     match (woken, window) {
-                        (Woken::Hint(_) | Woken::Over, Some(until)) => attempt.leave_until(until, now),
+                        (Woken::Hint(_) | Woken::Over, Some(end)) => attempt.in_window(end, now),
                         (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
                         (Woken::Answered(answer), _) => {
                             looked = now.uptime;

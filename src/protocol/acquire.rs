@@ -8,10 +8,10 @@ mod unresolved;
 use std::time::Duration;
 
 use super::lease::{End, Lease};
-use super::{Change, Command, Entry, GiveUp, Reply, Request};
+use super::{Change, Command, Entry, GiveUp, Reply, Request, window};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
-use crate::value::{Expiry, LockState, Nonce};
+use crate::value::{self, Expiry, LockState, Nonce};
 use crate::version::Version;
 pub(crate) use params::{Action, Note, Observation, Params};
 use unresolved::Unresolved;
@@ -70,6 +70,10 @@ pub(crate) struct Acquiring {
     idle_pauses: u32,
     /// Until when the lock is left to other processes.
     not_before: Option<Uptime>,
+    /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
+    looks_until: Option<Uptime>,
+    /// Until when it asks without a pause, since a poller has the lock.
+    asks_until: Option<Uptime>,
     /// How often the attempt has looked whether the lock is free.
     pub(crate) attempts: u32,
     /// What the key was last seen to hold.
@@ -158,6 +162,13 @@ impl Acquiring {
         (attempt, action)
     }
 
+    /// Begins in a window.
+    pub(crate) fn begin_in_window(params: Params, end: Uptime, now: Now) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        let action = attempt.in_window(end, now);
+        (attempt, action)
+    }
+
     fn rest_of_pause(&mut self, since: Uptime, now: Now) -> Action {
         match self.wait_from(since, now) {
             Action::Sleep(Duration::ZERO) => self.woken(now),
@@ -190,6 +201,8 @@ impl Acquiring {
             never_expires_noted: false,
             idle_pauses: 0,
             not_before: None,
+            looks_until: None,
+            asks_until: None,
             attempts: 0,
             seen,
             removed_at: None,
@@ -251,6 +264,36 @@ impl Acquiring {
         self.idle_pauses = 0;
         self.seen = None;
         self.wait(now)
+    }
+
+    /// Goes on in a window, in which the lock is left to pollers until `end`: looks at it now and then, and asks for it for a moment if
+    /// another client has it. At the deadline it is asked for in any case.
+    pub(crate) fn in_window(&mut self, end: Uptime, now: Now) -> Action {
+        let is_last = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
+        if is_last || self.asks(now.uptime) {
+            return self.freed(now);
+        }
+        // Looks would use its attempts up.
+        if self.params.options.max_attempts.is_some() {
+            return self.leave_until(end, now);
+        }
+        if self.not_before.is_none() || self.seen.is_some() {
+            return self.look_later(end, now);
+        }
+        self.begin_round();
+        self.read()
+    }
+
+    fn look_later(&mut self, end: Uptime, now: Now) -> Action {
+        let look = now.uptime.after(window::until_look(self.params.nonce.seed()));
+        self.params.nonce = self.params.nonce.next();
+        self.looks_until = Some(end);
+        self.leave_until(look.min(end), now)
+    }
+
+    /// Whether it asks for the lock without a pause, since it has seen in a window that another client has it.
+    fn asks(&self, now: Uptime) -> bool {
+        self.asks_until.is_some_and(|until| now < until)
     }
 
     /// Whether the lock is left to other processes.
@@ -364,6 +407,15 @@ impl Acquiring {
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
         self.observe(state.clone());
+        if let Some(end) = self.looks_until.take() {
+            // What another process of this library has, it leaves by itself.
+            let is_pollers = state == LockState::Empty || found.and_then(value::classic_time).is_some();
+            if is_pollers {
+                self.asks_until = Some(now.uptime.after(window::ASKS));
+            } else if now.uptime < end {
+                return self.look_later(end, now);
+            }
+        }
         if is_free {
             return if self.may_retry_immediately() { self.set(now) } else { self.wait(now) };
         }

@@ -14,6 +14,7 @@
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
 //! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
+//! | `ann goes on in a window until +80ms` | goes on after its sleep or at a hint, in a window that ends then |
 //! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
 //! | `ann verifies`, `ann counts` | asks whether it still holds the lock; asks for a fencing token |
 //! | `ann is served` | the server carries out its command and the reply arrives |
@@ -166,6 +167,10 @@ impl Interpreter {
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.wakes(name, |attempt, now| attempt.leave_until(until, now)).map(Some)
+            }
+            [name, "goes", "on", "in", "a", "window", "until", time] => {
+                let end = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
+                self.wakes(name, |attempt, now| attempt.in_window(end, now)).map(Some)
             }
             [name, "extends"] => {
                 let expiration = self.client(name)?.options.expiration.ok_or("it has no expiration")?;

@@ -1,6 +1,7 @@
 //! Windows for clients that poll. A process whose threads keep a key busy leaves it alone for 110 ms of each second, a little longer than the
-//! gem's poll interval, so that each poller looks once. The wall clock and the key's hash place the window, so all hot processes leave the
-//! same one. If clocks differ, fairness suffers; exclusion never depends on windows.
+//! gem's poll interval, so that each poller looks once. A poller that asks again at once would keep the others out: now and then
+//! the process looks whether one has the lock, and takes it back from it. The wall clock and the key's hash place the window, so all hot
+//! processes leave the same one. If clocks differ, fairness suffers; exclusion never depends on windows.
 
 use std::time::Duration;
 
@@ -11,6 +12,10 @@ use crate::key::Key;
 const WINDOW: Duration = Duration::from_millis(110);
 /// From one window to the next, and for how long a process keeps a key busy until it is hot.
 const PERIOD: Duration = Duration::from_secs(1);
+/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 3 ms if a poller has it. At fixed intervals, pollers that
+/// were served one after the other would meet each other in each window.
+const LOOKS: Duration = Duration::from_millis(3);
+pub(super) const ASKS: Duration = Duration::from_millis(3);
 
 /// What the threads of a process have done with a key since one of them has had a lease or waited for one without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,14 +35,20 @@ impl Activity {
         self.ended = [Some(now), self.ended[0]];
     }
 
-    /// Returns the end of the window in which the process leaves the key to pollers now; `None` if it does not.
-    pub(crate) fn left_until(&self, key: &Key, now: Now) -> Option<Uptime> {
+    /// Returns the end of the window in which the process leaves the key to pollers now, if it does.
+    pub(crate) fn window(&self, key: &Key, now: Now) -> Option<Uptime> {
         let is_recent = |at: Uptime| now.uptime.since(at) < PERIOD;
         let is_hot = !is_recent(self.since) && self.ended[1].is_some_and(is_recent);
         let position = Duration::from_micros(now.wall.0.wrapping_add(offset(key)) % 1_000_000);
         let left = WINDOW.checked_sub(position).filter(|left| is_hot && !left.is_zero())?;
         Some(now.uptime.after(left))
     }
+}
+
+/// Returns how long a process waits in a window until it looks at the key. `random` is any number.
+pub(super) fn until_look(random: u64) -> Duration {
+    let spread = random.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+    LOOKS + LOOKS / 512 * u32::try_from(spread).unwrap_or(0)
 }
 
 /// Spreads the windows of keys over the second: the hash function FNV-1a, the same in each process.
@@ -67,8 +78,8 @@ mod tests {
             if millis > since && (millis - since).is_multiple_of(hold) {
                 activity.ended(uptime(millis));
             }
-            if let Some(until) = activity.left_until(key, at(millis)) {
-                assert!(uptime(millis) < until && until <= uptime(millis).after(WINDOW));
+            if let Some(end) = activity.window(key, at(millis)) {
+                assert!(uptime(millis) < end && end <= uptime(millis).after(WINDOW));
                 left.push(millis);
             }
         }

@@ -20,8 +20,8 @@ pub(crate) mod redis_server;
 pub(crate) mod ruby;
 pub(crate) mod sample;
 pub(crate) mod scenario;
+pub(crate) mod second_run;
 pub(crate) mod staged;
-pub(crate) mod stalls;
 pub(crate) mod target;
 pub(crate) mod tool;
 pub(crate) mod variant;
@@ -33,7 +33,7 @@ use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
 pub(crate) use redis_server::RedisServer;
-pub(crate) use stalls::trial;
+pub(crate) use second_run::trial;
 pub(crate) use target::{PAST, Target, TestKey};
 pub(crate) use variant::Variant;
 

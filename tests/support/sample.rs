@@ -1,100 +1,95 @@
-//! The sample: which tests a run has unless it asks for all. The name of a test says what it is about:
-//! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released` has a place, which is the part, the server
-//! and the protocol; a variant, which is the mode of waiting and the load; and a scenario. Tests whose names differ in the variant only
-//! are a group, and the sample has one of each group.
-//!
-//! The one is chosen pairwise: one group after the other, the variant with the most pairs (waiting and load, place and waiting, place and
-//! load, scenario and waiting, scenario and load) that the sample does not have yet; a pair counts the more the fewer groups can still
-//! add it. So the sample is the same in each run, and a fault that needs two of these shows in it.
+//! The sample: which tests a run has unless it asks for all. The name of a test says where it runs: on which server, by which protocol, and
+//! in which variant (the mode of waiting and the load), as in
+//! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released`. What remains of the name is its
+//! statement. The sample has each statement once; one of the contract once by each protocol on the current server and once on an emulated
+//! old one; a fault of a lock's own commands once with and once without transactions. From statement to statement the other places and variants take turns.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use libtest_mimic::{Arguments, Trial};
 
 use super::{Load, Variant};
 
-/// Two parts of a name.
-type Pair = (String, String);
+/// 2³² divided by the golden ratio: its multiples spread over any number of places.
+const GOLDEN: u64 = 0x9e37_79b9;
 
-/// The value of a pair that one group alone can add.
-const PRECISION: u64 = 1 << 32;
+/// The parts that run only where all tests do: they need a program that is not wanted elsewhere.
+const ALL_ONLY: [&str; 1] = ["clocks"];
+
+/// The paths of `boundaries` on which all protocols send the same commands.
+const SAME_COMMANDS: [&str; 5] = [
+    "a_free_lock::",
+    "a_new_connection::",
+    "a_token::",
+    "an_early_release::",
+    "a_release_with_a_notification::",
+];
 
 /// The name of a test, taken apart.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 struct Name {
-    place: String,
-    waiting: String,
-    load: Load,
-    scenario: String,
+    part: String,
+    server: String,
+    protocol: String,
+    variant: String,
+    statement: String,
 }
 
 impl Name {
     fn of(trial: &Trial) -> Self {
-        let mut words: Vec<&str> = trial.name().split("::").collect();
-        let scenario = words.pop().unwrap_or_default().to_owned();
-        let variant = words.iter().position(|word| variant_named(word).is_some());
-        let variant = variant.and_then(|place| variant_named(words.remove(place)));
-        let (waiting, load) = variant.unwrap_or_default();
-        Self { place: words.join("::"), waiting, load, scenario }
+        let mut name = Self::default();
+        let mut statement = Vec::new();
+        for (place, word) in trial.name().split("::").enumerate() {
+            let is_server = word == "current" || word.starts_with("emulated_") || word.starts_with("url");
+            match word {
+                _ if place == 0 => word.clone_into(&mut name.part),
+                "classic" | "watched" | "ttl" | "auto" => word.clone_into(&mut name.protocol),
+                _ if is_server => word.clone_into(&mut name.server),
+                _ if is_variant(word) => word.clone_into(&mut name.variant),
+                _ => statement.push(word),
+            }
+        }
+        Self { statement: statement.join("::"), ..name }
     }
 
-    fn group(&self) -> (String, String) {
-        (self.place.clone(), self.scenario.clone())
-    }
-
-    fn pairs(&self) -> [Pair; 5] {
-        let load = format!("{:?}", self.load);
-        let pair = |one: &String, other: &String| (one.clone(), other.clone());
-        [
-            pair(&self.waiting, &load),
-            pair(&self.place, &self.waiting),
-            pair(&self.place, &load),
-            pair(&self.scenario, &self.waiting),
-            pair(&self.scenario, &load),
-        ]
+    /// Tests of one group are alternatives: the sample has one of them.
+    fn group(&self) -> [String; 3] {
+        let Self { part, server, protocol, variant, statement } = self;
+        let kind = match part.as_str() {
+            "contract" if server != "current" || protocol == "auto" => "elsewhere",
+            "contract" => protocol,
+            // Watched and Ttl send the same transactions; other commands are the same in all protocols.
+            "boundaries"
+                if !variant.is_empty() || SAME_COMMANDS.iter().any(|path| statement.starts_with(path)) =>
+            {
+                ""
+            }
+            "boundaries" if protocol == "ttl" => "watched",
+            "boundaries" => protocol,
+            _ => "",
+        };
+        [part.clone(), kind.to_owned(), statement.clone()]
     }
 }
 
-/// Returns the mode of waiting and the load that a word names. The word may be the name of a load alone.
-fn variant_named(word: &str) -> Option<(String, Load)> {
-    let load = Load::ALL.into_iter().find(|load| load.name() == Some(word));
-    let waiting_and_load = |variant: Variant| (Variant { load: Load::Any, ..variant }.name(), variant.load);
-    load.map(|load| (String::new(), load)).or_else(|| Variant::named(word).ok().map(waiting_and_load))
+fn is_variant(word: &str) -> bool {
+    Load::ALL.iter().any(|load| load.name() == Some(word)) || Variant::named(word).is_ok()
 }
 
 /// Marks all tests that are not in the sample as ignored.
 pub(crate) fn mark(trials: Vec<Trial>) -> Vec<Trial> {
-    let names: Vec<Name> = trials.iter().map(Name::of).collect();
     let mut groups: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-    for (place, name) in names.iter().enumerate() {
-        groups.entry(name.group()).or_default().push(place);
+    for (place, trial) in trials.iter().enumerate() {
+        groups.entry(Name::of(trial).group()).or_default().push(place);
     }
-    let pairs_of = |group: &[usize]| -> BTreeSet<Pair> {
-        group.iter().flat_map(|place| names[*place].pairs()).collect()
-    };
-    // For each pair that the sample does not have yet: how many groups can still add it.
-    let mut missing: BTreeMap<Pair, u64> = BTreeMap::new();
-    for pair in groups.values().flat_map(|group| pairs_of(group)) {
-        *missing.entry(pair).or_default() += 1;
+    groups.retain(|[part, ..], _| !ALL_ONLY.contains(&part.as_str()));
+    let mut sample = BTreeSet::new();
+    for (turn, group) in (0_u64..).zip(groups.values()) {
+        let share = turn.wrapping_mul(GOLDEN) % (1 << 32);
+        sample.insert(group[usize::try_from((share * group.len() as u64) >> 32).unwrap_or(0)]);
     }
-    let mut ignored = vec![true; trials.len()];
-    for group in groups.values() {
-        let value = |place: &&usize| {
-            let pairs = names[**place].pairs();
-            let groups_left = pairs.iter().filter_map(|pair| missing.get(pair));
-            (groups_left.map(|left| PRECISION / left).sum::<u64>(), Reverse(**place))
-        };
-        let best = *group.iter().max_by_key(value).expect("no group is empty");
-        ignored[best] = false;
-        for pair in pairs_of(group) {
-            missing.entry(pair).and_modify(|left| *left -= 1);
-        }
-        for pair in names[best].pairs() {
-            missing.remove(&pair);
-        }
-    }
-    trials.into_iter().zip(ignored).map(|(trial, ignored)| trial.with_ignored_flag(ignored)).collect()
+    let marked = |(place, trial): (usize, Trial)| trial.with_ignored_flag(!sample.contains(&place));
+    trials.into_iter().enumerate().map(marked).collect()
 }
 
 /// Returns the tests to run: the sample, unless all are asked for, and of these the part that [`super::part`] names.
@@ -105,7 +100,7 @@ pub(crate) fn selected(arguments: &Arguments, mut trials: Vec<Trial>) -> Result<
     if !arguments.include_ignored && !arguments.ignored {
         let all = trials.len();
         trials.retain(|trial| !trial.has_ignored_flag());
-        println!("\n{} of {all} tests; all of them with `-- --include-ignored`", trials.len());
+        println!("\n{} of {all} tests; `make test-all` runs all of them", trials.len());
     }
     super::part::of(mixed(trials))
 }
@@ -118,17 +113,18 @@ fn mixed(trials: Vec<Trial>) -> Vec<Trial> {
     dealt.into_iter().map(|(_, trial)| trial).collect()
 }
 
-/// Makes the tests of the sample. In `parts` it has each pair; with the tests of a scenario in one place only, it cannot.
+/// Makes the tests of the sample: in these parts each server occurs in it.
 pub(crate) fn trials(marked: &[Trial], parts: &[&str]) -> Vec<Trial> {
     let of = |part: &&str| {
-        let of_part = || marked.iter().filter(|trial| trial.name().starts_with(&format!("{part}::")));
-        let pairs = |trial: &Trial| Name::of(trial).pairs();
-        let sampled: BTreeSet<_> =
-            of_part().filter(|trial| !trial.has_ignored_flag()).flat_map(pairs).collect();
-        let left_out: BTreeSet<_> =
-            of_part().flat_map(pairs).filter(|pair| !sampled.contains(pair)).collect();
-        Trial::test(format!("sample::{part}_has_each_pair"), move || {
-            assert!(!sampled.is_empty() && left_out.is_empty(), "{left_out:#?}");
+        let part = (*part).to_owned();
+        let names = |in_sample: bool| -> BTreeSet<String> {
+            let trials = marked.iter().filter(|trial| !in_sample || !trial.has_ignored_flag());
+            let of_part = trials.map(Name::of).filter(|name| name.part == part);
+            of_part.map(|name| name.server).collect()
+        };
+        let (all, sample) = (names(false), names(true));
+        Trial::test(format!("sample::{part}_has_each_server"), move || {
+            assert_eq!(sample, all);
             Ok(())
         })
     };

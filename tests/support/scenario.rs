@@ -128,7 +128,7 @@ pub(crate) const FOREIGN: &str = "1895000000.5";
 
 /// How long a command of a brief locker may take: as short as a test likes to wait for a reply that does not come, and much longer
 /// than a reply takes on a busy machine.
-pub(crate) const BRIEF: Duration = Duration::from_secs(5);
+pub(crate) const BRIEF: Duration = Duration::from_secs(2);
 
 /// Returns a builder of a locker with short time limits.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {

@@ -34,6 +34,7 @@ impl Acquiring {
         }
         let pause = match self.not_before {
             Some(until) => until.since(now.uptime),
+            None if self.asks(now.uptime) => Duration::ZERO,
             None => {
                 let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
                 pause.saturating_sub(now.uptime.since(looked))
