@@ -1,20 +1,18 @@
 //! Waits that are ended from outside: by a cancel token, by a signal, by shutting the locker down.
 
-use std::io::{BufRead as _, BufReader};
 use std::sync::Arc;
-use std::time::Duration;
-use std::{io, thread};
+use std::thread;
 
 use libtest_mimic::Trial;
-use rustix::process::{Pid, Signal, kill_process};
 use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Release};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
-use crate::processes::{TaskOutcome, worker};
+use crate::processes::TaskOutcome;
 use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::connected;
+use crate::support::notified::Worker;
 use crate::support::scenario::{FOREIGN, opened};
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
 
@@ -22,13 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "cancellation",
         tests![
-            a_cancelled_wait_ends_at_once_and_reports_it,
-            the_other_waiters_keep_their_order,
-            a_cancelled_head_makes_the_next_thread_the_head,
+            one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it,
             a_cancelled_token_lets_no_wait_begin,
-            a_cancelled_waiter_does_not_acquire_a_lock_that_is_released_later,
             an_unknown_outcome_is_reported_rather_than_the_cancellation,
-            one_token_ends_the_waits_of_many_threads_and_keys,
             a_command_in_flight_is_awaited_and_may_acquire_the_lock,
             a_wait_for_a_connection_ends_too,
             shutting_down_ends_all_waits_and_lets_holders_release,
@@ -62,50 +56,28 @@ fn assert_cancelled(waiter: Waiter, key: &TestKey) {
     assert!(error.to_string().contains("the wait was cancelled after "), "{error}");
 }
 
-fn a_cancelled_wait_ends_at_once_and_reports_it() -> Outcome {
-    let (_server, key, locker) = scenario("at_once")?;
-    key.set(FOREIGN);
-    for variant in Variant::ALL {
-        let cancel_token = CancelToken::new();
-        let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?.cancelled_by(&cancel_token);
-        let waiter = waiter(&lock);
-        assert!(!waiter.is_finished() && !cancel_token.is_cancelled());
-        cancel_token.cancel();
-        assert_cancelled(waiter, &key);
-        assert!(cancel_token.is_cancelled());
+fn one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it() -> Outcome {
+    let (server, key, locker) = scenario("one")?;
+    let other = Target::of(&server).key("other");
+    let keys = [&key, &other];
+    for key in &keys {
+        key.set(FOREIGN);
     }
-    assert_eq!(key.value().as_deref(), Some(FOREIGN));
-    Ok(())
-}
-
-fn the_other_waiters_keep_their_order() -> Outcome {
-    let (_server, key, locker) = scenario("others")?;
-    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
-    let cancel_token = CancelToken::new();
-    let held = lock.lock()?;
-    let first = waiter(&lock);
-    let second = waiter(&lock.clone().cancelled_by(&cancel_token));
-    let third = waiter(&lock);
-    cancel_token.cancel();
-    assert_cancelled(second, &key);
-    drop(held);
-    let first = first.join().unwrap()?;
-    assert!(!third.is_finished());
-    drop(first);
-    drop(third.join().unwrap()?);
-    Ok(())
-}
-
-fn a_cancelled_head_makes_the_next_thread_the_head() -> Outcome {
-    let (_server, key, locker) = scenario("head")?;
-    key.set(FOREIGN);
-    let cancel_token = CancelToken::new();
-    let head = waiter(&Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token));
-    let next = waiter(&Lock::new(&locker, &key.key, NEVER_POLLS.poll_interval(millis(20)))?);
-    cancel_token.cancel();
-    assert_cancelled(head, &key);
-    key.delete();
-    drop(next.join().unwrap()?);
+    for variant in Variant::ALL {
+        let token = CancelToken::new();
+        let mut waiters = Vec::new();
+        for key in keys.repeat(3) {
+            let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
+            waiters.push((key, waiter(&lock.cancelled_by(&token))));
+        }
+        assert!(!waiters.iter().any(|(_, waiter)| waiter.is_finished()) && !token.is_cancelled());
+        token.clone().cancel();
+        for (key, waiter) in waiters {
+            assert_cancelled(waiter, key);
+        }
+        assert!(token.is_cancelled());
+    }
+    assert!(keys.iter().all(|key| key.value().as_deref() == Some(FOREIGN)));
     Ok(())
 }
 
@@ -123,26 +95,6 @@ fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
     assert_eq!(held.release()?, Release::Released { certified: false }, "a held lock can be released");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");
-    Ok(())
-}
-
-fn a_cancelled_waiter_does_not_acquire_a_lock_that_is_released_later() -> Outcome {
-    let (_server, key, locker) = scenario("later")?;
-    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).wait_forever();
-    for options in [NEVER_POLLS, unexpiring] {
-        for _ in 0..10 {
-            let cancel_token = CancelToken::new();
-            let lock = Lock::new(&locker, &key.key, options)?;
-            let held = lock.lock()?;
-            let cancelled = waiter(&lock.clone().cancelled_by(&cancel_token));
-            let next = waiter(&lock);
-            cancel_token.cancel();
-            drop(held);
-            assert_cancelled(cancelled, &key);
-            drop(next.join().unwrap()?);
-            assert_eq!(key.value(), None, "no value is left behind");
-        }
-    }
     Ok(())
 }
 
@@ -168,26 +120,6 @@ fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
     Ok(())
 }
 
-fn one_token_ends_the_waits_of_many_threads_and_keys() -> Outcome {
-    let (_server, key, locker) = scenario("many")?;
-    let cancel_token = CancelToken::new();
-    let held: Vec<LockGuard> = (0..4)
-        .map(|n| Lock::new(&locker, format!("many:{n}"), NEVER_POLLS)?.lock())
-        .collect::<Result<_, _>>()?;
-    let waiters: Vec<Waiter> = (0..20)
-        .map(|n| {
-            let lock = Lock::new(&locker, format!("many:{}", n % 4), NEVER_POLLS)?;
-            Ok(waiter(&lock.cancelled_by(&cancel_token)))
-        })
-        .collect::<Result<_, Error>>()?;
-    cancel_token.clone().cancel();
-    for waiter in waiters {
-        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { .. })));
-    }
-    drop((held, key));
-    Ok(())
-}
-
 fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let (server, key, _) = scenario("under_way")?;
     let proxy = Proxy::before(server.address())?;
@@ -203,9 +135,7 @@ fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
 }
 
 fn a_wait_for_a_connection_ends_too() -> Outcome {
-    let server = RedisServer::start()?;
-    let url = server.url();
-    drop(server);
+    let url = RedisServer::start()?.url(); // the server ends at once
     let locker = opened(&url)?;
     let cancel_token = CancelToken::new();
     let options = LockOptions::expiring_after(LONG).timeout(LONG * 60);
@@ -213,8 +143,7 @@ fn a_wait_for_a_connection_ends_too() -> Outcome {
     let waiters = [waiter(&lock), waiter(&lock)];
     cancel_token.cancel();
     for waiter in waiters {
-        let error = waiter.join().unwrap().expect_err("there is no server");
-        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { .. })));
     }
     Ok(())
 }
@@ -266,19 +195,12 @@ pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> TaskOutcome {
 fn a_signal_ends_a_wait() -> Outcome {
     let (server, key, locker) = scenario("signal")?;
     let held = Lock::new(&locker, &key.key, NEVER_POLLS)?.lock()?;
-    let mut worker = worker(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
-    let mut output = BufReader::new(worker.stdout.take().expect("stdout is piped"));
-    let mut line = || -> io::Result<String> {
-        let mut line = String::new();
-        output.read_line(&mut line)?;
-        Ok(line)
-    };
-    assert_eq!(line()?, "waiting\n");
-    thread::sleep(Duration::from_millis(100));
-    let pid = i32::try_from(worker.id()).ok().and_then(Pid::from_raw).expect("a process has an id");
-    kill_process(pid, Signal::TERM)?;
-    assert_eq!(line()?, "cancelled\n");
-    assert!(worker.wait()?.success());
+    let mut worker = Worker::performing(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
+    assert_eq!(worker.says()?, "waiting");
+    thread::sleep(millis(100));
+    worker.signal("TERM");
+    assert_eq!(worker.says()?, "cancelled");
+    assert!(worker.ends_well()?);
     held.ensure_held()?;
     assert_eq!(held.release()?, Release::Released { certified: false });
     Ok(())

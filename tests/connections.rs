@@ -1,16 +1,15 @@
 //! Connections: addresses, passwords, sockets, TLS, and when a connection is opened, used again or replaced.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, RefusalKind, Release};
 
-use crate::servers::Fault;
 #[cfg(feature = "tls-rustls")]
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
-use crate::support::scenario::{Scenario, opened, patient};
+use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,12 +21,9 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials.extend(crate::support::trials(
         "connections",
         tests![
-            a_password_and_a_database_number,
-            a_user_and_a_password,
-            a_unix_socket,
-            resp3_is_understood,
+            addresses_with_users_passwords_databases_and_sockets,
+            a_database_that_does_not_exist_is_named_at_once,
             connections_are_opened_on_demand_and_used_again,
-            a_slow_connection_is_opened_once,
             connections_to_a_restarted_server_are_replaced,
             a_connection_that_was_idle_for_long_is_not_used,
         ],
@@ -47,27 +43,31 @@ pub(crate) fn works(locker: &Locker, server: &RedisServer, password: &str, datab
     Ok(())
 }
 
-fn a_password_and_a_database_number() -> Outcome {
+fn addresses_with_users_passwords_databases_and_sockets() -> Outcome {
+    let server = RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists")?;
+    works(&opened(&format!("redis://worker:secret@{}/", server.address()))?, &server, "worker:secret@", 0)?;
     let server = RedisServer::start_with("requirepass secret")?;
-    let locker = opened(&format!("redis://:secret@{}/7", server.address()))?;
-    works(&locker, &server, ":secret@", 7)?;
-    let error = Locker::open(&format!("redis://:secret@{}/99", server.address()))
-        .and_then(|locker| Lock::new(&locker, "k", expiring()))?
-        .lock()
-        .unwrap_err();
-    assert!(error.to_string().contains("no database of that number"), "{error}");
+    works(&opened(&format!("redis://:secret@{}/7", server.address()))?, &server, ":secret@", 7)?;
+    let address = format!("unix://{}?db=3&pass=secret", server.socket().display());
+    works(&Locker::open(&address)?, &server, ":secret@", 3)?;
+    let locker = opened(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
+    works(&locker, &server, ":secret@", 2)?;
+    assert!(!Lock::new(&locker, "gone", expiring())?.exists()?);
     Ok(())
 }
 
-fn a_user_and_a_password() -> Outcome {
-    let server = RedisServer::start_with("user worker on >secret ~* +setnx +get +getset +del +exists")?;
-    works(&opened(&format!("redis://worker:secret@{}/", server.address()))?, &server, "worker:secret@", 0)
-}
-
-fn a_unix_socket() -> Outcome {
-    let server = RedisServer::start_with("requirepass secret")?;
-    let address = format!("unix://{}?db=3&pass=secret", server.socket().display());
-    works(&Locker::open(&address)?, &server, ":secret@", 3)
+fn a_database_that_does_not_exist_is_named_at_once() -> Outcome {
+    let server = RedisServer::start()?;
+    for protocol in ["resp2", "resp3"] {
+        let locker = opened(&format!("{}99?protocol={protocol}", server.url()))?;
+        let began = Instant::now();
+        let error = Lock::new(&locker, "database", expiring())?.lock().expect_err("no such database");
+        let Error::Refused { refusal, .. } = &error else { panic!("{protocol}: {error:?}") };
+        assert_eq!(refusal.kind(), RefusalKind::NoSuchDatabase, "{protocol}");
+        assert!(error.to_string().contains("no database of that number"), "{error}");
+        assert!(began.elapsed() < LONG * 2 / 3, "{protocol}: waiting does not help");
+    }
+    Ok(())
 }
 
 #[cfg(feature = "tls-rustls")]
@@ -117,15 +117,6 @@ fn tls_without_the_feature_is_refused() -> Outcome {
     Ok(())
 }
 
-fn resp3_is_understood() -> Outcome {
-    let server = RedisServer::start_with("requirepass secret")?;
-    let locker = opened(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
-    works(&locker, &server, ":secret@", 2)?;
-    let lock = Lock::new(&locker, "gone", expiring())?;
-    assert!(!lock.exists()?);
-    Ok(())
-}
-
 fn connections_are_opened_on_demand_and_used_again() -> Outcome {
     let server = RedisServer::start()?;
     // Without the connections that ask here, and that of the server's start, which used the socket: the server may not have noticed yet
@@ -153,23 +144,6 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
     Ok(())
 }
 
-fn a_slow_connection_is_opened_once() -> Outcome {
-    let scenario = Scenario::set()?;
-    let url = scenario.proxy.url().replace("redis://", "redis://:secret@");
-    scenario.target.connection().set_read_timeout(None)?;
-    let () = redis::cmd("CONFIG")
-        .arg("SET")
-        .arg("requirepass")
-        .arg("secret")
-        .query(&mut scenario.target.connection())?;
-    scenario.proxy.next("AUTH", Fault::AnswerLate(millis(400)));
-    drop(Lock::new(&opened(&url)?, "slow", expiring())?.lock()?);
-    let connections: std::collections::BTreeSet<usize> =
-        scenario.proxy.asked().iter().map(|asked| asked.connection).collect();
-    assert_eq!(connections.len(), 1, "{:?}", scenario.proxy.asked());
-    Ok(())
-}
-
 fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     let mut server = RedisServer::start()?;
     let client = redis::Client::open(server.url())?;
@@ -192,7 +166,7 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     // A server that was down for some time is found again.
     server.stop();
     assert!(lock.lock().is_err());
-    thread::sleep(millis(700));
+    thread::sleep(millis(300));
     assert!(matches!(lock.lock(), Err(Error::NoConnection { .. })));
     server.restart()?;
     drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);

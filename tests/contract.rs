@@ -1,15 +1,11 @@
 //! What a lock does, by every protocol on every server.
 
-mod guards;
 mod locking;
 mod permits;
 mod powers;
 mod rw_locks;
-mod scoped;
 mod several;
 mod several_waiting;
-mod takeovers;
-mod threads;
 mod waiting;
 
 use libtest_mimic::Trial;
@@ -20,16 +16,12 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 11] = [
+const TESTS: [Tests; 7] = [
     locking::TESTS,
     waiting::TESTS,
-    takeovers::TESTS,
-    scoped::TESTS,
-    guards::TESTS,
     powers::TESTS,
     several::TESTS,
     several_waiting::TESTS,
-    threads::TESTS,
     permits::TESTS,
     rw_locks::TESTS,
 ];

@@ -1,9 +1,8 @@
 //! Functions with the attribute `#[locked]`: when the lock is held, by which key, and what they return without it.
 
-use std::fmt::Display;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{LazyLock, OnceLock};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
@@ -17,16 +16,11 @@ pub(crate) fn trials() -> Vec<Trial> {
         "locked",
         tests![
             the_lock_is_held_during_the_body_and_released_after_it,
-            it_is_released_after_what_the_last_expression_borrows,
             keys_are_as_they_are_written,
-            the_key_is_made_before_the_body_runs,
-            the_key_and_the_locker_have_defaults,
             contention_is_an_error_of_the_function,
-            contention_can_be_skipped,
-            another_error_is_not_skipped_silently,
+            contention_can_be_skipped_and_no_other_error_is_skipped_silently,
             a_lock_that_is_kept_is_left_to_expire,
             a_nested_call_fails_or_joins,
-            methods_and_generic_functions_are_locked,
             options_reach_the_lock,
             the_body_can_use_the_guard,
         ],
@@ -41,7 +35,6 @@ const BASE: LockOptions = LockOptions::expiring_after(HOUR).protocol(Protocol::W
 enum AppError {
     Busy(Error),
     Lock(Error),
-    Server,
     Own(&'static str),
 }
 
@@ -50,20 +43,6 @@ impl From<Error> for AppError {
         Self::Lock(error)
     }
 }
-
-impl From<redis::RedisError> for AppError {
-    fn from(_: redis::RedisError) -> Self {
-        Self::Server
-    }
-}
-
-impl Display for AppError {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{self:?}")
-    }
-}
-
-impl std::error::Error for AppError {}
 
 /// A server of the test's own, a locker, and what a connection beside it sees.
 struct Shop {
@@ -80,10 +59,11 @@ impl Shop {
     }
 
     /// The keys on the server, in order.
-    fn keys(&self) -> redis::RedisResult<Vec<String>> {
-        let mut keys: Vec<String> = redis::Client::open(self.server.url())?.get_connection()?.keys("*")?;
+    fn keys(&self) -> Vec<String> {
+        let mut connection = redis::Client::open(self.server.url()).unwrap().get_connection().unwrap();
+        let mut keys: Vec<String> = connection.keys("*").unwrap();
         keys.sort();
-        Ok(keys)
+        keys
     }
 
     /// Acquires a lock that is another holder's for the locker of the shop.
@@ -92,28 +72,51 @@ impl Shop {
     }
 }
 
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 enum End {
     Last,
     Early,
     Error,
-    QuestionMark,
     Panic,
 }
 
-const ENDS: [End; 5] = [End::Last, End::Early, End::Error, End::QuestionMark, End::Panic];
+const ENDS: [End; 4] = [End::Last, End::Early, End::Error, End::Panic];
 
-#[locked(locker = shop.locker, key = "work", expiration = LONG, timeout = LONG)]
-fn work(shop: &Shop, end: End, seen: &mut Vec<String>) -> Result<u8, AppError> {
-    *seen = shop.keys()?;
+fn finish(end: End) -> Result<u8, AppError> {
     match end {
-        End::Last => {}
-        End::Early => return Ok(2),
-        End::Error => return Err(AppError::Own("returned")),
-        End::QuestionMark => Err(AppError::Own("propagated"))?,
+        End::Last | End::Early => Ok(1),
+        End::Error => Err(AppError::Own("propagated")),
         End::Panic => resume_unwind(Box::new("expected")),
     }
-    Ok(1)
+}
+
+/// Looks at the keys when it is dropped.
+struct Look<'a>(&'a Shop, &'a mut Vec<String>);
+
+impl Look<'_> {
+    fn count(&self) -> usize {
+        self.1.len()
+    }
+}
+
+impl Drop for Look<'_> {
+    fn drop(&mut self) {
+        self.1.extend(self.0.keys());
+    }
+}
+
+/// What the last expression borrows is dropped before the lock is released.
+#[locked(locker = shop.locker, key = "work", expiration = LONG, timeout = LONG)]
+fn work(shop: &Shop, end: End, seen: &mut Vec<String>) -> Result<u8, AppError> {
+    *seen = shop.keys();
+    if end == End::Early {
+        return Ok(2);
+    }
+    let one = finish(end)?;
+    match Look(shop, seen).count() {
+        1 => Ok(one),
+        _ => Err(AppError::Own("more than one key")),
+    }
 }
 
 fn the_lock_is_held_during_the_body_and_released_after_it() -> Outcome {
@@ -121,53 +124,15 @@ fn the_lock_is_held_during_the_body_and_released_after_it() -> Outcome {
     for end in ENDS {
         let mut seen = Vec::new();
         let outcome = catch_unwind(AssertUnwindSafe(|| work(&shop, end, &mut seen)));
-        assert_eq!(seen, ["work"]);
-        assert_eq!(shop.keys()?, [""; 0]);
-        match end {
-            End::Last => assert!(matches!(outcome, Ok(Ok(1)))),
-            End::Early => assert!(matches!(outcome, Ok(Ok(2)))),
-            End::Error => assert!(matches!(outcome, Ok(Err(AppError::Own("returned"))))),
-            End::QuestionMark => assert!(matches!(outcome, Ok(Err(AppError::Own("propagated"))))),
-            End::Panic => assert!(outcome.is_err()),
-        }
-    }
-    Ok(())
-}
-
-/// Looks at the keys when it is dropped.
-struct Look<'a>(&'a Shop, &'a mut Vec<String>);
-
-impl Look<'_> {
-    fn answer(&self) -> u8 {
-        u8::try_from(self.0.name.len()).unwrap_or_default()
-    }
-}
-
-impl Drop for Look<'_> {
-    fn drop(&mut self) {
-        *self.1 = self.0.keys().unwrap_or_default();
-    }
-}
-
-fn it_is_released_after_what_the_last_expression_borrows() -> Outcome {
-    #[locked(locker = shop.locker, key = "k", expiration = LONG, timeout = LONG)]
-    fn at_the_end(shop: &Shop, seen: &mut Vec<String>) -> Result<u8, Error> {
-        Ok::<u8, Error>(1).map(|one| one + Look(shop, seen).answer())
-    }
-
-    #[locked(locker = shop.locker, key = "k", expiration = LONG, timeout = LONG)]
-    fn in_a_temporary(shop: &Shop, seen: &mut Vec<String>) -> Result<u8, Error> {
-        match Look(shop, seen).answer() {
-            0 => Ok(0),
-            more => Ok(more + 1),
-        }
-    }
-
-    let shop = Shop::open()?;
-    for function in [at_the_end, in_a_temporary] {
-        let mut seen = Vec::new();
-        assert_eq!(function(&shop, &mut seen)?, 6);
-        assert_eq!(seen, ["k"]);
+        assert_eq!(seen, vec!["work"; if end == End::Last { 2 } else { 1 }]);
+        assert_eq!(shop.keys(), [""; 0]);
+        let as_expected = match end {
+            End::Last => matches!(outcome, Ok(Ok(1))),
+            End::Early => matches!(outcome, Ok(Ok(2))),
+            End::Error => matches!(outcome, Ok(Err(AppError::Own("propagated")))),
+            End::Panic => outcome.is_err(),
+        };
+        assert!(as_expected, "{end:?}");
     }
     Ok(())
 }
@@ -177,100 +142,13 @@ struct Team {
     name: &'static str,
 }
 
-impl Team {
-    fn slug(&self) -> String {
-        self.name.to_lowercase()
+impl Shop {
+    #[locked(locker = self.locker, options = expiring(), key = "{self.name}:{kind}")]
+    fn renamed(&mut self, mut kind: String) -> Result<Vec<String>, AppError> {
+        self.name.push('!');
+        kind.clear();
+        Ok(self.keys())
     }
-}
-
-mod keys {
-    use super::{Key, PREFIX, Shop, Team, expiring, locked};
-
-    pub(super) type Seen = Result<Vec<String>, super::AppError>;
-
-    #[locked(locker = shop.locker, options = expiring(), key = "plain")]
-    pub(super) fn plain(shop: &Shop, _: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = "team:{team.id}:{team.slug()}:{shop.name:?}:{PREFIX}")]
-    pub(super) fn formatted(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = "{{{team.id:>04}}}:{[1, 2][1]}:{super::PREFIX:.3}")]
-    pub(super) fn with_formats(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), prefix = "trade", args(team.id, "swap", team.name))]
-    pub(super) fn joined(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), prefix = PREFIX, args(team.id))]
-    pub(super) fn with_a_constant(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), prefix = PREFIX)]
-    pub(super) fn prefix_alone(shop: &Shop, _: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), args(team.id))]
-    pub(super) fn appended(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = Key::joined(["a", team.name]))]
-    pub(super) fn computed(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-
-    #[locked(locker = shop.locker, options = expiring())]
-    pub(super) fn r#type(shop: &Shop, _: &Team) -> Seen {
-        Ok(shop.keys()?)
-    }
-}
-
-fn keys_are_as_they_are_written() -> Outcome {
-    let (shop, team) = (Shop::open()?, Team { id: 7, name: "Reds" });
-    let module = concat!(module_path!(), "::keys");
-    for (function, key) in [
-        (keys::plain as fn(&Shop, &Team) -> keys::Seen, "plain".to_owned()),
-        (keys::formatted, "team:7:reds:\"north\":orders".to_owned()),
-        (keys::with_formats, "{0007}:2:ord".to_owned()),
-        (keys::joined, "trade:7:swap:Reds".to_owned()),
-        (keys::with_a_constant, "orders:7".to_owned()),
-        (keys::prefix_alone, "orders".to_owned()),
-        (keys::appended, format!("{module}::appended:7")),
-        (keys::computed, Key::joined(["a", "Reds"]).to_string()),
-        (keys::r#type, format!("{module}::type")),
-    ] {
-        assert_eq!(function(&shop, &team)?, [key]);
-    }
-    Ok(())
-}
-
-fn the_key_is_made_before_the_body_runs() -> Outcome {
-    #[locked(locker = shop.locker, options = expiring(), key = "{next(count)}:{name}")]
-    fn counted(shop: &Shop, count: &mut u8, mut name: String) -> Result<Vec<String>, AppError> {
-        assert_eq!(next(count), 2);
-        name.clear();
-        drop(name);
-        Ok(shop.keys()?)
-    }
-
-    fn next(count: &mut u8) -> u8 {
-        *count += 1;
-        *count
-    }
-
-    let mut count = 0;
-    assert_eq!(counted(&Shop::open()?, &mut count, "name".to_owned())?, ["1:name"]);
-    assert_eq!(count, 2);
-    Ok(())
 }
 
 static URL: OnceLock<String> = OnceLock::new();
@@ -279,13 +157,55 @@ static LOCKER: LazyLock<Locker> =
 
 #[locked]
 fn close_day(shop: &Shop) -> Result<Vec<String>, AppError> {
-    Ok(shop.keys()?)
+    Ok(shop.keys())
 }
 
-fn the_key_and_the_locker_have_defaults() -> Outcome {
-    let shop = Shop::open()?;
+mod keys {
+    use super::{PREFIX, Shop, Team, expiring, locked};
+
+    pub(super) type Seen = Result<Vec<String>, super::AppError>;
+
+    #[locked(locker = shop.locker, options = expiring(), key = "team:{team.id}:{team.name.to_lowercase()}:{shop.name:?}:{PREFIX}")]
+    pub(super) fn formatted(shop: &Shop, team: &Team) -> Seen {
+        Ok(shop.keys())
+    }
+
+    #[locked(locker = shop.locker, options = expiring(), key = "{{{team.id:>04}}}:{[1, 2][1]}:{super::PREFIX:.3}")]
+    pub(super) fn with_formats(shop: &Shop, team: &Team) -> Seen {
+        Ok(shop.keys())
+    }
+
+    #[locked(locker = shop.locker, options = expiring(), prefix = PREFIX, args(team.id, "swap", team.name))]
+    pub(super) fn joined(shop: &Shop, team: &Team) -> Seen {
+        Ok(shop.keys())
+    }
+
+    #[locked(locker = shop.locker, options = expiring(), args(team.id))]
+    pub(super) fn appended(shop: &Shop, team: &Team) -> Seen {
+        Ok(shop.keys())
+    }
+
+    #[locked(locker = shop.locker, options = expiring())]
+    pub(super) fn r#type(shop: &Shop, _: &Team) -> Seen {
+        Ok(shop.keys())
+    }
+}
+
+fn keys_are_as_they_are_written() -> Outcome {
+    let (mut shop, team) = (Shop::open()?, Team { id: 7, name: "Reds" });
+    let module = concat!(module_path!(), "::keys");
+    for (function, key) in [
+        (keys::formatted as fn(&Shop, &Team) -> keys::Seen, "team:7:reds:\"north\":orders".to_owned()),
+        (keys::with_formats, "{0007}:2:ord".to_owned()),
+        (keys::joined, "orders:7:swap:Reds".to_owned()),
+        (keys::appended, format!("{module}::appended:7")),
+        (keys::r#type, format!("{module}::type")),
+    ] {
+        assert_eq!(function(&shop, &team).unwrap(), [key]);
+    }
     URL.set(shop.server.url()).expect("no other test sets it");
-    assert_eq!(close_day(&shop)?, [concat!(module_path!(), "::close_day")]);
+    assert_eq!(close_day(&shop).unwrap(), [concat!(module_path!(), "::close_day")], "by default");
+    assert_eq!(shop.renamed("swap".to_owned()).unwrap(), ["north:swap"], "it is made before the body runs");
     Ok(())
 }
 
@@ -300,33 +220,16 @@ fn contention_is_an_error_of_the_function() -> Outcome {
         Err(AppError::Own("ran"))
     }
 
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", on_contention = |error| AppError::Own(kind(&error)))]
-    fn by_a_closure(shop: &Shop) -> Result<(), AppError> {
-        Err(AppError::Own("ran"))
-    }
-
     #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", on_contention = AppError::Busy)]
     fn inside_an_option(shop: &Shop) -> Option<Result<(), AppError>> {
         Some(Err(AppError::Own("ran")))
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s")]
-    fn boxed(shop: &Shop) -> Result<(), Box<dyn std::error::Error>> {
-        Err("ran".into())
-    }
-
-    fn kind(error: &Error) -> &'static str {
-        if error.is_contention() { "contention" } else { "another" }
     }
 
     let shop = Shop::open()?;
     let held = shop.hold_elsewhere("k")?;
     assert!(matches!(converted(&shop), Err(AppError::Lock(Error::Timeout { .. }))));
     assert!(matches!(by_a_variant(&shop), Err(AppError::Busy(Error::Timeout { .. }))));
-    assert!(matches!(by_a_closure(&shop), Err(AppError::Own("contention"))));
     assert!(matches!(inside_an_option(&shop), Some(Err(AppError::Busy(Error::Timeout { .. })))));
-    let boxed_error = boxed(&shop).expect_err("it is held");
-    assert!(matches!(boxed_error.downcast_ref(), Some(Error::Timeout { .. })));
     held.release()?;
     assert!(matches!(converted(&shop), Err(AppError::Own("ran"))));
     assert!(matches!(by_a_variant(&shop), Err(AppError::Own("ran"))));
@@ -356,7 +259,8 @@ mod skipping {
     }
 }
 
-fn contention_can_be_skipped() -> Outcome {
+fn contention_can_be_skipped_and_no_other_error_is_skipped_silently() -> Outcome {
+    log_capture::open();
     let shop = Shop::open()?;
     let held = shop.hold_elsewhere("k")?;
     assert!(matches!(skipping::result_of_option(&shop), Ok(None)));
@@ -366,48 +270,33 @@ fn contention_can_be_skipped() -> Outcome {
     assert!(matches!(skipping::result_of_option(&shop), Ok(Some(1))));
     assert_eq!(skipping::option(&shop), Some(1));
     assert!(matches!(skipping::option_of_result(&shop), Some(Ok(1))));
-    Ok(())
-}
-
-fn another_error_is_not_skipped_silently() -> Outcome {
-    log_capture::open();
-    let shop = Shop::open()?;
     let function = concat!(module_path!(), "::skipping::option ");
-    let held = shop.hold_elsewhere("k")?;
-    assert!(skipping::option(&shop).is_none());
-    held.release()?;
     assert_eq!(log_capture::warnings_with(function), [""; 0], "contention is expected");
+
     shop.locker.shut_down();
     assert!(matches!(skipping::result_of_option(&shop), Err(AppError::Lock(Error::ShutDown { .. }))));
     assert!(matches!(skipping::option_of_result(&shop), Some(Err(AppError::Lock(Error::ShutDown { .. })))));
     assert!(skipping::option(&shop).is_none());
     let warnings = log_capture::warnings_with(function);
-    assert!(
-        matches!(&warnings[..], [one] if one.contains("does not run: lock k not acquired")),
-        "{warnings:?}"
-    );
+    let one = matches!(&warnings[..], [one] if one.contains("does not run: lock k not acquired"));
+    assert!(one, "{warnings:?}");
     Ok(())
 }
 
 fn a_lock_that_is_kept_is_left_to_expire() -> Outcome {
-    #[locked(locker = shop.locker, key = "kept", expiration = HOUR, keep, timeout = LONG)]
+    #[locked(locker = shop.locker, key = Key::joined(["a", "b"]), expiration = HOUR, keep, timeout = LONG)]
     fn once(shop: &Shop, end: End) -> Result<u8, AppError> {
         if end == End::Early {
             return Ok(2);
         }
-        match end {
-            End::Last | End::Early => Ok(1),
-            End::Error => Err(AppError::Own("returned")),
-            End::QuestionMark => Err(AppError::Own("propagated"))?,
-            End::Panic => resume_unwind(Box::new("expected")),
-        }
+        finish(end)
     }
 
     let shop = Shop::open()?;
     for end in ENDS {
         let outcome = catch_unwind(AssertUnwindSafe(|| once(&shop, end)));
         assert_eq!(outcome.is_err(), end == End::Panic);
-        let lock = Lock::new(&shop.locker, "kept", expiring())?;
+        let lock = Lock::new(&shop.locker, Key::joined(["a", "b"]), expiring())?;
         assert!(lock.try_lock()?.is_none(), "it is held");
         assert!(lock.clear()?);
     }
@@ -423,7 +312,7 @@ fn a_nested_call_fails_or_joins() -> Outcome {
     #[locked(locker = shop.locker, key = "k", expiration = HOUR, reentrant, guard = held, timeout = LONG)]
     fn joins(shop: &Shop, inner: &dyn Fn() -> Result<usize, Error>) -> Result<usize, Error> {
         let depth = inner()?.max(held.depth());
-        assert_eq!(shop.keys().ok(), Some(vec!["k".to_owned()]), "the outermost call releases");
+        assert_eq!(shop.keys(), ["k"], "the outermost call releases");
         Ok(depth)
     }
 
@@ -436,60 +325,13 @@ fn a_nested_call_fails_or_joins() -> Outcome {
     let lock = Lock::new(&shop.locker, "k", LockOptions::expiring_after(HOUR).reentrant())?;
     let nothing = || Ok(0);
     assert!(matches!(plain(&shop, &|| plain(&shop, &nothing)), Err(Error::Nested { .. })));
-    assert!(matches!(plain(&shop, &|| lock.with(|_| 0)), Err(Error::Nested { .. })));
     assert!(matches!(lock.with(|_| plain(&shop, &nothing))?, Err(Error::Nested { .. })));
     assert_eq!(joins(&shop, &|| joins(&shop, &|| joins(&shop, &nothing)))?, 3);
-    assert_eq!(joins(&shop, &|| lock.with(setnx_lock::LockGuard::depth))?, 2);
     assert_eq!(lock.with(|_| joins(&shop, &nothing))??, 2);
     assert_eq!(joins(&shop, &|| joins_and_keeps(&shop))?, 2);
-    assert_eq!(shop.keys()?, [""; 0], "a nested call keeps nothing");
+    assert_eq!(shop.keys(), [""; 0], "a nested call keeps nothing");
     assert_eq!(joins_and_keeps(&shop)?, 1);
-    assert_eq!(shop.keys()?, ["k"]);
-    Ok(())
-}
-
-trait Trade {
-    fn trade(&mut self, kind: &str) -> Result<Vec<String>, AppError>;
-}
-
-impl Trade for Shop {
-    #[locked(locker = self.locker, options = expiring(), key = "{self.name}:{kind}")]
-    fn trade(&mut self, kind: &str) -> Result<Vec<String>, AppError> {
-        self.name.push('!');
-        Ok(self.keys()?)
-    }
-}
-
-impl Shop {
-    #[locked(locker = self.locker, options = expiring(), key = "{self.name}")]
-    fn named(&self) -> Result<(&str, Vec<String>), AppError> {
-        Ok((&self.name, self.keys()?))
-    }
-
-    #[locked(locker = self.locker, options = expiring(), key = "{self.name}")]
-    fn closed(self) -> Result<Vec<String>, AppError> {
-        Ok(self.keys()?)
-    }
-}
-
-fn methods_and_generic_functions_are_locked() -> Outcome {
-    #[locked(locker = shop.locker, options = expiring(), key = "{id}")]
-    fn generic<T, const N: usize>(
-        shop: &Shop,
-        id: T,
-    ) -> Result<(T, impl Iterator<Item = String> + use<'_, T, N>), AppError>
-    where
-        T: Display + Copy,
-    {
-        Ok((id, shop.keys()?.into_iter().take(N)))
-    }
-
-    let mut shop = Shop::open()?;
-    let (id, keys) = generic::<_, 1>(&shop, 7)?;
-    assert_eq!((id, keys.collect::<Vec<_>>()), (7, vec!["7".to_owned()]));
-    assert_eq!(shop.named()?, ("north", vec!["north".to_owned()]));
-    assert_eq!(shop.trade("swap")?, ["north:swap"]);
-    assert_eq!(shop.closed()?, ["north!"]);
+    assert_eq!(shop.keys(), ["k"]);
     Ok(())
 }
 
@@ -500,7 +342,7 @@ fn options_reach_the_lock() -> Outcome {
         let remaining = held.remaining().unwrap_or_default();
         assert!(remaining <= HOUR && remaining > HOUR / 2, "{remaining:?}");
         assert_eq!(beside.holder()?.as_deref(), Some("me"));
-        assert_eq!(shop.keys()?, ["leased", "leased:setnx-lock:fence", "leased:setnx-lock:holder"]);
+        assert_eq!(shop.keys(), ["leased", "leased:setnx-lock:fence", "leased:setnx-lock:holder"]);
         Ok(())
     }
 
@@ -511,11 +353,6 @@ fn options_reach_the_lock() -> Outcome {
 
     #[locked(locker = shop.locker, key = "refined", options = BASE, protocol = Classic, guard = held, timeout = LONG)]
     fn refined(shop: &Shop) -> Result<(Protocol, Option<Duration>), Error> {
-        Ok((held.protocol(), held.remaining()))
-    }
-
-    #[locked(locker = shop.locker, key = "default", guard = held)]
-    fn default(shop: &Shop) -> Result<(Protocol, Option<Duration>), Error> {
         Ok((held.protocol(), held.remaining()))
     }
 
@@ -530,25 +367,17 @@ fn options_reach_the_lock() -> Outcome {
     }
 
     let shop = Shop::open()?;
-    leased(&shop, &Lock::new(&shop.locker, "leased", expiring())?)?;
+    leased(&shop, &Lock::new(&shop.locker, "leased", expiring())?).unwrap();
     job(&shop)?;
-    let LockState::Until(end) = Lock::new(&shop.locker, "job", expiring())?.state()? else {
-        return Err("it is held for a time".into());
-    };
-    let left = end.system_time().expect("a time").duration_since(SystemTime::now())?;
-    assert!(left > HOUR / 2 && left <= HOUR + Duration::from_secs(1), "{left:?}");
+    assert!(matches!(Lock::new(&shop.locker, "job", expiring())?.state()?, LockState::Until(_)));
     let (protocol, remaining) = refined(&shop)?;
     assert_eq!(protocol, Protocol::Classic);
     assert!(remaining.is_some_and(|remaining| remaining > HOUR / 2), "{remaining:?}");
-    let (protocol, remaining) = default(&shop)?;
-    assert_eq!(protocol, Protocol::Classic);
-    assert!(remaining.is_some_and(|remaining| remaining <= Duration::from_secs(30)), "{remaining:?}");
     assert_eq!(endless(&shop)?, None);
     let held = shop.hold_elsewhere("busy")?;
     assert!(matches!(tried_once(&shop), Err(Error::AttemptsExhausted { .. })));
     held.release()?;
-    tried_once(&shop)?;
-    Ok(())
+    Ok(tried_once(&shop)?)
 }
 
 fn the_body_can_use_the_guard() -> Outcome {

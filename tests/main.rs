@@ -12,10 +12,9 @@
 //! | `golden` | the files in `compat/golden` are what Ruby writes, and keys are built as the gem builds them |
 //! | `wire` | the commands that a server executes |
 //! | `events`, `observers` | the events that an observer receives, and how observers and the log work together |
-//! | `errors`, `error_texts` | what errors say, their sources, how they are classified, and what they never show |
+//! | `errors` | what errors say, their sources, how they are classified, and what they never show |
 //! | `public_types` | what every public type implements |
 //! | `unreachable` | how long calls retry while the server is unreachable |
-//! | `processes` | several processes lose no update, and a killed holder is taken over |
 //! | `auto` | Auto where the version says more than the server permits |
 //! | `extremes` | options and settings at their extremes, in any combination |
 //! | `many_threads` | thousands of threads on few connections; connecting, and the library's own threads |
@@ -28,29 +27,27 @@
 //! | `fencing`, `cron` | a storage that checks tokens; a job of two machines that is to run once |
 //! | `locked` | functions with the attribute `#[locked]` |
 //! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
-//! | `queueing`, `queueing_faults` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
+//! | `queueing` | the wait queue of a key among the threads of a process, and threads that give up or fail in it |
 //! | `pipelining` | threads whose commands are pipelined together get the same outcomes as alone |
-//! | `pipelining_faults`, `pipelining_leaders` | faults within a batch, on the connection or in the thread that sends the batch |
-//! | `shared_batches` | under load commands share batches, unpipelined they do not; and the tests that do not run under some loads exist |
-//! | `successors`, `successor_faults`, `successor_contention` | a release asks for the next thread: the commands, faults, and many waiters |
+//! | `pipelining_faults` | faults on a connection that several threads share |
+//! | `successors`, `successor_faults` | a release acquires the lock for the next thread: its lease, other clients, faults |
 //! | `permits` | semaphores, readers and writers: the commands, many threads, several processes |
 //! | `permit_faults` | a fault at every command on permits, and what is refused |
-//! | `notifications`, `notification_order`, `notification_ends`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
+//! | `notifications`, `notification_faults` | release notifications: the rules, their order, waiters that stop waiting, faults |
 //! | `transactions`, `transaction_faults` | what the protocols with WATCH do that Classic cannot, and their faults |
 //! | `windows` | when a process that keeps a key busy leaves it to pollers |
 //! | `inspection` | what a locker reports about its server |
 //! | `server_check` | the check of the role and version on each new connection |
-//! | `several` | several locks held together: the commands, many threads, processes that are killed, Ruby on some of the keys |
+//! | `several` | several locks held together: the commands, processes that are killed, Ruby on some of the keys |
 //! | `several_faults` | a fault at every command on several keys, and what a server refuses to several keys |
-//! | `shared_pools` | refusals in the forms of the redis crate, on the connections of a shared pool |
 //! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
 //! | `stress` | no two leases of Watched are valid at once under kills and delays, and the checker finds overlaps where there are some |
-//! | `proxy_versions`, `proxy_lists` | the proxy emulates old versions correctly |
+//! | `proxy_versions` | the proxy emulates old versions correctly |
 //! | `proxy_faults` | the proxy injects faults correctly |
 //! | `tool_run`, `tool_keys` | the command-line tool: commands under a lock; what it shows and clears |
 //! | `tool_manual` | the tool's man pages and shell completions |
 //! | `links` | the links of the documents lead somewhere |
-//! | `package` | the dependencies of the package, its oldest Rust, and what it contains |
+//! | `package` | the dependencies of the package, and what it contains |
 
 mod auto;
 mod boundaries;
@@ -60,7 +57,6 @@ mod connections;
 mod contract;
 mod cron;
 mod crowds;
-mod error_texts;
 mod errors;
 mod events;
 mod extremes;
@@ -74,9 +70,7 @@ mod links;
 mod locked;
 mod many_threads;
 mod matrix;
-mod notification_ends;
 mod notification_faults;
-mod notification_order;
 mod notifications;
 mod observers;
 mod package;
@@ -84,24 +78,18 @@ mod permit_faults;
 mod permits;
 mod pipelining;
 mod pipelining_faults;
-mod pipelining_leaders;
 mod pools;
 mod processes;
 mod proxy_faults;
-mod proxy_lists;
 mod proxy_versions;
 mod public_types;
 mod queueing;
-mod queueing_faults;
 mod refusals;
 mod server_check;
 mod several;
 mod several_faults;
-mod shared_batches;
-mod shared_pools;
 mod sockets;
 mod stress;
-mod successor_contention;
 mod successor_faults;
 mod successors;
 mod support;
@@ -114,12 +102,8 @@ mod unreachable;
 mod windows;
 mod wire;
 
-#[path = "../compat/servers/mod.rs"]
-mod servers;
-
-// Where the proxy finds it, in the examples as well.
-use support::redis_server;
 use support::second_run;
+use testkit::servers;
 
 use std::env;
 use std::process::ExitCode;
@@ -155,14 +139,12 @@ fn main() -> ExitCode {
         connections::trials(),
         cron::trials(),
         crowds::trials(),
-        error_texts::trials(),
         errors::trials(),
         events::trials(),
         extremes::trials(),
         faults::trials(),
         fencing::trials(),
         golden::trials(),
-        successor_contention::trials(),
         successor_faults::trials(),
         successors::trials(),
         inspection::trials(),
@@ -171,9 +153,7 @@ fn main() -> ExitCode {
         locked::trials(),
         many_threads::trials(),
         matrix::trials(),
-        notification_ends::trials(),
         notification_faults::trials(),
-        notification_order::trials(),
         notifications::trials(),
         observers::trials(),
         package::trials(),
@@ -181,21 +161,15 @@ fn main() -> ExitCode {
         permits::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),
-        pipelining_leaders::trials(),
         pools::trials(),
-        processes::trials(),
         proxy_faults::trials(),
-        proxy_lists::trials(),
         proxy_versions::trials(),
         public_types::trials(),
         queueing::trials(),
-        queueing_faults::trials(),
         refusals::trials(),
         server_check::trials(),
         several::trials(),
         several_faults::trials(),
-        shared_batches::trials(),
-        shared_pools::trials(),
         sockets::trials(),
         stress::trials(),
         tool_keys::trials(),
@@ -209,8 +183,8 @@ fn main() -> ExitCode {
     ] {
         trials.extend(part);
     }
-    let unknown = support::load::unknown_exclusions(&trials);
-    trials.push(shared_batches::exclusions_name_tests(unknown));
+    let exclusions = support::load::exclusions_name_tests(&trials);
+    trials.push(exclusions);
     let mut trials = support::sample::mark(trials);
     trials.extend(support::sample::trials(&trials, &["contract", "interop"]));
     let selected = match support::sample::selected(&arguments, trials) {

@@ -3,26 +3,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::process::Command;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use std::{env, fs, io};
+use std::{fs, io};
 
 use libtest_mimic::Trial;
 use setnx_lock::{LockGuard, LockOptions, Protocol};
 
-use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RealGem, RubyPeer, TTL, TTL_1_4_2};
+use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL, TTL_1_4_2};
 use crate::support::{Outcome, RedisServer, Target, TestKey};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "matrix",
-        crate::support::tests![
-            every_holder_against_every_contender,
-            a_real_gem_is_known_by_its_version,
-            a_run_with_an_unknown_gem_fails
-        ],
-    )
+    crate::support::trials("matrix", crate::support::tests![every_holder_against_every_contender])
 }
 
 const EXPIRATION: Duration = Duration::from_secs(15);
@@ -216,60 +208,5 @@ fn every_holder_against_every_contender() -> Outcome {
         let readme = fs::read_to_string(crate::support::ruby::folder().join("../README.md"))?;
         assert!(readme.contains(&table), "compat/README.md shows another table than this:\n{table}");
     }
-    Ok(())
-}
-
-fn a_real_gem_is_known_by_its_version() -> Outcome {
-    let known = [
-        ("0.1.2", NO_TAKEOVER),
-        ("0.2.2", NO_TAKEOVER),
-        ("0.2.3", CLASSIC),
-        ("0.9.1", CLASSIC),
-        ("1.4.1", CLASSIC),
-        ("1.4.2", TTL_1_4_2),
-        ("1.4.3", TTL),
-        ("1.7.0", TTL),
-        ("2.0.0.beta", TTL),
-    ];
-    for (version, family) in known {
-        let real = RealGem::of_version(version)?;
-        assert_eq!((real.family, real.version.as_str()), (family, version));
-    }
-    for unknown in ["", "master", "2.1.0", "10.0"] {
-        let problem = RealGem::of_version(unknown).expect_err("it would test nothing");
-        assert!(
-            problem.contains("REDIS_OBJECTS_VERSION is") && problem.contains("1.4.3 to 2.0"),
-            "{problem}"
-        );
-    }
-    Ok(())
-}
-
-/// The suite with a gem in the environment, in a process of its own.
-fn a_run_with_an_unknown_gem_fails() -> Outcome {
-    const FAILING: &str = "interop::emulated_1.2::the_gem_of_the_environment";
-    let run = |version: &str, arguments: &[&str]| {
-        let mut suite = Command::new(env::current_exe()?);
-        suite
-            .env("REDIS_OBJECTS_LIB", "/nowhere")
-            .env("REDIS_OBJECTS_VERSION", version)
-            .args(arguments)
-            .output()
-    };
-    for (version, family) in
-        [("0.2.2", NO_TAKEOVER), ("0.9.1", CLASSIC), ("1.4.2", TTL_1_4_2), ("1.7.0", TTL)]
-    {
-        let listed = String::from_utf8(run(version, &["interop", "--list"])?.stdout)?;
-        assert!(
-            listed.contains(&format!("gem_{family}: ")) && !listed.contains(FAILING),
-            "{version}: {listed}"
-        );
-        for other in [NO_TAKEOVER, CLASSIC, TTL_1_4_2, TTL].into_iter().filter(|other| *other != family) {
-            assert!(!listed.contains(&format!("gem_{other}: ")), "{version}: {other}");
-        }
-    }
-    let failed = run("master", &["--exact", FAILING, "--include-ignored"])?;
-    let printed = String::from_utf8_lossy(&failed.stdout);
-    assert!(!failed.status.success() && printed.contains("set it to the version of the gem"), "{printed}");
     Ok(())
 }

@@ -1,22 +1,18 @@
 //! Semaphores, and readers and writers: the commands, many threads, several processes, and threads that leave a queue.
 
-use std::io::{BufRead, BufReader, Read};
-use std::process::Child;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{
-    CancelToken, Error, LockGuard, LockOptions, LockState, Locker, Protocol, Release, RwLock, Semaphore,
-};
+use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, Locker, Protocol, RwLock, Semaphore};
 
-use crate::processes::{TaskOutcome, worker};
-use crate::servers::{Fault, Proxy};
+use crate::processes::TaskOutcome;
+use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
+use crate::support::notified::{Worker, connection};
+use crate::support::scenario::{FOREIGN, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests};
 
@@ -25,30 +21,20 @@ pub(crate) fn trials() -> Vec<Trial> {
         "permits",
         tests![
             a_free_permit_takes_one_trip,
-            one_that_was_seen_free_is_asked_for_next,
-            an_expired_one_is_taken_over_by_the_commands_of_a_lock,
+            one_that_was_seen_free_or_expired_is_asked_for_next,
             a_release_asks_for_the_next_thread_in_its_trip,
-            a_downgrade_releases_the_others_in_one_trip,
-            all_permits_are_in_use_and_none_has_two_holders,
-            threads_wait_without_a_poll_while_permits_are_left_to_other_processes,
-            one_connection_is_enough,
-            a_writer_that_leaves_its_queue_passes_a_release_on_to_readers,
-            readers_are_asked_for_before_the_next_writer_goes_on,
-            a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits,
-            a_permit_that_is_released_while_another_is_acquired_is_found,
+            no_permit_has_two_holders_and_all_threads_get_one,
+            one_that_does_not_wait_any_more_passes_a_release_on,
             a_shutdown_ends_all_waits,
-            several_processes_and_their_threads,
-            the_permits_of_a_killed_process_are_taken_over,
-            a_process_gets_its_turn_among_the_threads_of_another,
+            several_processes_get_their_turn_among_the_threads_of_another,
         ],
     )
 }
 
-const HOUR: Duration = Duration::from_secs(3600);
-
 /// Options of a waiter that asks the server only when it is woken, or much too late.
-const UNPOLLED: LockOptions =
-    LockOptions::expiring_after(HOUR).poll_interval(HOUR).timeout(Duration::from_secs(2 * LONG.as_secs()));
+const UNPOLLED: LockOptions = LockOptions::expiring_after(Duration::from_secs(3600))
+    .poll_interval(Duration::from_secs(3600))
+    .timeout(Duration::from_secs(2 * LONG.as_secs()));
 
 const NAME: &str = "pool";
 
@@ -62,10 +48,6 @@ fn key(slot: usize) -> String {
 
 fn slot(held: &LockGuard) -> usize {
     held.slot().expect("it is a permit")
-}
-
-fn connection(server: &RedisServer) -> redis::Connection {
-    redis::Client::open(server.url()).unwrap().get_connection().unwrap()
 }
 
 /// Which permits have a key on the server.
@@ -157,48 +139,35 @@ fn a_free_permit_takes_one_trip() -> Outcome {
     Ok(())
 }
 
-fn one_that_was_seen_free_is_asked_for_next() -> Outcome {
+fn one_that_was_seen_free_or_expired_is_asked_for_next() -> Outcome {
     for protocol in PROTOCOLS {
         let recorded = Recorded::new()?;
         let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
-        let (mut at_first, mut then) = (false, false);
         let end = Instant::now() + LONG;
         // Which is asked for first is left to chance.
-        while !(at_first && then) {
-            assert!(Instant::now() < end, "by chance: {at_first}, by the look: {then}");
-            recorded.set(0, FOREIGN);
-            recorded.set(2, FOREIGN);
+        loop {
+            assert!(Instant::now() < end, "it is always asked for first");
+            for slot in [0, 2] {
+                recorded.set(slot, FOREIGN);
+            }
             let held = semaphore.try_acquire()?.expect("one is free");
             assert_eq!(slot(&held), 1);
             let asked = recorded.proxy.asked();
             let trips = recorded.trips();
-            if trips.len() == 1 {
-                at_first = true;
-                assert_eq!(trips, [[first(protocol), "MGET"]]);
-            } else {
-                then = true;
+            drop(held);
+            recorded.proxy.forget();
+            if trips.len() > 1 {
                 assert_eq!(trips, [vec![first(protocol), "MGET"], vec![first(protocol)]]);
                 assert_ne!(asked[0].arguments[0], key(1));
                 assert_eq!(asked[2].arguments[0], key(1));
                 assert_ne!(asked[0].arguments[1], asked[2].arguments[1], "no value is sent twice");
+                break;
             }
-            drop(held);
-            recorded.proxy.forget();
         }
         recorded.set(1, FOREIGN);
         assert!(semaphore.try_acquire()?.is_none());
         assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
-    }
-    Ok(())
-}
-
-fn an_expired_one_is_taken_over_by_the_commands_of_a_lock() -> Outcome {
-    for protocol in PROTOCOLS {
-        let recorded = Recorded::new()?;
-        let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
-        for other in [0, 2] {
-            recorded.set(other, FOREIGN);
-        }
+        // An expired one is taken over by the commands of a lock.
         recorded.set(1, PAST);
         let held = semaphore.try_acquire()?.expect("one has expired");
         assert_eq!(slot(&held), 1);
@@ -218,14 +187,12 @@ fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
     for protocol in PROTOCOLS {
         let recorded = Recorded::new()?;
         let semaphore = pool(&recorded.locker, 2, UNPOLLED.protocol(protocol));
-        let held = semaphore.acquire()?;
-        let _other = semaphore.acquire()?;
+        let (mut held, _other) = (semaphore.acquire()?, semaphore.acquire()?);
         let waiters = [(); 2].map(|()| {
             let semaphore = semaphore.clone();
             waiting(move || semaphore.acquire())
         });
         recorded.proxy.forget();
-        let mut held = held;
         let freed = slot(&held);
         for (number, waiter) in waiters.into_iter().enumerate() {
             held.release()?;
@@ -244,260 +211,23 @@ fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
     Ok(())
 }
 
-fn a_downgrade_releases_the_others_in_one_trip() -> Outcome {
-    let recorded = Recorded::new()?;
-    let lock = RwLock::new(&recorded.locker, NAME, 4, expiring())?;
-    let writing = lock.write()?;
-    recorded.proxy.forget();
-    let reading = writing.downgrade();
-    assert_eq!(recorded.trips(), [["DEL", "DEL", "DEL"]]);
-    assert_eq!(held(&recorded.server, 4), [slot(&reading)]);
-    Ok(())
-}
-
-/// Counts the threads that hold a permit, by permit.
-struct Inside {
-    slots: Vec<AtomicBool>,
-    count: AtomicUsize,
-    most: AtomicUsize,
-}
-
-impl Inside {
-    fn of(permits: usize) -> Self {
-        let slots = (0..permits).map(|_| AtomicBool::new(false)).collect();
-        Self { slots, count: AtomicUsize::new(0), most: AtomicUsize::new(0) }
-    }
-
-    fn hold(&self, held: &LockGuard, body: impl FnOnce()) {
-        assert!(!self.slots[slot(held)].swap(true, Ordering::SeqCst), "two threads hold a permit");
-        let count = self.count.fetch_add(1, Ordering::SeqCst) + 1;
-        assert!(count <= self.slots.len(), "{count} threads hold permits");
-        self.most.fetch_max(count, Ordering::SeqCst);
-        body();
-        self.count.fetch_sub(1, Ordering::SeqCst);
-        self.slots[slot(held)].store(false, Ordering::SeqCst);
-    }
-
-    /// Waits until all permits have been held at a time.
-    fn until_all_are_in_use(&self) {
-        let end = Instant::now() + LONG;
-        while self.most.load(Ordering::SeqCst) < self.slots.len() {
-            assert!(Instant::now() < end, "never more than {:?} permits are in use", self.most);
-            thread::sleep(millis(1));
-        }
-    }
-}
-
-/// Has each thread acquire a permit so many times.
-fn rounds(semaphore: &Semaphore, threads: usize, rounds: usize, body: impl Fn() + Sync) -> Outcome {
-    let inside = Inside::of(semaphore.permits());
-    let start = Barrier::new(threads);
+/// Has so many threads hold permits so many times each, and count that on the server.
+fn contend(semaphore: &Semaphore, url: &str, threads: usize, rounds: usize) -> TaskOutcome {
     thread::scope(|scope| {
-        let threads: Vec<_> = (0..threads)
-            .map(|_| {
-                scope.spawn(|| {
-                    start.wait();
-                    (0..rounds).try_for_each(|round| {
-                        semaphore.with(|held| {
-                            assert_was_woken(held);
-                            inside.hold(held, || {
-                                if round == 0 {
-                                    inside.until_all_are_in_use();
-                                }
-                                body();
-                            });
-                        })
-                    })
-                })
+        let contend = || -> TaskOutcome {
+            let mut connection = redis::Client::open(url)?.get_connection()?;
+            (0..rounds).try_for_each(|_| {
+                semaphore.try_with(|held| count_inside(&mut connection, held, semaphore.permits()))
             })
-            .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-    })?;
-    Ok(())
-}
-
-fn all_permits_are_in_use_and_none_has_two_holders() -> Outcome {
-    for protocol in PROTOCOLS {
-        let server = RedisServer::start()?;
-        let options = UNPOLLED.protocol(protocol);
-        let semaphore = pool(&opened(&server.url())?, 8, options);
-        rounds(&semaphore, 64, 12, || thread::sleep(Duration::from_micros(300)))?;
-        assert_eq!(held(&server, 8), [0_usize; 0]);
-    }
-    Ok(())
-}
-
-/// A permit that is left free is one that the thread knows of that was told so. It tells the others when it gets another.
-fn threads_wait_without_a_poll_while_permits_are_left_to_other_processes() -> Outcome {
-    let server = RedisServer::start()?;
-    let semaphore = pool(&opened(&server.url())?, 4, UNPOLLED);
-    // For two windows at least.
-    rounds(&semaphore, 16, 50, || thread::sleep(millis(15)))?;
-    assert_eq!(held(&server, 4), [0_usize; 0]);
-    Ok(())
-}
-
-fn one_connection_is_enough() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::before(server.address())?;
-    for protocol in PROTOCOLS {
-        let locker = patient(&proxy.url())?.pool_size(1).build()?;
-        let semaphore = pool(&locker, 3, UNPOLLED.protocol(protocol));
-        rounds(&semaphore, 9, 10, thread::yield_now)?;
-    }
-    assert_eq!(held(&server, 3), [0_usize; 0]);
-    Ok(())
-}
-
-/// A thread that waits for the first permit has its look delayed while that is released. Then its wait is cancelled.
-fn leaves_with_a_hint<T>(wait: impl FnOnce(&Locker, &CancelToken) -> T) -> Outcome
-where
-    T: FnOnce() -> Result<(), Error> + Send + 'static,
-{
-    let recorded = Recorded::new()?;
-    let semaphore = pool(&recorded.locker, 2, UNPOLLED);
-    let mut permits = vec![semaphore.acquire()?, semaphore.acquire()?];
-    permits.sort_by_key(slot);
-    // It has read that the permit is held, and learns that later.
-    recorded.proxy.next("GET", Fault::AnswerLate(Duration::from_secs(2)));
-    let token = CancelToken::new();
-    let leaver = Sleeper::start(wait(&recorded.locker, &token));
-    let reader = waiting(move || semaphore.acquire());
-    let end = Instant::now() + LONG;
-    while recorded.proxy.faults_left() > 0 {
-        assert!(Instant::now() < end, "it never looks");
-        thread::sleep(millis(1));
-    }
-    drop(permits.remove(0));
-    token.cancel();
-    let error = leaver.join().expect_err("it was cancelled");
-    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-    let reader = reader.join()?;
-    assert_eq!(slot(&reader), 0, "it is free");
-    assert_was_woken(&reader);
-    drop(permits);
-    Ok(())
-}
-
-fn a_writer_that_leaves_its_queue_passes_a_release_on_to_readers() -> Outcome {
-    leaves_with_a_hint(|locker, token| {
-        let lock = RwLock::new(locker, NAME, 2, UNPOLLED.poll_interval(millis(10))).unwrap();
-        let lock = lock.cancelled_by(token);
-        move || lock.write().map(drop)
-    })
-}
-
-fn readers_are_asked_for_before_the_next_writer_goes_on() -> Outcome {
-    let scenario = Scenario::set()?;
-    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(4)).pipelining(false);
-    let lock = RwLock::new(&locker, NAME, 3, UNPOLLED)?;
-    let writing = lock.write()?;
-    let (next, there) = (lock.clone(), lock.clone());
-    let writer = Sleeper::start(move || next.write());
-    writer.rests();
-    let reader = Sleeper::start(move || there.read());
-    reader.rests();
-    // Without pipelining each permit is released by itself. The writer would be quick enough to have them all.
-    let second = scenario.proxy.hold("DEL", 2);
-    let releasing = thread::spawn(move || writing.release());
-    second.reached();
-    let reading = reader.join()?;
-    assert_eq!(slot(&reading), 2);
-    second.go_on();
-    for (key, outcome) in releasing.join().unwrap() {
-        assert!(matches!(outcome, Ok(Release::Released { .. })), "{key}: {outcome:?}");
-    }
-    drop(reading);
-    drop(writer.join()?);
-    Ok(())
-}
-
-fn a_lock_that_is_not_waited_for_any_more_passes_a_release_on_to_the_permits() -> Outcome {
-    leaves_with_a_hint(|locker, token| {
-        let lock = setnx_lock::Lock::new(locker, key(0), UNPOLLED.poll_interval(millis(10))).unwrap();
-        let lock = lock.cancelled_by(token);
-        move || lock.lock().map(drop)
-    })
-}
-
-fn a_permit_that_is_released_while_another_is_acquired_is_found() -> Outcome {
-    let recorded = Recorded::new()?;
-    let semaphore = pool(&recorded.locker, 2, UNPOLLED);
-    let released = semaphore.acquire()?;
-    // It sees both held, and learns that later.
-    recorded.proxy.next("MGET", Fault::AnswerLate(Duration::from_secs(1)));
-    let there = semaphore.clone();
-    let trying = thread::spawn(move || there.try_acquire());
-    let end = Instant::now() + LONG;
-    while recorded.proxy.faults_left() > 0 {
-        assert!(Instant::now() < end, "it never looks");
-        thread::sleep(millis(1));
-    }
-    drop(released);
-    let tried = trying.join().unwrap()?.expect("one was free");
-    let held = semaphore.acquire()?;
-    assert_was_woken(&held);
-    assert_ne!(slot(&held), slot(&tried));
-    Ok(())
-}
-
-fn a_shutdown_ends_all_waits() -> Outcome {
-    let server = RedisServer::start()?;
-    let locker = opened(&server.url())?;
-    let lock = RwLock::new(&locker, NAME, 2, UNPOLLED)?;
-    let permits = [lock.read()?, lock.read()?];
-    let readers = [(); 2].map(|()| {
-        let lock = lock.clone();
-        waiting(move || lock.read().map(drop))
-    });
-    let there = lock.clone();
-    let writer = waiting(move || there.write().map(drop));
-    locker.shut_down();
-    for ended in readers.into_iter().chain([writer]).map(Sleeper::join) {
-        let error = ended.expect_err("all waiting has ended");
-        assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
-    }
-    assert!(matches!(lock.try_read(), Err(Error::ShutDown { .. })));
-    assert!(matches!(lock.try_write(), Err(Error::ShutDown { .. })));
-    // What is held is held, and can be released.
-    permits.iter().try_for_each(LockGuard::ensure_held)?;
-    drop(permits);
-    assert_eq!(held(&server, 2), [0_usize; 0]);
-    Ok(())
-}
-
-/// The task of a worker.
-pub(crate) fn as_worker(task: &[&str]) -> TaskOutcome {
-    match task {
-        ["contend", url, permits, rounds] => contend(url, permits.parse()?, rounds.parse()?),
-        ["hold", url, permits, held] => hold(url, permits.parse()?, held.parse()?),
-        _ => Err(format!("no such task: {task:?}").into()),
-    }
-}
-
-/// Prints `ready`, waits for a line of input, and has three threads hold permits so many times each, and count that on the server.
-fn contend(url: &str, permits: usize, rounds: usize) -> TaskOutcome {
-    let semaphore = pool(&opened(url)?, permits, expiring().poll_interval(millis(5)));
-    println!("ready");
-    std::io::stdin().read_line(&mut String::new())?;
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..3)
-            .map(|_| {
-                scope.spawn(|| -> TaskOutcome {
-                    let mut connection = redis::Client::open(url)?.get_connection()?;
-                    for _ in 0..rounds {
-                        semaphore.try_with(|held| count_inside(&mut connection, held, permits))?;
-                    }
-                    Ok(())
-                })
-            })
-            .collect();
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(contend)).collect();
         threads.into_iter().try_for_each(|thread| thread.join().unwrap())
     })
 }
 
 /// Counts the holders, of this permit and of all.
 fn count_inside(connection: &mut redis::Connection, held: &LockGuard, permits: usize) -> TaskOutcome {
+    assert_was_woken(held);
     let own = format!("inside:{}", slot(held));
     let count: usize = connection.incr(&own, 1)?;
     let all: usize = connection.incr("inside", 1)?;
@@ -512,110 +242,127 @@ fn count_inside(connection: &mut redis::Connection, held: &LockGuard, permits: u
     Ok(())
 }
 
-/// Acquires so many permits with a brief lease, prints `ready`, and holds them until killed.
-fn hold(url: &str, permits: usize, held: usize) -> TaskOutcome {
-    let options = LockOptions::expiring_after(millis(500)).timeout(LONG);
-    let semaphore = pool(&opened(url)?, permits, options);
-    let held: Vec<LockGuard> = (0..held).map(|_| semaphore.acquire()).collect::<Result<_, _>>()?;
-    println!("ready");
-    thread::sleep(LONG);
-    drop(held);
+fn no_permit_has_two_holders_and_all_threads_get_one() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = RedisServer::start()?;
+        let url = server.url();
+        // One connection is enough.
+        for (builder, permits, threads) in [(patient(&url)?, 8, 64), (patient(&url)?.pool_size(1), 3, 9)] {
+            let semaphore = pool(&builder.build()?, permits, UNPOLLED.protocol(protocol));
+            contend(&semaphore, &url, threads, 10)?;
+            assert_eq!(held(&server, permits), [0_usize; 0]);
+        }
+        let done: usize = connection(&server).get("rounds")?;
+        assert_eq!(done, 64 * 10 + 9 * 10);
+    }
     Ok(())
+}
+
+/// A thread waits for the first permit alone, and another for any. The wait of the first is cancelled as the permit is released.
+fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let semaphore = pool(&locker, 2, UNPOLLED);
+    for _ in 0..20 {
+        let mut permits = vec![semaphore.acquire()?, semaphore.acquire()?];
+        permits.sort_by_key(slot);
+        let token = CancelToken::new();
+        let writer = RwLock::new(&locker, NAME, 2, UNPOLLED)?.cancelled_by(&token);
+        let leaver = waiting(move || writer.write().map(drop));
+        let there = semaphore.clone();
+        let reader = waiting(move || there.acquire());
+        let cancelling = thread::spawn(move || token.cancel());
+        drop(permits.remove(0));
+        cancelling.join().unwrap();
+        let outcome = leaver.join();
+        assert!(matches!(outcome, Ok(()) | Err(Error::Cancelled { .. })), "{outcome:?}");
+        let reader = reader.join()?;
+        assert_eq!(slot(&reader), 0, "it is free");
+        assert_was_woken(&reader);
+    }
+    Ok(())
+}
+
+fn a_shutdown_ends_all_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let lock = RwLock::new(&locker, NAME, 2, UNPOLLED)?;
+    let permits = [lock.read()?, lock.read()?];
+    let waiters = [true, false].map(|reads| {
+        let lock = lock.clone();
+        waiting(move || if reads { lock.read().map(drop) } else { lock.write().map(drop) })
+    });
+    locker.shut_down();
+    let refused = [lock.try_read().map(drop), lock.try_write().map(drop)];
+    for ended in waiters.map(Sleeper::join).into_iter().chain(refused) {
+        assert!(matches!(ended, Err(Error::ShutDown { .. })), "{ended:?}");
+    }
+    // What is held is held, and can be released.
+    permits.iter().try_for_each(LockGuard::ensure_held)?;
+    drop(permits);
+    assert_eq!(held(&server, 2), [0_usize; 0]);
+    Ok(())
+}
+
+/// The task of a worker.
+pub(crate) fn as_worker(task: &[&str]) -> TaskOutcome {
+    match task {
+        ["contend", url, permits, rounds] => {
+            let semaphore = pool(&opened(url)?, permits.parse()?, expiring().poll_interval(millis(5)));
+            println!("ready");
+            std::io::stdin().read_line(&mut String::new())?;
+            contend(&semaphore, url, 3, rounds.parse()?)
+        }
+        // Acquires a permit with a brief lease, and holds it until killed.
+        ["hold", url, permits] => {
+            let options = LockOptions::expiring_after(millis(500)).timeout(LONG);
+            let _held = pool(&opened(url)?, permits.parse()?, options).acquire()?;
+            println!("ready");
+            thread::sleep(LONG);
+            Ok(())
+        }
+        _ => Err(format!("no such task: {task:?}").into()),
+    }
 }
 
 /// Starts a worker, and returns once it is ready.
-fn ready(task: &[&str]) -> Result<Child, Box<dyn std::error::Error>> {
-    let mut child = worker(&[&["permits"], task].concat())?;
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().ok_or("a pipe")?.take(100)).read_line(&mut line)?;
-    assert_eq!(line, "ready\n");
-    Ok(child)
+fn ready(task: &[&str]) -> std::io::Result<Worker> {
+    let mut worker = Worker::performing(&[&["permits"], task].concat())?;
+    assert_eq!(worker.says()?, "ready");
+    Ok(worker)
 }
 
-fn several_processes_and_their_threads() -> Outcome {
+/// One of several processes has threads that pass the permits on all the time.
+fn several_processes_get_their_turn_among_the_threads_of_another() -> Outcome {
     const PERMITS: usize = 3;
     let server = RedisServer::start()?;
     let url = server.url();
-    let task = ["contend", &url, &PERMITS.to_string(), "15"];
-    let workers: Vec<Child> = (0..3).map(|_| ready(&task)).collect::<Result<_, _>>()?;
+    let task = ["contend", &url, &PERMITS.to_string(), "10"];
+    let mut workers = [ready(&task)?, ready(&task)?, ready(&task)?];
     // One permit is held by a process that crashes meanwhile.
-    let mut crashing = ready(&["hold", &url, &PERMITS.to_string(), "1"])?;
-    let begin = |mut worker: Child| {
-        drop(worker.stdin.take());
-        worker
-    };
-    let workers: Vec<Child> = workers.into_iter().map(begin).collect();
-    crashing.kill()?;
-    crashing.wait()?;
-    for mut worker in workers {
-        assert!(worker.wait()?.success());
-    }
+    let crashing = ready(&["hold", &url, &PERMITS.to_string()])?;
+    let semaphore = pool(&opened(&url)?, PERMITS, expiring());
+    let over = AtomicBool::new(false);
+    let ended = thread::scope(|scope| {
+        let busy = || {
+            while !over.load(Ordering::SeqCst) {
+                semaphore.with(|_| thread::sleep(millis(1)))?;
+            }
+            Ok::<_, Error>(())
+        };
+        let threads = [(); 6].map(|()| scope.spawn(busy));
+        workers.iter_mut().for_each(Worker::goes_on);
+        drop(crashing);
+        let ended: Vec<_> = workers.iter_mut().map(Worker::ends_well).collect();
+        over.store(true, Ordering::SeqCst);
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap()).map(|()| ended)
+    })?;
+    assert!(ended.iter().all(|ended| matches!(ended, Ok(true))), "{ended:?}");
     let done: usize = connection(&server).get("rounds")?;
-    assert_eq!(done, 3 * 3 * 15);
-    let left = pool(&opened(&url)?, PERMITS, expiring());
-    let all: Vec<LockGuard> = (0..PERMITS).map(|_| left.acquire()).collect::<Result<_, _>>()?;
-    assert!(left.try_acquire()?.is_none());
+    assert_eq!(done, 3 * 3 * 10);
+    let all: Vec<LockGuard> = (0..PERMITS).map(|_| semaphore.acquire()).collect::<Result<_, _>>()?;
+    assert!(semaphore.try_acquire()?.is_none());
     drop(all);
     assert_eq!(held(&server, PERMITS), [0_usize; 0]);
-    Ok(())
-}
-
-fn the_permits_of_a_killed_process_are_taken_over() -> Outcome {
-    const PERMITS: usize = 3;
-    let server = RedisServer::start()?;
-    let url = server.url();
-    for protocol in PROTOCOLS {
-        let mut crashing = ready(&["hold", &url, &PERMITS.to_string(), "2"])?;
-        crashing.kill()?;
-        crashing.wait()?;
-        let semaphore = pool(&opened(&url)?, PERMITS, expiring().protocol(protocol));
-        let until: Vec<Option<SystemTime>> = semaphore
-            .states()?
-            .into_iter()
-            .map(|state| match state {
-                LockState::Until(expiry) => expiry.system_time(),
-                _ => None,
-            })
-            .collect();
-        assert_eq!(until.iter().flatten().count(), 2, "{until:?}");
-        let mut all = Vec::new();
-        for _ in 0..PERMITS {
-            let held = semaphore.acquire()?;
-            let expired = until[slot(&held)].is_none_or(|until| until < SystemTime::now());
-            assert!(expired, "taken over too early");
-            all.push(held);
-        }
-        assert!(semaphore.try_acquire()?.is_none());
-    }
-    Ok(())
-}
-
-fn a_process_gets_its_turn_among_the_threads_of_another() -> Outcome {
-    const PERMITS: usize = 2;
-    let server = RedisServer::start()?;
-    let url = server.url();
-    let semaphore = pool(&opened(&url)?, PERMITS, expiring());
-    let over = Arc::new(AtomicBool::new(false));
-    let busy: Vec<_> = (0..6)
-        .map(|_| {
-            let (semaphore, over) = (semaphore.clone(), Arc::clone(&over));
-            thread::spawn(move || {
-                while !over.load(Ordering::SeqCst) {
-                    semaphore.with(|_| thread::sleep(millis(1)))?;
-                }
-                Ok::<_, Error>(())
-            })
-        })
-        .collect();
-    let task = ["contend", &url, &PERMITS.to_string(), "3"];
-    let outcome = ready(&task).and_then(|mut worker| {
-        drop(worker.stdin.take());
-        Ok(worker.wait()?)
-    });
-    over.store(true, Ordering::SeqCst);
-    for thread in busy {
-        thread.join().unwrap()?;
-    }
-    assert!(outcome?.success());
     Ok(())
 }

@@ -6,11 +6,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, NoConnection, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Manager, NoConnection, Protocol, Release};
 
 use crate::connections::works;
 use crate::servers::Fault;
-use crate::support::scenario::{BRIEF, Scenario, closed_port, patient, pool_of_one};
+use crate::successors::{assert_cancelled, successor};
+use crate::support::scenario::{BRIEF, FOREIGN, QUEUED, Scenario, brief, closed_port, patient, pool_of_one};
 use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -19,11 +20,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_plain_pool_of_the_redis_crate,
             a_pool_of_the_manager_is_shared_with_other_work,
+            a_transaction_that_is_refused_leaves_the_connection_usable,
             a_release_that_waits_for_a_connection_beyond_its_lease,
-            a_release_that_waits_for_room_beyond_its_lease_deletes_nothing,
-            a_release_waits_for_a_busy_connection_beyond_the_command_timeout,
-            a_release_waits_for_another_batch_beyond_the_command_timeout,
-            a_release_by_transaction_waits_beyond_the_command_timeout,
+            a_release_waits_for_another_command_beyond_the_command_timeout,
             more_waiters_than_connections,
             more_threads_than_the_server_takes_clients,
             a_pool_that_tests_its_connections_releases_nothing_too_late,
@@ -67,84 +66,77 @@ fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {
     Ok(())
 }
 
+fn a_transaction_that_is_refused_leaves_the_connection_usable() -> Outcome {
+    let server = RedisServer::start()?;
+    let (locker, pool) = pool_of_one(&server, LONG)?;
+    let mut connection = pool.get()?;
+    let refused = redis::pipe().atomic().cmd("SET").arg("k").query::<()>(&mut *connection);
+    let error = refused.expect_err("SET needs a value");
+    assert!(matches!(error.kind(), redis::ErrorKind::Server(_)), "{error:?}");
+    let pong: String = redis::cmd("PING").query(&mut *connection)?;
+    assert_eq!(pong, "PONG");
+    drop(connection);
+    assert!(Lock::new(&locker, "shared", expiring())?.try_lock()?.is_some());
+    Ok(())
+}
+
 fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("release");
-    let (locker, pool) = pool_of_one(&server, LONG)?;
-    let held =
-        Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(300)).timeout(LONG))?.lock()?;
-    let taken = pool.get()?;
-    let releasing = thread::spawn(move || held.release());
-    thread::sleep(millis(400));
-    key.set("1895000000.5"); // the lease has passed, and another client has the lock
-    drop(taken);
-    assert_eq!(releasing.join().unwrap()?, Release::Expired);
-    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    for (pipelining, protocol) in [
+        (true, Protocol::Classic),
+        (false, Protocol::Classic),
+        (true, Protocol::Watched),
+        (true, Protocol::Ttl),
+    ] {
+        let (locker, pool) = pool_of_one(&server, LONG)?;
+        let options = LockOptions::expiring_after(millis(300)).timeout(LONG).protocol(protocol);
+        let (locker, cancel_token) = (locker.pipelining(pipelining), CancelToken::new());
+        let held = Lock::new(&locker, &key.key, options)?.lock()?;
+        // Its margin keeps it from taking over meanwhile.
+        let waits = QUEUED.takeover_margin(LONG).protocol(protocol);
+        let next = successor(&Lock::new(&locker, &key.key, waits)?.cancelled_by(&cancel_token));
+        let taken = pool.get()?;
+        let releasing = thread::spawn(move || held.release());
+        thread::sleep(millis(400));
+        key.set(FOREIGN); // the lease has passed, and another client has the lock
+        drop(taken);
+        assert_eq!(releasing.join().unwrap()?, Release::Expired, "{protocol:?}");
+        cancel_token.cancel();
+        assert_cancelled(next);
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+        key.delete();
+    }
     Ok(())
-}
-
-fn a_release_that_waits_for_room_beyond_its_lease_deletes_nothing() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut admin = redis::Client::open(server.url())?.get_connection()?;
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
-    // A pool that opens its connections in advance.
-    let pool = r2d2::Pool::builder().max_size(2).test_on_check_out(false).build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool.clone(), &manager);
-    let mut busy = pool.get()?;
-    let _: String = redis::cmd("PING").query(&mut *busy)?;
-    let held = Lock::new(&locker, "room", LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
-    // The other connection is killed, and the server refuses the one that the pool opens in its place.
-    let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(2).query(&mut admin)?;
-    let mut other = pool.get()?;
-    let id: i64 = redis::cmd("CLIENT").arg("ID").query(&mut other)?;
-    let () = redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id).query(&mut admin)?;
-    let _broken = redis::cmd("PING").query::<String>(&mut other);
-    drop(other);
-    thread::sleep(millis(200));
-    let releasing = thread::spawn(move || held.release());
-    thread::sleep(millis(500));
-    let () = admin.set("room", "1895000000.5")?; // the lease has passed, and another client has taken over
-    let () = redis::cmd("CONFIG").arg("SET").arg("maxclients").arg(100).query(&mut admin)?;
-    assert_eq!(releasing.join().unwrap()?, Release::Expired);
-    assert_eq!(admin.get::<_, Option<String>>("room")?.as_deref(), Some("1895000000.5"));
-    drop(busy);
-    Ok(())
-}
-
-fn a_release_waits_for_a_busy_connection_beyond_the_command_timeout() -> Outcome {
-    released_behind_a_command_without_a_reply(false, Protocol::Classic)
-}
-
-fn a_release_waits_for_another_batch_beyond_the_command_timeout() -> Outcome {
-    released_behind_a_command_without_a_reply(true, Protocol::Classic)
-}
-
-fn a_release_by_transaction_waits_beyond_the_command_timeout() -> Outcome {
-    released_behind_a_command_without_a_reply(true, Protocol::Watched)
 }
 
 /// Another thread's command has the only connection until its time is over, and a new connection takes as long.
-fn released_behind_a_command_without_a_reply(pipelining: bool, protocol: Protocol) -> Outcome {
-    let scenario = Scenario::set()?;
-    let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
-    let locker = scenario.locker().pipelining(pipelining);
-    let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
-    scenario.proxy.slow_down(|asked| if asked.name == "INFO" { BRIEF } else { Duration::ZERO });
-    let stuck = scenario.proxy.hold("GET", 1);
-    let lock = Lock::new(&locker, &other.key, expiring())?;
-    let reading = thread::spawn(move || lock.state());
-    stuck.reached();
-    let released = held.release()?;
-    assert_eq!(released, Release::Released { certified: protocol != Protocol::Classic });
-    assert!(matches!(reading.join().unwrap(), Err(Error::Io { .. })));
-    assert_eq!(key.value(), None);
+fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
+    for (pipelining, protocol) in
+        [(false, Protocol::Classic), (true, Protocol::Classic), (true, Protocol::Watched)]
+    {
+        let scenario = Scenario::set()?;
+        let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
+        let locker = brief(&scenario.proxy.url(), 1).command_timeout(millis(1000)).build()?;
+        let locker = locker.pipelining(pipelining);
+        let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
+        scenario.proxy.slow_down(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
+        let stuck = scenario.proxy.hold("GET", 1);
+        let lock = Lock::new(&locker, &other.key, expiring())?;
+        let reading = thread::spawn(move || lock.state());
+        stuck.reached();
+        let released = held.release()?;
+        assert_eq!(released, Release::Released { certified: protocol != Protocol::Classic });
+        assert!(matches!(reading.join().unwrap(), Err(Error::Io { .. })));
+        assert_eq!(key.value(), None);
+    }
     Ok(())
 }
 
 fn more_waiters_than_connections() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("waiters");
-    key.set("1895000000.5");
+    key.set(FOREIGN);
     let locker = patient(&server.url())?.pool_size(1).build()?;
     let lock = Lock::new(&locker, &key.key, expiring().poll_interval(millis(20)))?;
     let waiters: Vec<_> = vec![lock; 32]
@@ -162,7 +154,11 @@ fn more_waiters_than_connections() -> Outcome {
 
 fn more_threads_than_the_server_takes_clients() -> Outcome {
     // With a password the server refuses AUTH, without one the first command.
-    for (config, password) in [("requirepass secret", ":secret@"), ("", "")] {
+    for (config, password, protocol) in [
+        ("requirepass secret", ":secret@", Protocol::Classic),
+        ("", "", Protocol::Classic),
+        ("", "", Protocol::Watched),
+    ] {
         let server = RedisServer::start_with(&format!("maxclients 1\n{config}"))?;
         let manager = Manager::new(redis::Client::open(format!("redis://{password}{}/", server.address()))?)
             .command_timeout(LONG);
@@ -170,13 +166,14 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
         let pool = builder.build_unchecked(manager.clone());
         let locker = Locker::with_managed_pool(pool.clone(), &manager);
         // The pool cannot grow; a call that can wait for its one connection does not fail for that.
-        let held = Lock::new(&locker, "clients", expiring().timeout(LONG))?.lock()?;
+        let held = Lock::new(&locker, "clients", expiring().protocol(protocol))?.lock()?;
         let taken = pool.get()?;
         let releasing = thread::spawn(move || held.release());
-        thread::sleep(millis(1300));
+        thread::sleep(millis(600));
         assert!(!releasing.is_finished(), "{:?}", releasing.join());
         drop(taken);
-        assert_eq!(releasing.join().unwrap()?, Release::Released { certified: false });
+        let certified = protocol != Protocol::Classic;
+        assert_eq!(releasing.join().unwrap()?, Release::Released { certified });
     }
     Ok(())
 }
@@ -189,10 +186,10 @@ fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
     let locker = Locker::with_managed_pool(pool, &manager);
     let held =
         Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
-    key.set("1895000000.5");
+    key.set(FOREIGN);
     scenario.proxy.next("PING", Fault::AnswerLate(millis(700)));
     assert_eq!(held.release()?, Release::Expired, "the connection test outlasted the lease");
-    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    assert_eq!(key.value().as_deref(), Some(FOREIGN));
     Ok(())
 }
 
@@ -214,7 +211,7 @@ fn a_waiter_gets_a_connection_in_place_of_one_that_broke() -> Outcome {
 fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("pool");
-    let (managed, pool) = pool_of_one(&server, BRIEF)?;
+    let (managed, pool) = pool_of_one(&server, millis(1000))?;
     let options = expiring().timeout(millis(100));
     for (locker, words) in
         [(managed, "make the pool larger"), (Locker::with_pool(pool.clone()), "the pool is large enough")]
@@ -240,12 +237,12 @@ fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
 
 fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
     let server = RedisServer::start()?;
-    let (locker, pool) = pool_of_one(&server, BRIEF)?;
+    let (locker, pool) = pool_of_one(&server, millis(1000))?;
     let lock = Lock::new(&locker, "busy", expiring().wait_forever())?;
     let taken = pool.get()?;
     let waiting = thread::spawn(move || lock.lock().map(drop));
-    // Longer than a command may take, and than an unreachable server is waited for.
-    thread::sleep(BRIEF + millis(1000));
+    // Longer than a command may take.
+    thread::sleep(millis(1500));
     drop(taken);
     waiting.join().unwrap()?;
     Ok(())
@@ -254,7 +251,7 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
 fn a_pool_of_connections_that_open_themselves_reports_why_they_do_not() -> Outcome {
     let locker = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
         // So long an unreachable server is waited for.
-        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(2000));
+        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(1000));
         let manager = Manager::new(redis::Client::open(url)?);
         // r2d2 would test a connection by opening it.
         Ok(Locker::with_pool(builder.test_on_check_out(false).build(manager)?))

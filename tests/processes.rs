@@ -1,43 +1,28 @@
-//! Several processes on one key: no lost update, and takeover after a kill. The workers run the suite's own program.
+//! The workers of tests with several processes. They run the suite's own program.
 
 use std::hash::{BuildHasher, RandomState};
-use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
-use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Protocol, Release};
+use setnx_lock::{Lock, LockOptions, Protocol};
 
-use crate::support::scenario::patient;
-use crate::support::{LONG, Outcome, RedisServer, Variant, expiring, millis, tests};
+use crate::support::{LONG, Variant, millis};
 use crate::{
     cancellation, clocks, cron, fencing, keeping, notifications, permits, proxy_versions, several, sockets,
 };
-
-pub(crate) fn trials() -> Vec<Trial> {
-    crate::support::trials(
-        "processes",
-        tests![
-            four_processes_with_two_threads_each_lose_no_update,
-            a_killed_holder_is_taken_over_once_its_lease_has_passed
-        ],
-    )
-}
 
 /// Makes this program a worker. Its value is the task and the task's arguments, separated by commas.
 pub(crate) const TASK: &str = "SETNX_LOCK_TEST_WORKER";
 
 const THREADS: usize = 2;
-const ROUNDS: u32 = 25;
 
 /// Performs the task of a worker if this process was started as one.
 pub(crate) fn as_worker() -> Option<ExitCode> {
     let task = env::var(TASK).ok()?;
     let words: Vec<&str> = task.split(',').collect();
     let performed = match words.as_slice() {
-        ["count", url, key, file] => count(url, key, Path::new(file)),
         ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
         ["churn", url, key, file, rounds, expiration, protocol, variant] => {
             churn(url, key, Path::new(file), [rounds, expiration, protocol, variant])
@@ -80,28 +65,6 @@ pub(crate) fn worker(task: &[&str]) -> io::Result<Child> {
 
 /// The outcome of a task.
 pub(crate) type TaskOutcome = Result<(), Box<dyn std::error::Error + Send + Sync>>;
-
-/// Increments the number in a file under the lock: reads it, pauses, and writes it back.
-fn count(url: &str, key: &str, file: &Path) -> TaskOutcome {
-    let lock = Lock::new(&patient(url)?.build()?, key, expiring().timeout(LONG).poll_interval(millis(3)))?;
-    thread::scope(|scope| {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|_| {
-                scope.spawn(|| {
-                    (0..ROUNDS).try_for_each(|_| {
-                        lock.try_with(|held| -> TaskOutcome {
-                            let number: u32 = fs::read_to_string(file)?.trim().parse()?;
-                            thread::sleep(millis(1));
-                            held.ensure_held()?;
-                            Ok(fs::write(file, (number + 1).to_string())?)
-                        })
-                    })
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-    })
-}
 
 /// Acquires the lock, prints `holding`, and holds it for a minute, or until killed.
 fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -> TaskOutcome {
@@ -158,45 +121,4 @@ pub(crate) fn protocol_named(name: &str) -> Result<Protocol, String> {
         .into_iter()
         .find(|protocol| format!("{protocol:?}").to_lowercase() == name)
         .ok_or_else(|| format!("no such protocol: {name}"))
-}
-
-fn four_processes_with_two_threads_each_lose_no_update() -> Outcome {
-    const PROCESSES: u32 = 4;
-    let server = RedisServer::start()?;
-    let file = server.folder().join("number");
-    fs::write(&file, "0")?;
-    let task = ["count", &server.url(), "number_lock", &file.display().to_string()];
-    let workers: Vec<Child> = (0..PROCESSES).map(|_| worker(&task)).collect::<io::Result<_>>()?;
-    for mut worker in workers {
-        assert!(worker.wait()?.success());
-    }
-    assert_eq!(fs::read_to_string(&file)?, (PROCESSES * ROUNDS * u32::try_from(THREADS)?).to_string());
-    assert_eq!(server.say(&["EXISTS", "number_lock"])?, ":0", "no key is left behind");
-    Ok(())
-}
-
-fn a_killed_holder_is_taken_over_once_its_lease_has_passed() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut holder = worker(&["hold", &server.url(), "killed_lock", "500ms", "classic", "plain"])?;
-    let mut line = String::new();
-    BufReader::new(holder.stdout.take().unwrap().take(100)).read_line(&mut line)?;
-    assert_eq!(line, "holding\n");
-    let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::ZERO);
-    let lock = Lock::new(&patient(&server.url())?.build()?, "killed_lock", options)?;
-    let setnx_lock::LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
-    holder.kill()?;
-    holder.wait()?;
-    match lock.lock() {
-        Err(Error::Timeout { .. }) => {}
-        // On a busy machine the lease may have passed already.
-        Ok(_) => assert!(expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now())),
-        Err(error) => return Err(error.into()),
-    }
-    let held = lock.try_lock_for(LONG)?.expect("taken over");
-    assert!(
-        expiry.system_time().is_some_and(|expiry| expiry < std::time::SystemTime::now()),
-        "taken over too early"
-    );
-    assert_eq!(held.release()?, Release::Released { certified: false });
-    Ok(())
 }

@@ -1,73 +1,72 @@
-//! The wait queue of a key: first come, first served among the threads of a process, each by its own options.
+//! The wait queue of a key: first come, first served among the threads of a process, each by its own options. And its faults: waiters that
+//! give up, unreachable servers, forgotten guards and cleared keys.
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Barrier, Mutex};
+use std::mem;
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Polling, Protocol, Release};
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::{FOREIGN, QUEUED, opened, patient};
-use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, millis, tests};
+use crate::support::scenario::{FOREIGN, QUEUED, closed_port, opened};
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "queueing",
         tests![
-            threads_acquire_the_lock_in_the_order_they_came,
-            a_release_notifies_the_next_thread_at_once,
             only_the_head_of_the_queue_talks_to_the_server,
-            an_acquisition_and_its_release_take_two_commands,
             a_call_that_tries_once_is_not_queued,
-            locks_with_different_options_share_a_queue,
+            locks_with_different_options_share_a_queue_in_the_order_they_came,
             a_waiter_of_another_mode_reads_the_key_itself,
-            each_locker_and_key_has_a_queue_of_its_own,
-            many_threads_on_many_keys_lose_no_update,
             waiters_back_off_and_still_keep_their_deadline,
+            threads_that_give_up_leave_the_others_in_order,
+            a_head_that_gives_up_makes_the_next_thread_the_head,
+            a_thread_behind_others_times_out_with_what_they_saw,
+            threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time,
+            the_head_notices_that_a_lock_of_its_process_has_expired_or_was_cleared,
         ],
     )
 }
 
 /// A server, and a key that threads of one locker are queued for.
-pub(crate) struct Scenario {
-    pub(crate) server: Arc<RedisServer>,
-    pub(crate) key: TestKey,
-    pub(crate) locker: Locker,
+struct Scenario {
+    server: Arc<RedisServer>,
+    key: TestKey,
+    locker: Locker,
 }
 
 impl Scenario {
-    pub(crate) fn new(test: &str) -> Result<Self, Box<dyn std::error::Error>> {
+    fn new(test: &str) -> Result<Self, Box<dyn std::error::Error>> {
         let server = Arc::new(RedisServer::start()?);
         let key = Target::of(&server).key(test);
-        let locker = patient(&server.url())?.build()?;
+        let locker = opened(&server.url())?;
         // A thread that sleeps waits in the queue then, and not for a connection.
         Lock::new(&locker, "connects", expiring())?.state()?;
         Ok(Self { server, key, locker })
     }
 
-    pub(crate) fn lock(&self, options: LockOptions) -> Result<Lock, Error> {
+    fn lock(&self, options: LockOptions) -> Result<Lock, Error> {
         Lock::new(&self.locker, &self.key.key, options)
     }
 }
 
 /// A thread that waits for a lock, and then releases it.
-pub(crate) type Waiter = JoinHandle<Result<Release, Error>>;
+type Waiter = JoinHandle<Result<Release, Error>>;
 
 /// The names of waiters, in the order in which they acquired the lock.
-pub(crate) type Order = Arc<Mutex<Vec<&'static str>>>;
+type Order = Arc<Mutex<Vec<&'static str>>>;
 
 /// Starts a waiter. Returns once it sleeps.
-pub(crate) fn waiter(lock: Lock) -> Waiter {
+fn waiter(lock: Lock) -> Waiter {
     named_waiter(lock, "", &Order::default())
 }
 
 /// Starts a waiter that notes its name in `order` once it has the lock. Returns once it sleeps.
-pub(crate) fn named_waiter(lock: Lock, name: &'static str, order: &Order) -> Waiter {
+fn named_waiter(lock: Lock, name: &'static str, order: &Order) -> Waiter {
     let order = Arc::clone(order);
     asleep(move || {
         let held = lock.lock()?;
@@ -76,92 +75,23 @@ pub(crate) fn named_waiter(lock: Lock, name: &'static str, order: &Order) -> Wai
     })
 }
 
-fn threads_acquire_the_lock_in_the_order_they_came() -> Outcome {
-    let scenario = Scenario::new("order")?;
-    for protocol in PROTOCOLS {
-        let lock = scenario.lock(QUEUED.protocol(protocol))?;
-        let order = Order::default();
-        let held = lock.lock()?;
-        let names = ["first", "second", "third", "fourth", "fifth", "sixth"];
-        let waiters = names.map(|name| named_waiter(lock.clone(), name, &order));
-        assert_eq!(*order.lock().unwrap(), [""; 0]);
-        drop(held);
-        for waiter in waiters {
-            waiter.join().unwrap()?;
-        }
-        assert_eq!(*order.lock().unwrap(), names, "{protocol:?}");
-    }
-    Ok(())
-}
-
-fn a_release_notifies_the_next_thread_at_once() -> Outcome {
-    let scenario = Scenario::new("at_once")?;
-    for options in [QUEUED, LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)] {
-        let lock = scenario.lock(options)?;
-        // By a drop, and by a panic.
-        let releases: [fn(LockGuard); 2] = [drop, |held| {
-            let panicked = catch_unwind(AssertUnwindSafe(|| {
-                let _held = held;
-                resume_unwind(Box::new("on purpose"))
-            }));
-            assert!(panicked.is_err());
-        }];
-        for release in releases {
-            let held = lock.lock()?;
-            let next = waiter(lock.clone());
-            release(held);
-            assert!(matches!(next.join().unwrap()?, Release::Released { .. }));
-        }
-    }
-    Ok(())
-}
-
 fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
-    const WAITERS: usize = 16;
+    const INTERVAL: Duration = millis(20);
     let scenario = Scenario::new("head")?;
     scenario.key.set(FOREIGN);
-    let timeout = millis(2000);
-    let options = expiring().poll_interval(millis(20)).timeout(timeout);
-    let lock = connected(scenario.lock(options)?)?;
+    let lock = connected(scenario.lock(expiring().poll_interval(INTERVAL))?)?;
     let monitor = Monitor::on(&scenario.server)?;
-    // They start at the same time, so that none comes when the others have given up and the queue is empty.
-    let start = Arc::new(Barrier::new(WAITERS));
-    let waiters: Vec<_> = (0..WAITERS)
-        .map(|_| {
-            let (lock, start) = (lock.clone(), Arc::clone(&start));
-            thread::spawn(move || {
-                start.wait();
-                lock.lock().map(|held| held.attempts())
-            })
-        })
-        .collect();
-    let mut attempts = 0;
-    for waiter in waiters {
-        let Err(Error::Timeout { details, .. }) = waiter.join().unwrap() else { panic!("the lock is held") };
-        attempts += details.attempts;
-        assert!(details.waited >= timeout, "{details:?}");
-    }
+    let began = Instant::now();
+    let waiters = [(); 16].map(|()| waiter(lock.clone()));
     let commands = monitor.recorded(&scenario.server)?;
-    // The first head sends SETNX and GET. From then on each attempt of a head is one GET.
+    let intervals = usize::try_from(began.elapsed().as_millis() / INTERVAL.as_millis())?;
     assert_eq!(names(&commands)[..2], ["SETNX", "GET"]);
     assert!(names(&commands)[2..].iter().all(|name| *name == "GET"), "{commands:?}");
-    assert_eq!(u32::try_from(commands.len())?, attempts + 1, "{commands:?}");
-    Ok(())
-}
-
-fn an_acquisition_and_its_release_take_two_commands() -> Outcome {
-    let scenario = Scenario::new("two")?;
-    let lock = connected(scenario.lock(QUEUED)?)?;
-    let held = lock.lock()?;
-    let monitor = Monitor::on(&scenario.server)?;
-    let waiters: Vec<_> = (0..5).map(|_| waiter(lock.clone())).collect();
-    drop(held);
+    assert!(commands.len() <= 2 * intervals + 3, "{} in {intervals} intervals of a head", commands.len());
+    scenario.locker.shut_down();
     for waiter in waiters {
-        waiter.join().unwrap()?;
+        assert!(matches!(waiter.join().unwrap(), Err(Error::ShutDown { .. })));
     }
-    let commands = monitor.recorded(&scenario.server)?;
-    let expected: Vec<&str> = ["DEL"].into_iter().chain(["SETNX", "DEL"].repeat(5)).collect();
-    assert_eq!(names(&commands), expected);
     Ok(())
 }
 
@@ -177,38 +107,31 @@ fn a_call_that_tries_once_is_not_queued() -> Outcome {
     assert_eq!(names(&monitor.recorded(&scenario.server)?), ["SETNX", "GET"].repeat(2));
     drop(held);
     waiting.join().unwrap()?;
-    // A lock that such a call has acquired is waited for, and its release notifies the waiter.
-    let held = lock.try_lock()?.expect("the lock is free");
-    let waiting = waiter(lock.clone());
-    drop(held);
-    waiting.join().unwrap()?;
     Ok(())
 }
 
-fn locks_with_different_options_share_a_queue() -> Outcome {
+fn locks_with_different_options_share_a_queue_in_the_order_they_came() -> Outcome {
     let scenario = Scenario::new("options")?;
     let all = [
-        QUEUED,
-        QUEUED.protocol(Protocol::Watched),
-        LockOptions::held_until_released().poll_interval(LONG).timeout(LONG),
-        LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG),
-        QUEUED.protocol(Protocol::Ttl),
-        QUEUED.takeover_margin(millis(5)),
+        ("plain", QUEUED),
+        ("watched", QUEUED.protocol(Protocol::Watched)),
+        ("unexpiring", LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)),
+        ("without a timeout", LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG)),
+        ("ttl", QUEUED.protocol(Protocol::Ttl)),
+        ("margin", QUEUED.takeover_margin(millis(5))),
     ];
-    let names = ["plain", "watched", "unexpiring", "without a timeout", "ttl", "margin"];
-    for first in all {
+    for (_, first) in all {
         let held = scenario.lock(first)?.lock()?;
         let order = Order::default();
-        let waiters: Vec<_> = all
-            .iter()
-            .zip(names)
-            .map(|(options, name)| Ok(named_waiter(scenario.lock(*options)?, name, &order)))
-            .collect::<Result<_, Error>>()?;
+        let mut waiters = Vec::new();
+        for (name, options) in all {
+            waiters.push(named_waiter(scenario.lock(options)?, name, &order));
+        }
         drop(held);
         for waiter in waiters {
             waiter.join().unwrap()?;
         }
-        assert_eq!(*order.lock().unwrap(), names, "after {first:?}");
+        assert_eq!(*order.lock().unwrap(), all.map(|(name, _)| name), "after {first:?}");
         assert_eq!(scenario.key.value(), None);
     }
     Ok(())
@@ -235,55 +158,6 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     Ok(())
 }
 
-fn each_locker_and_key_has_a_queue_of_its_own() -> Outcome {
-    let scenario = Scenario::new("own")?;
-    let other_key = Lock::new(&scenario.locker, "another", QUEUED)?;
-    let other_locker = opened(&scenario.server.url())?;
-    let elsewhere = Lock::new(&other_locker, &scenario.key.key, QUEUED.poll_interval(millis(1000)))?;
-    let held = scenario.lock(QUEUED)?.lock()?;
-    // The other locker may be faster, and gives no hint.
-    let waiting = waiter(scenario.lock(QUEUED.poll_interval(millis(1000)))?);
-    drop(other_key.lock()?);
-    let elsewhere = asleep(move || elsewhere.lock().map(drop));
-    drop(held);
-    waiting.join().unwrap()?;
-    elsewhere.join().unwrap()?;
-    Ok(())
-}
-
-fn many_threads_on_many_keys_lose_no_update() -> Outcome {
-    const KEYS: usize = 3;
-    const THREADS: usize = 12;
-    const ROUNDS: u32 = 40;
-    let scenario = Scenario::new("many")?;
-    let numbers: [AtomicU32; KEYS] = Default::default();
-    let locks: Vec<Lock> = (0..KEYS)
-        .map(|n| Lock::new(&scenario.locker, format!("many:{n}"), QUEUED))
-        .collect::<Result<_, _>>()?;
-    thread::scope(|scope| -> Result<(), Error> {
-        let threads: Vec<_> = (0..THREADS)
-            .map(|n| {
-                let (locks, numbers) = (&locks, &numbers);
-                scope.spawn(move || {
-                    (0..ROUNDS).try_for_each(|round| {
-                        let key = (n + round as usize) % KEYS;
-                        locks[key].try_with(|_| {
-                            let read = numbers[key].load(Ordering::Relaxed);
-                            thread::yield_now();
-                            numbers[key].store(read + 1, Ordering::Relaxed);
-                            Ok(())
-                        })
-                    })
-                })
-            })
-            .collect();
-        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
-    })?;
-    let counted: u32 = numbers.iter().map(|number| number.load(Ordering::Relaxed)).sum();
-    assert_eq!(counted, u32::try_from(THREADS)? * ROUNDS);
-    Ok(())
-}
-
 fn waiters_back_off_and_still_keep_their_deadline() -> Outcome {
     let scenario = Scenario::new("back_off")?;
     scenario.key.set(FOREIGN);
@@ -295,5 +169,111 @@ fn waiters_back_off_and_still_keep_their_deadline() -> Outcome {
     // Pauses of 1 to 2 ms, 2 to 4, 4 to 8 …: ten of them are longer than the timeout. One more attempt is made at the deadline.
     let commands = monitor.recorded(&scenario.server)?;
     assert!(commands.len() <= 13, "{commands:?}");
+    Ok(())
+}
+
+fn threads_that_give_up_leave_the_others_in_order() -> Outcome {
+    let scenario = Scenario::new("give_up")?;
+    let lock = scenario.lock(QUEUED)?;
+    let (order, token) = (Order::default(), CancelToken::new());
+    let held = lock.lock()?;
+    let first = named_waiter(lock.clone(), "first", &order);
+    let times_out = waiter(scenario.lock(QUEUED.timeout(millis(50)))?);
+    let cancelled = waiter(lock.clone().cancelled_by(&token));
+    let second = named_waiter(lock.clone(), "second", &order);
+    token.cancel();
+    assert!(matches!(times_out.join().unwrap(), Err(Error::Timeout { .. })));
+    assert!(matches!(cancelled.join().unwrap(), Err(Error::Cancelled { .. })));
+    drop(held);
+    for waiter in [first, second] {
+        waiter.join().unwrap()?;
+    }
+    assert_eq!(*order.lock().unwrap(), ["first", "second"]);
+    Ok(())
+}
+
+fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
+    for is_cancelled in [false, true] {
+        let scenario = Scenario::new("head_gives_up")?;
+        // Held by another process, which sends no notification.
+        scenario.key.set(FOREIGN);
+        let token = CancelToken::new();
+        let options = if is_cancelled { QUEUED } else { QUEUED.timeout(millis(300)) };
+        let head = waiter(scenario.lock(options)?.cancelled_by(&token));
+        let next = waiter(scenario.lock(QUEUED.poll_interval(millis(20)))?);
+        if is_cancelled {
+            token.cancel();
+        }
+        match head.join().unwrap() {
+            Err(Error::Cancelled { .. }) => assert!(is_cancelled),
+            Err(Error::Timeout { details, .. }) => {
+                assert!(details.attempts >= 2, "one at once, and one at the deadline: {details:?}");
+            }
+            other => panic!("the lock is held: {other:?}"),
+        }
+        scenario.key.delete();
+        next.join().unwrap()?;
+    }
+    Ok(())
+}
+
+fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
+    let scenario = Scenario::new("behind")?;
+    scenario.key.set(FOREIGN);
+    let head = waiter(scenario.lock(QUEUED)?);
+    let error = scenario.lock(QUEUED.timeout(millis(50)))?.lock().expect_err("the lock is held");
+    let text = chain(&error);
+    let Error::Timeout { details, .. } = error else { panic!("{text}") };
+    assert_eq!((details.attempts, details.ahead), (0, 1));
+    let expected = "after 0 attempts: other threads of this process were queued ahead, and 1 still are; \
+                    last seen: held until 2030-";
+    assert!(text.contains(expected), "{text}");
+    scenario.locker.shut_down();
+    assert!(matches!(head.join().unwrap(), Err(Error::ShutDown { .. })));
+    Ok(())
+}
+
+/// A locker for a port that no server listens on, which it finds out after two seconds.
+fn unreachable() -> Result<Locker, Box<dyn std::error::Error>> {
+    let builder = Locker::builder(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
+    Ok(builder.unreachable_timeout(millis(2000)).build()?)
+}
+
+#[track_caller]
+fn assert_no_connection(outcome: Result<impl Sized, Error>) {
+    let error = outcome.map(drop).expect_err("there is no server");
+    assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
+}
+
+fn threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time() -> Outcome {
+    let locker = unreachable()?;
+    let lock = |options| Lock::new(&locker, "down", options);
+    let began = Instant::now();
+    let head = waiter(lock(QUEUED.timeout(millis(700)))?);
+    // One that gives up earlier reports the server as well.
+    assert_no_connection(lock(QUEUED)?.try_lock_for(millis(20)));
+    let others = vec![lock(QUEUED.wait_forever())?; 100];
+    let others: Vec<_> = others.into_iter().map(|lock| thread::spawn(move || lock.lock())).collect();
+    for other in others {
+        assert_no_connection(other.join().unwrap());
+    }
+    assert!(began.elapsed() >= millis(1900), "their unreachable timeout is 2 s: {:?}", began.elapsed());
+    assert!(began.elapsed() < LONG, "one after the other would take 200 s: {:?}", began.elapsed());
+    assert_no_connection(head.join().unwrap());
+    Ok(())
+}
+
+fn the_head_notices_that_a_lock_of_its_process_has_expired_or_was_cleared() -> Outcome {
+    let scenario = Scenario::new("forgotten")?;
+    let brief = LockOptions::expiring_after(millis(100)).timeout(LONG).poll_interval(LONG);
+    for _ in 0..2 {
+        mem::forget(scenario.lock(brief)?.lock()?);
+    }
+    let held = scenario.lock(expiring())?.lock()?;
+    let next = waiter(scenario.lock(expiring().poll_interval(millis(20)))?);
+    assert!(scenario.lock(QUEUED)?.clear()?);
+    next.join().unwrap()?;
+    assert_eq!(scenario.key.value(), None);
+    drop(held);
     Ok(())
 }

@@ -1,18 +1,16 @@
 //! The check of the server on each new connection: its role and its version, by INFO.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    ConnectError, Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Protocol, RefusalKind,
-    Release, Warning,
+    ConnectError, Error, InspectionFailure, Lock, NoConnection, Protocol, RefusalKind, Release, Warning,
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::scenario::{Scenario, brief, impatient, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::scenario::{Scenario, impatient, opened, patient};
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -20,18 +18,14 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             a_proxy_that_disconnects_on_info_is_used_without_it,
             a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired,
-            connections_that_are_closed_for_another_reason_show_nothing,
-            a_server_without_watch_is_found_out_without_the_check,
             a_replica_is_refused_before_anything_is_sent,
             connections_to_a_master_that_becomes_a_replica_are_closed,
-            servers_that_are_too_old_and_do_not_reply_take_one_time_limit,
             a_server_that_loads_its_data_is_waited_for,
             a_sentinel_is_refused_with_advice,
             an_inspection_of_a_loading_server_fails_and_may_be_repeated,
             a_failed_connection_names_its_address,
-            a_server_is_checked_once_for_each_connection,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
-            the_tests_count_on_the_versions_that_the_library_accepts,
+            versions_from_1_1_94_on_are_accepted,
         ],
     )
 }
@@ -85,43 +79,6 @@ fn a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired() -> Outc
             assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"], "{protocol:?}");
             scenario.proxy.forget();
         }
-    }
-    Ok(())
-}
-
-fn connections_that_are_closed_for_another_reason_show_nothing() -> Outcome {
-    let scenario = Scenario::set()?;
-    let key = scenario.target.key("closed");
-    let locker = scenario.open(brief(&scenario.proxy.url(), 1).skip_server_check());
-    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
-    // The server is gone: the connection does not even carry GET.
-    scenario.proxy.next("WATCH", Fault::CutBefore);
-    scenario.proxy.next("GET", Fault::CutBefore);
-    let error = lock.lock().expect_err("two connections were closed");
-    assert!(matches!(error, Error::NoConnection { .. }) && error.is_transient(), "{error:?}");
-    assert_eq!(scenario.proxy.names(), ["WATCH", "GET"]);
-    scenario.proxy.forget();
-    // One was closed by chance.
-    scenario.proxy.next("WATCH", Fault::CutBefore);
-    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
-    let tried = ["WATCH", "GET", "WATCH", "GET", "MULTI", "DISCARD"];
-    let rest = ["SETNX", "WATCH", "GET", "MULTI", "DEL", "EXEC"];
-    assert_eq!(scenario.proxy.names(), [tried, rest].concat());
-    scenario.proxy.forget();
-    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
-    assert_eq!(scenario.proxy.names(), rest, "it is tried once");
-    Ok(())
-}
-
-fn a_server_without_watch_is_found_out_without_the_check() -> Outcome {
-    let server = RedisServer::start()?;
-    for version in [Emulated::V1_2, Emulated::V2_0] {
-        let proxy = Proxy::emulating(version, server.address())?;
-        let locker = patient(&proxy.url())?.skip_server_check().build()?;
-        let error =
-            Lock::new(&locker, "old", expiring().protocol(Protocol::Watched))?.lock().expect_err("too old");
-        assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
-        assert_eq!(server.say(&["EXISTS", "old"])?, ":0", "{version:?}");
     }
     Ok(())
 }
@@ -195,25 +152,8 @@ fn connections_to_a_master_that_becomes_a_replica_are_closed() -> Outcome {
     Ok(())
 }
 
-fn servers_that_are_too_old_and_do_not_reply_take_one_time_limit() -> Outcome {
-    let server = RedisServer::start()?;
-    let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
-    let manager = Manager::new(redis::Client::open(proxy.url())?).command_timeout(millis(300));
-    let pool = r2d2::Pool::builder().max_size(4).test_on_check_out(false).build(manager.clone())?;
-    for _ in 0..4 {
-        proxy.next("PING", Fault::HalfOpen);
-    }
-    let lock =
-        Lock::new(&Locker::with_managed_pool(pool, &manager), "old", expiring().protocol(Protocol::Watched))?;
-    let error = lock.try_lock().expect_err("it does not reply");
-    assert!(matches!(error, Error::NoConnection { .. }), "nothing was sent: {error:?}");
-    // The first connection took all of the time.
-    assert_eq!(proxy.names(), ["PING"]);
-    Ok(())
-}
-
 fn a_server_that_loads_its_data_is_waited_for() -> Outcome {
-    const KEYS: usize = 300;
+    const KEYS: usize = 150;
     // Loading takes 10 ms for each key, and other commands come in between.
     let mut server =
         RedisServer::start_with("key-load-delay 10000\nloading-process-events-interval-bytes 1024")?;
@@ -290,26 +230,6 @@ fn a_failed_connection_names_its_address() -> Outcome {
     Ok(())
 }
 
-fn a_server_is_checked_once_for_each_connection() -> Outcome {
-    let scenario = Scenario::set()?;
-    let key = scenario.target.key("asked");
-    let lock = Lock::new(&opened(&scenario.proxy.url())?, &key.key, expiring())?;
-    for _ in 0..5 {
-        lock.try_with(|_| Ok::<_, Error>(()))?;
-    }
-    let names: Vec<String> = scenario.proxy.everything().into_iter().map(|asked| asked.name).collect();
-    assert_eq!(names[..3], ["INFO", "SETNX", "DEL"]);
-    assert_eq!(names.iter().filter(|name| *name == "INFO").count(), 1);
-    // A connection that is opened later is checked as well.
-    scenario.proxy.next("SETNX", Fault::CutBefore);
-    lock.try_with(|_| Ok::<_, Error>(()))?;
-    let everything = scenario.proxy.everything();
-    assert_eq!(everything.iter().filter(|asked| asked.name == "INFO").count(), 2);
-    let first_on_second = everything.iter().find(|asked| asked.connection != everything[0].connection);
-    assert_eq!(first_on_second.map(|asked| asked.name.as_str()), Some("INFO"));
-    Ok(())
-}
-
 fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     let server = RedisServer::start()?;
     let proxy = Proxy::emulating(Emulated::V2_0, server.address())?;
@@ -321,28 +241,18 @@ fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     Ok(())
 }
 
-/// Which versions the tests of a protocol run on must not differ from those that the library accepts: `make test-servers` would
-/// fail on a server in between.
-fn the_tests_count_on_the_versions_that_the_library_accepts() -> Outcome {
+fn versions_from_1_1_94_on_are_accepted() -> Outcome {
     const INFO_1_1_93: Fault = Fault::Say("$35\r\nredis_version:1.1.93\r\nrole:master\r\n\r\n");
     const INFO_1_1_94: Fault = Fault::Say("$35\r\nredis_version:1.1.94\r\nrole:master\r\n\r\n");
-    let server = Arc::new(RedisServer::start()?);
+    let server = RedisServer::start()?;
     for (info, accepted) in [(INFO_1_1_93, false), (INFO_1_1_94, true)] {
         let proxy = Proxy::emulating(Emulated::V1_2, server.address())?;
-        // That of the target, and that of its lock's connection.
-        for _ in 0..2 {
-            proxy.next("INFO", info.clone());
+        proxy.next("INFO", info);
+        match Lock::new(&impatient(&proxy.url(), 1), "oldest", expiring())?.try_lock() {
+            Ok(held) => assert!(accepted && held.is_some(), "{held:?}"),
+            Err(Error::Unsupported { .. }) => assert!(!accepted),
+            Err(error) => panic!("{error:?}"),
         }
-        let target = Target::through(proxy, &server)?;
-        let key = target.key("oldest");
-        let lock = Lock::new(&impatient(&target.url, 1), &key.key, expiring())?;
-        let acquired = lock.try_lock();
-        match &acquired {
-            Ok(held) => assert!(accepted && held.is_some(), "{}: {held:?}", target.version),
-            Err(Error::Unsupported { .. }) => assert!(!accepted, "{}", target.version),
-            Err(error) => panic!("{}: {error:?}", target.version),
-        }
-        assert_eq!(target.supports_its_protocol(), accepted, "{}", target.version);
     }
     Ok(())
 }

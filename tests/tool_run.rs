@@ -7,31 +7,25 @@ mod killed;
 mod loss;
 mod others;
 mod output;
-mod refused;
 mod running;
 mod signals;
 mod terminal;
 mod time;
-mod waiting;
 
 use libtest_mimic::Trial;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials = codes::trials();
-    for part in [
-        refused::trials(),
+    let parts = [
+        codes::trials(),
         child::trials(),
         output::trials(),
         signals::trials(),
-        waiting::trials(),
         loss::trials(),
         killed::trials(),
         failover::trials(),
         time::trials(),
         others::trials(),
         terminal::trials(),
-    ] {
-        trials.extend(part);
-    }
-    trials
+    ];
+    parts.into_iter().flatten().collect()
 }

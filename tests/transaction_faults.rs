@@ -3,33 +3,31 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol, RefusalKind, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind, Release};
 
 use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient, until_connected};
-use crate::support::{LONG, Outcome, PAST, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, patient, until_connected};
+use crate::support::{
+    LONG, Outcome, PAST, RedisServer, Target, TestKey, assert_says, expiring, millis, tests,
+};
 use crate::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
         a_connection_in_an_unknown_state_is_not_used_again,
-        a_server_without_room_for_a_client_is_waited_for,
         a_push_message_is_not_taken_for_a_reply,
         the_round_trips_of_a_release_share_one_time_limit,
-        a_transaction_that_is_refused_is_discarded,
+        a_takeover_whose_transaction_is_refused_changes_nothing,
         a_release_whose_transaction_is_refused_leaves_the_key_to_expire,
         a_user_without_multi_changes_no_key_without_a_transaction,
         multi_that_is_taken_away_leaves_no_change_unguarded,
-        a_server_that_is_too_old_is_named,
-        the_reply_to_exec_is_lost_in_a_takeover,
         the_reply_to_exec_is_lost_in_a_release,
         a_watch_without_a_reply_is_repeated_once,
-        a_server_that_stops_in_a_transaction_takes_one_time_limit,
     ];
     load::trials("transaction_faults", tests)
 }
@@ -37,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn scenario_and_key(
     load: Load,
     protocol: Protocol,
-) -> Result<(Scenario, crate::support::TestKey, Lock), Box<dyn std::error::Error>> {
+) -> Result<(Scenario, TestKey, Lock), Box<dyn std::error::Error>> {
     let scenario = Scenario::under_load(load)?;
     let key = scenario.target.key("transaction");
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
@@ -67,7 +65,7 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
             let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
             let held = lock.lock()?;
             if command == "DISCARD" {
-                key.set("1895000000.5");
+                key.set(FOREIGN);
             }
             scenario.proxy.forget();
             scenario.proxy.next(command, Fault::Say(reply));
@@ -79,26 +77,6 @@ fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
             let next = spoiled + batch;
             assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
         }
-    }
-    Ok(())
-}
-
-fn a_server_without_room_for_a_client_is_waited_for(load: Load) -> Outcome {
-    for protocol in [Protocol::Classic, Protocol::Watched] {
-        let server = RedisServer::start()?;
-        let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
-        let builder = r2d2::Pool::builder().max_size(2).min_idle(Some(0)).test_on_check_out(false);
-        let pool = builder.build_unchecked(manager.clone());
-        let locker = load.pipelining(Locker::with_managed_pool(pool.clone(), &manager));
-        let held = Lock::new(&locker, "room", expiring().protocol(protocol))?.lock()?;
-        // The only connection that the server accepts is in use for a while.
-        let busy = pool.get()?;
-        server.say(&["CONFIG", "SET", "maxclients", "1"])?;
-        let releasing = thread::spawn(move || held.release());
-        thread::sleep(millis(300));
-        drop(busy);
-        let certified = protocol != Protocol::Classic;
-        assert_eq!(releasing.join().unwrap()?, Release::Released { certified });
     }
     Ok(())
 }
@@ -121,21 +99,18 @@ fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
     Ok(())
 }
 
-/// Longer than a reply takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(3);
-
 fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
     // Together longer than the command timeout, each well below it: in two round trips, and in one.
     for late in [["WATCH", "DEL"], ["DEL", "EXEC"]] {
         // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
         let scenario = Scenario::under_load(load)?;
         let key = scenario.target.key("share");
-        let locker = scenario.open(patient(&scenario.proxy.url())?.command_timeout(TIMEOUT));
+        let locker = scenario.open(patient(&scenario.proxy.url())?.command_timeout(BRIEF));
         let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
         assert_eq!(lock.lock()?.release()?, CERTIFIED);
         let held = lock.lock()?;
         for command in late {
-            scenario.proxy.next(command, Fault::AnswerLate(TIMEOUT * 3 / 4));
+            scenario.proxy.next(command, Fault::AnswerLate(BRIEF * 3 / 4));
         }
         let error = held.release().expect_err("no reply in time");
         assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
@@ -143,21 +118,12 @@ fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
-    let over = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
+fn a_takeover_whose_transaction_is_refused_changes_nothing(load: Load) -> Outcome {
     for protocol in BOTH {
         let (scenario, key, lock) = scenario_and_key(load, protocol)?;
-        let held = lock.lock()?;
-        let value = key.value();
-        scenario.proxy.next("EXEC", over.clone());
-        assert_left(&held.release().expect_err("over its memory"), &key);
-        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC DISCARD");
-        assert_eq!(key.value(), value);
-        let connections = scenario.proxy.asked().iter().map(|asked| asked.connection).max();
-        assert_eq!(connections, Some(0), "the connection is usable again");
-
         key.set(PAST);
-        scenario.proxy.next("EXEC", over.clone());
+        let over_memory = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
+        scenario.proxy.next("EXEC", over_memory);
         let error = lock.lock().expect_err("over its memory");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST));
@@ -168,7 +134,7 @@ fn a_transaction_that_is_refused_is_discarded(load: Load) -> Outcome {
 
 /// Asserts that a release was refused, and that the error says what becomes of the key.
 #[track_caller]
-fn assert_left(error: &Error, key: &crate::support::TestKey) {
+fn assert_left(error: &Error, key: &TestKey) {
     assert!(matches!(error, Error::Refused { advice: Some(_), .. }), "{error:?}");
     assert_says(
         error,
@@ -256,55 +222,16 @@ fn multi_that_is_taken_away_leaves_no_change_unguarded(load: Load) -> Outcome {
         let (held, began) = (lock(short)?.lock()?, Instant::now());
         server.say(&["ACL", "SETUSER", "weak", "-multi"])?;
 
-        key.set("1895000000.5"); // the key was cleared, and another client has acquired the lock
+        key.set(FOREIGN); // the key was cleared, and another client has acquired the lock
         thread::sleep(short.saturating_sub(began.elapsed()));
         let released = held.release();
         assert!(!matches!(released, Ok(Release::Released { .. })), "{released:?}");
-        assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
 
         key.set(PAST);
         let error = lock(LONG)?.lock().expect_err("MULTI is not permitted");
         assert!(matches!(error, Error::Refused { .. }), "{error:?}");
         assert_eq!(key.value().as_deref(), Some(PAST), "a transaction alone may change it");
-    }
-    Ok(())
-}
-
-fn a_server_that_is_too_old_is_named(load: Load) -> Outcome {
-    let (scenario, key, lock) = scenario_and_key(load, Protocol::Ttl)?;
-    scenario.proxy.next("SET", Fault::Say("-ERR wrong number of arguments for 'set' command\r\n"));
-    let error = lock.lock().expect_err("no options of SET");
-    assert!(matches!(error, Error::Unsupported { protocol: Protocol::Ttl, .. }), "{error:?}");
-    assert_says(&error, &key, &["lacks the commands of the protocol Ttl", "2.6.12", "use Protocol::Auto"]);
-
-    let (scenario, key, lock) = scenario_and_key(load, Protocol::Watched)?;
-    scenario.proxy.next("WATCH", Fault::Say("-ERR unknown command\r\n"));
-    key.set(PAST);
-    let error = lock.lock().expect_err("no WATCH");
-    assert!(matches!(error, Error::Unsupported { protocol: Protocol::Watched, .. }), "{error:?}");
-    assert_says(&error, &key, &["needs Redis 2.2", "use Protocol::Auto or Protocol::Classic"]);
-    assert_eq!(key.value().as_deref(), Some(PAST));
-    Ok(())
-}
-
-fn the_reply_to_exec_is_lost_in_a_takeover(load: Load) -> Outcome {
-    for protocol in BOTH {
-        for fault in [Fault::CutAfter, Fault::CutBefore] {
-            let (scenario, key, lock) = scenario_and_key(load, protocol)?;
-            key.set(PAST);
-            scenario.proxy.next("EXEC", fault.clone());
-            let held = lock.lock()?;
-            let names = scenario.proxy.names()[1..].join(" ");
-            let watching = if protocol == Protocol::Ttl { "WATCH GET PTTL MULTI" } else { "WATCH GET MULTI" };
-            match fault {
-                // The key holds this client's value, which proves the takeover.
-                Fault::CutAfter => assert_eq!(names, format!("GET {watching} SET EXEC GET")),
-                // It does not: a new attempt with a new value.
-                _ => assert_eq!(names, format!("GET {watching} SET EXEC GET {watching} SET EXEC")),
-            }
-            assert_nothing_sent_twice(&scenario.proxy);
-            assert_eq!(held.release()?, CERTIFIED);
-        }
     }
     Ok(())
 }
@@ -342,27 +269,5 @@ fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
         assert!(matches!(error, Error::Io { .. }), "the key was only read: {error:?}");
         assert!(key.value().is_some(), "nothing was deleted");
     }
-    Ok(())
-}
-
-fn a_server_that_stops_in_a_transaction_takes_one_time_limit(load: Load) -> Outcome {
-    // One timeout covers the replies of a transaction. The first reply comes after twice that, and the proxy sends the rest of the
-    // batch only then. The test asserts the order of events, since load can stretch any time.
-    let scenario = Scenario::under_load(load)?;
-    let key = scenario.target.key("stops");
-    let options = expiring().protocol(Protocol::Watched);
-    let builder = patient(&scenario.proxy.url())?.command_timeout(TIMEOUT);
-    let lock = Lock::new(&scenario.open(builder), &key.key, options)?;
-    let held = lock.lock()?;
-    scenario.proxy.next("DEL", Fault::AnswerLate(2 * TIMEOUT));
-    let error = held.release().expect_err("no reply");
-    assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
-    let names = scenario.proxy.names();
-    assert_eq!(
-        names.iter().filter(|name| *name == "EXEC").count(),
-        0,
-        "the time limit passed before the first reply: {names:?}"
-    );
-    assert!(key.value().is_some());
     Ok(())
 }

@@ -31,11 +31,6 @@ mod arguments;
 mod drawing;
 #[path = "../../examples/shared/program.rs"]
 mod program;
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-#[path = "../../examples/shared/shield.rs"]
-mod shield;
 
 use std::error::Error;
 use std::fs;
@@ -45,7 +40,7 @@ use std::process::ExitCode;
 use options::{Options, Part};
 use report::Report;
 use rounds::Run;
-use shield::Parent;
+use testkit::shield::Parent;
 
 /// Why something failed, for the last line of the output.
 type Failure = Box<dyn Error + Send + Sync>;

@@ -5,8 +5,8 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Failure;
 use crate::options::Plan;
-use crate::shield::Parent;
 use crate::stats::Results;
+use testkit::shield::Parent;
 
 /// What all workloads of a run have in common.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use redis::{Connection, IntoConnectionInfo, RedisConnectionInfo, cmd};
 
 use crate::Failure;
 use crate::moment;
-use crate::redis_server::RedisServer;
+use testkit::RedisServer;
 
 /// What opens a connection; these are no commands of a lock. (A PING is: there are pools that send one each time.)
 const OF_CONNECTING: [&str; 6] = ["auth", "client", "command", "hello", "info", "select"];

@@ -13,8 +13,8 @@ use crate::options::Options;
 use crate::progress::Progress;
 use crate::record::What;
 use crate::server::Server;
-use crate::shield::Parent;
 use crate::workers::{Setup, Workers};
+use testkit::shield::Parent;
 
 /// The worker that is killed.
 const VICTIM: u32 = 2;

@@ -27,17 +27,8 @@ mod arguments;
 mod drawing;
 #[path = "../shared/program.rs"]
 mod program;
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-#[path = "../shared/shield.rs"]
-mod shield;
-#[path = "../shared/tail.rs"]
-mod tail;
 #[path = "../shared/time_option.rs"]
 mod time_option;
-#[path = "../shared/worker_process.rs"]
-mod worker_process;
 
 use std::error::Error;
 use std::path::{Path, PathBuf};

@@ -6,7 +6,7 @@ use std::fmt;
 use setnx_lock::redis;
 
 use crate::Failure;
-use crate::redis_server::RedisServer;
+use testkit::RedisServer;
 
 /// A server: the user's, or a private one that ends with this value.
 #[derive(Debug)]

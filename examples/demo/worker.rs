@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::moment::Moment;
 use crate::options::Task;
 use crate::record::{Log, What};
-use crate::shield::Parent;
+use testkit::shield::Parent;
 
 /// How long a worker waits for the lock beyond the lease of a crashed holder.
 const MARGIN: Duration = Duration::from_secs(30);

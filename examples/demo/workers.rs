@@ -9,8 +9,8 @@ use crate::Failure;
 use crate::moment::Moment;
 use crate::options::Options;
 use crate::record::Line;
-use crate::tail::Tail;
-use crate::worker_process::WorkerProcess;
+use testkit::tail::Tail;
+use testkit::worker_process::WorkerProcess;
 
 /// How long the workers may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);

@@ -2,12 +2,6 @@
 //!
 //! `make proxy VERSION=2.4`, or `cargo run -p setnx-lock-proxy -- --help`.
 
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-#[allow(dead_code, unused_imports, reason = "shared with the tests")]
-#[path = "../../compat/servers/mod.rs"]
-mod servers;
 #[path = "../shared/version.rs"]
 mod version;
 
@@ -18,11 +12,11 @@ use std::net::SocketAddr;
 
 use clap::Parser;
 
-use redis_server::RedisServer;
-use servers::Emulated;
+use testkit::RedisServer;
+use testkit::servers::Emulated;
 
 /// Makes a current Redis server behave like an old one, on a port of its own on this machine, until the standard input ends, or a
-/// signal comes (TERM, INT, HUP). compat/servers/README.md says what is emulated, and what is not.
+/// signal comes (TERM, INT, HUP). compat/testkit/README.md says what is emulated, and what is not.
 #[derive(Debug, Parser)]
 #[command(name = "proxy")]
 struct Options {

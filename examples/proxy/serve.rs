@@ -12,7 +12,7 @@ use std::time::Duration;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 use super::RedisServer;
-use super::servers::{Emulated, Proxy};
+use testkit::servers::{Emulated, Proxy};
 
 /// How often the end is looked for.
 const LOOK: Duration = Duration::from_millis(50);

@@ -8,10 +8,6 @@ mod ruby;
 mod team;
 mod turn;
 
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
@@ -23,8 +19,8 @@ use std::{env, fs, thread};
 use clap::Parser;
 use setnx_lock::Locker;
 
-use redis_server::RedisServer;
 use ruby::Ruby;
+use testkit::RedisServer;
 use turn::{Language, Turn, micros_now};
 
 type Failure = Box<dyn Error + Send + Sync>;

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::Failure;
 use crate::arguments::Arguments;
-use crate::shield;
+use testkit::shield;
 
 /// Runs the part that the arguments name, or has the run conducted where they name none. A failure is the last line.
 pub(crate) fn run<O: Args, P: Subcommand>(

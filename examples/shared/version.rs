@@ -1,6 +1,6 @@
 //! How a version of Redis that the proxy can emulate is typed.
 
-use crate::servers::Emulated;
+use testkit::servers::Emulated;
 
 pub(crate) fn emulated(text: &str) -> Result<Emulated, String> {
     let names = Emulated::ALL.map(Emulated::name).join(", ");

@@ -11,14 +11,6 @@ mod options;
 mod progress;
 mod report;
 
-#[allow(dead_code, unreachable_pub, reason = "shared with the tests")]
-#[path = "../../tests/support/redis_server.rs"]
-mod redis_server;
-#[allow(dead_code, unused_imports, reason = "shared with the tests")]
-#[path = "../../compat/servers/mod.rs"]
-mod servers;
-#[path = "../shared/shield.rs"]
-mod shield;
 #[path = "../shared/version.rs"]
 mod version;
 
@@ -31,10 +23,10 @@ use harness::random::Random;
 use harness::{Contender, Failure, Harness, PREFIX, Remote, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
-use redis_server::RedisServer;
 use report::Summary;
-use servers::Proxy;
-use shield::Parent;
+use testkit::RedisServer;
+use testkit::servers::Proxy;
+use testkit::shield::{self, Parent};
 
 /// How long a contender that must overlap may take to do so.
 const OVERLAP_LIMIT: Duration = Duration::from_secs(120);

@@ -11,8 +11,8 @@ use clap::{Args, Subcommand};
 use setnx_lock::{Protocol, Version};
 
 use crate::harness::{Contender, Harness};
-use crate::servers::Emulated;
 use crate::version;
+use testkit::servers::Emulated;
 
 pub(crate) type Arguments = arguments::Arguments<Options, Part>;
 

@@ -269,7 +269,11 @@ impl<'a> Wait<'a> {
                     now = clock::now();
                     looked = now.uptime;
                     answered = false;
-                    attempt.reply(reply, now)
+                    let action = attempt.reply(reply, now);
+                    if attempt.asks(now.uptime) {
+                        self.engine.queue.met_poller(self.key, now.uptime);
+                    }
+                    action
                 }
                 Action::Sleep(_) if !attempt.leaves() && self.finds_free(&mut call, ticket.as_ref(), now) => {
                     now = clock::now();

@@ -292,7 +292,7 @@ impl Acquiring {
     }
 
     /// Whether it asks for the lock without a pause, since it has seen in a window that another client has it.
-    fn asks(&self, now: Uptime) -> bool {
+    pub(crate) fn asks(&self, now: Uptime) -> bool {
         self.asks_until.is_some_and(|until| now < until)
     }
 
@@ -411,7 +411,8 @@ impl Acquiring {
             // What another process of this library has, it leaves by itself.
             let is_pollers = state == LockState::Empty || found.and_then(value::classic_time).is_some();
             if is_pollers {
-                self.asks_until = Some(now.uptime.after(window::ASKS));
+                let asks = if now.uptime < end { window::ASKS } else { window::ASKS_AT_THE_END };
+                self.asks_until = Some(now.uptime.after(asks));
             } else if now.uptime < end {
                 return self.look_later(end, now);
             }

@@ -10,12 +10,15 @@ use crate::key::Key;
 
 /// The gem's poll interval, and time for its commands.
 const WINDOW: Duration = Duration::from_millis(110);
+/// How much longer a window is in which a poller had the key: one that met it polls once more.
+const SECOND_POLL: Duration = Duration::from_millis(100);
 /// From one window to the next, and for how long a process keeps a key busy until it is hot.
 const PERIOD: Duration = Duration::from_secs(1);
-/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 3 ms if a poller has it. At fixed intervals, pollers that
+/// A hot process looks at the key at intervals of 3 to 9 ms, and asks for it for 2 ms if a poller has it. At fixed intervals, pollers that
 /// were served one after the other would meet each other in each window.
 const LOOKS: Duration = Duration::from_millis(3);
-pub(super) const ASKS: Duration = Duration::from_millis(3);
+pub(super) const ASKS: Duration = Duration::from_millis(2);
+pub(super) const ASKS_AT_THE_END: Duration = Duration::from_millis(10);
 
 /// What the threads of a process have done with a key since one of them has had a lease or waited for one without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,11 +26,13 @@ pub(crate) struct Activity {
     since: Uptime,
     /// When the last two holds ended, the last one first.
     ended: [Option<Uptime>; 2],
+    /// When a poller was last seen to have the key in a window.
+    met_poller: Option<Uptime>,
 }
 
 impl Activity {
     pub(crate) fn since(now: Uptime) -> Self {
-        Self { since: now, ended: [None; 2] }
+        Self { since: now, ended: [None; 2], met_poller: None }
     }
 
     /// Notes that a hold has ended.
@@ -35,12 +40,19 @@ impl Activity {
         self.ended = [Some(now), self.ended[0]];
     }
 
+    /// Notes that a poller has the key in a window.
+    pub(crate) fn met_poller(&mut self, now: Uptime) {
+        self.met_poller = Some(now);
+    }
+
     /// Returns the end of the window in which the process leaves the key to pollers now, if it does.
     pub(crate) fn window(&self, key: &Key, now: Now) -> Option<Uptime> {
         let is_recent = |at: Uptime| now.uptime.since(at) < PERIOD;
         let is_hot = !is_recent(self.since) && self.ended[1].is_some_and(is_recent);
         let position = Duration::from_micros(now.wall.0.wrapping_add(offset(key)) % 1_000_000);
-        let left = WINDOW.checked_sub(position).filter(|left| is_hot && !left.is_zero())?;
+        let is_used = self.met_poller.is_some_and(|at| now.uptime.since(at) < position);
+        let length = if is_used { WINDOW + SECOND_POLL } else { WINDOW };
+        let left = length.checked_sub(position).filter(|left| is_hot && !left.is_zero())?;
         Some(now.uptime.after(left))
     }
 }
@@ -94,6 +106,26 @@ mod tests {
         assert!(one[0] >= 1000 && one[..110].windows(2).all(|two| two[1] == two[0] + 1));
         assert!(other.iter().all(|millis| *millis >= 2700 && one.contains(millis)));
         assert_eq!(other.len(), one.iter().filter(|millis| **millis >= 2700).count());
+    }
+
+    #[test]
+    fn a_window_in_which_a_poller_had_the_key_is_longer() {
+        let key = Key::from("k");
+        let begin = left(&key, 0, 1, 0..3000)[110];
+        let mut activity = Activity::since(uptime(0));
+        let mut length = |begin: u64, met: &[u64]| {
+            let window = |millis: &u64| {
+                activity.ended(uptime(*millis));
+                activity.ended(uptime(*millis));
+                if met.contains(millis) {
+                    activity.met_poller(uptime(*millis));
+                }
+                activity.window(&key, at(*millis)).is_some()
+            };
+            (begin..begin + 500).take_while(window).count()
+        };
+        assert_eq!((length(begin, &[]), length(begin + 1000, &[begin + 1050])), (110, 210));
+        assert_eq!(length(begin + 2000, &[]), 110, "not the next one");
     }
 
     #[test]

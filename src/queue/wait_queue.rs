@@ -196,6 +196,13 @@ impl<A> WaitQueue<A> {
         self.lock().keys.get(key)?.activity
     }
 
+    /// Notes that a poller has the key.
+    pub(crate) fn met_poller(&self, key: &Key, now: Uptime) {
+        if let Some(activity) = self.lock().keys.get_mut(key).and_then(|queue| queue.activity.as_mut()) {
+            activity.met_poller(now);
+        }
+    }
+
     /// Ends all waiting, for good.
     pub(crate) fn close(&self) {
         let mut all = self.lock();

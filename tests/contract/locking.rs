@@ -1,17 +1,24 @@
-//! How a lock is acquired, and what its key holds.
+//! How a lock is acquired and taken over, what its key holds, and what its guard reports.
 
+use std::thread;
 use std::time::{Duration, SystemTime};
 
-use setnx_lock::{Lock, LockOptions, LockState, Release};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Release};
 
 use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     a_free_lock_is_acquired_and_released,
-    a_lock_without_expiration_holds_1,
     a_held_lock_is_not_acquired_by_another,
     state_exists_and_clear_report_the_key,
     any_bytes_are_a_key,
+    a_guard_can_be_dropped_by_another_thread,
+    a_drop_after_expiry_does_not_delete_the_key,
+    a_guard_reports_its_remaining_time,
+    an_expired_lock_is_taken_over,
+    a_value_of_the_gem_is_honoured_and_taken_over_once_expired,
+    an_expired_lock_is_not_taken_over_within_the_margin,
+    a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does,
 ];
 
 fn a_free_lock_is_acquired_and_released(target: &Target) -> Outcome {
@@ -29,19 +36,6 @@ fn a_free_lock_is_acquired_and_released(target: &Target) -> Outcome {
     assert_eq!(held.protocol(), target.decided_protocol());
     assert!(held.waited() > Duration::ZERO);
     assert_eq!(held.release()?, target.released());
-    assert_eq!(key.value(), None);
-    Ok(())
-}
-
-fn a_lock_without_expiration_holds_1(target: &Target) -> Outcome {
-    let key = target.key("unexpiring");
-    let lock = target.lock(&key, LockOptions::held_until_released());
-    let held = lock.lock()?;
-    assert_eq!(key.value().as_deref(), Some("1"));
-    assert_eq!((held.remaining(), held.expires_at()), (None, None));
-    held.ensure_held()?;
-    assert_eq!(lock.try_lock()?.map(|held| held.attempts()), None);
-    assert_eq!(held.release()?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -72,7 +66,7 @@ fn state_exists_and_clear_report_the_key(target: &Target) -> Outcome {
     assert_eq!(expiry.date(), Some(promised + Duration::from_secs(1)), "the gem's extra second");
     assert!(lock.exists()? && lock.clear()?);
     assert_eq!(key.value(), None);
-    drop(held);
+    assert_eq!(held.release()?, Release::Lost);
     key.set("1");
     assert_eq!(lock.state()?, LockState::Unexpiring);
     Ok(())
@@ -88,5 +82,107 @@ fn any_bytes_are_a_key(target: &Target) -> Outcome {
     assert!(format!("{held:?}").contains("\\xff\\u{0}\\r\\n"), "{held:?}");
     assert_eq!(held.release()?, target.released());
     assert!(!lock.exists()?);
+    Ok(())
+}
+
+fn a_guard_can_be_dropped_by_another_thread(target: &Target) -> Outcome {
+    let key = target.key("moved");
+    let lock = target.lock(&key, expiring());
+    let held = lock.lock()?;
+    let there = thread::spawn(move || held.ensure_held());
+    there.join().unwrap()?;
+    assert_eq!(key.value(), None);
+    assert!(lock.try_lock()?.is_some());
+    Ok(())
+}
+
+fn a_drop_after_expiry_does_not_delete_the_key(target: &Target) -> Outcome {
+    let key = target.key("late-drop");
+    let held = target.lock(&key, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
+    thread::sleep(millis(60));
+    key.set("1895000000.5");
+    drop(held);
+    assert_eq!(key.value().as_deref(), Some("1895000000.5"));
+    Ok(())
+}
+
+fn a_guard_reports_its_remaining_time(target: &Target) -> Outcome {
+    let key = target.key("time");
+    let held = target.lock(&key, LockOptions::expiring_after(millis(200)).timeout(LONG)).lock()?;
+    let at_first = held.remaining().expect("it expires");
+    assert!(at_first <= millis(200));
+    let (date, system) = (held.expires_at().unwrap(), held.expires_at_system_time().unwrap());
+    assert_eq!(SystemTime::from(date), system);
+    thread::sleep(millis(200));
+    assert_eq!(held.remaining(), Some(Duration::ZERO));
+    let text = held.ensure_held().unwrap_err().to_string();
+    assert!(text.contains("is no longer held") && text.contains("choose a longer expiration"), "{text}");
+    Ok(())
+}
+
+fn an_expired_lock_is_taken_over(target: &Target) -> Outcome {
+    let key = target.key("expired");
+    let options = LockOptions::expiring_after(millis(200)).timeout(LONG);
+    let expired = target.lock(&key, options).lock()?;
+    let free = key.value().expect("held").parse::<f64>()? - 1.0 + target.extra_time().as_secs_f64();
+    let held = target.lock(&key, options).lock()?;
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    assert!(now >= free, "acquired at {now}, before {free}");
+    assert!(matches!(expired.ensure_held(), Err(Error::Expired { .. })));
+    assert_eq!(expired.release()?, Release::Expired, "another holder has the key");
+    drop(held);
+    Ok(())
+}
+
+fn a_value_of_the_gem_is_honoured_and_taken_over_once_expired(target: &Target) -> Outcome {
+    let key = target.key("gem");
+    let lock = target.lock(&key, expiring());
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    for valid in [format!("{:?}", now + 30.0), format!("{}:host:42", now + 30.0)] {
+        key.set(&valid);
+        assert!(lock.try_lock()?.is_none(), "{valid} has not expired");
+        assert_eq!(key.value(), Some(valid));
+    }
+    for past in [format!("{:?}", now - 0.5), format!("{}:host:42", now - 30.0), "1532000016.0".into()] {
+        key.set(&past);
+        assert!(lock.try_lock()?.is_some(), "{past} has expired");
+    }
+    // A lock without an expiration waits all the same, as in the gem.
+    key.set("1532000016.0");
+    assert!(target.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
+    Ok(())
+}
+
+fn an_expired_lock_is_not_taken_over_within_the_margin(target: &Target) -> Outcome {
+    let key = target.key("margin");
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
+    let past = format!("{:?}", now - 5.0);
+    key.set(&past);
+    let text = target
+        .lock(&key, expiring().takeover_margin(millis(60_000)).timeout(millis(20)))
+        .lock()
+        .expect_err("within the margin")
+        .to_string();
+    assert!(text.contains("and left alone for a takeover margin of 60s after that"), "{text}");
+    assert_eq!(key.value().as_deref(), Some(past.as_str()));
+    assert!(target.lock(&key, expiring().takeover_margin(millis(4000))).try_lock()?.is_some());
+    Ok(())
+}
+
+fn a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does(target: &Target) -> Outcome {
+    let key = target.key("never-expires");
+    for (value, words) in [
+        ("1", "held without an expiration"),
+        ("", "held with an empty value, as redis-objects from 1.4.2 on writes it"),
+        ("rubbish", "held with a value that no lock writes: \"rubbish\""),
+    ] {
+        key.set(value);
+        let lock = target.lock(&key, expiring().timeout(millis(20)));
+        let text = lock.lock().expect_err("it never expires").to_string();
+        assert!(text.contains(words) && text.contains("clear it by hand"), "{text}");
+        assert_eq!(key.value().as_deref(), Some(value));
+        let stealing = target.lock(&key, expiring().stealing_as_the_gem_does());
+        assert!(stealing.try_lock()?.is_some(), "{value:?}");
+    }
     Ok(())
 }

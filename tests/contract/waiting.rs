@@ -1,18 +1,26 @@
-//! How a held lock is waited for.
+//! How a held lock is waited for, by threads that lose no update, and the block form: `with` and `try_with`.
 
-use std::sync::Arc;
-use std::thread;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
+use std::{panic, thread};
 
-use setnx_lock::{Error, LockOptions, LockState};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState};
 
-use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
+use crate::support::scenario::{FOREIGN, patient};
+use crate::support::{LONG, Outcome, Target, assert_says, expiring, millis, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     a_waiter_times_out_with_the_gem_s_words,
     a_waiter_acquires_the_lock_on_release,
-    waiting_for_ever_outlasts_the_default_timeout,
     a_nested_guard_times_out_with_a_hint,
+    eight_threads_on_a_pool_of_one_lose_no_update,
+    separate_pools_lose_no_update,
+    with_returns_what_its_body_returns_and_releases,
+    an_error_of_the_body_is_returned_as_the_body_s,
+    a_nested_with_is_refused,
+    nested_calls_join_the_enclosing_one,
+    attempts_are_limited,
 ];
 
 fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
@@ -40,26 +48,15 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
 
 fn a_waiter_acquires_the_lock_on_release(target: &Target) -> Outcome {
     let key = target.key("waiting");
-    let held = target.lock(&key, expiring()).lock()?;
-    let waiter = target.lock(&key, expiring().timeout(LONG).poll_interval(millis(5)));
-    let waiting = thread::spawn(move || waiter.lock());
-    thread::sleep(millis(50));
-    assert!(!waiting.is_finished());
-    drop(held);
-    let held = waiting.join().unwrap()?;
-    held.ensure_held()?;
-    Ok(())
-}
-
-fn waiting_for_ever_outlasts_the_default_timeout(target: &Target) -> Outcome {
-    let key = target.key("forever");
-    let held = target.lock(&key, expiring()).lock()?;
-    let waiter = target.lock(&key, expiring().timeout(millis(1)).wait_forever());
-    let waiting = thread::spawn(move || waiter.lock());
-    thread::sleep(setnx_lock::DEFAULT_TIMEOUT + millis(200));
-    assert!(!waiting.is_finished(), "{:?}", waiting.join());
-    drop(held);
-    waiting.join().unwrap()?.ensure_held()?;
+    for options in [expiring(), expiring().timeout(millis(1)).wait_forever()] {
+        let held = target.lock(&key, expiring()).lock()?;
+        let waiter = target.lock(&key, options.poll_interval(millis(5)));
+        let waiting = thread::spawn(move || waiter.lock());
+        thread::sleep(millis(50));
+        assert!(!waiting.is_finished(), "{:?}", waiting.join());
+        drop(held);
+        waiting.join().unwrap()?.ensure_held()?;
+    }
     Ok(())
 }
 
@@ -74,5 +71,174 @@ fn a_nested_guard_times_out_with_a_hint(target: &Target) -> Outcome {
     assert!(!text.contains("the calling thread"), "{text}");
     drop(held);
     assert!(lock.try_lock()?.is_some());
+    Ok(())
+}
+
+/// Increments a number under the lock: reads it, pauses, and writes it back. Returns the number, and what it must be.
+fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
+    let number = AtomicU32::new(0);
+    let threads = u32::try_from(locks.len()).unwrap();
+    let start = Barrier::new(locks.len());
+    let (number, start) = (&number, &start);
+    thread::scope(|scope| {
+        let threads: Vec<_> = locks
+            .into_iter()
+            .map(|lock| {
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..rounds {
+                        lock.with(|_| {
+                            let read = number.load(Ordering::SeqCst);
+                            thread::sleep(millis(1));
+                            number.store(read + 1, Ordering::SeqCst);
+                        })?;
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })?;
+    Ok((number.load(Ordering::SeqCst), threads * rounds))
+}
+
+fn eight_threads_on_a_pool_of_one_lose_no_update(target: &Target) -> Outcome {
+    let key = target.key("pool-of-one");
+    let locker = target.variant.load.pipelining(patient(&target.url)?.pool_size(1).build()?);
+    let lock = target.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
+    let (counted, expected) = count(vec![lock; 8], 20)?;
+    assert_eq!(counted, expected);
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+fn separate_pools_lose_no_update(target: &Target) -> Outcome {
+    let key = target.key("pools");
+    let options = expiring().timeout(LONG).poll_interval(millis(2));
+    let (counted, expected) = count((0..4).map(|_| target.lock(&key, options)).collect(), 25)?;
+    assert_eq!(counted, expected);
+    Ok(())
+}
+
+fn with_returns_what_its_body_returns_and_releases(target: &Target) -> Outcome {
+    let key = target.key("with");
+    let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
+    let value = lock.with(|held| {
+        assert_eq!(held.key(), &key.key);
+        key.value()
+    })?;
+    assert!(value.is_some(), "the lock is held while the body runs");
+    assert_eq!(key.value(), None);
+
+    let held = target.lock(&key, expiring()).lock()?;
+    let refused = lock.with(|_| unreachable!("another holder has the lock"));
+    assert!(matches!(refused, Err(Error::Timeout { .. })), "{refused:?}");
+    // As a statement: the outcome of a release may be ignored.
+    held.release()?;
+    // Its own error and that of the lock stay apart.
+    let failed: Result<Result<(), &str>, Error> = lock.with(|_| Err("went wrong"));
+    assert_eq!(failed?, Err("went wrong"));
+    // Unwinds as a panic does, without a message that would look like a failure.
+    let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
+    assert!(panic::catch_unwind(|| lock.with(|_| unwind())).is_err());
+    assert_eq!(key.value(), None);
+    assert!(panic::catch_unwind(|| lock.try_with(|_| unwind())).is_err());
+    assert_eq!(key.value(), None);
+    assert_eq!(lock.with(|_| 42)?, 42);
+    Ok(())
+}
+
+fn an_error_of_the_body_is_returned_as_the_body_s(target: &Target) -> Outcome {
+    type Boxed = Box<dyn std::error::Error>;
+    let key = target.key("error");
+    let lock = target.lock(&key, expiring().timeout(Duration::ZERO));
+    let failed: Result<u32, Boxed> = lock.try_with(|held| {
+        assert_eq!(held.key(), &key.key);
+        assert!(key.value().is_some());
+        Err("went wrong".into())
+    });
+    assert_eq!(failed.map_err(|error| error.to_string()), Err("went wrong".into()));
+    assert_eq!(key.value(), None);
+    assert_eq!(lock.try_with(|_| Ok::<_, Boxed>(42)).map_err(|error| error.to_string()), Ok(42));
+
+    let _held = target.lock(&key, expiring()).lock()?;
+    let refused: Result<u32, Boxed> = lock.try_with(|_| unreachable!("another holder has the lock"));
+    assert!(refused.is_err_and(|error| error.to_string().contains("not acquired without waiting")));
+    Ok(())
+}
+
+fn a_nested_with_is_refused(target: &Target) -> Outcome {
+    let key = target.key("nested");
+    let lock = target.lock(&key, expiring().wait_forever());
+    let other = target.lock(&target.key("nested-other"), expiring());
+    lock.try_with(|_| {
+        let error = lock.lock().expect_err("it would wait for itself");
+        assert!(matches!(&error, Error::Nested { key: named, .. } if *named == key.key), "{error}");
+        assert!(matches!(lock.clone().with(|_| ()), Err(Error::Nested { .. })));
+        assert!(matches!(lock.clone().try_with(|_| Ok(())), Err(Error::Nested { .. })));
+        thread::scope(|scope| scope.spawn(|| assert!(lock.try_lock().unwrap().is_none())).join()).unwrap();
+        other.with(|_| ())
+    })?;
+    lock.with(|_| ())?;
+    Ok(())
+}
+
+fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
+    let key = target.key("nested");
+    let locker = target.locker();
+    let lock = target.lock_through(&locker, &key, expiring().reentrant());
+    let plain = target.lock_through(&locker, &key, expiring().timeout(Duration::ZERO));
+    lock.try_with(|held| -> Outcome {
+        assert_eq!(held.depth(), 1);
+        let (value, token) = (key.value(), held.fencing_token()?);
+        let depth = lock.with(|inner| {
+            assert_eq!(inner.fencing_token().unwrap(), token);
+            inner.extend().unwrap();
+            lock.with(LockGuard::depth).unwrap() + inner.depth()
+        })?;
+        assert_eq!(depth, 5, "3 and 2");
+        assert_ne!(key.value(), value, "the inner call has extended the lease");
+        assert!(key.value().is_some(), "the inner calls release nothing");
+        assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
+        thread::scope(|scope| {
+            let other =
+                scope.spawn(|| lock.with_options(lock.options().timeout(Duration::ZERO))?.with(|_| ()));
+            assert!(other.join().unwrap().is_err(), "another thread is excluded");
+            Ok::<_, Error>(())
+        })?;
+        // A panic in an inner body unwinds through it alone.
+        let panicked = panic::catch_unwind(panic::AssertUnwindSafe(|| {
+            lock.with(|_| panic::resume_unwind(Box::new("on purpose")))
+        }));
+        assert!(panicked.is_err());
+        assert!(key.value().is_some());
+        assert_eq!(lock.with(LockGuard::depth)?, 2);
+        // A loss is that of all.
+        key.set(FOREIGN);
+        let _ = held.verify()?;
+        assert!(matches!(lock.with(|_| ()), Err(Error::Lost { .. })));
+        key.delete();
+        Ok(())
+    })?;
+    plain.with(|_| ())?;
+    Ok(())
+}
+
+fn attempts_are_limited(target: &Target) -> Outcome {
+    let key = target.key("attempts");
+    key.set(FOREIGN);
+    let options = expiring().poll_interval(millis(5));
+    for attempts in [1, 3] {
+        let lock = target.lock(&key, options.max_attempts(attempts));
+        let error = lock.lock().expect_err("it is held");
+        let count = if attempts == 1 { "1 attempt;" } else { "3 attempts;" };
+        assert_says(&error, &key, &["its attempts are used up after", count, "last seen: held until 2030"]);
+        assert!(error.is_contention() && error.is_transient());
+        assert!(lock.try_lock_for(LONG)?.is_none());
+    }
+    let lock = target.lock(&key, options.max_attempts(1000).timeout(millis(20)));
+    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })), "whichever comes first");
+    key.delete();
+    assert!(target.lock(&key, options.max_attempts(1)).try_lock_for(LONG)?.is_some());
     Ok(())
 }

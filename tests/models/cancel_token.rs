@@ -16,11 +16,9 @@ use subject::CancelToken;
 use sync::{Signal, park};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 7] = [
-        ("one_sleeps", one_sleeps),
+    let scenarios: [(&'static str, fn()); 5] = [
         ("two_sleep", two_sleep),
         ("one_sleeps_while_another_registers_and_leaves", one_sleeps_while_another_registers_and_leaves),
-        ("two_cancel_at_the_same_time", two_cancel_at_the_same_time),
         ("a_signal_cancels_during_registration", a_signal_cancels_during_registration),
         ("a_signal_cancels_during_deregistration", a_signal_cancels_during_deregistration),
         ("a_signal_cancels_during_cancellation", a_signal_cancels_during_cancellation),
@@ -42,13 +40,6 @@ fn spawn_waiter(cancel_token: &CancelToken) -> thread::JoinHandle<()> {
     thread::spawn(move || wait(&cancel_token))
 }
 
-fn one_sleeps() {
-    let cancel_token = CancelToken::new();
-    let waiter = spawn_waiter(&cancel_token);
-    cancel_token.cancel();
-    waiter.join().unwrap();
-}
-
 fn two_sleep() {
     let cancel_token = CancelToken::new();
     let waiters = [spawn_waiter(&cancel_token), spawn_waiter(&cancel_token)];
@@ -65,18 +56,6 @@ fn one_sleeps_while_another_registers_and_leaves() {
     let other = {
         let cancel_token = cancel_token.clone();
         thread::spawn(move || drop(cancel_token.register()))
-    };
-    cancel_token.cancel();
-    waiter.join().unwrap();
-    other.join().unwrap();
-}
-
-fn two_cancel_at_the_same_time() {
-    let cancel_token = CancelToken::new();
-    let waiter = spawn_waiter(&cancel_token);
-    let other = {
-        let cancel_token = cancel_token.clone();
-        thread::spawn(move || cancel_token.cancel())
     };
     cancel_token.cancel();
     waiter.join().unwrap();

@@ -16,10 +16,8 @@ use crate::sync::{self, Thread, lock};
 use subject::{Class, Permits};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 10] = [
-        ("one_for_all", || run(1, [Worker::default(); 4])),
+    let scenarios: [(&'static str, fn()); 6] = [
         ("two_for_all", || run(2, [Worker::default(); 5])),
-        ("one_gives_up", || run(1, [Worker::default(), Worker { gives_up: true, ..Worker::default() }])),
         ("all_give_up", || run(1, [Worker { gives_up: true, ..Worker::default() }; 4])),
         ("some_want_another_first", || {
             let growing = Worker { wants_another: true, ..Worker::default() };
@@ -33,11 +31,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             let growing = Worker { wants_another: true, ..Worker::default() };
             run(2, [growing, Worker::default(), releasing, Worker { gives_up: true, ..releasing }]);
         }),
-        ("first_come_first_served", || in_order([Class::Other; 3], [0, 1, 2])),
-        ("releases_first", || {
+        ("releases_first_then_first_come_first_served", || {
             in_order([Class::Other, Class::Releases, Class::Other, Class::Releases], [1, 3, 0, 2]);
         }),
-        ("a_permit_that_is_returned_meanwhile_ends_the_wait", returned_meanwhile),
     ];
     let searched = |(name, run): (&str, fn())| crate::searched(format!("permits::{name}"), run);
     let every_schedule = every_schedule::SCENARIOS
@@ -159,18 +155,4 @@ fn in_order<const N: usize>(classes: [Class; N], order: [usize; N]) {
         thread.join().unwrap();
     }
     assert_eq!(*lock(&served), order);
-}
-
-/// One thread has a permit and waits for another to be returned, which happens at any time after it has looked.
-fn returned_meanwhile() {
-    let permits = Permits::new(3);
-    let (own, other) = (permits.try_acquire(), permits.try_acquire());
-    let returned = permits.returned();
-    let returning = thread::spawn(move || drop(other));
-    let another = permits.next_returned(returned, || {
-        sync::park();
-        true
-    });
-    assert!(own.is_some() && another.is_some());
-    returning.join().unwrap();
 }

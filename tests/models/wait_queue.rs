@@ -16,7 +16,7 @@ use libtest_mimic::Trial;
 
 use crate::sync;
 use permits::Releases::{Asking, AskingInVain, Unheard};
-use permits::Wants::{Any, AnyAtOnce, Both, One};
+use permits::Wants::{Any, Both, One};
 use permits::wants;
 use scenario::Ending::{Panics, Polls, TimesOut};
 use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
@@ -65,6 +65,10 @@ impl Activity {
     fn ended(&mut self, now: Uptime) {
         self.0 = now;
     }
+
+    fn met_poller(&mut self, now: Uptime) {
+        self.0 = now;
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -98,22 +102,11 @@ enum Answer {
 pub(crate) fn trials() -> Vec<Trial> {
     let waits = Behavior::waits;
     vec![
-        trial("all_wait", move || Scenario::of([waits(), waits(), waits()])),
-        trial("repeatedly", move || Scenario::of([waits().twice(), waits().twice()])),
-        trial("first_come_first_served", move || {
-            Scenario::of([waits(), waits(), waits(), waits()]).in_order()
-        }),
         trial("first_come_first_served_but_one_gives_up", move || {
             Scenario::of([waits(), waits().until(TimesOut), waits(), waits()]).in_order()
         }),
-        trial("a_holder_asks_for_the_next", move || {
-            Scenario::of([waits().then(Asks), waits().then(Asks), waits().then(Asks)])
-        }),
         trial("a_holder_asks_for_the_next_first_come_first_served", move || {
             Scenario::of([waits().then(Asks), waits().then(Asks), waits(), waits()]).in_order()
-        }),
-        trial("the_successor_gives_up", move || {
-            Scenario::of([waits().then(Asks), waits().until(TimesOut).then(Asks), waits()])
         }),
         trial("the_successor_polls", move || {
             Scenario::of([waits().then(Asks).twice(), waits().until(Polls).then(Asks), waits()])
@@ -124,7 +117,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         }),
         trial("the_reply_to_the_next_is_lost", move || {
             let (lost, vain) = (waits().then(ReplyLost), waits().then(AsksInVain));
-            Scenario::of([vain, lost, vain, waits()])
+            Scenario::of([vain, lost, vain, waits(), Behavior::tries_once().then(ReplyLost)])
         }),
         trial("the_next_is_not_asked_for_after_all", move || {
             let late = waits().then(AsksButIsTooLate);
@@ -137,30 +130,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("a_holder_outlives_its_lease", move || {
             Scenario::of([waits().then(OutlivesItsLease), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
-        trial("a_successor_outlives_its_lease", move || {
-            Scenario::of([waits().then(Asks), waits().then(OutlivesItsLease), waits()]).in_order()
-        }),
-        trial("a_hint_passes_to_the_next", move || {
-            Scenario::of([waits(), waits().until(TimesOut), waits()]).in_order()
-        }),
-        trial("all_but_one_give_up", move || {
-            Scenario::of([waits().until(TimesOut), waits(), waits().until(TimesOut), waits().until(Panics)])
-        }),
-        trial("two_give_up_one_after_the_other", move || {
-            let impatient = waits().until(TimesOut);
-            Scenario::of([waits().then(Asks), impatient, impatient, waits()]).in_order()
-        }),
         trial("some_are_not_queued", move || {
             let tries = Behavior::tries_once;
             Scenario::of([waits(), waits().then(Asks), tries(), tries().then(Asks)])
-        }),
-        trial("the_reply_to_a_release_is_lost", move || {
-            let lost = waits().then(ReplyLost);
-            Scenario::of([lost, lost, waits(), Behavior::tries_once().then(ReplyLost)])
-        }),
-        trial("two_keys", move || {
-            let other = |worker: Behavior| worker.of_key(1);
-            Scenario::of([waits(), waits().then(Asks), other(waits()), other(waits().until(TimesOut))])
         }),
         trial("the_queue_is_closed", move || {
             let other = waits().of_key(1).twice();
@@ -169,19 +141,9 @@ pub(crate) fn trials() -> Vec<Trial> {
         trial("the_queue_is_closed_and_the_lock_is_never_free", move || {
             Scenario::of([waits(), waits(), waits().of_key(1)]).never_free().closed()
         }),
-        trial("threads_are_unparked_without_a_cause", move || {
-            Scenario::of([waits().then(Asks), waits().until(Polls), waits()]).with_unparks([0, 1, 2, 1])
-        }),
-        trial("notifications_wake", move || {
-            let notifies = waits().then(Notifies);
-            Scenario::of([notifies, notifies, notifies.until(TimesOut)]).with_notifications()
-        }),
         trial("notifications_wake_some", move || {
             let notifies = waits().then(Notifies);
             Scenario::of([notifies.until(TimesOut), notifies, waits().then(Asks)]).with_notifications()
-        }),
-        trial("each_wait_mode_has_a_head", move || {
-            Scenario::of([waits(), waits().in_another_mode(), waits(), waits().in_another_mode()])
         }),
         trial("a_holder_asks_for_the_next_whatever_the_mode", move || {
             let impatient = waits().until(TimesOut).then(Asks);
@@ -202,7 +164,6 @@ fn permit_trials() -> Vec<Trial> {
     vec![
         // The first two holders meet: no permit stays free while threads wait for one.
         shared("all_permits_are_in_use", || permits::run(&[wants(Any); 4], true)),
-        shared("a_permit_is_asked_for_the_next", || permits::run(&[wants(Any).releases(Asking); 4], true)),
         shared("permits_are_acquired_repeatedly", || {
             permits::run(&[wants(Any).releases(Asking).twice(), wants(Any).twice(), wants(Any)], true);
         }),
@@ -214,28 +175,12 @@ fn permit_trials() -> Vec<Trial> {
             let asks = wants(Any).releases(Asking);
             permits::run(&[asks, asks.times_out(), asks.times_out(), wants(Any)], true);
         }),
-        shared("some_are_not_queued_for_a_permit", || {
-            let at_once = wants(AnyAtOnce).releases(Asking);
-            permits::run(&[wants(Any), wants(Any).releases(Asking), at_once, at_once.twice()], false);
-        }),
-        shared("permits_are_waited_for_in_two_modes", || {
-            let asks = wants(Any).releases(Asking);
-            permits::run(&[asks, asks.in_another_mode(), asks, asks.in_another_mode()], true);
-        }),
-        shared("a_lock_of_a_permit_is_waited_for", || {
-            let asks = wants(Any).releases(Asking);
-            permits::run(&[asks, wants(One(0)).releases(Asking), asks, wants(One(1))], false);
-        }),
         shared("a_lock_of_a_permit_is_not_waited_for_any_more", || {
             let gives_up = |at| wants(One(at)).releases(Asking).times_out();
             permits::run(
                 &[wants(Any), wants(Any).releases(Asking), gives_up(0), wants(Any), gives_up(1)],
                 false,
             );
-        }),
-        shared("a_writer_among_readers", || {
-            let reads = wants(Any).releases(Asking);
-            permits::run(&[reads, wants(Both).releases(Asking), reads.twice(), wants(Any)], false);
         }),
         shared("writers_among_readers_give_up", || {
             let (reads, writes) = (wants(Any), wants(Both).releases(Asking));

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
 use super::field;
 use crate::processes::{TaskOutcome, worker};
-use crate::servers::{self, Emulated};
+use crate::servers::Emulated;
 use crate::support::raw::Wire;
 use crate::support::{LONG, Outcome, RedisServer, millis, tests};
 
@@ -27,16 +27,11 @@ pub(crate) fn as_worker() -> TaskOutcome {
 }
 
 fn the_program_ends_with_its_server() -> Outcome {
-    let by_signal = |signal| move |program: &mut Child| kill_process(Pid::from_child(program), signal);
-    let by_end_of_input = |program: &mut Child| {
+    ends(|program| {
         drop(program.stdin.take());
         Ok(())
-    };
-    ends(by_end_of_input)?;
-    for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
-        ends(by_signal(signal))?;
-    }
-    Ok(())
+    })?;
+    ends(|program| kill_process(Pid::from_child(program), Signal::TERM))
 }
 
 /// Starts the program, ends it, and asserts that its server has ended as well.

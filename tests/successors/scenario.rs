@@ -2,8 +2,7 @@
 
 use std::error::Error as StdError;
 use std::sync::Arc;
-use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::Duration;
 
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
 
@@ -12,7 +11,7 @@ use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
-use crate::support::{LONG, Load, RedisServer, Target, TestKey, expiring, millis};
+use crate::support::{Load, RedisServer, Target, TestKey, expiring};
 
 pub(crate) struct Scenario {
     /// They end before the proxy and the server do.
@@ -78,14 +77,9 @@ impl Scenario {
         assert_eq!(expiry.system_time().unwrap(), expected);
     }
 
-    /// Waits until the proxy has received a command this many times.
-    #[track_caller]
-    pub(crate) fn wait_for(&self, command: &str, times: usize) {
-        let end = Instant::now() + LONG;
-        while self.proxy.names().iter().filter(|name| *name == command).count() < times {
-            assert!(Instant::now() < end, "{:?}", self.proxy.names());
-            thread::sleep(millis(5));
-        }
+    /// The command that deletes the key, as the proxy sees it last.
+    pub(crate) fn deletion(&self) -> &'static str {
+        if self.protocol == Protocol::Classic { "DEL" } else { "EXEC" }
     }
 
     /// The outcome of a release that deletes the key.
@@ -109,12 +103,4 @@ pub(crate) fn successor(lock: &Lock) -> Successor {
 pub(crate) fn assert_cancelled(successor: Successor) {
     let error = successor.join().expect_err("the wait was cancelled");
     assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
-}
-
-/// Writes what a gem writes that loses a takeover to the holder: a time close to the holder's.
-pub(crate) fn write_as_takeover_loser(key: &TestKey, held: &LockGuard) -> Result<(), Box<dyn StdError>> {
-    let expires_at = held.expires_at_system_time().ok_or("the lease expires")?;
-    let written = expires_at + Duration::from_secs(1) + millis(5);
-    key.set(&format!("{:.6}", written.duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64()));
-    Ok(())
 }

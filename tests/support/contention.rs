@@ -107,25 +107,6 @@ pub(crate) fn pairs(
     }
 }
 
-/// An action: tries to acquire a lock that other threads try to acquire as well.
-pub(crate) fn contends<'a>(
-    locker: &Locker,
-    key: &str,
-    held_by_one: &'a AtomicBool,
-    options: LockOptions,
-) -> impl FnMut() -> Result<(), Error> + use<'a> {
-    let lock = Lock::new(locker, key, options).unwrap();
-    move || {
-        if let Some(held) = lock.try_lock()? {
-            assert!(!held_by_one.swap(true, Ordering::SeqCst), "two threads hold the lock");
-            thread::yield_now();
-            held_by_one.store(false, Ordering::SeqCst);
-            assert_ne!(held.release()?, Release::Lost);
-        }
-        Ok(())
-    }
-}
-
 /// Records the key of each command whose reply was lost, and the reason.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LostReplies(Arc<Mutex<Vec<(String, String)>>>);

@@ -22,11 +22,6 @@ pub(crate) enum Load {
 const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Unpipelined, Load::Contended],
-        "it takes five seconds, and sends nothing that other tests do not send",
-        &["contract::waiting_for_ever_outlasts_the_default_timeout"],
-    ),
-    (
-        &[Load::Unpipelined, Load::Contended],
         "it is about commands that do not come from locks",
         &["faults::a_late_reply_to_other_work_reaches_no_other_command"],
     ),
@@ -41,13 +36,7 @@ const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
         "it is about single connections",
-        &[
-            "faults::a_connection_that_is_given_up_sends_nothing_more",
-            "transaction_faults::a_server_without_room_for_a_client_is_waited_for",
-            "successor_faults::classic::the_lease_passes_in_a_wait_for_a_connection",
-            "successor_faults::watched::the_lease_passes_in_a_wait_for_a_connection",
-            "successor_faults::ttl::the_lease_passes_in_a_wait_for_a_connection",
-        ],
+        &["faults::a_connection_that_is_given_up_sends_nothing_more"],
     ),
     (
         &[Load::Contended],
@@ -119,14 +108,19 @@ where
     trials
 }
 
-/// Returns the excluded tests that do not exist: they were renamed or removed.
-pub(crate) fn unknown_exclusions(trials: &[Trial]) -> Vec<&'static str> {
-    let exists = |name: &str| {
+/// The test that the tests which are excluded from some loads exist.
+pub(crate) fn exclusions_name_tests(trials: &[Trial]) -> Trial {
+    let exists = |name: &&str| {
         let Some((part, test)) = name.split_once("::") else { return false };
         let is_it = |trial: &Trial| {
             trial.name().starts_with(&format!("{part}::")) && trial.name().ends_with(&format!("::{test}"))
         };
         trials.iter().any(is_it)
     };
-    EXCLUDED.iter().flat_map(|(_, _, names)| *names).copied().filter(|name| !exists(name)).collect()
+    let names = EXCLUDED.iter().flat_map(|(_, _, names)| *names).copied();
+    let unknown: Vec<&str> = names.filter(|name| !exists(name)).collect();
+    Trial::test("load::exclusions_name_tests", move || {
+        assert!(unknown.is_empty(), "excluded from a load, and no test: {unknown:?}");
+        Ok(())
+    })
 }

@@ -1,23 +1,13 @@
 //! Support for the tests: servers, keys of a test's own, scenarios with a proxy, load.
 
-pub(crate) mod asleep;
 pub(crate) mod contention;
 pub(crate) mod every_command;
 pub(crate) mod load;
 pub(crate) mod load_threads;
 pub(crate) mod log_capture;
-pub(crate) mod monitor;
 pub(crate) mod notified;
 pub(crate) mod part;
-pub(crate) mod raw;
 pub(crate) mod record;
-#[allow(
-    unreachable_pub,
-    dead_code,
-    reason = "shared with the benches and the examples, which use other parts of it"
-)]
-pub(crate) mod redis_server;
-pub(crate) mod ruby;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod second_run;
@@ -32,18 +22,15 @@ use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
-pub(crate) use redis_server::RedisServer;
 pub(crate) use second_run::trial;
 pub(crate) use target::{PAST, Target, TestKey};
+pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, redis_server, ruby};
 pub(crate) use variant::Variant;
 
 /// What a test returns: nothing, or why it failed. Failed assertions panic.
 pub(crate) type Outcome = Result<(), Failed>;
 
 pub(crate) type Test = fn() -> Outcome;
-
-/// Much longer than anything here takes: for waits that must not end by themselves.
-pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 pub(crate) const fn millis(n: u64) -> Duration {
     Duration::from_millis(n)

@@ -152,13 +152,13 @@ impl Reasons {
     }
 }
 
-/// A process of this suite's program for the tests of notifications. Killed when dropped.
+/// A process of this suite's program. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Worker(Child);
 
 impl Worker {
     pub(crate) fn performing(task: &[&str]) -> std::io::Result<Self> {
-        Ok(Self(processes::worker(&[&["notifications"], task].concat())?))
+        Ok(Self(processes::worker(task)?))
     }
 
     /// Returns its next line of output.
@@ -168,18 +168,14 @@ impl Worker {
         Ok(line.trim_end().to_owned())
     }
 
+    /// Ends its input, for which a worker may wait.
+    pub(crate) fn goes_on(&mut self) {
+        drop(self.0.stdin.take());
+    }
+
     pub(crate) fn signal(&self, name: &str) {
         let status = Command::new("kill").args([&format!("-{name}"), &self.0.id().to_string()]).status();
         assert!(status.is_ok_and(|status| status.success()), "kill -{name}");
-    }
-
-    pub(crate) fn kill(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-
-    pub(crate) fn has_ended(&mut self) -> bool {
-        self.0.try_wait().is_ok_and(|status| status.is_some())
     }
 
     /// Waits for its end, and returns whether it succeeded.
@@ -190,6 +186,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.kill();
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }

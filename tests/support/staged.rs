@@ -1,6 +1,5 @@
 //! Connections of a user's own type, which do with each batch what a test wants.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +16,13 @@ pub(crate) struct Packed<'a> {
 type Act = dyn Fn(&mut redis::Connection, Packed<'_>, &mut Vec<Value>) -> RedisResult<()> + Send + Sync;
 
 /// Opens staged connections.
-pub(crate) struct Stage<const PIPELINES: bool> {
+struct Stage<const PIPELINES: bool> {
     client: redis::Client,
     act: Arc<Act>,
 }
 
 /// A connection that calls `act` for each batch.
-pub(crate) struct Staged<const PIPELINES: bool> {
+struct Staged<const PIPELINES: bool> {
     inner: redis::Connection,
     act: Arc<Act>,
     invalidated: bool,
@@ -33,16 +32,6 @@ impl Packed<'_> {
     /// Sends the batch and receives the replies, as an ordinary connection does.
     pub(crate) fn carry(self, inner: &mut redis::Connection, replies: &mut Vec<Value>) -> RedisResult<()> {
         LockConnection::exchange(inner, self.bytes, self.count, Duration::MAX, replies)
-    }
-
-    /// Returns the name and the first argument of each command; the argument is empty for MULTI and EXEC.
-    pub(crate) fn commands(self) -> Vec<[String; 2]> {
-        let text = String::from_utf8_lossy(self.bytes);
-        // The number of words, and then for each word its length and its text.
-        let commands = text.split_inclusive("\r\n").collect::<Vec<_>>();
-        let starts = commands.split(|line| line.starts_with('*')).skip(1);
-        let word = |lines: &[&str], n: usize| lines.get(n).map_or("", |word| word.trim_end()).to_owned();
-        starts.map(|lines| [word(lines, 1), word(lines, 3)]).collect()
     }
 }
 
@@ -114,11 +103,5 @@ impl<const PIPELINES: bool> ConnectionLike for Staged<PIPELINES> {
 
     fn is_open(&self) -> bool {
         !self.invalidated && self.inner.is_open()
-    }
-}
-
-impl<const PIPELINES: bool> fmt::Debug for Staged<PIPELINES> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Staged").field("invalidated", &self.invalidated).finish_non_exhaustive()
     }
 }

@@ -1,4 +1,4 @@
-//! `clear KEY`: removes a key that holds what was shown.
+//! `clear KEY` removes a key that holds what was shown, `clear --expired PATTERN` the locks that have expired.
 
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions};
@@ -11,7 +11,7 @@ use setnx_lock::Version;
 use super::program::{Running, ran};
 use super::values::{ending_in, get, send, set, set_named};
 use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::notified::until;
+use crate::support::notified::{keys, until};
 use crate::support::tool::tool;
 use crate::support::{LONG, Outcome, PAST, RedisServer, Test, tests};
 
@@ -19,15 +19,12 @@ pub(super) const TESTS: &[(&str, Test)] = tests![
     without_a_terminal_and_consent_nothing_is_removed,
     a_terminal_is_asked,
     with_yes_the_key_is_removed,
-    what_a_key_holds_is_shown_first,
-    without_a_transaction_nothing_is_removed,
-    a_closed_output_keeps_nothing_from_being_removed,
-    a_missing_key_needs_no_consent,
     a_key_that_holds_no_lock_is_left_alone,
-    a_value_that_is_written_in_between_is_left_alone,
-    a_value_that_is_written_last_is_left_alone,
+    a_value_that_is_written_meanwhile_is_left_alone,
     a_lost_reply_says_to_look_again,
-    a_replica_refuses,
+    a_server_that_refuses_keeps_the_key,
+    only_expired_locks_are_removed,
+    a_lock_that_is_taken_over_meanwhile_is_left_alone,
 ];
 
 fn without_a_terminal_and_consent_nothing_is_removed() -> Outcome {
@@ -45,7 +42,7 @@ fn without_a_terminal_and_consent_nothing_is_removed() -> Outcome {
 
 fn a_terminal_is_asked() -> Outcome {
     let server = RedisServer::start()?;
-    for (answer, code) in [("y", 0), ("Yes", 0), ("n", 1), ("", 1), ("yesterday", 1)] {
+    for (answer, code) in [("y", 0), ("Yes", 0), ("n", 1), ("", 1)] {
         set(&server, "k", "1");
         let mut terminal = File::from(openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY)?);
         grantpt(&terminal)?;
@@ -69,31 +66,18 @@ fn a_terminal_is_asked() -> Outcome {
 
 fn with_yes_the_key_is_removed() -> Outcome {
     let server = RedisServer::start()?;
-    let proxies: Vec<_> =
-        Emulated::ALL.into_iter().map(|version| Proxy::emulating(version, server.address())).collect();
-    let mut urls = vec![server.url()];
-    for proxy in &proxies {
-        urls.push(proxy.as_ref().expect("it listens").url());
-    }
-    for url in &urls {
+    for (version, proxy) in proxies(&server)? {
         for value in [&*ending_in(LONG), PAST, "1", ""] {
-            for yes in ["-y", "--yes"] {
-                set(&server, "k", value);
-                set(&server, "k2", value);
-                let cleared = ran(url, ["clear", yes, "k"]).exits(0).shows(&["k: "]);
-                assert!(cleared.out.ends_with("\nremoved\n") && cleared.err.is_empty(), "{cleared}");
-                assert_eq!((get(&server, "k"), get(&server, "k2").as_deref()), (None, Some(value)));
-            }
+            set(&server, "k", value);
+            set(&server, "k2", value);
+            let cleared = ran(&proxy.url(), ["clear", "-y", "k"]).exits(0).shows(&["k: "]);
+            assert!(cleared.out.ends_with("\nremoved\n") && cleared.err.is_empty(), "{version}: {cleared}");
+            assert_eq!((get(&server, "k"), get(&server, "k2").as_deref()), (None, Some(value)));
         }
     }
-    set(&server, b"a\0b", "1");
-    ran(&server.url(), ["clear", "--yes", "--key-hex", "610062"]).exits(0).shows(&["a\\u{0}b: ", "removed"]);
-    assert_eq!(server.say(&["EXISTS", "a\0b"])?, ":0");
-    Ok(())
-}
-
-fn what_a_key_holds_is_shown_first() -> Outcome {
-    let server = RedisServer::start()?;
+    // A missing key needs no consent.
+    ran(&server.url(), ["clear", "k"]).exits(0).prints("k: free\n");
+    // What it holds is shown before.
     set_named(&server, "k", &ending_in(LONG), "web 7");
     let cleared = ran(&server.url(), ["clear", "--yes", "k"]).exits(0);
     let lines: Vec<_> = cleared.out.lines().collect();
@@ -101,35 +85,12 @@ fn what_a_key_holds_is_shown_first() -> Outcome {
         lines[0].starts_with("k: held for ") && lines[1..] == ["  holder: web 7", "removed"],
         "{cleared}"
     );
-    Ok(())
-}
-
-fn without_a_transaction_nothing_is_removed() -> Outcome {
-    let server = RedisServer::start()?;
-    for refused in ["watch", "multi", "exec", "del"] {
-        send(&server, &format!("ACL SETUSER {refused} on >pw ~* +@all -{refused}"));
-        set(&server, "k", PAST);
-        let url = format!("redis://{refused}:pw@{}/", server.address());
-        ran(&url, ["clear", "--yes", "k"]).exits(77).says(&["the server refused"]);
-        assert_eq!(get(&server, "k").as_deref(), Some(PAST), "without {refused}");
-    }
-    Ok(())
-}
-
-fn a_closed_output_keeps_nothing_from_being_removed() -> Outcome {
-    let server = RedisServer::start()?;
+    // Also if nobody reads what it says.
     set(&server, "k", "1");
     let mut running = Running::start(&server.url(), &["clear", "--yes", "k"])?;
     running.close_output();
     running.ends().exits(0);
     assert_eq!(get(&server, "k"), None);
-    Ok(())
-}
-
-fn a_missing_key_needs_no_consent() -> Outcome {
-    let server = RedisServer::start()?;
-    ran(&server.url(), ["clear", "k"]).exits(0).prints("k: free\n");
-    ran(&server.url(), ["clear", "--yes", "k"]).exits(0).prints("k: free\n");
     Ok(())
 }
 
@@ -157,7 +118,7 @@ fn a_key_that_holds_no_lock_is_left_alone() -> Outcome {
 }
 
 /// The proxies of all versions, and one that emulates none.
-pub(super) fn proxies(server: &RedisServer) -> std::io::Result<Vec<(Version, Proxy)>> {
+fn proxies(server: &RedisServer) -> std::io::Result<Vec<(Version, Proxy)>> {
     let mut proxies = vec![(Version::new(7, 0, 0), Proxy::before(server.address())?)];
     for version in Emulated::ALL {
         let number = version.number().parse().expect("a version");
@@ -166,78 +127,47 @@ pub(super) fn proxies(server: &RedisServer) -> std::io::Result<Vec<(Version, Pro
     Ok(proxies)
 }
 
-/// Clears the key `k`, and after `change` is written once the nth command of this name has come.
-fn cleared_while_written(
-    server: &RedisServer,
-    proxy: &Proxy,
-    (command, n): (&'static str, usize),
-    changed: Option<&str>,
-) -> Outcome {
-    set(server, "k", PAST);
-    let hold = proxy.hold(command, n);
-    let running = Running::start(&proxy.url(), &["clear", "--yes", "k"])?;
-    hold.reached();
-    match changed {
-        Some(value) => set(server, "k", value),
-        None => send(server, "DEL k"),
-    }
-    hold.go_on();
-    let ended = running.ends();
-    let ended = match changed {
-        Some(_) => ended.exits(75).says(&["lock k: it holds something else by now", "look again"]),
-        None => ended.exits(0).shows(&["released meanwhile"]),
-    };
-    assert!(ended.out.starts_with("k: expired ") && !ended.out.contains("removed"), "{ended}");
-    assert_eq!(get(server, "k").as_deref(), changed, "{command} {n}");
-    Ok(())
-}
-
-/// The command before which a key is read for the last time, as the nth of its name.
-fn last_look(server: &RedisServer, proxy: &Proxy) -> usize {
-    proxy.forget();
-    set(server, "other", PAST);
-    ran(&proxy.url(), ["clear", "--yes", "other"]).exits(0);
-    let looks = proxy.names().iter().filter(|name| *name == "GET").count();
-    assert!(looks > 1, "{:?}", proxy.names());
-    looks
-}
-
-fn a_value_that_is_written_in_between_is_left_alone() -> Outcome {
-    let server = RedisServer::start()?;
-    let other = ending_in(LONG);
-    for (_, proxy) in proxies(&server)? {
-        let last = last_look(&server, &proxy);
-        for changed in [Some(other.as_str()), Some("1"), None] {
-            cleared_while_written(&server, &proxy, ("GET", last), changed)?;
-        }
-    }
-    Ok(())
-}
-
-/// From 2.2 on, where WATCH protects the key up to the end.
-fn a_value_that_is_written_last_is_left_alone() -> Outcome {
+/// From 2.2 on until the transaction, before until the last look.
+fn a_value_that_is_written_meanwhile_is_left_alone() -> Outcome {
     let server = RedisServer::start()?;
     let other = ending_in(LONG);
     for (version, proxy) in proxies(&server)? {
-        if version >= Version::new(2, 2, 0) {
-            for command in ["MULTI", "DEL", "EXEC"] {
-                cleared_while_written(&server, &proxy, (command, 1), Some(&other))?;
-                cleared_while_written(&server, &proxy, (command, 1), None)?;
-                // Another holder's, whose value is the same.
-                cleared_while_written(&server, &proxy, (command, 1), Some(PAST))?;
+        set(&server, "other", PAST);
+        ran(&proxy.url(), ["clear", "--yes", "other"]).exits(0);
+        let looks = proxy.names().iter().filter(|name| *name == "GET").count();
+        let (command, nth) = if has_transactions(version) { ("EXEC", 1) } else { ("GET", looks) };
+        let same = has_transactions(version).then_some(Some(PAST));
+        for changed in [Some(other.as_str()), Some("1"), None].into_iter().chain(same) {
+            set(&server, "k", PAST);
+            let hold = proxy.hold(command, nth);
+            let running = Running::start(&proxy.url(), &["clear", "--yes", "k"])?;
+            hold.reached();
+            match changed {
+                Some(value) => set(&server, "k", value),
+                None => send(&server, "DEL k"),
             }
+            hold.go_on();
+            let ended = running.ends();
+            let ended = match changed {
+                Some(_) => ended.exits(75).says(&["lock k: it holds something else by now", "look again"]),
+                None => ended.exits(0).shows(&["released meanwhile"]),
+            };
+            assert!(ended.out.starts_with("k: expired ") && !ended.out.contains("removed"), "{ended}");
+            assert_eq!(get(&server, "k").as_deref(), changed, "{version}");
         }
     }
     Ok(())
+}
+
+fn has_transactions(version: Version) -> bool {
+    version >= Version::new(2, 2, 0)
 }
 
 fn a_lost_reply_says_to_look_again() -> Outcome {
     let server = RedisServer::start()?;
     for (version, proxy) in proxies(&server)? {
-        let removes = if version >= Version::new(2, 2, 0) { "EXEC" } else { "DEL" };
-        for (fault, left) in
-            [(Fault::CutAfter, None), (Fault::CutBefore, Some("1")), (Fault::CutWithin, None)]
-        {
+        let removes = if has_transactions(version) { "EXEC" } else { "DEL" };
+        for (fault, left) in [(Fault::CutAfter, None), (Fault::CutBefore, Some("1"))] {
             set(&server, "k", "1");
             proxy.next(removes, fault);
             let lost = ran(&proxy.url(), ["clear", "--yes", "k"]).exits(74);
@@ -245,23 +175,82 @@ fn a_lost_reply_says_to_look_again() -> Outcome {
             assert!(!lost.out.contains("removed"), "{lost}");
             assert_eq!(get(&server, "k").as_deref(), left, "{version}");
         }
-        // Before that command nothing can have been removed.
-        set(&server, "k", "1");
-        proxy.next("GET", Fault::CutBefore);
-        ran(&proxy.url(), ["clear", "--yes", "k"]).exits(69).says_only(&["no answer from the server"]);
-        assert_eq!(get(&server, "k").as_deref(), Some("1"));
         assert_eq!(proxy.faults_left(), 0);
     }
     Ok(())
 }
 
-fn a_replica_refuses() -> Outcome {
+fn a_server_that_refuses_keeps_the_key() -> Outcome {
     let server = RedisServer::start()?;
     set(&server, "k", "1");
+    for refused in ["watch", "multi", "exec", "del"] {
+        send(&server, &format!("ACL SETUSER {refused} on >pw ~* +@all -{refused}"));
+        let url = format!("redis://{refused}:pw@{}/", server.address());
+        ran(&url, ["clear", "--yes", "k"]).exits(77).says(&["the server refused"]);
+        assert_eq!(get(&server, "k").as_deref(), Some("1"), "without {refused}");
+    }
     let replica = RedisServer::start_with(&format!("replicaof 127.0.0.1 {}", server.port()))?;
     until("the replica has the key", || replica.say(&["EXISTS", "k"]).is_ok_and(|reply| reply == ":1"));
     let refused = ran(&replica.url(), ["clear", "--yes", "k"]).exits(77).says(&["the server is a replica"]);
     assert!(!refused.out.contains("removed"), "{refused}");
     assert_eq!(get(&server, "k").as_deref(), Some("1"));
+    Ok(())
+}
+
+fn only_expired_locks_are_removed() -> Outcome {
+    let server = RedisServer::start()?;
+    let held = ending_in(LONG);
+    for (version, proxy) in proxies(&server)? {
+        send(&server, "FLUSHALL");
+        let kept = [
+            ("p:held", &*held),
+            ("p:endless_lock", "1"),
+            ("p:gem_lock", ""),
+            ("p:timestamp", "1532000016"),
+            ("p:text", "some text"),
+            ("p:text_lock", "2018.5"),
+            ("q:expired", PAST),
+        ];
+        for (key, value) in kept.into_iter().chain([("p:expired", PAST), ("p:2", "1532000017.25:host:7")]) {
+            set(&server, key, value);
+        }
+        send(&server, "RPUSH p:list a");
+        // A version before 2.8 has no SCAN.
+        if version < Version::new(7, 0, 0) {
+            ran(&proxy.url(), ["clear", "--expired", "*", "--yes"]).exits(64).says_only(&["--keys"]);
+        }
+        let swept = ran(&proxy.url(), ["clear", "--expired", "p:*", "--yes", "--keys"]).exits(0);
+        let lines: Vec<_> = swept.out.lines().collect();
+        assert_eq!(lines.len(), 3, "{version}: {swept}");
+        assert!(
+            lines[0].starts_with("p:expired: expired ") && lines[1].starts_with("p:2: expired "),
+            "{swept}"
+        );
+        assert_eq!(lines[2], "removed 2 of 2");
+        for (key, value) in kept {
+            assert_eq!(get(&server, key).as_deref(), Some(value), "{key} on {version}");
+        }
+        assert_eq!(server.say(&["LLEN", "p:list"])?, ":1");
+        assert_eq!((get(&server, "p:expired"), get(&server, "p:2")), (None, None), "{version}");
+        assert_eq!(keys(&server, "*").len(), kept.len() + 1, "nothing is left behind on {version}");
+        let again = ran(&proxy.url(), ["clear", "--expired", "p:*", "--keys"]).exits(0);
+        assert_eq!(again.out, "no expired locks\n", "needs no consent");
+    }
+    Ok(())
+}
+
+fn a_lock_that_is_taken_over_meanwhile_is_left_alone() -> Outcome {
+    let server = RedisServer::start()?;
+    let other = ending_in(LONG);
+    for (version, proxy) in proxies(&server)? {
+        set(&server, "k", PAST);
+        let hold = proxy.hold("SETNX", 1);
+        let running = Running::start(&proxy.url(), &["clear", "--expired", "*", "--yes", "--keys"])?;
+        hold.reached();
+        set(&server, "k", &other);
+        hold.go_on();
+        running.ends().exits(0).shows(&["k: expired ", "\nremoved 0 of 1\n"]);
+        assert_eq!(get(&server, "k").as_deref(), Some(&*other), "{version}");
+    }
     Ok(())
 }

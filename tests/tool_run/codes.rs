@@ -1,14 +1,13 @@
-//! The exit codes: those of the command, and those of what keeps it from running. What a server refuses is in `refused`, a loss in `loss`.
+//! The exit codes: those of the command, and those of what keeps it from running. That of a loss is in `loss`.
 
 use std::process::Command;
 
-use assert_cmd::assert::OutputAssertExt as _;
 use libtest_mimic::Trial;
 
-use super::running::{Running, finished, run};
-use crate::servers::{Fault, Proxy};
+use super::running::{finished, run};
+use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{FOREIGN, closed_port};
-use crate::support::tool::{program, tool};
+use crate::support::tool::program;
 use crate::support::{Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -16,42 +15,38 @@ pub(super) fn trials() -> Vec<Trial> {
         "tool_run::codes",
         tests![
             the_exit_code_is_that_of_the_command,
-            a_signal_that_ends_the_command,
             a_key_that_never_expires_is_no_contention,
             a_lock_that_another_has,
             a_server_that_is_down,
             a_reply_that_is_lost,
             arguments_that_make_no_sense,
             a_command_that_cannot_be_run,
-            a_program_that_is_missing_takes_no_lock,
-            a_parent_that_ignores_the_end_of_its_children,
+            a_server_that_is_too_old_and_a_user_who_may_not,
+            a_server_that_is_not_ready_is_as_one_that_is_not_reached,
         ],
     )
 }
 
 fn the_exit_code_is_that_of_the_command() -> Outcome {
     let server = RedisServer::start()?;
-    for code in [0, 1, 3, 255] {
-        tool(&server.url())
-            .args(["run", "k", "--", "sh", "-c", &format!("exit {code}")])
-            .assert()
-            .code(code)
-            .stdout("")
-            .stderr("");
+    // The last signal has no name.
+    for (script, code) in [
+        ("exit 0", 0),
+        ("exit 3", 3),
+        ("exit 255", 255),
+        ("kill -KILL $$", 137),
+        ("kill -TERM $$", 143),
+        ("kill -USR1 $$", 138),
+        ("kill -64 $$", 192),
+    ] {
+        let ended = finished(run(&server.url()).args(["k", "--", "bash", "-c", script]))?;
+        ended.with_code(code).prints("").says_nothing();
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
-    Ok(())
-}
-
-fn a_signal_that_ends_the_command() -> Outcome {
-    let server = RedisServer::start()?;
-    // The last two have no name.
-    for (signal, number) in [("KILL", 9), ("TERM", 15), ("HUP", 1), ("USR1", 10), ("34", 34), ("64", 64)] {
-        let command = format!("kill -{signal} $$");
-        let ended = finished(run(&server.url()).args(["k", "--", "bash", "-c", &command]))?;
-        ended.with_code(128 + number).prints("").says_nothing();
-        assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
-    }
+    // Also if the tool's parent ignores the end of its children.
+    let mut command = Command::new("env");
+    command.arg("--ignore-signal=CHLD").arg(program()).args(["run", "k", "--", "sh", "-c", "exit 3"]);
+    finished(command.env("REDIS_URL", server.url()))?.with_code(3).says_nothing();
     Ok(())
 }
 
@@ -63,8 +58,6 @@ fn a_lock_that_another_has() -> Outcome {
         (&["-n"], 75),
         (&["--timeout", "0.2"], 75),
         (&["-w", "150ms"], 75),
-        (&["-n", "--protocol", "classic"], 75),
-        (&["-n", "--protocol", "watched"], 75),
         (&["-n", "--protocol", "ttl"], 75),
         (&["-n", "--quiet"], 75),
         (&["-n", "-E", "contended=3"], 3),
@@ -104,8 +97,7 @@ fn a_key_that_never_expires_is_no_contention() -> Outcome {
         ("list", "WRONGTYPE"),
     ] {
         for (options, code) in [
-            (&["-n"][..], 65),
-            (&["-w", "150ms"], 65),
+            (&["-w", "150ms"][..], 65),
             (&["-n", "-E", "0"], 65),
             (&["-n", "-E", "stuck=9,contended=8,refused=7"], 9),
         ] {
@@ -145,48 +137,31 @@ fn a_server_that_is_down() -> Outcome {
 /// Whether the lock was acquired is not known: it may be held.
 fn a_reply_that_is_lost() -> Outcome {
     let server = RedisServer::start()?;
-    let lose = |(key, codes): (&str, &str)| -> std::io::Result<_> {
-        let proxy = Proxy::before(server.address())?;
-        proxy.next("SETNX", Fault::SwallowAnswer);
-        let mut command = run(&proxy.url());
-        let running = Running::start(command.args(["-n", "-E", codes, key, "--", "echo", "ran"]))?;
-        Ok((proxy, running))
-    };
-    let cases = [("k", "0"), ("l", "unknown=7,contended=0")];
-    for (started, (key, code)) in cases.map(lose).into_iter().zip([("k", 74), ("l", 7)]) {
-        let (proxy, running) = started?;
-        let ended = running.ends()?.with_code(code).prints("");
-        let words = format!("error: lock {key}: ");
-        ended.says(&[&words, "gave no reply", "if the lock was acquired, it frees itself"]);
-        assert_eq!(proxy.faults_left(), 0);
-        assert_eq!(server.say(&["EXISTS", key])?, ":1", "it was acquired, and has no holder");
-        finished(run(&server.url()).args(["-n", key, "--", "true"]))?.with_code(75);
-    }
+    let proxy = Proxy::before(server.address())?;
+    proxy.next("SETNX", Fault::SwallowAnswer);
+    let ended = finished(run(&proxy.url()).args(["-n", "-E", "0", "k", "--", "echo", "ran"]))?;
+    let words = ["error: lock k: ", "gave no reply", "if the lock was acquired, it frees itself"];
+    ended.with_code(74).prints("").says(&words);
+    assert_eq!(proxy.faults_left(), 0);
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":1", "it was acquired, and has no holder");
+    finished(run(&server.url()).args(["-n", "k", "--", "true"]))?.with_code(75);
     Ok(())
 }
 
 fn arguments_that_make_no_sense() -> Outcome {
     let server = RedisServer::start()?;
-    let empty = tempfile::NamedTempFile::new()?;
-    let empty = empty.path().display().to_string();
     let cases: &[(&[&str], &str)] = &[
         (&["k"], "CMD"),
-        (&["k", "--"], "CMD"),
         (&["--", "true"], "KEY"),
         (&["--bogus", "k", "--", "true"], "'--bogus'"),
         (&["k", "l", "--", "true"], "'l'"),
         (&["", "--", "true"], "the key is empty"),
-        (&["--key-hex", "6g", "--", "true"], "not hexadecimal"),
         (&["-e", "soon", "k", "--", "true"], "write 30s"),
         (&["--name", "web1", "k", "--", "true"], "equal sign is needed"),
-        (&["--name", "web1", "--", "true"], "'--name=<NAME>'"),
         (&["-e", "0s", "k", "--", "true"], "a millisecond at least"),
         (&["-w", "-1", "k", "--", "true"], "-1"),
-        (&["--poll", "0", "k", "--", "true"], "a millisecond at least"),
-        (&["--grace", "x", "k", "--", "true"], "write 30s"),
         (&["--grace", "1e19", "k", "--", "true"], "longer than ten years"),
         (&["-n", "-w", "1s", "k", "--", "true"], "cannot be used with"),
-        (&["-n", "--wait-forever", "k", "--", "true"], "cannot be used with"),
         (&["-v", "-q", "k", "--", "true"], "cannot be used with"),
         (
             &["-e", "1s", "--hold-at-least", "5s", "k", "--", "true"],
@@ -200,10 +175,7 @@ fn arguments_that_make_no_sense() -> Outcome {
         (&["--on-loss", "shout", "k", "--", "true"], "term, kill, warn"),
         (&["-E", "late=1", "k", "--", "true"], "unknown condition \"late\""),
         (&["-E", "contended=256", "k", "--", "true"], "0 to 255"),
-        (&["-E", "many", "k", "--", "true"], "0 to 255"),
         (&["--password-file", "/missing/file", "k", "--", "true"], "/missing/file"),
-        (&["--password-file", &empty, "k", "--", "true"], "its first line is empty"),
-        (&["--url", "http://127.0.0.1/", "k", "--", "true"], "no address of a Redis server"),
         (&["--url", "", "k", "--", "true"], "no address of a Redis server"),
     ];
     for (arguments, words) in cases {
@@ -218,49 +190,66 @@ fn arguments_that_make_no_sense() -> Outcome {
 
 fn a_command_that_cannot_be_run() -> Outcome {
     let server = RedisServer::start()?;
-    let folder = tempfile::tempdir()?;
-    let script = folder.path().join("script");
-    std::fs::write(&script, "#!/bin/sh\necho ran\n")?;
-    let script = script.display().to_string();
+    let script = tempfile::NamedTempFile::new()?;
+    std::fs::write(script.path(), "#!/bin/sh\necho ran\n")?;
+    let not_executable = script.path().display().to_string();
     for (command, code) in [
-        (&["no-such-program"][..], 127),
-        (&["/no/such/program", "argument"], 127),
-        (&[""], 127),
-        (&["--shell", "no-such-program"], 127),
-        (&["/"], 126),
-        // A file that is not executable.
-        (&[&script], 126),
+        ("no-such-program", 127),
+        ("/no/such/program", 127),
+        ("", 127),
+        ("/", 126),
+        (not_executable.as_str(), 126),
     ] {
-        let (options, command) =
-            if command[0] == "--shell" { command.split_at(1) } else { (&[][..], command) };
-        let ended = finished(run(&server.url()).args(options).args(["k", "--"]).args(command))?;
-        let ended = ended.with_code(code).prints("");
-        if options.is_empty() {
-            ended.says_one_line(&[&format!("cannot run {}: ", command[0])]);
-        }
+        let ended = finished(run(&server.url()).args(["k", "--", command]))?.with_code(code).prints("");
+        ended.says_one_line(&[&format!("cannot run {command}: ")]);
         assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
     }
-    Ok(())
-}
-
-fn a_program_that_is_missing_takes_no_lock() -> Outcome {
-    let server = RedisServer::start()?;
-    // Where the variable is missing the system knows where to look.
+    let by_shell = ["--shell", "k", "--", "no-such-program"];
+    finished(run(&server.url()).args(by_shell))?.with_code(127).prints("");
+    // A program that is missing takes no lock.
+    let options = ["--hold-at-least", "30s", "--keep", "k", "--", "no-such-program"];
+    finished(run(&server.url()).args(options))?.with_code(127).says_one_line(&["cannot run"]);
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    // Without PATH the system knows where to look.
     let mut command = Command::new("env");
     command.args(["-u", "PATH"]).arg(program()).args(["run", "k", "--", "sh", "-c", "exit 4"]);
     finished(command.env("REDIS_URL", server.url()))?.with_code(4).says_nothing();
-    for command in ["no-such-program", "/no/such/program"] {
-        let options = ["--hold-at-least", "30s", "--keep", "k", "--", command];
-        finished(run(&server.url()).args(options))?.with_code(127).says_one_line(&["cannot run"]);
-        assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
-    }
     Ok(())
 }
 
-fn a_parent_that_ignores_the_end_of_its_children() -> Outcome {
+/// The arguments after the options.
+const COMMAND: [&str; 4] = ["k", "--", "echo", "ran"];
+
+fn a_server_that_is_too_old_and_a_user_who_may_not() -> Outcome {
     let server = RedisServer::start()?;
-    let mut command = Command::new("env");
-    command.arg("--ignore-signal=CHLD").arg(program()).args(["run", "k", "--", "sh", "-c", "exit 3"]);
-    finished(command.env("REDIS_URL", server.url()))?.with_code(3).says_nothing();
+    for (protocol, emulated, needed) in
+        [("ttl", Emulated::V2_4, "needs Redis 2.6.12"), ("watched", Emulated::V2_0, "needs Redis 2.2.0")]
+    {
+        let proxy = Proxy::emulating(emulated, server.address())?;
+        let ended = finished(run(&proxy.url()).args(["--protocol", protocol]).args(COMMAND))?;
+        ended.with_code(77).prints("").says_one_line(&["lock k: ", "too old", needed]);
+    }
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    server.say(&["ACL", "SETUSER", "default", "-setnx", "-set"])?;
+    for options in [&["-n"][..], &["--protocol", "ttl"]] {
+        let ended = finished(run(&server.url()).args(options).args(COMMAND))?;
+        ended.with_code(77).prints("").says_one_line(&["lock k: ", "NOPERM"]);
+    }
+    finished(run(&server.url()).args(["-E", "refused=9"]).args(COMMAND))?.with_code(9).prints("");
+    Ok(())
+}
+
+fn a_server_that_is_not_ready_is_as_one_that_is_not_reached() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    for (reply, words) in [
+        ("-LOADING Redis is loading the dataset in memory\r\n", "loading its data"),
+        ("-BUSY Redis is busy running a script.\r\n", "a script that takes long"),
+    ] {
+        proxy.next("SETNX", Fault::Say(reply));
+        let ended = finished(run(&proxy.url()).arg("-n").args(COMMAND))?.with_code(69).prints("");
+        ended.says_one_line(&["lock k: ", words]);
+        assert_eq!(proxy.faults_left(), 0);
+    }
     Ok(())
 }

@@ -1,9 +1,7 @@
 //! The tool is killed: another process ends the command, and the lock is taken over when its lease has passed.
 
-use std::os::unix::process::CommandExt as _;
-use std::path::PathBuf;
 use std::process::Command;
-use std::{fs, io, thread};
+use std::{io, thread};
 
 use libtest_mimic::Trial;
 use rustix::process::Signal;
@@ -20,13 +18,9 @@ pub(super) fn trials() -> Vec<Trial> {
             the_command_gets_sigterm,
             a_command_that_ignores_sigterm_is_killed,
             all_processes_of_the_command_end,
-            a_stopped_command_ends,
-            the_command_is_killed_at_once_if_wanted,
             the_command_runs_on_if_wanted,
             the_lock_is_taken_over,
             a_command_that_has_just_begun_ends,
-            a_command_that_has_not_begun_never_begins,
-            under_nohup_it_ends_at_any_moment,
         ],
     )
 }
@@ -81,27 +75,17 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
 fn all_processes_of_the_command_end() -> Outcome {
     let server = RedisServer::start()?;
     let children = "sleep 3000 & (trap '' TERM; sleep 3000) & echo started; wait";
-    let running = script(&server, &["--grace", "0.2s"], "k", children)?;
-    running.send(Signal::KILL)?;
-    running.ends()?.by_signal(Signal::KILL).prints("");
-    Ok(())
-}
-
-fn a_stopped_command_ends() -> Outcome {
-    let server = RedisServer::start()?;
-    let running =
-        script(&server, &["--grace", "10m"], "k", "echo started; kill -STOP $$; read go; echo ran on")?;
-    running.send(Signal::KILL)?;
-    running.ends()?.by_signal(Signal::KILL).prints("");
-    Ok(())
-}
-
-fn the_command_is_killed_at_once_if_wanted() -> Outcome {
-    let server = RedisServer::start()?;
     let traps = "trap 'echo trapped' TERM; (trap '' TERM; sleep 3000) & echo started; wait; sleep 3000";
-    let running = script(&server, &["--on-loss", "kill", "--grace", "10m"], "k", traps)?;
-    running.send(Signal::KILL)?;
-    running.ends()?.by_signal(Signal::KILL).prints("").says(&["SIGKILL"]);
+    let stopped = "echo started; kill -STOP $$; read go; echo ran on";
+    for (key, options, command) in [
+        ("a", &["--grace", "0.2s"][..], children),
+        ("b", &["--on-loss", "kill", "--grace", "10m"], traps),
+        ("c", &["--grace", "10m"], stopped),
+    ] {
+        let running = script(&server, options, key, command)?;
+        running.send(Signal::KILL)?;
+        running.ends()?.by_signal(Signal::KILL).prints("");
+    }
     Ok(())
 }
 
@@ -126,7 +110,7 @@ fn the_lock_is_taken_over() -> Outcome {
         // It begins while the key is still there.
         Ok((holds, Running::start(run(&server.url()).args(options).args([protocol, "--", "echo", "ran"]))?))
     };
-    let all = ["auto", "classic", "ttl"].map(take_over);
+    let all = ["auto", "ttl"].map(take_over);
     for outcome in all {
         let (holds, next) = outcome?;
         next.ends()?.with_code(0).prints("ran\n");
@@ -136,66 +120,15 @@ fn the_lock_is_taken_over() -> Outcome {
     Ok(())
 }
 
-/// It is known to the guardian before it begins.
+/// It is known to the guardian before it begins, also under nohup.
 fn a_command_that_has_just_begun_ends() -> Outcome {
     let server = RedisServer::start()?;
-    for n in 0..20 {
-        let key = n.to_string();
-        let mut command = run(&server.url());
-        let running = Running::start(command.args([&key, "--", "sh", "-c", "echo started; exec cat"]))?;
-        running.prints("started");
-        running.send(Signal::KILL)?;
-        // Its input is open, and so it would never end by itself.
-        running.ends()?.by_signal(Signal::KILL).prints("");
-    }
-    Ok(())
-}
-
-/// A parent, as the tool is one, of the process that waits to become the command. That has the process group that is given.
-const PARENT: &str = "trap(:HUP, ARGV[2]); group = ARGV[1].to_i; group = true if group.zero?\n\
-                      puts spawn(ARGV[0], 'guarded-start', Process.pid.to_s, 'echo', 'ran', pgroup: group)\n\
-                      $stdout.flush; $stdout.close; sleep";
-
-/// The parent is killed while the process is stopped. It ends, and nothing is printed, whether or not the kernel resumes it: that does so only
-/// in a group that no shell could resume, and where SIGHUP is ignored it runs on then.
-fn a_command_that_has_not_begun_never_begins() -> Outcome {
-    // A process of the tests in its group, so that it is one that a shell could resume.
-    let mut other = Command::new("sleep").arg("3000").process_group(0).spawn()?;
-    let others_group = other.id().to_string();
-    for group in ["0", &others_group] {
-        for hangup in ["DEFAULT", "IGNORE"] {
-            let mut parent = Command::new("ruby");
-            parent.args(["-e", PARENT]).arg(program()).args([group, hangup]);
-            let running = Running::start(&mut parent)?;
-            let stopped = running.next_line()?;
-            let stat = PathBuf::from(format!("/proc/{stopped}/stat"));
-            until("it is stopped", || fs::read_to_string(&stat).is_ok_and(|stat| stat.contains(") T ")));
-            running.send(Signal::KILL)?;
-            // The end of its output is its end.
-            running.ends()?.by_signal(Signal::KILL).prints("");
-        }
-    }
-    other.kill()?;
-    other.wait()?;
-    Ok(())
-}
-
-/// The processes that this one has started: the guardian, and the one that becomes the command.
-fn children(parent: u32) -> usize {
-    let file = format!("/proc/{parent}/task/{parent}/children");
-    fs::read_to_string(file).unwrap_or_default().split_whitespace().count()
-}
-
-fn under_nohup_it_ends_at_any_moment() -> Outcome {
-    let server = RedisServer::start()?;
-    for n in 0..20 {
-        let mut command = Command::new("nohup");
+    for n in 0..10 {
         let tool = run(&server.url());
-        command.arg(program()).args(["run", &n.to_string(), "--", "cat"]);
+        let mut command = Command::new(if n % 2 == 0 { "nohup" } else { "env" });
+        command.arg(program()).args(["run", &n.to_string(), "--", "sh", "-c", "echo started; exec cat"]);
         command.envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        let mut running = Running::start(&mut command)?;
-        until("it has started the command", || children(running.number()) > 1 || running.has_ended());
-        thread::sleep(millis(n % 10));
+        let running = Running::started(&mut command)?;
         running.send(Signal::KILL)?;
         // Its input is open, and so it would never end by itself.
         running.ends()?.by_signal(Signal::KILL).prints("");

@@ -6,7 +6,7 @@ use redis::Commands as _;
 use super::running::{Ended, Running, finished, run, shell};
 use crate::support::notified::connection;
 use crate::support::scenario::FOREIGN;
-use crate::support::tool::{program, tool};
+use crate::support::tool::program;
 use crate::support::{Outcome, RedisServer, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
@@ -15,15 +15,10 @@ pub(super) fn trials() -> Vec<Trial> {
         tests![
             the_command_gets_sigterm,
             a_command_that_ignores_sigterm_is_killed,
-            a_grace_of_zero_kills,
             processes_that_the_command_has_started_end_too,
-            what_the_command_leaves_is_killed_as_well,
-            a_stopped_command_is_ended,
-            the_command_is_killed_at_once_if_wanted,
             the_command_runs_on_if_wanted,
             a_lock_that_another_holder_overwrote,
             a_loss_that_is_found_at_the_release,
-            the_exit_code_can_be_given,
         ],
     )
 }
@@ -34,11 +29,6 @@ const LEASE: [&str; 2] = ["-e", "5s"];
 /// Starts a shell script under the lock.
 fn script(server: &RedisServer, options: &[&str], script: &str) -> std::io::Result<Running> {
     Running::started(run(&server.url()).args(LEASE).args(options).args(["k", "--"]).args(shell(script)))
-}
-
-fn clear(server: &RedisServer) {
-    let cleared = tool(&server.url()).args(["clear", "--yes", "k"]).output();
-    assert!(cleared.is_ok_and(|cleared| cleared.status.success()));
 }
 
 fn delete(server: &RedisServer) {
@@ -56,19 +46,17 @@ fn says_lost(ended: Ended, how: &str) -> Ended {
 
 fn the_command_gets_sigterm() -> Outcome {
     let server = RedisServer::start()?;
-    let cleans_up = "trap 'echo cleans up; exit 7' TERM; echo started; read go";
-    for lose in [clear, delete] {
-        let running = script(&server, &[], cleans_up)?;
-        lose(&server);
-        running.prints("cleans up");
-        let ended = says_lost(running.ends()?.with_code(70), "the command exited with 7");
-        let ended = ended.says(&["warning: lock k: lost: its key is missing"]);
-        assert_eq!(ended.errors.lines().count(), 2, "a warning, and why it exits: {}", ended.errors);
-        assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
-    }
-    let running = script(&server, &[], "echo started; read go; echo ran on")?;
+    let running = script(&server, &[], "trap 'echo cleans up; exit 7' TERM; echo started; read go")?;
     delete(&server);
-    says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGTERM");
+    running.prints("cleans up");
+    let ended = says_lost(running.ends()?.with_code(70), "the command exited with 7");
+    let ended = ended.says(&["warning: lock k: lost: its key is missing"]);
+    assert_eq!(ended.errors.lines().count(), 2, "a warning, and why it exits: {}", ended.errors);
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
+    let options = ["-E", "lost=99,contended=0"];
+    let running = script(&server, &options, "echo started; read go; echo ran on")?;
+    delete(&server);
+    says_lost(running.ends()?.with_code(99).prints(""), "the command was ended by SIGTERM");
     Ok(())
 }
 
@@ -79,6 +67,14 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
     delete(&server);
     let ended = says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGKILL");
     ended.says(&["sent SIGTERM to the command; SIGKILL follows in 200ms", "sent SIGKILL to the command"]);
+    let traps = "trap 'echo trapped; exit 0' TERM INT HUP; echo started; read go; echo ran on";
+    for (options, command) in
+        [(&["--grace", "0"][..], ignores), (&["--on-loss", "kill", "--grace", "10m"], traps)]
+    {
+        let running = script(&server, options, command)?;
+        delete(&server);
+        says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGKILL");
+    }
     // Within the grace it may end by itself.
     let takes_its_time = "trap 'echo got it; read go; exit 0' TERM; echo started; read go";
     let mut running = script(&server, &["--grace", "10m"], takes_its_time)?;
@@ -89,52 +85,23 @@ fn a_command_that_ignores_sigterm_is_killed() -> Outcome {
     Ok(())
 }
 
-fn a_grace_of_zero_kills() -> Outcome {
-    let server = RedisServer::start()?;
-    let running = script(&server, &["--grace", "0"], "trap '' TERM; echo started; read go; echo ran on")?;
-    delete(&server);
-    says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGKILL");
-    Ok(())
-}
-
 /// The end of the output is the end of all that have it.
 fn processes_that_the_command_has_started_end_too() -> Outcome {
     let server = RedisServer::start()?;
     let children = "sleep 3000 & sh -c 'sleep 3000 & sleep 3000' & echo started; wait";
-    for options in [&["--grace", "10m"][..], &["--on-loss", "kill"]] {
-        let running = script(&server, options, children)?;
+    let ignoring = "(trap '' TERM; echo started; sleep 3000) & read go; wait";
+    let stopped = "echo started; kill -STOP $$; read go; echo ran on";
+    for (options, command) in [
+        (&["--grace", "10m"][..], children),
+        (&["--grace", "0.2s"], ignoring),
+        (&["--on-loss", "kill"], children),
+        (&["--grace", "10m"], stopped),
+        (&["--on-loss", "kill"], stopped),
+    ] {
+        let running = script(&server, options, command)?;
         delete(&server);
         running.ends()?.with_code(70).prints("");
     }
-    Ok(())
-}
-
-/// The command ends by SIGTERM, a process that it has started ignores it.
-fn what_the_command_leaves_is_killed_as_well() -> Outcome {
-    let server = RedisServer::start()?;
-    let child = "(trap '' TERM; echo started; sleep 3000) & read go; wait";
-    let running = script(&server, &["--grace", "0.2s"], child)?;
-    delete(&server);
-    says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGTERM");
-    Ok(())
-}
-
-fn a_stopped_command_is_ended() -> Outcome {
-    let server = RedisServer::start()?;
-    for options in [&["--grace", "10m"][..], &["--on-loss", "kill"]] {
-        let running = script(&server, options, "echo started; kill -STOP $$; read go; echo ran on")?;
-        delete(&server);
-        running.ends()?.with_code(70).prints("");
-    }
-    Ok(())
-}
-
-fn the_command_is_killed_at_once_if_wanted() -> Outcome {
-    let server = RedisServer::start()?;
-    let trapped = "trap 'echo trapped; exit 0' TERM INT HUP; echo started; read go; echo ran on";
-    let running = script(&server, &["--on-loss", "kill", "--grace", "10m"], trapped)?;
-    delete(&server);
-    says_lost(running.ends()?.with_code(70).prints(""), "the command was ended by SIGKILL");
     Ok(())
 }
 
@@ -173,13 +140,5 @@ fn a_loss_that_is_found_at_the_release() -> Outcome {
     ended.says(&["error: lock k: lost while the command ran", "the command exited with 0"]);
     lost(&["--on-loss", "warn"])?.with_code(0).says(&["warning: lock k: "]);
     lost(&["-q", "--on-loss", "warn"])?.with_code(0).says_nothing();
-    Ok(())
-}
-
-fn the_exit_code_can_be_given() -> Outcome {
-    let server = RedisServer::start()?;
-    let running = script(&server, &["-E", "lost=99,contended=0"], "echo started; read go")?;
-    delete(&server);
-    says_lost(running.ends()?.with_code(99), "the command was ended by SIGTERM");
     Ok(())
 }

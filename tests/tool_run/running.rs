@@ -74,12 +74,6 @@ impl Running {
         }
     }
 
-    /// Waits for the next line of its output.
-    pub(super) fn next_line(&self) -> io::Result<String> {
-        let line = self.output.next().map_err(io::Error::other)?;
-        Ok(String::from_utf8_lossy(&line).trim_end().to_owned())
-    }
-
     /// Waits for a line of errors that contains these words, and drops those before it.
     #[track_caller]
     pub(super) fn error_with(&self, words: &str) {
@@ -212,10 +206,6 @@ impl Ended {
     pub(super) fn by_signal(self, signal: Signal) -> Self {
         assert_eq!(self.signal, Some(signal.as_raw()), "{self:?}");
         self
-    }
-
-    pub(super) fn code(&self) -> Option<i32> {
-        self.code
     }
 
     #[track_caller]

@@ -1,4 +1,5 @@
-//! Signals to the tool while the command runs: the command gets them, and its end is that of the tool. The lock is held until then.
+//! Signals to the tool. While it waits for the lock they end the wait. While the command runs the command gets them, and the lock is held
+//! until its end.
 
 use std::process::Command;
 use std::thread;
@@ -7,6 +8,9 @@ use libtest_mimic::Trial;
 use rustix::process::Signal;
 
 use super::running::{Running, run, shell};
+use crate::servers::Proxy;
+use crate::support::notified::{until, until_waiting};
+use crate::support::scenario::FOREIGN;
 use crate::support::tool::program;
 use crate::support::{Outcome, RedisServer, millis, tests};
 
@@ -16,18 +20,19 @@ pub(super) fn trials() -> Vec<Trial> {
         tests![
             a_command_that_handles_a_signal_ends_with_its_code,
             a_command_that_does_not_is_ended_by_it,
-            a_signal_to_the_process_group_arrives_once,
-            each_signal_is_passed_on,
-            a_command_that_ignores_signals_keeps_the_lock,
-            signals_that_are_ignored_stay_so,
-            a_command_that_is_stopped_is_ended,
+            each_signal_is_passed_on_once,
+            a_signal_that_is_ignored_ends_nothing,
             signals_reach_the_commands_children,
+            a_signal_ends_the_wait,
+            an_ignored_signal_does_not_but_a_release_does,
+            a_signal_before_the_command_begins,
+            a_notification_ends_the_wait,
         ],
     )
 }
 
-const ENDING: [(Signal, &str, i32); 4] =
-    [(Signal::INT, "INT", 2), (Signal::TERM, "TERM", 15), (Signal::HUP, "HUP", 1), (Signal::QUIT, "QUIT", 3)];
+const ENDING: [(Signal, &str); 4] =
+    [(Signal::INT, "INT"), (Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::QUIT, "QUIT")];
 
 /// Starts a shell script under the lock.
 fn script(server: &RedisServer, script: &str) -> std::io::Result<Running> {
@@ -40,7 +45,7 @@ fn is_held(server: &RedisServer) -> std::io::Result<bool> {
 
 fn a_command_that_handles_a_signal_ends_with_its_code() -> Outcome {
     let server = RedisServer::start()?;
-    for (signal, name, _) in ENDING {
+    for (signal, name) in ENDING {
         // The lock is held while the command cleans up.
         let cleans_up = format!("trap 'echo cleans up; read go; exit 7' {name}; echo started; read go");
         let mut running = script(&server, &cleans_up)?;
@@ -56,92 +61,69 @@ fn a_command_that_handles_a_signal_ends_with_its_code() -> Outcome {
 
 fn a_command_that_does_not_is_ended_by_it() -> Outcome {
     let server = RedisServer::start()?;
-    for (signal, _, number) in ENDING {
-        if signal == Signal::QUIT {
-            // It would leave a core dump.
-            continue;
-        }
-        let running = script(&server, "echo started; read go; echo ran on")?;
+    let stops = "kill -STOP $$;";
+    for (signal, code, stop) in [
+        (Signal::HUP, 129, ""),
+        (Signal::INT, 130, ""),
+        (Signal::TERM, 143, ""),
+        (Signal::INT, 130, stops),
+        (Signal::TERM, 143, stops),
+    ] {
+        let running = script(&server, &format!("echo started; {stop} read go; echo ran on"))?;
+        // It may not be stopped yet: then it is ended before.
+        thread::sleep(millis(if stop.is_empty() { 0 } else { 100 }));
         running.send(signal)?;
-        running.ends()?.with_code(128 + number).prints("").says_nothing();
+        running.ends()?.with_code(code).prints("").says_nothing();
         assert!(!is_held(&server)?);
     }
     Ok(())
 }
 
-fn a_signal_to_the_process_group_arrives_once() -> Outcome {
-    let server = RedisServer::start()?;
-    for (signal, name, _) in ENDING {
-        let counts = format!("n=0; trap 'n=$((n + 1)); echo got $n' {name}; echo started; read go; exit $n");
-        let mut running = script(&server, &counts)?;
-        running.send_to_group(signal)?;
-        running.prints("got 1");
-        thread::sleep(millis(100));
-        running.say("go")?;
-        running.ends()?.with_code(1).prints("");
-        assert!(!is_held(&server)?);
-    }
-    Ok(())
-}
-
-fn each_signal_is_passed_on() -> Outcome {
+/// Also if it is sent to the process group, as by a terminal.
+fn each_signal_is_passed_on_once() -> Outcome {
     let server = RedisServer::start()?;
     let traps = "for s in INT TERM HUP QUIT USR1 USR2 WINCH; do trap \"echo got $s\" $s; done";
     let mut running = script(&server, &format!("{traps}; echo started; read go; exit 5"))?;
-    let others = [(Signal::USR1, "USR1", 10), (Signal::USR2, "USR2", 12), (Signal::WINCH, "WINCH", 28)];
-    for (signal, name, _) in ENDING.into_iter().chain(others).chain(ENDING) {
+    let others = [(Signal::USR1, "USR1"), (Signal::USR2, "USR2"), (Signal::WINCH, "WINCH")];
+    for (signal, name) in ENDING.into_iter().chain(others) {
         running.send(signal)?;
         running.prints(&format!("got {name}"));
         assert!(is_held(&server)?);
     }
+    for (signal, name) in ENDING {
+        running.send_to_group(signal)?;
+        running.prints(&format!("got {name}"));
+    }
+    thread::sleep(millis(100));
     running.say("go")?;
     running.ends()?.with_code(5).prints("").says_nothing();
     assert!(!is_held(&server)?);
     Ok(())
 }
 
-fn a_command_that_ignores_signals_keeps_the_lock() -> Outcome {
+/// By the command, or by the tool since it was started.
+fn a_signal_that_is_ignored_ends_nothing() -> Outcome {
     let server = RedisServer::start()?;
-    let mut running = script(&server, "trap '' INT TERM HUP; echo started; read go; exit 4")?;
-    for (signal, ..) in ENDING.into_iter().filter(|(signal, ..)| *signal != Signal::QUIT) {
-        running.send(signal)?;
-        running.send(signal)?;
-    }
-    thread::sleep(millis(300));
-    assert!(!running.has_ended() && is_held(&server)?);
-    running.say("go")?;
-    running.ends()?.with_code(4).says_nothing();
-    assert!(!is_held(&server)?);
-    Ok(())
-}
-
-fn signals_that_are_ignored_stay_so() -> Outcome {
-    let server = RedisServer::start()?;
-    let inner = "kill -HUP $$; kill -INT $$; echo started; read go; exit 6";
+    let inner = "kill -HUP $$; kill -INT $$; echo started; read go; exit 4";
     let outer = "trap '' HUP INT; exec \"$0\" run k -- sh -c \"$1\"";
     let mut command = Command::new("env");
     command.args(["--default-signal", "sh", "-c", outer]).arg(program()).arg(inner);
-    let mut running = Running::started(command.env("REDIS_URL", server.url()))?;
-    for signal in [Signal::HUP, Signal::INT] {
-        running.send(signal)?;
-        running.send_to_group(signal)?;
-    }
-    thread::sleep(millis(300));
-    assert!(!running.has_ended() && is_held(&server)?);
-    running.say("go")?;
-    running.ends()?.with_code(6).says_nothing();
-    assert!(!is_held(&server)?);
-    Ok(())
-}
-
-fn a_command_that_is_stopped_is_ended() -> Outcome {
-    let server = RedisServer::start()?;
-    for (signal, code) in [(Signal::TERM, 143), (Signal::INT, 130)] {
-        let running = script(&server, "echo started; kill -STOP $$; read go; echo ran on")?;
-        // It may not be stopped yet: then it is ended before.
-        thread::sleep(millis(100));
-        running.send(signal)?;
-        running.ends()?.with_code(code).prints("").says_nothing();
+    command.env("REDIS_URL", server.url());
+    let ignores = "trap '' INT TERM HUP; echo started; read go; exit 4";
+    let mut ignoring = run(&server.url());
+    ignoring.args(["k", "--"]).args(shell(ignores));
+    for (mut command, signals) in
+        [(ignoring, &[Signal::INT, Signal::TERM, Signal::HUP][..]), (command, &[Signal::INT, Signal::HUP])]
+    {
+        let mut running = Running::started(&mut command)?;
+        for signal in signals {
+            running.send(*signal)?;
+            running.send_to_group(*signal)?;
+        }
+        thread::sleep(millis(300));
+        assert!(!running.has_ended() && is_held(&server)?);
+        running.say("go")?;
+        running.ends()?.with_code(4).says_nothing();
         assert!(!is_held(&server)?);
     }
     Ok(())
@@ -158,5 +140,87 @@ fn signals_reach_the_commands_children() -> Outcome {
     running.prints("outer");
     running.ends()?.with_code(8).says_nothing();
     assert!(!is_held(&server)?);
+    Ok(())
+}
+
+/// A server whose lock is held, and a proxy that knows when it is asked for.
+fn held() -> std::io::Result<(RedisServer, Proxy)> {
+    let server = RedisServer::start()?;
+    server.say(&["SET", "k", FOREIGN])?;
+    let proxy = Proxy::before(server.address())?;
+    Ok((server, proxy))
+}
+
+fn until_it_waits(proxy: &Proxy) {
+    until("it asks for the lock", || proxy.names().contains(&"SETNX".to_owned()));
+}
+
+fn a_signal_ends_the_wait() -> Outcome {
+    let (server, proxy) = held()?;
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        for options in [&["-w", "10m"][..], &["--wait-forever", "--poll", "10m"]] {
+            proxy.forget();
+            let running = Running::start(run(&proxy.url()).args(options).args(["k", "--", "echo", "ran"]))?;
+            until_it_waits(&proxy);
+            running.send_to_group(signal)?;
+            // One that comes again changes nothing; the program may have ended.
+            let _ = running.send(signal);
+            running.ends()?.with_code(code).prints("");
+        }
+    }
+    assert_eq!(server.say(&["STRLEN", "k"])?, format!(":{}", FOREIGN.len()), "untouched");
+    Ok(())
+}
+
+fn an_ignored_signal_does_not_but_a_release_does() -> Outcome {
+    let (server, proxy) = held()?;
+    let tool = run(&proxy.url());
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", "trap '' HUP; exec \"$0\" run --wait-forever k -- echo ran"])
+        .arg(program())
+        .envs(tool.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut running = Running::start(&mut command)?;
+    until_it_waits(&proxy);
+    running.send(Signal::HUP)?;
+    running.send(Signal::WINCH)?;
+    thread::sleep(millis(300));
+    assert!(!running.has_ended());
+    server.say(&["DEL", "k"])?;
+    running.ends()?.with_code(0).prints("ran\n").says_nothing();
+    Ok(())
+}
+
+/// The lock is granted when the signal has come.
+fn a_signal_before_the_command_begins() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    for (signal, code) in [(Signal::INT, 130), (Signal::TERM, 143), (Signal::HUP, 129)] {
+        let hold = proxy.hold("SETNX", 1);
+        let mut running = Running::start(run(&proxy.url()).args(["k", "--", "cat"]))?;
+        hold.reached();
+        running.send(signal)?;
+        until("the signal is delivered, or the program ended", || {
+            running.has_ended() || running.pending_signals().is_none_or(|pending| pending == 0)
+        });
+        hold.go_on();
+        running.ends()?.with_code(code).prints("");
+        assert_eq!(server.say(&["EXISTS", "k"])?, ":0", "released");
+    }
+    Ok(())
+}
+
+/// The waiter looks at the key every ten minutes only.
+fn a_notification_ends_the_wait() -> Outcome {
+    let server = RedisServer::start()?;
+    let options = ["--notify", "--wait-forever", "--poll", "10m", "-e", "1h", "k", "--"];
+    let script = ["sh", "-c", "echo started; read go"];
+    let mut holds = Running::started(run(&server.url()).args(options).args(script))?;
+    let waits = Running::start(run(&server.url()).args(options).args(["echo", "ran"]))?;
+    until_waiting(&server, "k", 1);
+    holds.say("go")?;
+    holds.ends()?.with_code(0).says_nothing();
+    waits.ends()?.with_code(0).prints("ran\n").says_nothing();
+    assert_eq!(server.say(&["EXISTS", "k"])?, ":0");
     Ok(())
 }

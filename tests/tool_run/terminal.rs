@@ -7,7 +7,7 @@ use std::{fs, thread};
 
 use libtest_mimic::Trial;
 
-use super::running::{Running, run};
+use super::running::{Running, finished, run};
 use crate::support::notified::until;
 use crate::support::scenario::FOREIGN;
 use crate::support::{Outcome, RedisServer, millis, tests};
@@ -18,21 +18,13 @@ pub(super) fn trials() -> Vec<Trial> {
         "tool_run::terminal",
         tests![
             ctrl_c_ends_the_command,
-            ctrl_c_reaches_a_command_that_reads,
-            ctrl_c_ends_the_wait_for_the_lock,
-            ctrl_z_stops_the_job,
-            ctrl_z_stops_a_command_that_reads,
-            ctrl_z_stops_the_wait_for_the_lock,
+            ctrl_c_and_ctrl_z_while_it_waits_for_the_lock,
+            ctrl_z_stops_the_job_until_it_is_resumed,
             a_job_that_was_stopped_too_long_has_lost_the_lock,
-            a_job_goes_on_in_the_background,
             a_command_reads_from_the_terminal,
-            a_command_sets_the_terminal,
             a_job_in_the_background_stops_when_it_reads,
-            a_job_that_no_shell_can_resume_ends,
-            a_pipeline_is_one_job,
             a_terminal_that_is_closed_ends_the_command,
-            the_holder_is_shown_while_it_waits,
-            colors_are_left_out_if_they_are_unwanted,
+            the_holder_is_shown_in_colors_while_it_waits,
         ],
     )
 }
@@ -42,9 +34,8 @@ const READS: &str = "sh -c 'echo started; read line; echo \"got $line\"; exit 3'
 
 // The shell prints the commands of its jobs: in those that are stopped, words that a test waits for are written in another way.
 
-/// Does not read from the terminal, and says when it is resumed: a signal that is typed before goes to the shell.
-const SLEEPS: &str =
-    r#"bash -c 'trap "echo re\\sumed" CONT; echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;
+/// Does not read from the terminal.
+const SLEEPS: &str = r#"bash -c 'echo started; while :; do read -t 0.1 _ <> "$NEVER"; done'"#;
 
 /// A command that prints ticks until a file is there. Not of `sh`: some stop only half while they start a program.
 fn until_exists(file: &Path) -> String {
@@ -68,37 +59,24 @@ fn is_held(server: &RedisServer) -> std::io::Result<bool> {
 fn ctrl_c_ends_the_command() -> Outcome {
     let server = RedisServer::start()?;
     let mut screen = Screen::open(&server)?;
-    screen.line(&format!("setnx-lock run k -- {SLEEPS}"))?;
-    screen.shows("started")?;
-    screen.control('c')?;
-    screen.exit_code(130)?;
-    assert!(!is_held(&server)?);
-    screen.line(&format!("setnx-lock run k -- {}", handles("INT")))?;
-    screen.shows("started")?;
-    screen.control('c')?;
-    screen.shows("cleans up")?;
-    screen.exit_code(7)?;
-    screen.still_reads()
-}
-
-fn ctrl_c_reaches_a_command_that_reads() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    screen.line(&format!("setnx-lock run k -- {READS}"))?;
-    screen.shows("started")?;
-    // With or without the terminal.
-    screen.control('c')?;
-    screen.exit_code(130)?;
+    // It reads from the terminal, or not.
+    for (command, code) in [(SLEEPS, 130), (handles("INT").as_str(), 7), (READS, 130)] {
+        screen.line(&format!("setnx-lock run k -- {command}"))?;
+        screen.shows("started")?;
+        screen.control('c')?;
+        let shown = screen.exit_code(code)?;
+        assert_eq!(shown.contains("cleans up"), code == 7, "{shown:?}");
+        assert!(!is_held(&server)?);
+    }
     screen.line("setnx-lock run k -- sh -c 'read line; echo $line; read line'")?;
     screen.line("has the terminal")?;
     screen.shows("has the terminal")?;
     screen.control('c')?;
     screen.exit_code(130)?;
-    assert!(!is_held(&server)?);
     screen.still_reads()
 }
 
-fn ctrl_c_ends_the_wait_for_the_lock() -> Outcome {
+fn ctrl_c_and_ctrl_z_while_it_waits_for_the_lock() -> Outcome {
     let server = RedisServer::start()?;
     server.say(&["SET", "k", FOREIGN])?;
     let mut screen = Screen::open(&server)?;
@@ -107,78 +85,11 @@ fn ctrl_c_ends_the_wait_for_the_lock() -> Outcome {
     screen.control('c')?;
     let shown = screen.exit_code(130)?;
     assert!(!shown.contains("ran"), "{shown:?}");
-    screen.still_reads()
-}
-
-fn ctrl_z_stops_the_job() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    let folder = tempfile::tempdir()?;
-    let file = folder.path().join("go");
-    let waits = until_exists(&file);
-    screen.line(&format!("setnx-lock run k -- {waits}"))?;
-    for _ in 0..2 {
-        screen.shows("tick")?;
-        screen.control('z')?;
-        screen.shows("Stopped")?;
-        screen.prompt()?;
-        screen.line("jobs")?;
-        screen.shows("Stopped")?;
-        screen.shows("setnx-lock run k")?;
-        screen.prompt()?;
-        screen.line("fg")?;
-    }
-    fs::write(&file, "")?;
-    screen.shows("done")?;
-    screen.exit_code(3)?;
-    assert!(!is_held(&server)?);
-    // While the job is stopped its command is, too.
-    fs::remove_file(&file)?;
-    screen.line(&format!("setnx-lock run k -- {waits}"))?;
-    screen.shows("tick")?;
-    screen.control('z')?;
-    screen.shows("Stopped")?;
-    screen.prompt()?;
-    fs::write(&file, "")?;
-    thread::sleep(millis(500));
-    assert!(is_held(&server)?);
-    screen.line("fg")?;
-    let shown = screen.exit_code(3)?;
-    assert!(shown.contains("done"), "{shown:?}");
-    screen.still_reads()
-}
-
-fn ctrl_z_stops_a_command_that_reads() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    let reads = "for n in 1 2 3; do read line; echo \"$n $line\"; done; exit 3";
-    screen.line(&format!("setnx-lock run k -- bash -c '{reads}'"))?;
-    screen.line("a")?;
-    screen.shows("1 a")?;
-    for n in 2..=3 {
-        screen.control('z')?;
-        screen.shows("Stopped")?;
-        screen.prompt()?;
-        screen.still_reads()?;
-        screen.line("fg")?;
-        screen.line("b")?;
-        screen.shows(&format!("{n} b"))?;
-    }
-    screen.exit_code(3)?;
-    screen.still_reads()
-}
-
-fn ctrl_z_stops_the_wait_for_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
-    server.say(&["SET", "k", FOREIGN])?;
-    let mut screen = Screen::open(&server)?;
     screen.line("setnx-lock run --wait-forever k -- echo ran")?;
     screen.shows("waiting for k")?;
-    screen.control('z')?;
-    screen.shows("Stopped")?;
-    screen.prompt()?;
+    screen.stops()?;
     server.say(&["DEL", "k"])?;
-    thread::sleep(millis(500));
+    thread::sleep(millis(300));
     assert!(!is_held(&server)?, "a stopped job acquires nothing");
     screen.line("fg")?;
     screen.shows("ran")?;
@@ -186,35 +97,34 @@ fn ctrl_z_stops_the_wait_for_the_lock() -> Outcome {
     screen.still_reads()
 }
 
-fn a_job_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    screen.line(&format!("setnx-lock run -e 5s k -- {}", handles("TERM")))?;
-    screen.shows("started")?;
-    screen.control('z')?;
-    screen.shows("Stopped")?;
-    screen.prompt()?;
-    // Another run takes it over.
-    super::running::finished(run(&server.url()).args(["--wait-forever", "--keep", "k", "--", "true"]))?
-        .with_code(0);
-    screen.line("fg")?;
-    screen.shows("cleans up")?;
-    screen.shows("lost while the command ran")?;
-    screen.exit_code(70)?;
-    assert!(is_held(&server)?, "by the other");
-    screen.still_reads()
-}
-
-fn a_job_goes_on_in_the_background() -> Outcome {
+fn ctrl_z_stops_the_job_until_it_is_resumed() -> Outcome {
     let server = RedisServer::start()?;
     let mut screen = Screen::open(&server)?;
     let folder = tempfile::tempdir()?;
     let file = folder.path().join("go");
     screen.line(&format!("setnx-lock run k -- {}", until_exists(&file)))?;
     screen.shows("tick")?;
-    screen.control('z')?;
+    screen.stops()?;
+    screen.line("jobs")?;
     screen.shows("Stopped")?;
+    screen.shows("setnx-lock run k")?;
     screen.prompt()?;
+    screen.line("fg")?;
+    screen.shows("tick")?;
+    screen.stops()?;
+    // Its command is stopped, too.
+    fs::write(&file, "")?;
+    thread::sleep(millis(300));
+    assert!(is_held(&server)?);
+    screen.line("fg")?;
+    let shown = screen.exit_code(3)?;
+    assert!(shown.contains("done"), "{shown:?}");
+    assert!(!is_held(&server)?);
+    // In the background it goes on as well.
+    fs::remove_file(&file)?;
+    screen.line(&format!("setnx-lock run k -- {}", until_exists(&file)))?;
+    screen.shows("tick")?;
+    screen.stops()?;
     screen.line("bg")?;
     screen.prompt()?;
     fs::write(&file, "")?;
@@ -225,36 +135,49 @@ fn a_job_goes_on_in_the_background() -> Outcome {
     screen.still_reads()
 }
 
-fn a_command_reads_from_the_terminal() -> Outcome {
+fn a_job_that_was_stopped_too_long_has_lost_the_lock() -> Outcome {
     let server = RedisServer::start()?;
     let mut screen = Screen::open(&server)?;
-    screen.line(&format!("setnx-lock run k -- {READS}"))?;
+    screen.line(&format!("setnx-lock run -e 3s k -- {}", handles("TERM")))?;
     screen.shows("started")?;
-    screen.line("hello")?;
-    screen.shows("got hello")?;
-    screen.exit_code(3)?;
-    // To the end of the input.
-    screen.line("setnx-lock run k -- cat")?;
-    for line in ["one", "two"] {
-        screen.line(line)?;
-        screen.shows(line)?;
-    }
-    screen.control('d')?;
-    screen.exit_code(0)?;
-    assert!(!is_held(&server)?);
+    screen.stops()?;
+    // Another run takes it over.
+    finished(run(&server.url()).args(["--wait-forever", "--keep", "k", "--", "true"]))?.with_code(0);
+    screen.line("fg")?;
+    screen.shows("cleans up")?;
+    screen.shows("lost while the command ran")?;
+    screen.exit_code(70)?;
+    assert!(is_held(&server)?, "by the other");
     screen.still_reads()
 }
 
-fn a_command_sets_the_terminal() -> Outcome {
+fn a_command_reads_from_the_terminal() -> Outcome {
     let server = RedisServer::start()?;
     let mut screen = Screen::open(&server)?;
+    let reads = "for n in 1 2; do read line; echo \"$n $line\"; done; exit 3";
+    screen.line(&format!("setnx-lock run k -- bash -c '{reads}'"))?;
+    screen.line("a")?;
+    screen.shows("1 a")?;
+    screen.stops()?;
+    screen.still_reads()?;
+    screen.line("fg")?;
+    screen.line("b")?;
+    screen.shows("2 b")?;
+    screen.exit_code(3)?;
+    // To the end of the input.
+    screen.line("setnx-lock run k -- cat")?;
+    screen.line("one")?;
+    screen.shows("one")?;
+    screen.control('d')?;
+    screen.exit_code(0)?;
+    // It sets the terminal: now a process of the background stops when it writes, too.
     screen.line("setnx-lock run k -- sh -c 'stty tostop; echo set'")?;
     screen.shows("set")?;
     screen.exit_code(0)?;
-    // Now a process of the background stops when it writes, too.
     screen.line("setnx-lock run k -- sh -c 'echo written; exit 3'")?;
     screen.shows("written")?;
     screen.exit_code(3)?;
+    assert!(!is_held(&server)?);
     screen.still_reads()
 }
 
@@ -274,39 +197,6 @@ fn a_job_in_the_background_stops_when_it_reads() -> Outcome {
     screen.still_reads()
 }
 
-/// Its shell has ended, and it may not read from the terminal.
-fn a_job_that_no_shell_can_resume_ends() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    screen.line("(setnx-lock run k -- sh -c 'echo started; cat' < /dev/tty &)")?;
-    screen.shows("started")?;
-    until("the lock is released", || !is_held(&server).unwrap());
-    screen.line("echo still there | tr a-z A-Z")?;
-    screen.shows("STILL THERE")?;
-    screen.prompt()?;
-    screen.still_reads()
-}
-
-fn a_pipeline_is_one_job() -> Outcome {
-    let server = RedisServer::start()?;
-    let mut screen = Screen::open(&server)?;
-    screen.line("set -o pipefail")?;
-    screen.line(&format!("echo piped | setnx-lock run k -- {READS} | cat"))?;
-    screen.shows("got piped")?;
-    screen.exit_code(3)?;
-    screen.line(&format!("setnx-lock run k -- {SLEEPS} | cat"))?;
-    screen.shows("started")?;
-    screen.control('z')?;
-    screen.shows("Stopped")?;
-    screen.prompt()?;
-    screen.line("fg")?;
-    screen.shows("resumed")?;
-    screen.control('c')?;
-    screen.exit_code(130)?;
-    assert!(!is_held(&server)?);
-    screen.still_reads()
-}
-
 fn a_terminal_that_is_closed_ends_the_command() -> Outcome {
     let server = RedisServer::start()?;
     for command in [SLEEPS, READS] {
@@ -320,7 +210,7 @@ fn a_terminal_that_is_closed_ends_the_command() -> Outcome {
     Ok(())
 }
 
-fn the_holder_is_shown_while_it_waits() -> Outcome {
+fn the_holder_is_shown_in_colors_while_it_waits() -> Outcome {
     let server = RedisServer::start()?;
     let hold = ["--name=the other job", "-e", "1h", "k", "--", "sh", "-c", "echo started; read go"];
     let mut holds = Running::started(run(&server.url()).args(hold))?;
@@ -331,23 +221,14 @@ fn the_holder_is_shown_while_it_waits() -> Outcome {
     holds.say("go")?;
     screen.shows("ran")?;
     screen.exit_code(0)?;
-    // Quiet, there is nothing to see.
     server.say(&["SET", "k", FOREIGN])?;
-    screen.line("setnx-lock run -q -w 1.5s k -- echo ran")?;
-    let shown = screen.exit_code(75)?;
-    assert!(!shown.contains("waiting") && !shown.contains("ran"), "{shown:?}");
-    Ok(())
-}
-
-fn colors_are_left_out_if_they_are_unwanted() -> Outcome {
-    let server = RedisServer::start()?;
-    server.say(&["SET", "k", FOREIGN])?;
-    let mut screen = Screen::open(&server)?;
     screen.line("setnx-lock run -n k -- true")?;
     let shown = screen.exit_code(75)?;
     assert!(shown.contains("\x1b[31m") && shown.contains("lock k: not acquired"), "{shown:?}");
-    screen.line("NO_COLOR=1 setnx-lock run -n k -- true")?;
+    // Quiet, there is nothing to see while it waits.
+    screen.line("NO_COLOR=1 setnx-lock run -q -w 1.5s k -- echo ran")?;
     let shown = screen.exit_code(75)?;
+    assert!(!shown.contains("waiting") && !shown.contains("ran"), "{shown:?}");
     assert!(!shown.contains('\x1b') && shown.contains("error: lock k: not acquired"), "{shown:?}");
     Ok(())
 }

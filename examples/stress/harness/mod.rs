@@ -17,8 +17,6 @@ mod record;
 pub(crate) mod remote;
 mod results;
 pub(crate) mod run;
-#[path = "../../shared/tail.rs"]
-mod tail;
 mod worker;
 mod workers;
 

@@ -1,8 +1,5 @@
 //! The worker processes: starts them, reads their logs, kills and stops some, and ends them. None outlives this value.
 
-#[path = "../../shared/worker_process.rs"]
-mod worker_process;
-
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
@@ -14,9 +11,9 @@ use super::Failure;
 use super::moment::Moment;
 use super::record::Line;
 use super::results::Results;
-use super::tail::Tail;
 use super::worker::{PART, Task};
-use worker_process::WorkerProcess;
+use testkit::tail::Tail;
+use testkit::worker_process::WorkerProcess;
 
 /// How long the workers may take to end: a wait for a lock, for a reply, the longest work, and much besides.
 const END_LIMIT: Duration = Duration::from_secs(60);

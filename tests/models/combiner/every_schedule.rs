@@ -20,14 +20,9 @@ use subject::{Batch, Combiner, Joined, Rank, WaitStage};
 use sync::Thread;
 
 pub(super) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 9] = [
-        ("two_share", || run([None; 2], 2, 9)),
-        ("three_share", || run([None; 3], 3, 9)),
+    let scenarios: [(&'static str, fn()); 4] = [
         ("three_share_in_batches_of_two", || run([None; 3], 2, 9)),
-        ("one_gives_up_as_the_first", || run([None, Some(Queued)], 2, 9)),
-        ("one_is_overdue", || run([None, Some(Queued)], 2, 1)),
         ("two_are_overdue_one_after_the_other", || run([None, Some(Queued), Some(Queued)], 1, 1)),
-        ("one_gives_up_in_flight", || run([None, Some(InFlight)], 2, 9)),
         ("two_give_up_in_different_stages", || run([None, Some(Queued), Some(InFlight)], 3, 9)),
         ("one_of_three_gives_up_in_flight", || run([None, None, Some(InFlight)], 3, 9)),
     ];
@@ -66,8 +61,7 @@ fn run<const N: usize>(workers: [Option<GivesUp>; N], max_batch: usize, max_in_p
     for thread in threads {
         thread.join().unwrap();
     }
-    let [least, most] = harness.results.check(N);
-    assert!((least..=most).contains(&harness.combiner.dequeued()));
+    harness.results.check(N);
     assert_eq!(format!("{:?}", harness.combiner), "Combiner { in_progress: 0, queued: 0, .. }");
 }
 
@@ -79,15 +73,17 @@ impl Harness {
             let in_flight = stage == WaitStage::InFlight;
             let as_first = stage == WaitStage::Queued(Rank::First);
             if gives_up == Some(InFlight) && in_flight || gives_up == Some(Queued) && as_first {
-                self.results.gave_up(job, in_flight);
+                if in_flight {
+                    self.results.gave_up_in_flight(job);
+                }
                 return false;
             }
             sync::park();
             true
         };
         match self.combiner.join(queued, |_| true, park) {
-            Joined::Leader { batch, waited } => {
-                self.results.ended(job, Outcome::Led { waited });
+            Joined::Leader { batch, .. } => {
+                self.results.ended(job, Outcome::Led);
                 self.lead(job, batch);
             }
             Joined::Completed(result) => self.results.ended(job, Outcome::Completed(result)),

@@ -28,10 +28,7 @@ impl JobResult {
 /// The outcome of joining, for the thread whose job it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It leads, at once or after it has waited.
-    Led {
-        waited: bool,
-    },
+    Led,
     Completed(JobResult),
     Abandoned,
 }
@@ -47,7 +44,6 @@ struct Entry {
     results: usize,
     /// How often its result was reported as abandoned.
     abandoned: usize,
-    gave_up_queued: bool,
     gave_up_in_flight: bool,
     /// Whether its thread panicked as a leader.
     panicked: bool,
@@ -102,11 +98,8 @@ impl Results {
         });
     }
 
-    pub(super) fn gave_up(&self, job: Job, in_flight: bool) {
-        self.note(job, |entry| {
-            let gave_up = if in_flight { &mut entry.gave_up_in_flight } else { &mut entry.gave_up_queued };
-            *gave_up = true;
-        });
+    pub(super) fn gave_up_in_flight(&self, job: Job) {
+        self.note(job, |entry| entry.gave_up_in_flight = true);
     }
 
     pub(super) fn panicked(&self, job: Job) {
@@ -121,29 +114,24 @@ impl Results {
         self.note(job, |entry| assert_eq!(entry.outcome.replace(outcome), None));
     }
 
-    /// Checks at the end that each job was executed once, or that its thread knows that this is uncertain. Returns the least and the
-    /// greatest possible number of requests that batches have taken out of the queue.
-    pub(super) fn check(&self, jobs: usize) -> [usize; 2] {
+    /// Checks at the end that each job was executed once, or that its thread knows that this is uncertain.
+    pub(super) fn check(&self, jobs: usize) {
         let entries = self.lock();
         assert_eq!(entries.len(), jobs, "jobs are missing: {entries:#?}");
-        let mut dequeued = [0, 0];
         for (job, entry) in &*entries {
             let Entry { batched, executed, results, abandoned, .. } = *entry;
-            let (least, most) = match entry.outcome {
-                Some(Outcome::Led { waited }) => {
+            match entry.outcome {
+                Some(Outcome::Led) => {
                     assert_eq!(
                         [batched, results, abandoned],
                         [0, 0, 0],
                         "{job:?} was also in another thread's batch: {entry:?}"
                     );
                     assert!(executed == 1 || entry.panicked, "{job:?} was not executed: {entry:?}");
-                    // A thread that gave up in the queue may have been made the leader at that moment.
-                    (usize::from(waited && !entry.gave_up_queued), usize::from(waited))
                 }
                 Some(Outcome::Completed(result)) => {
                     assert_eq!(result.job(), *job, "the result of another job: {entry:?}");
                     assert_eq!([batched, executed, results, abandoned], [1, 1, 1, 0], "{job:?}: {entry:?}");
-                    (1, 1)
                 }
                 Some(Outcome::Abandoned) => {
                     assert_eq!(batched, 1, "{job:?}: {entry:?}");
@@ -155,12 +143,9 @@ impl Results {
                         abandoned == results || entry.may_be_unreported,
                         "the result of {job:?} is unreported: {entry:?}"
                     );
-                    (1, 1)
                 }
                 None => panic!("{job:?} has no outcome: {entry:?}"),
-            };
-            dequeued = [dequeued[0] + least, dequeued[1] + most];
+            }
         }
-        dequeued
     }
 }

@@ -1,6 +1,5 @@
 //! One of the threads of a scenario.
 
-use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use shuttle::rand::{Rng, thread_rng};
@@ -19,13 +18,11 @@ pub(super) struct Worker<'a> {
     harness: &'a Harness,
     number: usize,
     behavior: Behavior,
-    /// The number of dequeued requests that it saw last.
-    dequeued: Cell<usize>,
 }
 
 impl<'a> Worker<'a> {
     pub(super) fn new(harness: &'a Harness, number: usize, behavior: Behavior) -> Self {
-        Self { harness, number, behavior, dequeued: Cell::new(0) }
+        Self { harness, number, behavior }
     }
 
     pub(super) fn run(&self) {
@@ -40,30 +37,19 @@ impl<'a> Worker<'a> {
     }
 
     fn execute(&self, job: Job) {
-        let (made, parked) = (Cell::new(false), Cell::new(false));
         let new_job = || {
             assert!(self.harness.may_wait(), "a job is made for other threads where no thread waits");
-            made.set(true);
             job
         };
-        let is_contended = |active| self.harness.is_contended(self.number, active);
-        let park = |stage| {
-            parked.set(true);
-            self.park(job, stage)
-        };
+        let is_contended = |active| self.harness.is_contended(active);
+        let park = |stage| self.park(job, stage);
         self.harness.wait_to_join(self.number);
         let joined = self.harness.combiner.join(new_job, is_contended, park);
-        self.check_dequeued();
         let outcome = match &joined {
-            Joined::Leader { waited, .. } => Outcome::Led { waited: *waited },
+            Joined::Leader { .. } => Outcome::Led,
             Joined::Completed(result) => Outcome::Completed(*result),
             Joined::Abandoned => Outcome::Abandoned,
         };
-        assert!(
-            outcome == Outcome::Led { waited: false } || made.get(),
-            "waited for a job that was not made"
-        );
-        assert!(outcome != Outcome::Led { waited: false } || !parked.get(), "waited, and `waited` is false");
         self.harness.results.ended(job, outcome);
         match joined {
             Joined::Leader { batch, .. } => self.lead(job, batch),
@@ -125,7 +111,6 @@ impl<'a> Worker<'a> {
             self.harness.note_served(job.worker);
         }
         self.harness.check_batch(batch.jobs().count());
-        self.check_dequeued();
     }
 
     fn end(&self, batch: &mut Batch<'_, Job, JobResult>, results: Vec<JobResult>) {
@@ -137,8 +122,6 @@ impl<'a> Worker<'a> {
             }
         }
         self.harness.ends_batch();
-        let dequeued = self.harness.combiner.dequeued();
-        let results = results.into_iter().inspect(|_| self.harness.check_handed_out(dequeued));
         batch.end(results, |job, result| {
             self.harness.results.abandoned(*job, *result);
             if panics {
@@ -158,7 +141,6 @@ impl<'a> Worker<'a> {
     fn park(&self, job: Job, stage: WaitStage) -> bool {
         assert!(self.harness.may_wait(), "waits without contention");
         self.harness.has_joined(self.number);
-        self.check_dequeued();
         let gives_up = match stage {
             WaitStage::Queued(Rank::First) => {
                 matches!(self.behavior.gives_up, GivesUp::First | GivesUp::Queued | GivesUp::Anywhere)
@@ -167,7 +149,9 @@ impl<'a> Worker<'a> {
             WaitStage::InFlight => matches!(self.behavior.gives_up, GivesUp::InFlight | GivesUp::Anywhere),
         };
         if gives_up && self.harness.timed_out[self.number].load(SeqCst) {
-            self.harness.results.gave_up(job, stage == WaitStage::InFlight);
+            if stage == WaitStage::InFlight {
+                self.harness.results.gave_up_in_flight(job);
+            }
             return false;
         }
         // Sometimes it returns spuriously.
@@ -175,10 +159,5 @@ impl<'a> Worker<'a> {
             sync::park();
         }
         true
-    }
-
-    fn check_dequeued(&self) {
-        let dequeued = self.harness.combiner.dequeued();
-        assert!(self.dequeued.replace(dequeued) <= dequeued, "the number of dequeued requests has decreased");
     }
 }

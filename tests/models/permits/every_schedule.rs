@@ -16,8 +16,7 @@ use loom::thread;
 use crate::weak_sync as sync;
 use subject::{Class, Permits};
 
-pub(super) const SCENARIOS: [(&str, fn()); 4] = [
-    ("two_of_one", || run(1, [true; 2])),
+pub(super) const SCENARIOS: [(&str, fn()); 3] = [
     ("three_of_one", || run(1, [true; 3])),
     ("three_of_two", || run(2, [true; 3])),
     ("one_gives_up", || run(1, [true, false])),

@@ -24,8 +24,6 @@ const BY_FIRST: usize = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wants {
     Any,
-    /// The same by one attempt, without being queued.
-    AnyAtOnce,
     One(usize),
     /// One after the other, in their order, as a writer.
     Both,
@@ -49,12 +47,10 @@ pub(super) struct Behavior {
     rounds: usize,
     /// Whether it reaches its deadline, at any moment.
     times_out: bool,
-    /// Of its wait mode.
-    variant: usize,
 }
 
 pub(super) const fn wants(wants: Wants) -> Behavior {
-    Behavior { wants, releases: Releases::Plainly, rounds: 1, times_out: false, variant: 0 }
+    Behavior { wants, releases: Releases::Plainly, rounds: 1, times_out: false }
 }
 
 impl Behavior {
@@ -68,10 +64,6 @@ impl Behavior {
 
     pub(super) const fn times_out(self) -> Self {
         Self { times_out: true, ..self }
-    }
-
-    pub(super) const fn in_another_mode(self) -> Self {
-        Self { variant: 1, ..self }
     }
 }
 
@@ -143,7 +135,6 @@ impl Worker<'_> {
         for _ in 0..self.behavior.rounds {
             let held = match self.behavior.wants {
                 Wants::Any => self.any().into_iter().collect(),
-                Wants::AnyAtOnce => self.ask().map(|(at, _)| (at, self.hold(at))).into_iter().collect(),
                 Wants::One(at) => self.one(at).into_iter().collect(),
                 Wants::Both => self.both(),
             };
@@ -152,10 +143,6 @@ impl Worker<'_> {
                 self.release(at, holder);
             }
         }
-    }
-
-    fn hold(&self, at: usize) -> HolderTicket {
-        self.pool.queue.hold(&self.pool.locks[at], Some(&self.pool.shared), &Observation::default())
     }
 
     /// Waits as the engine does for a permit.
@@ -326,7 +313,7 @@ impl Worker<'_> {
     }
 
     fn mode(&self) -> WaitMode {
-        WaitMode { notified: false, variant: self.behavior.variant, worker: self.number }
+        WaitMode { notified: false, variant: 0, worker: self.number }
     }
 
     fn is_over(&self) -> bool {

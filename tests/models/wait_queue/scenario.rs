@@ -111,7 +111,6 @@ pub(super) struct Scenario {
     closed: bool,
     never_free: bool,
     notifications: bool,
-    unparks: Vec<usize>,
 }
 
 impl Scenario {
@@ -122,7 +121,6 @@ impl Scenario {
             closed: false,
             never_free: false,
             notifications: false,
-            unparks: Vec::new(),
         }
     }
 
@@ -144,11 +142,6 @@ impl Scenario {
     /// A thread waits for notifications, and passes them to the queue.
     pub(super) fn with_notifications(self) -> Self {
         Self { notifications: true, ..self }
-    }
-
-    /// These threads are unparked without a cause, at any moment.
-    pub(super) fn with_unparks<const N: usize>(self, threads: [usize; N]) -> Self {
-        Self { unparks: threads.to_vec(), ..self }
     }
 
     /// Runs the scenario once, in the schedule of the checker, and checks the results.
@@ -174,11 +167,6 @@ impl Scenario {
         }
         if self.closed {
             threads.push(spawn(&harness, |harness| harness.queue.close()));
-        }
-        if !self.unparks.is_empty() {
-            let unparked: Vec<_> =
-                self.unparks.iter().map(|number| harness.threads[*number].clone()).collect();
-            threads.push(spawn(&harness, move |_| unparked.iter().for_each(Thread::unpark)));
         }
         for thread in threads {
             thread.join().unwrap();

@@ -1,32 +1,7 @@
 //! One process: a thread that holds the lock, a thread at the head of the queue, others behind it, and the thread that listens.
 
 use super::subject::{Entry, Owed, Waiting};
-use super::{Server, Uptime};
-
-/// What a process does.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Behavior {
-    holds: u8,
-    behind: u8,
-    gives_up: bool,
-}
-
-impl Behavior {
-    /// One thread acquires the lock so often.
-    pub(super) fn holds(holds: u8) -> Self {
-        Self { holds, behind: 0, gives_up: false }
-    }
-
-    /// So many other threads wait behind it, once each.
-    pub(super) fn with_threads(self, behind: u8) -> Self {
-        Self { behind, ..self }
-    }
-
-    /// A thread that waits gives up at any moment.
-    pub(super) fn gives_up(self) -> Self {
-        Self { gives_up: true, ..self }
-    }
-}
+use super::{Action, Behavior, Server, Uptime};
 
 /// What the head of the queue does next.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -76,13 +51,13 @@ enum Hint {
 pub(super) struct Process {
     number: usize,
     /// How often threads are still to be queued at the head, and then behind it.
-    left: u8,
+    pub(super) left: u8,
     behind: u8,
     gives_up: bool,
     pub(super) step: Step,
     hint: Option<Hint>,
     entry: Entry,
-    is_holding: bool,
+    pub(super) is_holding: bool,
     /// Threads that release: the next may hold the lock before they are done.
     releasers: Vec<Pass>,
     /// The thread that listens, and a thread that leaves.
@@ -90,33 +65,6 @@ pub(super) struct Process {
     leaver: Pass,
     /// It has notified another process lately.
     has_notified: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Action {
-    /// A thread comes, and the head start of another process has passed, or not.
-    Comes {
-        head_start: bool,
-    },
-    Head,
-    /// A head start is over.
-    TimeIsOver,
-    GivesUp,
-    Releases,
-    /// This one of the threads that release goes on.
-    Releaser(usize),
-    /// The holder passes the lock to the next thread of its process.
-    PassesWithin,
-    Receives,
-    Listener,
-    Leaver,
-}
-
-impl Action {
-    /// Whether it may never happen.
-    pub(super) fn is_optional(&self) -> bool {
-        matches!(self, Action::GivesUp)
-    }
 }
 
 impl Process {
@@ -137,17 +85,9 @@ impl Process {
         }
     }
 
-    pub(super) fn holds(&self) -> bool {
-        self.is_holding
-    }
-
     /// Whether the queue knows of a thread of this process that has the lock.
     fn is_held(&self) -> bool {
         self.is_holding || !self.releasers.is_empty()
-    }
-
-    pub(super) fn is_done(&self) -> bool {
-        self.left == 0
     }
 
     fn channel(&self) -> Vec<u8> {
@@ -181,7 +121,7 @@ impl Process {
             actions.push(Action::Releases);
         }
         actions.extend((0..self.releasers.len()).map(Action::Releaser));
-        if self.holds() && self.step == Step::Asleep && self.hint.is_none() {
+        if self.is_holding && self.step == Step::Asleep && self.hint.is_none() {
             actions.push(Action::PassesWithin);
         }
         if server.messages[self.number] > 0 && self.listener == Pass::No {

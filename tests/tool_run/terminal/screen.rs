@@ -94,6 +94,13 @@ impl Screen {
         self.shows(PROMPT)
     }
 
+    /// Stops the job by Ctrl-Z.
+    pub(super) fn stops(&mut self) -> io::Result<String> {
+        self.control('z')?;
+        self.shows("Stopped")?;
+        self.prompt()
+    }
+
     /// Waits for the prompt, asserts that the last command has ended with this code, and returns what was shown before.
     #[track_caller]
     pub(super) fn exit_code(&mut self, code: i32) -> io::Result<String> {

@@ -10,7 +10,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
 /// What happens to one command.
 #[derive(Clone, Debug)]
-pub(crate) enum Fault {
+pub enum Fault {
     /// It is neither executed nor answered. The connection stays open, and later commands on it are served.
     SwallowRequest,
     /// It is executed and never answered; otherwise as above.
@@ -33,7 +33,7 @@ pub(crate) enum Fault {
 
 /// A command that is held before it is executed.
 #[derive(Debug, Default)]
-pub(crate) struct Held {
+pub struct Held {
     state: Mutex<HeldState>,
     changed: Condvar,
 }
@@ -66,7 +66,7 @@ impl Held {
 /// The test's end of a command that is held, or is going to be. The command goes on when this is dropped.
 #[derive(Debug)]
 #[must_use = "the command goes on when this is dropped"]
-pub(crate) struct Hold(Arc<Held>);
+pub struct Hold(Arc<Held>);
 
 impl Hold {
     pub(super) fn new() -> (Self, Fault) {
@@ -75,7 +75,7 @@ impl Hold {
     }
 
     /// Waits until the command has arrived and is held.
-    pub(crate) fn reached(&self) {
+    pub fn reached(&self) {
         let state = self.0.state.lock().unwrap();
         let (state, _) = self
             .0
@@ -89,7 +89,7 @@ impl Hold {
     }
 
     /// Lets the command go on.
-    pub(crate) fn go_on(&self) {
+    pub fn go_on(&self) {
         self.0.let_go();
     }
 }

@@ -24,7 +24,7 @@ const PUSHING: &[&str] = &["SUBSCRIBE", "PSUBSCRIBE", "MONITOR"];
 const LONGEST_BATCH: usize = 1 << 16;
 
 /// A proxy in front of a server. Stops listening, and closes its connections, when dropped.
-pub(crate) struct Proxy {
+pub struct Proxy {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
@@ -61,12 +61,12 @@ struct Shared {
 
 impl Proxy {
     /// Starts a proxy in front of the server at `real` that emulates no old version.
-    pub(crate) fn before(real: SocketAddr) -> io::Result<Self> {
+    pub fn before(real: SocketAddr) -> io::Result<Self> {
         Self::start(real, None, false)
     }
 
     /// Starts a proxy that makes the server at `real` behave like an old version.
-    pub(crate) fn emulating(version: Emulated, real: SocketAddr) -> io::Result<Self> {
+    pub fn emulating(version: Emulated, real: SocketAddr) -> io::Result<Self> {
         let limited = Memory::of(&mut Real::connect(real)?)?.is_limited();
         Self::start(real, Some(version), limited)
     }
@@ -108,79 +108,79 @@ impl Proxy {
     }
 
     /// Closes all connections and emulates another version from then on, as a server that is restarted.
-    pub(crate) fn restart_as(&self, version: Emulated) {
+    pub fn restart_as(&self, version: Emulated) {
         *self.shared.emulated.lock().unwrap() = Some(version);
         self.shared.open.lock().unwrap().values().flatten().for_each(shut);
     }
 
     /// From now on closes the connection, as twemproxy does, on a command that twemproxy does not forward.
-    pub(crate) fn forward_little(&self, little: bool) {
+    pub fn forward_little(&self, little: bool) {
         self.shared.forwards_little.store(little, Ordering::SeqCst);
     }
 
-    pub(crate) fn url(&self) -> String {
+    pub fn url(&self) -> String {
         format!("redis://{}/", self.address)
     }
 
     /// Applies a fault to the next command of this name. Several apply to one command each, in order.
-    pub(crate) fn next(&self, command: &'static str, fault: Fault) {
+    pub fn next(&self, command: &'static str, fault: Fault) {
         self.shared.add(Which::Next(command), fault);
     }
 
     /// Applies a fault to the nth command of this name from now; the next is the first.
-    pub(crate) fn nth(&self, command: &'static str, n: usize, fault: Fault) {
+    pub fn nth(&self, command: &'static str, n: usize, fault: Fault) {
         self.shared.add(Which::Nth(command, n), fault);
     }
 
     /// Applies a fault to the nth command from now, of any name but INFO, which does not count.
-    pub(crate) fn at(&self, n: usize, fault: Fault) {
+    pub fn at(&self, n: usize, fault: Fault) {
         self.shared.add(Which::At(n), fault);
     }
 
     /// Applies a fault to the command at this place of the next batch of at least so many commands.
-    pub(crate) fn in_batch(&self, place: usize, least: usize, fault: Fault) {
+    pub fn in_batch(&self, place: usize, least: usize, fault: Fault) {
         self.shared.add(Which::InBatch { place, least }, fault);
     }
 
     /// Holds the nth command of this name from now before it is executed.
-    pub(crate) fn hold(&self, command: &'static str, n: usize) -> Hold {
+    pub fn hold(&self, command: &'static str, n: usize) -> Hold {
         let (hold, fault) = Hold::new();
         self.nth(command, n, fault);
         hold
     }
 
     /// From now on neither records commands on keys with this prefix nor applies faults to them.
-    pub(crate) fn overlook(&self, keys: &'static str) {
+    pub fn overlook(&self, keys: &'static str) {
         *self.shared.overlooked.lock().unwrap() = Some(keys);
     }
 
     /// Delays each command by what `delay` returns before it is executed, as a slow network does.
-    pub(crate) fn slow_down(&self, delay: impl Fn(&Asked) -> Duration + Send + Sync + 'static) {
+    pub fn slow_down(&self, delay: impl Fn(&Asked) -> Duration + Send + Sync + 'static) {
         *self.shared.delay.lock().unwrap() = Some(Arc::new(delay));
     }
 
     /// Returns how many faults have not happened yet.
-    pub(crate) fn faults_left(&self) -> usize {
+    pub fn faults_left(&self) -> usize {
         self.shared.faults.lock().unwrap().left()
     }
 
     /// Clears the record.
-    pub(crate) fn forget(&self) {
+    pub fn forget(&self) {
         self.shared.asked.lock().unwrap().clear();
     }
 
     /// Returns the recorded commands without INFO, which every new connection sends.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
+    pub fn asked(&self) -> Vec<Asked> {
         self.everything().into_iter().filter(|asked| asked.name != "INFO").collect()
     }
 
     /// Returns the names of the recorded commands without INFO.
-    pub(crate) fn names(&self) -> Vec<String> {
+    pub fn names(&self) -> Vec<String> {
         self.asked().into_iter().map(|asked| asked.name).collect()
     }
 
     /// Returns the recorded commands without INFO, batch by batch.
-    pub(crate) fn batches(&self) -> Vec<Vec<Asked>> {
+    pub fn batches(&self) -> Vec<Vec<Asked>> {
         let together =
             |a: &Asked, b: &Asked| a.connection == b.connection && a.position.place < b.position.place;
         let mut asked = self.asked();
@@ -190,7 +190,7 @@ impl Proxy {
     }
 
     /// Returns the recorded commands, INFO included.
-    pub(crate) fn everything(&self) -> Vec<Asked> {
+    pub fn everything(&self) -> Vec<Asked> {
         self.shared.asked.lock().unwrap().clone()
     }
 }

@@ -4,29 +4,29 @@ use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use super::LONG;
+use crate::LONG;
 
 /// How long a connection must be silent to count as silent.
-pub(crate) const SILENCE: Duration = Duration::from_millis(150);
+pub const SILENCE: Duration = Duration::from_millis(150);
 
-pub(crate) struct Wire(BufReader<TcpStream>);
+pub struct Wire(BufReader<TcpStream>);
 
 impl Wire {
-    pub(crate) fn to(url: &str) -> Self {
+    pub fn to(url: &str) -> Self {
         let address = url.trim_start_matches("redis://").trim_end_matches('/');
         let stream = TcpStream::connect(address).unwrap();
         stream.set_nodelay(true).unwrap();
         Self(BufReader::new(stream))
     }
 
-    pub(crate) fn send(&mut self, command: &str) {
+    pub fn send(&mut self, command: &str) {
         let words = command.split(' ').map(|word| format!("${}\r\n{word}\r\n", word.len()));
         let request = format!("*{}\r\n{}", command.split(' ').count(), words.collect::<String>());
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
     }
 
     /// Reads the next line, without its end; an empty one if the connection is closed.
-    pub(crate) fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
         let mut line = String::new();
         self.0.read_line(&mut line).unwrap();
@@ -34,12 +34,12 @@ impl Wire {
     }
 
     /// Sends a command and returns the reply: of a bulk the text, of an array everything in one line.
-    pub(crate) fn ask(&mut self, command: &str) -> String {
+    pub fn ask(&mut self, command: &str) -> String {
         self.send(command);
         self.answer()
     }
 
-    pub(crate) fn answer(&mut self) -> String {
+    pub fn answer(&mut self) -> String {
         let line = self.line();
         let count = line[1..].parse::<usize>();
         match (line.as_bytes()[0], count) {
@@ -58,14 +58,14 @@ impl Wire {
 
     /// Asserts that no bytes arrive for a while, and that the connection stays open.
     #[track_caller]
-    pub(crate) fn is_silent(&mut self) {
+    pub fn is_silent(&mut self) {
         self.0.get_mut().set_read_timeout(Some(SILENCE)).unwrap();
         let read = self.0.fill_buf().map(<[u8]>::to_vec);
         assert!(read.is_err(), "bytes arrived, or the connection was closed: {read:?}");
     }
 
     /// Reads everything up to the end of the connection, which may be a reset.
-    pub(crate) fn rest(&mut self) -> String {
+    pub fn rest(&mut self) -> String {
         self.0.get_mut().set_read_timeout(Some(LONG)).unwrap();
         let mut rest = String::new();
         let end = self.0.read_to_string(&mut rest).map_err(|error| error.kind());

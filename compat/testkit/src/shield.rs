@@ -11,7 +11,7 @@ use std::{env, thread};
 use crate::Failure;
 
 /// Conducts the run in a process of its own.
-pub(crate) fn run() -> Result<ExitCode, Failure> {
+pub fn run() -> Result<ExitCode, Failure> {
     let mut command = Command::new(env::current_exe()?);
     command.arg("conduct").args(env::args_os().skip(1)).stdin(Stdio::piped());
     // Ctrl-C goes to the terminal's foreground group, so to this process alone.
@@ -28,11 +28,11 @@ pub(crate) fn run() -> Result<ExitCode, Failure> {
 
 /// Whether the process that started this one closed the pipe to it, or is gone.
 #[derive(Clone, Debug)]
-pub(crate) struct Parent(Arc<AtomicBool>);
+pub struct Parent(Arc<AtomicBool>);
 
 impl Parent {
     /// Begins to watch the standard input, which must be that pipe.
-    pub(crate) fn watch() -> Self {
+    pub fn watch() -> Self {
         let gone = Arc::new(AtomicBool::new(false));
         let parent = Self(Arc::clone(&gone));
         thread::spawn(move || {
@@ -43,7 +43,7 @@ impl Parent {
         parent
     }
 
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
 }

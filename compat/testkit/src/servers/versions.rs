@@ -11,7 +11,7 @@ use Emulated::{V1_2, V2_0, V2_2, V2_4, V2_6};
 
 /// A version that the proxy can emulate, by its last release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Emulated {
+pub enum Emulated {
     V1_2,
     V2_0,
     V2_2,
@@ -168,10 +168,10 @@ const WORDED_BEFORE: &[(&str, Emulated, &str)] = &[
 ];
 
 impl Emulated {
-    pub(crate) const ALL: [Self; 5] = [V1_2, V2_0, Self::V2_2, V2_4, V2_6];
+    pub const ALL: [Self; 5] = [V1_2, V2_0, Self::V2_2, V2_4, V2_6];
 
     /// The number that the server reports.
-    pub(crate) fn number(self) -> &'static str {
+    pub fn number(self) -> &'static str {
         match self {
             Self::V1_2 => "1.2.6",
             Self::V2_0 => "2.0.5",
@@ -182,7 +182,7 @@ impl Emulated {
     }
 
     /// The usual short name.
-    pub(crate) fn name(self) -> &'static str {
+    pub fn name(self) -> &'static str {
         &self.number()[..3]
     }
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const LOOK: Duration = Duration::from_millis(5);
 
 #[derive(Debug)]
-pub(crate) struct WorkerProcess {
+pub struct WorkerProcess {
     number: u32,
     child: Child,
     /// A worker ends when this is closed, also by the end of the process that has it.
@@ -17,22 +17,22 @@ pub(crate) struct WorkerProcess {
 }
 
 impl WorkerProcess {
-    pub(crate) fn start(number: u32, command: &mut Command) -> io::Result<Self> {
+    pub fn start(number: u32, command: &mut Command) -> io::Result<Self> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn()?;
         let input = child.stdin.take();
         Ok(Self { number, child, input })
     }
 
-    pub(crate) fn number(&self) -> u32 {
+    pub fn number(&self) -> u32 {
         self.number
     }
 
-    pub(crate) fn child(&self) -> &Child {
+    pub fn child(&self) -> &Child {
         &self.child
     }
 
     /// Fails if the process has ended on its own.
-    pub(crate) fn check(&mut self) -> io::Result<()> {
+    pub fn check(&mut self) -> io::Result<()> {
         match self.child.try_wait()? {
             None => Ok(()),
             Some(status) => {
@@ -42,18 +42,18 @@ impl WorkerProcess {
     }
 
     /// Kills it on the spot, as the system does when memory runs out. It has ended when this returns.
-    pub(crate) fn kill(&mut self) -> io::Result<()> {
+    pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
     /// Tells it to finish what it does, and to end.
-    pub(crate) fn close_input(&mut self) {
+    pub fn close_input(&mut self) {
         self.input = None;
     }
 
     /// Waits for its end, until `limit` at most. Returns what went wrong, in words.
-    pub(crate) fn wait(&mut self, limit: Instant) -> io::Result<Option<String>> {
+    pub fn wait(&mut self, limit: Instant) -> io::Result<Option<String>> {
         loop {
             return Ok(match self.child.try_wait()? {
                 Some(status) if status.success() => None,

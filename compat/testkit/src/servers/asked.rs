@@ -2,20 +2,20 @@
 
 /// A command as it arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Asked {
+pub struct Asked {
     /// Counts the connections.
-    pub(crate) connection: usize,
+    pub connection: usize,
     /// In upper case.
-    pub(crate) name: String,
-    pub(crate) arguments: Vec<String>,
-    pub(crate) position: Position,
+    pub name: String,
+    pub arguments: Vec<String>,
+    pub position: Position,
 }
 
 /// The position of a command in its batch, which is what a client sent in one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Position {
+pub struct Position {
     /// The first is 1.
-    pub(crate) place: usize,
+    pub place: usize,
     /// How many commands the batch has.
-    pub(crate) of: usize,
+    pub of: usize,
 }

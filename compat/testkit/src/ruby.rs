@@ -10,20 +10,20 @@ use std::{env, fmt, io, iter, thread};
 
 use setnx_lock::Version;
 
-use super::LONG;
+use crate::LONG;
 
 /// The version of the gem that a peer locks with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Gem(pub(crate) &'static str);
+pub struct Gem(pub &'static str);
 
 /// 0.2.2 and before: no takeover.
-pub(crate) const NO_TAKEOVER: Gem = Gem("0.2.2");
+pub const NO_TAKEOVER: Gem = Gem("0.2.2");
 /// 0.2.3 to 1.4.1: the expiry time is the value.
-pub(crate) const CLASSIC: Gem = Gem("1.4.1");
+pub const CLASSIC: Gem = Gem("1.4.1");
 /// 1.4.2: as 1.4.3, but its release compares with a wrong time.
-pub(crate) const TTL_1_4_2: Gem = Gem("1.4.2");
+pub const TTL_1_4_2: Gem = Gem("1.4.2");
 /// From 1.4.3 on: an empty value with a time to live.
-pub(crate) const TTL: Gem = Gem("1.4.3");
+pub const TTL: Gem = Gem("1.4.3");
 
 /// Names the folder of a real gem. Without it the port in `compat/ruby/port` emulates every version.
 const LIB: &str = "REDIS_OBJECTS_LIB";
@@ -32,10 +32,10 @@ const VERSION: &str = "REDIS_OBJECTS_VERSION";
 
 /// A real gem, which `REDIS_OBJECTS_LIB` and `REDIS_OBJECTS_VERSION` name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct RealGem {
-    pub(crate) version: String,
+pub struct RealGem {
+    pub version: String,
     /// The version whose tests it has to pass.
-    pub(crate) family: Gem,
+    pub family: Gem,
     /// With a timeout of 0 it tries once; gems before 1.2 do not try at all.
     tries_without_a_timeout: bool,
 }
@@ -43,14 +43,14 @@ pub(crate) struct RealGem {
 impl RealGem {
     /// Returns the gem of the environment, if that names one. A gem that the tests do not know is an error: with it they would test
     /// nothing.
-    pub(crate) fn of_the_environment() -> Result<Option<Self>, String> {
+    pub fn of_the_environment() -> Result<Option<Self>, String> {
         if env::var_os(LIB).is_none() {
             return Ok(None);
         }
         Self::of_version(&env::var(VERSION).unwrap_or_default()).map(Some)
     }
 
-    pub(crate) fn of_version(version: &str) -> Result<Self, String> {
+    pub fn of_version(version: &str) -> Result<Self, String> {
         let number = version.parse::<Version>().ok().filter(|number| *number < Version::new(2, 1, 0));
         let number = number.ok_or_else(|| {
             format!(
@@ -71,7 +71,7 @@ impl RealGem {
 
 impl Gem {
     /// Returns the versions that the tests can run with: the port emulates every version, a real gem only its own.
-    pub(crate) fn available() -> Result<Vec<Self>, String> {
+    pub fn available() -> Result<Vec<Self>, String> {
         Ok(match RealGem::of_the_environment()? {
             Some(real) => vec![real.family],
             None => vec![NO_TAKEOVER, CLASSIC, TTL_1_4_2, TTL],
@@ -79,7 +79,7 @@ impl Gem {
     }
 
     /// Returns a command that runs a script of `compat/ruby`. A real gem keeps the version that the environment names.
-    pub(crate) fn ruby(self, script: &str, url: &str) -> Command {
+    pub fn ruby(self, script: &str, url: &str) -> Command {
         if env::var_os(LIB).is_none() {
             let mut ruby = self.port(script);
             ruby.env("REDIS_URL", url);
@@ -91,7 +91,7 @@ impl Gem {
     }
 
     /// Returns a command that runs a script of `compat/ruby` with the port, also where the environment names a real gem.
-    pub(crate) fn port(self, script: &str) -> Command {
+    pub fn port(self, script: &str) -> Command {
         let mut ruby = Command::new("ruby");
         ruby.args(load_path()).arg(folder().join(script)).env(VERSION, self.0).env_remove(LIB);
         ruby
@@ -118,27 +118,27 @@ impl fmt::Display for Gem {
     }
 }
 
-pub(crate) fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../compat/ruby")
+pub fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../ruby")
 }
 
 /// The outcome of an attempt to acquire a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Attempt {
+pub enum Attempt {
     Held,
     Timeout(String),
 }
 
 /// A running peer. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct RubyPeer {
+pub struct RubyPeer {
     process: Child,
     input: ChildStdin,
     lines: Receiver<String>,
 }
 
 impl RubyPeer {
-    pub(crate) fn start(gem: Gem, url: &str) -> io::Result<Self> {
+    pub fn start(gem: Gem, url: &str) -> io::Result<Self> {
         let mut ruby = gem.ruby("peer.rb", url);
         ruby.arg("serve");
         Self::begin(ruby)
@@ -156,7 +156,7 @@ impl RubyPeer {
     }
 
     /// Acquires a lock, or waits for it up to `timeout` as the gem waits.
-    pub(crate) fn acquire(
+    pub fn acquire(
         &mut self,
         key: &str,
         expiration: Option<Duration>,
@@ -167,23 +167,13 @@ impl RubyPeer {
     }
 
     /// Acquires a lock that is free, under a name of its own, so that one process can hold a key and contend for it.
-    pub(crate) fn acquire_as(
-        &mut self,
-        name: &str,
-        key: &str,
-        expiration: Option<Duration>,
-    ) -> io::Result<Attempt> {
+    pub fn acquire_as(&mut self, name: &str, key: &str, expiration: Option<Duration>) -> io::Result<Attempt> {
         self.send_take(name, key, expiration, LONG)?;
         self.outcome(name)
     }
 
     /// Tries to acquire a lock under a name of its own: once, or with a gem that cannot, a few times.
-    pub(crate) fn try_as(
-        &mut self,
-        name: &str,
-        key: &str,
-        expiration: Option<Duration>,
-    ) -> io::Result<Attempt> {
+    pub fn try_as(&mut self, name: &str, key: &str, expiration: Option<Duration>) -> io::Result<Attempt> {
         let real = RealGem::of_the_environment().map_err(io::Error::other)?;
         let once = real.is_none_or(|real| real.tries_without_a_timeout);
         let timeout = if once { Duration::ZERO } else { Duration::from_millis(250) };
@@ -192,7 +182,7 @@ impl RubyPeer {
     }
 
     /// Makes the peer begin to acquire a lock, and does not wait for the outcome.
-    pub(crate) fn begin_to_acquire(
+    pub fn begin_to_acquire(
         &mut self,
         key: &str,
         expiration: Option<Duration>,
@@ -213,7 +203,7 @@ impl RubyPeer {
     }
 
     /// Waits for the outcome.
-    pub(crate) fn outcome(&mut self, name: &str) -> io::Result<Attempt> {
+    pub fn outcome(&mut self, name: &str) -> io::Result<Attempt> {
         let line = self.line()?;
         match line.split_once(&format!(" {name}")) {
             Some(("held", _)) => Ok(Attempt::Held),
@@ -223,14 +213,14 @@ impl RubyPeer {
     }
 
     /// Releases a lock as the gem does at the end of a block: by the key, or by the name of [`try_as`](Self::try_as).
-    pub(crate) fn release(&mut self, name: &str) -> io::Result<()> {
+    pub fn release(&mut self, name: &str) -> io::Result<()> {
         self.send(&format!("give {name}"))?;
         assert_eq!(self.line()?, format!("given {name}"));
         Ok(())
     }
 
     /// Kills the process, without a release of its locks.
-    pub(crate) fn kill(mut self) -> io::Result<()> {
+    pub fn kill(mut self) -> io::Result<()> {
         self.process.kill()?;
         self.process.wait().map(drop)
     }
@@ -256,32 +246,26 @@ impl Drop for RubyPeer {
 
 /// What came of a crash that several Ruby processes waited for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Round {
+pub struct Round {
     /// How many held the lock at once, at most.
-    pub(crate) inside: usize,
+    pub inside: usize,
     /// How many asked for it within 10 ms of the first that got it, that one included.
-    pub(crate) contended: usize,
+    pub contended: usize,
 }
 
 /// Ruby processes that wait for one lock all at once, time and again. Killed when dropped.
 #[derive(Debug)]
-pub(crate) struct RubyCrowd(RubyPeer);
+pub struct RubyCrowd(RubyPeer);
 
 impl RubyCrowd {
-    pub(crate) fn start(
-        gem: Gem,
-        url: &str,
-        processes: usize,
-        key: &str,
-        expiration: Duration,
-    ) -> io::Result<Self> {
+    pub fn start(gem: Gem, url: &str, processes: usize, key: &str, expiration: Duration) -> io::Result<Self> {
         let mut ruby = gem.ruby("peer.rb", url);
         ruby.args(["crowd", &processes.to_string(), key, &expiration.as_secs_f64().to_string()]);
         RubyPeer::begin(ruby).map(Self)
     }
 
     /// Has all of them begin to wait at this time. Returns when each has had the lock.
-    pub(crate) fn round(&mut self, begin: SystemTime) -> io::Result<Round> {
+    pub fn round(&mut self, begin: SystemTime) -> io::Result<Round> {
         let begin = begin.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
         self.0.send(&begin.as_secs_f64().to_string())?;
         let line = self.0.line()?;
@@ -292,7 +276,7 @@ impl RubyCrowd {
     }
 }
 
-pub(crate) fn explained(error: io::Error) -> io::Error {
+pub fn explained(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::NotFound => {
             io::Error::new(io::ErrorKind::NotFound, "ruby is not installed; `make setup` installs it")

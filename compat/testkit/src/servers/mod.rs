@@ -15,7 +15,7 @@ mod resp;
 mod twemproxy;
 mod versions;
 
-pub(crate) use asked::{Asked, Position};
-pub(crate) use faults::{Fault, Hold};
-pub(crate) use proxy::Proxy;
-pub(crate) use versions::Emulated;
+pub use asked::{Asked, Position};
+pub use faults::{Fault, Hold};
+pub use proxy::Proxy;
+pub use versions::Emulated;

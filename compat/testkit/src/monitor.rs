@@ -6,16 +6,16 @@ use std::time::{Duration, Instant};
 
 use setnx_lock::{Error, Lock};
 
-use super::{LONG, RedisServer};
+use crate::{LONG, RedisServer};
 
 /// Records the commands that a server executes, by `MONITOR` on a connection of its own.
-pub(crate) struct Monitor(BufReader<TcpStream>);
+pub struct Monitor(BufReader<TcpStream>);
 
 /// The argument that ends a recording.
 const END: &str = "end-of-recording";
 
 impl Monitor {
-    pub(crate) fn on(server: &RedisServer) -> std::io::Result<Self> {
+    pub fn on(server: &RedisServer) -> std::io::Result<Self> {
         let mut stream = TcpStream::connect(server.address())?;
         stream.set_read_timeout(Some(LONG))?;
         stream.write_all(b"*1\r\n$7\r\nMONITOR\r\n")?;
@@ -37,7 +37,7 @@ impl Monitor {
 
     /// Waits for a command for which `it_is_so` returns true.
     #[track_caller]
-    pub(crate) fn wait_for(&mut self, what: &str, mut it_is_so: impl FnMut(&[String]) -> bool) {
+    pub fn wait_for(&mut self, what: &str, mut it_is_so: impl FnMut(&[String]) -> bool) {
         let end = Instant::now() + LONG;
         while !it_is_so(&self.command().unwrap()) {
             assert!(Instant::now() < end, "never sent: {what}");
@@ -45,7 +45,7 @@ impl Monitor {
     }
 
     /// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
-    pub(crate) fn pauses(mut self, name: &'static str, least: Duration) -> impl Iterator<Item = Duration> {
+    pub fn pauses(mut self, name: &'static str, least: Duration) -> impl Iterator<Item = Duration> {
         let end = Instant::now() + LONG;
         let mut sent = None;
         std::iter::from_fn(move || {
@@ -65,7 +65,7 @@ impl Monitor {
     }
 
     /// Returns all commands until now, each as its words.
-    pub(crate) fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
+    pub fn recorded(mut self, server: &RedisServer) -> std::io::Result<Vec<Vec<String>>> {
         server.say(&["ECHO", END])?;
         let mut commands = Vec::new();
         loop {
@@ -79,10 +79,10 @@ impl Monitor {
 }
 
 /// Returns the lock after its locker has opened a connection, so that the commands of connecting are sent already.
-pub(crate) fn connected(lock: Lock) -> Result<Lock, Error> {
+pub fn connected(lock: Lock) -> Result<Lock, Error> {
     lock.state().map(|_| lock)
 }
 
-pub(crate) fn names(commands: &[Vec<String>]) -> Vec<&str> {
+pub fn names(commands: &[Vec<String>]) -> Vec<&str> {
     commands.iter().map(|words| words[0].as_str()).collect()
 }

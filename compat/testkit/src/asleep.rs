@@ -5,21 +5,21 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::LONG;
+use crate::LONG;
 
 /// How often in a row a thread must be found asleep, once a millisecond: one that only waits for a mutex sleeps, too, on a busy machine for
 /// as long as the thread that has the mutex does not run.
 const SAMPLES: u32 = 15;
 
 /// Starts a thread, and returns once it sleeps.
-pub(crate) fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+pub fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let sleeper = Sleeper::start(body);
     sleeper.rests();
     sleeper.thread
 }
 
 /// A thread whose state a test samples: it sleeps, runs, and sleeps again.
-pub(crate) struct Sleeper<T> {
+pub struct Sleeper<T> {
     thread: JoinHandle<T>,
     /// The file under `/proc` that holds its state, and that which has where it waits.
     file: String,
@@ -27,7 +27,7 @@ pub(crate) struct Sleeper<T> {
 }
 
 impl<T: Send + 'static> Sleeper<T> {
-    pub(crate) fn start(body: impl FnOnce() -> T + Send + 'static) -> Self {
+    pub fn start(body: impl FnOnce() -> T + Send + 'static) -> Self {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             sender.send(rustix::thread::gettid().as_raw_nonzero().get()).expect("the caller receives it");
@@ -39,7 +39,7 @@ impl<T: Send + 'static> Sleeper<T> {
     }
 
     /// Returns once the thread sleeps.
-    pub(crate) fn rests(&self) {
+    pub fn rests(&self) {
         let end = Instant::now() + LONG;
         let mut found = 0;
         while found < SAMPLES {
@@ -59,7 +59,7 @@ impl<T: Send + 'static> Sleeper<T> {
         }
     }
 
-    pub(crate) fn join(self) -> T {
+    pub fn join(self) -> T {
         self.thread.join().unwrap()
     }
 }

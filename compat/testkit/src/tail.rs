@@ -8,20 +8,20 @@ use std::str::FromStr;
 
 /// Returns each line once, when it is complete: the worker may be in the middle of it.
 #[derive(Debug)]
-pub(crate) struct Tail {
+pub struct Tail {
     file: BufReader<File>,
     begun: String,
 }
 
 impl Tail {
     /// Makes an empty log at `path`.
-    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+    pub fn create(path: &Path) -> io::Result<Self> {
         File::create(path)?;
         Ok(Self { file: BufReader::new(File::open(path)?), begun: String::new() })
     }
 
     /// Returns the lines that came since the last time.
-    pub(crate) fn read<L>(&mut self) -> Result<Vec<L>, Box<dyn Error + Send + Sync>>
+    pub fn read<L>(&mut self) -> Result<Vec<L>, Box<dyn Error + Send + Sync>>
     where
         L: FromStr<Err: Into<Box<dyn Error + Send + Sync>>>,
     {
