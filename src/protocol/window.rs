@@ -35,9 +35,11 @@ impl Activity {
         Self { since: now, ended: [None; 2], met_poller: None }
     }
 
-    /// Notes that a hold has ended.
+    /// Notes that a hold has ended. Several permits that are released together are one.
     pub(crate) fn ended(&mut self, now: Uptime) {
-        self.ended = [Some(now), self.ended[0]];
+        if self.ended[0] != Some(now) {
+            self.ended = [Some(now), self.ended[0]];
+        }
     }
 
     /// Notes that a poller has the key in a window.
@@ -115,7 +117,7 @@ mod tests {
         let mut activity = Activity::since(uptime(0));
         let mut length = |begin: u64, met: &[u64]| {
             let window = |millis: &u64| {
-                activity.ended(uptime(*millis));
+                activity.ended(uptime(*millis - 1));
                 activity.ended(uptime(*millis));
                 if met.contains(millis) {
                     activity.met_poller(uptime(*millis));

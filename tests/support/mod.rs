@@ -7,6 +7,7 @@ pub(crate) mod load_threads;
 pub(crate) mod log_capture;
 pub(crate) mod notified;
 pub(crate) mod part;
+pub(crate) mod processes;
 pub(crate) mod record;
 pub(crate) mod sample;
 pub(crate) mod scenario;

@@ -10,7 +10,7 @@ use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
 
 use super::scenario::patient;
 use super::{LONG, RedisServer};
-use crate::processes;
+use crate::support::processes;
 
 /// A waiter's poll interval, timeout and lease: so long that a waiter that acquires the lock has received a notification.
 pub(crate) const NEVER: Duration = Duration::from_secs(600);

@@ -1,0 +1,339 @@
+//! Clocks that differ, and clocks that are set while a lock is held: `faketime` sets the wall clock of worker processes. The tests
+//! compare leases by the monotonic clock, which it leaves alone and which is the same for all processes.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, mem, thread};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+
+use crate::faults::stress::harness::moment::Moment;
+use crate::servers::{Emulated, Proxy};
+use crate::support::processes::{self, TASK, protocol_named};
+use crate::support::scenario::opened;
+use crate::support::{LONG, Outcome, RedisServer, millis, tests, trial};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials = crate::support::trials(
+        "clocks",
+        tests![
+            a_clock_set_forward_ends_the_lease,
+            a_clock_set_forward_is_noticed_by_a_thread,
+            a_clock_set_back_does_not_lengthen_the_lease,
+            a_clock_that_is_too_far_from_the_server_s_is_refused,
+        ],
+    );
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let apart: (&str, fn(Protocol) -> Outcome) = match protocol {
+            Protocol::Ttl => ("clocks_hours_apart_let_no_leases_overlap", hours_apart),
+            _ => ("clocks_further_apart_than_the_guard_let_two_leases_overlap", further_apart),
+        };
+        for (name, test) in [apart, ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin)] {
+            let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
+            trials.push(trial(name, move || test(protocol)));
+        }
+        for (name, clock) in [("ahead", "+0.9s"), ("behind", "-0.9s")] {
+            let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_leases_overlap");
+            trials.push(trial(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
+        }
+    }
+    trials
+}
+
+/// The lease of each hold in a contest.
+const LEASE: Duration = Duration::from_millis(300);
+
+/// A worker whose wall clock is set. Killed when dropped.
+struct Worker {
+    process: Child,
+    lines: Receiver<String>,
+}
+
+impl Worker {
+    /// Starts one whose clock is `offset` (`+0.9s`) from the machine's.
+    fn with_clock(offset: &str, task: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME", offset), task)
+    }
+
+    /// Starts one whose clock has the offset in a file.
+    fn with_clock_in(file: &Path, task: &[&str]) -> io::Result<Self> {
+        Self::start(faked()?.env("FAKETIME_TIMESTAMP_FILE", file).env("FAKETIME_NO_CACHE", "1"), task)
+    }
+
+    fn start(command: &mut Command, task: &[&str]) -> io::Result<Self> {
+        let command = command.env(TASK, task.join(",")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn()?;
+        let output = BufReader::new(process.stdout.take().expect("it is piped"));
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Ok(Self { process, lines })
+    }
+
+    /// Sends a line to its input, and returns its next line of output.
+    fn ask(&mut self, line: &str) -> Result<String, Box<dyn std::error::Error>> {
+        writeln!(self.process.stdin.as_mut().expect("it is piped"), "{line}")?;
+        Ok(self.lines.recv_timeout(LONG)?)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        // The process may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        // What the library leaves behind of a process that is killed keeps a later one of the same id from starting.
+        for name in ["faketime_shm_", "sem.faketime_sem_"] {
+            let _ = fs::remove_file(format!("/dev/shm/{name}{}", self.process.id()));
+        }
+    }
+}
+
+/// Returns a command that runs this program with `faketime`'s library.
+fn faked() -> io::Result<Command> {
+    static LIBRARY: Mutex<Option<String>> = Mutex::new(None);
+    let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    let library = match &mut *library {
+        Some(library) => library,
+        none => none.insert(faketime_s_library()?),
+    };
+    let mut command = Command::new(env::current_exe()?);
+    command.env("LD_PRELOAD", library).env("FAKETIME_DONT_FAKE_MONOTONIC", "1");
+    Ok(command)
+}
+
+/// Asks `faketime` for the path of its library.
+fn faketime_s_library() -> io::Result<String> {
+    let mut reported = None;
+    // More than once: what a killed process has left behind keeps one of the same id from starting.
+    for _ in 0..10 {
+        let output = Command::new("faketime").args(["-m", "-f", "+0s", "env"]).output().map_err(|error| {
+            io::Error::new(error.kind(), format!("faketime: {error}; `make test-all` installs it"))
+        })?;
+        let lines = String::from_utf8_lossy(&output.stdout);
+        if let Some(library) = lines.lines().find_map(|line| line.strip_prefix("LD_PRELOAD=")) {
+            return Ok(library.to_owned());
+        }
+        reported = Some(output);
+    }
+    Err(io::Error::other(format!("faketime names no library: {reported:?}")))
+}
+
+/// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
+/// takes it over.
+pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::TaskOutcome {
+    let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
+    let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
+    let lock = Lock::new(&opened(url)?, key, options)?;
+    loop {
+        let held = lock.lock()?;
+        // In this order: the printed end is never later than the real one.
+        let enter = Moment::now();
+        let valid_until = enter.after(held.remaining().expect("it expires"));
+        writeln!(io::stdout(), "{enter} {valid_until}")?;
+        mem::forget(held);
+        // Waits for the other worker: the one whose clock is ahead could take over its own lock first.
+        let mine = lock.state()?;
+        while lock.state()? == mine {
+            thread::sleep(millis(5));
+        }
+    }
+}
+
+/// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
+pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
+    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
+    let taken = Instant::now();
+    println!("holding");
+    for _asked in io::stdin().lines() {
+        let still = match held.ensure_held() {
+            Ok(()) => "held",
+            Err(Error::Expired { .. }) => "expired",
+            Err(error) => return Err(error.into()),
+        };
+        let remaining = held.remaining().expect("it expires");
+        println!("{still} {} {}", remaining.as_micros(), taken.elapsed().as_micros());
+    }
+    println!("{:?}", held.release()?);
+    Ok(())
+}
+
+/// Worker: opens a locker that checks clocks, and prints the outcome.
+pub(crate) fn check_clocks(url: &str, limit: &str) -> processes::TaskOutcome {
+    match Locker::builder(url)?.max_clock_difference(humantime::parse_duration(limit)?).build() {
+        Ok(_) => println!("opened"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}
+
+/// A lease, as a worker printed it.
+#[derive(Clone, Copy, Debug)]
+struct Lease {
+    holder: usize,
+    enter: Moment,
+    valid_until: Moment,
+}
+
+type Overlap = Option<(Lease, Lease)>;
+
+/// Lets two workers take the lock over from each other until each has acquired it `turns` times, or two leases overlap.
+fn contest(
+    clocks: [&str; 2],
+    protocol: Protocol,
+    margin: &str,
+    turns: usize,
+) -> Result<Overlap, Box<dyn std::error::Error>> {
+    let server = RedisServer::start()?;
+    let protocol = format!("{protocol:?}").to_lowercase();
+    let task = ["take_over", &server.url(), "clocks", &protocol, margin];
+    let workers = clocks.map(|clock| Worker::with_clock(clock, &task));
+    let mut leases: Vec<Lease> = Vec::new();
+    let began = Instant::now();
+    loop {
+        for (holder, worker) in workers.iter().enumerate() {
+            for line in worker.as_ref().map_err(ToString::to_string)?.lines.try_iter() {
+                let (enter, valid_until) = line.split_once(' ').ok_or("a worker prints two times")?;
+                leases.push(Lease { holder, enter: enter.parse()?, valid_until: valid_until.parse()? });
+            }
+        }
+        leases.sort_by_key(|lease| lease.enter);
+        if let Some(pair) = leases.windows(2).find(|pair| pair[1].enter < pair[0].valid_until) {
+            return Ok(Some((pair[0], pair[1])));
+        }
+        if (0..2).all(|n| leases.iter().filter(|lease| lease.holder == n).count() >= turns) {
+            return Ok(None);
+        }
+        if began.elapsed() > LONG {
+            return Err(format!("fewer turns within {LONG:?}: {leases:?}").into());
+        }
+        thread::sleep(millis(10));
+    }
+}
+
+fn nearly_a_second_apart(protocol: Protocol, clock: &str) -> Outcome {
+    let overlap = contest(["+0s", clock], protocol, "0s", 2)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+fn further_apart(protocol: Protocol) -> Outcome {
+    let overlap = contest(["+0.9s", "-0.9s"], protocol, "0s", usize::MAX)?;
+    assert!(overlap.is_some_and(|(first, second)| first.holder != second.holder), "{overlap:?}");
+    Ok(())
+}
+
+/// The server's clock alone decides when the lock of a crashed holder is free.
+fn hours_apart(protocol: Protocol) -> Outcome {
+    let overlap = contest(["+7200s", "-7200s"], protocol, "0s", 3)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+fn further_apart_with_a_margin(protocol: Protocol) -> Outcome {
+    let overlap = contest(["+0.9s", "-0.9s"], protocol, "1s", 2)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+/// Reads what a worker prints about its lease: whether it holds, the time that remains, and the time since it was granted.
+fn reported(line: &str) -> Result<(bool, Duration, Duration), Box<dyn std::error::Error>> {
+    let words: Vec<&str> = line.split(' ').collect();
+    let [still, remaining, held] = words.as_slice() else { return Err(line.into()) };
+    let micros = |word: &str| word.parse().map(Duration::from_micros);
+    Ok((*still == "held", micros(remaining)?, micros(held)?))
+}
+
+/// Starts a worker whose clock has the offset in a file. Returns both once the worker has acquired the lock.
+fn holder(server: &RedisServer, expiration: &str) -> Result<(Worker, PathBuf), Box<dyn std::error::Error>> {
+    let file = server.folder().join("clock");
+    fs::write(&file, "+0s")?;
+    let worker = Worker::with_clock_in(&file, &["report_the_lease", &server.url(), "clocks", expiration])?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
+    Ok((worker, file))
+}
+
+fn a_clock_set_forward_ends_the_lease() -> Outcome {
+    const LEASE: Duration = Duration::from_millis(4900);
+    let server = RedisServer::start()?;
+    loop {
+        let (mut worker, file) = holder(&server, "4900ms")?;
+        let (holds, ..) = reported(&worker.ask("?")?)?;
+        fs::write(&file, "+5s")?;
+        let (still_holds, remaining, held) = reported(&worker.ask("?")?)?;
+        if holds && held < LEASE {
+            assert!(!still_holds, "by the wall clock, which contenders go by, the lease has passed");
+            assert_eq!(remaining, Duration::ZERO);
+            return Ok(());
+        }
+        // The machine was so busy that the lease has passed anyway.
+        server.say(&["DEL", "clocks"])?;
+    }
+}
+
+/// Worker: acquires the lock, and prints when a loss of it is noticed.
+pub(crate) fn notice_the_loss(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
+    let held = Lock::new(&opened(url)?, key, options)?.lock()?;
+    held.on_loss(|reason| println!("{reason:?}"));
+    println!("holding");
+    let ended = io::stdin().lines().next().is_none();
+    drop(held);
+    if ended { Ok(()) } else { Err("there was a line".into()) }
+}
+
+fn a_clock_set_forward_is_noticed_by_a_thread() -> Outcome {
+    let server = RedisServer::start()?;
+    let file = server.folder().join("clock");
+    fs::write(&file, "+0s")?;
+    let worker = Worker::with_clock_in(&file, &["notice_the_loss", &server.url(), "clocks", "1h"])?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "holding");
+    fs::write(&file, "+2h")?;
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired", "long before an hour has passed");
+    Ok(())
+}
+
+fn a_clock_set_back_does_not_lengthen_the_lease() -> Outcome {
+    const LEASE: Duration = Duration::from_secs(2);
+    let server = RedisServer::start()?;
+    let (mut worker, file) = holder(&server, "2s")?;
+    fs::write(&file, "-5s")?;
+    let (_, remaining, held) = reported(&worker.ask("?")?)?;
+    assert!(remaining <= LEASE.saturating_sub(held) + millis(1), "{remaining:?} left after {held:?}");
+    thread::sleep(remaining);
+    let (holds, remaining, _) = reported(&worker.ask("?")?)?;
+    assert_eq!((holds, remaining), (false, Duration::ZERO), "by the monotonic clock");
+    drop(worker.process.stdin.take());
+    assert_eq!(worker.lines.recv_timeout(LONG)?, "Expired");
+    Ok(())
+}
+
+fn a_clock_that_is_too_far_from_the_server_s_is_refused() -> Outcome {
+    let server = RedisServer::start()?;
+    let old = Proxy::emulating(Emulated::V2_4, server.address())?;
+    for (clock, words) in [
+        ("+0s", "opened"),
+        ("+5s", "cannot rely on clocks: the server's is "),
+        ("-5s", "cannot rely on clocks: the server's is "),
+        // So far ahead that a key that expires in an hour has expired at the server.
+        ("-2h", "cannot rely on clocks: the server's is 7"),
+    ] {
+        for url in [server.url(), old.url()] {
+            let worker = Worker::with_clock(clock, &["check_clocks", &url, "2s"])?;
+            let line = worker.lines.recv_timeout(LONG)?;
+            assert!(line.starts_with(words), "{clock} at {url}: {line}");
+            let direction = match clock {
+                "+0s" => continue,
+                "+5s" => "behind ours, and 2s is allowed; set the clock that is wrong",
+                _ => "ahead of ours, and 2s is allowed; set the clock that is wrong",
+            };
+            assert!(line.contains(direction), "{clock} at {url}: {line}");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,55 @@
+//! Servers, networks, clocks and processes that fail: the call ends with a correct outcome, nothing is sent twice, and the key is held, or
+//! free after its lease.
+//!
+//! | file | what it tests |
+//! |---|---|
+//! | `boundaries` | a fault at every command of a lock |
+//! | `clocks` | clocks that differ, or are set while a lock is held |
+//! | `keeping` | leases that a thread extends, while processes and servers fail |
+//! | `permit_faults` | a fault at every command on permits |
+//! | `refusals` | what the server or the library refuses |
+//! | `server_check` | the check of the role and version on each new connection |
+//! | `servers_and_networks` | servers and networks that fail |
+//! | `several_faults` | a fault at every command on several keys |
+//! | `sockets` | replies that come in pieces, are too long, or are interrupted by a signal |
+//! | `stress` | no two leases are valid at once under kills and delays |
+//! | `transaction_faults` | faults of the protocols with WATCH |
+//! | `unreachable` | how long calls retry |
+//!
+//! Add a fault to `support/every_command.rs`, a path to the stage of the part. A test that injects a fault asserts that it has happened,
+//! and says with which outcomes the call may end.
+
+pub(crate) mod boundaries;
+pub(crate) mod clocks;
+pub(crate) mod keeping;
+pub(crate) mod permit_faults;
+pub(crate) mod refusals;
+pub(crate) mod server_check;
+pub(crate) mod servers_and_networks;
+pub(crate) mod several_faults;
+pub(crate) mod sockets;
+pub(crate) mod stress;
+pub(crate) mod transaction_faults;
+pub(crate) mod unreachable;
+
+use libtest_mimic::Trial;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        boundaries::trials(),
+        clocks::trials(),
+        keeping::trials(),
+        permit_faults::trials(),
+        refusals::trials(),
+        server_check::trials(),
+        servers_and_networks::trials(),
+        several_faults::trials(),
+        sockets::trials(),
+        stress::trials(),
+        transaction_faults::trials(),
+        unreachable::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

@@ -1,0 +1,98 @@
+//! Locks under stress: processes that are killed and stopped, different leases, a network with delays. The same as `make stress`,
+//! but short, with a test of the checker itself.
+
+#[allow(dead_code, unused_imports, reason = "shared with the program, which uses more of it")]
+#[path = "../../examples/stress/harness/mod.rs"]
+pub(crate) mod harness;
+
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+
+pub(crate) use harness::as_worker;
+
+use crate::servers::Proxy;
+use crate::support::{Outcome, RedisServer, tests, trial};
+use harness::hold::{End, Hold, Outcome as Reported};
+use harness::moment::Moment;
+use harness::random::Random;
+use harness::{Contender, Failure, Harness, PREFIX, Run, check, network};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let mut trials =
+        crate::support::trials("stress", tests![the_checker_finds_overlaps, the_gem_s_protocol_has_overlaps]);
+    let contenders = Contender::ALL.into_iter().filter(|(name, _)| !["gem", "classic", "ttl"].contains(name));
+    trials.extend(contenders.map(|(name, contender)| {
+        trial(format!("stress::{name}_has_no_overlaps"), move || has_no_overlaps(contender))
+    }));
+    trials
+}
+
+/// How long the gem's protocol may take to have an overlap.
+const GEM_LIMIT: Duration = Duration::from_secs(60);
+
+/// Enough that the gem has an overlap within seconds, and little enough that other tests go on.
+const HARNESS: Harness = Harness {
+    workers: 3,
+    threads: 48,
+    keys: 90,
+    kill_every: Duration::from_millis(1500),
+    stop_every: Duration::from_secs(3),
+};
+
+/// Runs a contender.
+fn run(contender: Contender, mut go_on: impl FnMut(&[Hold]) -> bool) -> Result<Run, Failure> {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let random = Random::new();
+    proxy.slow_down(move |asked| network::delay(&random, &asked.name));
+    // With few keys several threads of a process wait for the same.
+    let keys = if contender == Contender::Notified { HARNESS.keys / 3 } else { HARNESS.keys };
+    let run = Harness { keys, ..HARNESS }.run(contender, &proxy.url(), PREFIX, |holds| {
+        proxy.forget();
+        Ok(go_on(holds))
+    })?;
+    assert!(run.problems.is_empty(), "{:?}", run.problems);
+    Ok(run)
+}
+
+fn has_no_overlaps(contender: Contender) -> Outcome {
+    const ENOUGH: usize = 700;
+    let run = run(contender, |holds| holds.len() < ENOUGH)?;
+    let findings = check(&run.holds);
+    assert!(findings.holds >= ENOUGH, "{}", findings.holds);
+    assert!(findings.takeovers > 0, "{findings:?}");
+    let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
+    assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
+    Ok(())
+}
+
+/// Otherwise the checker would find nothing.
+fn the_gem_s_protocol_has_overlaps() -> Outcome {
+    let began = Instant::now();
+    let run = run(Contender::Gem, |holds| check(holds).overlaps.is_empty() && began.elapsed() < GEM_LIMIT)?;
+    let findings = check(&run.holds);
+    assert!(!findings.overlaps.is_empty(), "no overlap in {} holds", findings.holds);
+    Ok(())
+}
+
+fn the_checker_finds_overlaps() -> Outcome {
+    let hold = |number, [enter, valid_until]: [u64; 2], end| {
+        let (enter, valid_until) = (Moment(enter), Moment(valid_until));
+        Hold { worker: 1, number, key: 1, enter, valid_until, taken_over: false, end }
+    };
+    let left = |at, reported| End::Left(Moment(at), Some(reported));
+    let first = hold(1, [10, 30], left(20, Reported::Released));
+    for (other, expected) in [
+        (hold(2, [19, 40], left(35, Reported::Released)), [1, 0]),
+        (hold(2, [19, 40], End::Killed(Moment(20))), [1, 0]),
+        (hold(2, [20, 40], left(35, Reported::Released)), [0, 0]),
+        // It outlived its lease until the first had begun, and reported that, or not.
+        (hold(2, [1, 5], left(12, Reported::Released)), [0, 1]),
+        (hold(2, [1, 5], left(12, Reported::Expired)), [0, 0]),
+    ] {
+        let findings = check(&[other.clone(), first.clone()]);
+        assert_eq!([findings.overlaps.len(), findings.unreported.len()], expected, "{other:?}");
+    }
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Faults in the transactions of Watched and Ttl: refusals, replies that are lost or late, and connections that must not be used
+//! again.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind, Release};
+
+use crate::servers::{Emulated, Fault};
+use crate::support::load::{self, Load};
+use crate::support::load_threads::Tolerance;
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, patient, until_connected};
+use crate::support::{
+    LONG, Outcome, PAST, RedisServer, Target, TestKey, assert_says, expiring, millis, tests,
+};
+use crate::wire::transactions::{BOTH, CERTIFIED, UNCERTIFIED};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let tests: &[(&str, load::Test)] = tests![
+        a_connection_in_an_unknown_state_is_not_used_again,
+        a_push_message_is_not_taken_for_a_reply,
+        the_round_trips_of_a_release_share_one_time_limit,
+        a_takeover_whose_transaction_is_refused_changes_nothing,
+        a_release_whose_transaction_is_refused_leaves_the_key_to_expire,
+        a_user_without_multi_changes_no_key_without_a_transaction,
+        multi_that_is_taken_away_leaves_no_change_unguarded,
+        the_reply_to_exec_is_lost_in_a_release,
+        a_watch_without_a_reply_is_repeated_once,
+    ];
+    load::trials("transaction_faults", tests)
+}
+
+fn scenario_and_key(
+    load: Load,
+    protocol: Protocol,
+) -> Result<(Scenario, TestKey, Lock), Box<dyn std::error::Error>> {
+    let scenario = Scenario::under_load(load)?;
+    let key = scenario.target.key("transaction");
+    let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
+    Ok((scenario, key, lock))
+}
+
+fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
+    let plain = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
+        let client = redis::Client::open(url)?;
+        Ok(Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?))
+    };
+    let own =
+        |url: &str| -> Result<Locker, Box<dyn std::error::Error>> { Ok(patient(url)?.pool_size(1).build()?) };
+    for pooled in [plain, own] {
+        // The command with the wrong reply, and the size of its batch.
+        for (command, reply, batch) in [
+            ("DISCARD", "-ERR not today\r\n", 1),
+            ("EXEC", ":1\r\n", 1),
+            ("WATCH", ":1\r\n", 3),
+            ("GET", "-WRONGTYPE it watches a list\r\n", 2),
+            ("MULTI", "-ERR not today\r\n", 1),
+        ] {
+            let scenario = Scenario::under_load(load)?;
+            let key = scenario.target.key("order");
+            let locker = scenario.join(pooled(&scenario.proxy.url())?);
+            let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+            let held = lock.lock()?;
+            if command == "DISCARD" {
+                key.set(FOREIGN);
+            }
+            scenario.proxy.forget();
+            scenario.proxy.next(command, Fault::Say(reply));
+            // Other tests are about the lock; this one is about the connection of the next command.
+            let _released = held.release();
+            let _state = until_connected(|| lock.state())?;
+            let asked = scenario.proxy.asked();
+            let spoiled = asked.iter().position(|asked| asked.name == command).expect("it was sent");
+            let next = spoiled + batch;
+            assert_ne!(asked[spoiled].connection, asked[next].connection, "{command}: {asked:?}");
+        }
+    }
+    Ok(())
+}
+
+fn a_push_message_is_not_taken_for_a_reply(load: Load) -> Outcome {
+    let scenario = Scenario::under_load(load)?;
+    let key = scenario.target.key("push");
+    let locker = scenario.open(patient(&format!("{}?protocol=resp3", scenario.proxy.url()))?);
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    assert_eq!(lock.lock()?.release()?, CERTIFIED, "in RESP3 as well");
+    let held = lock.lock()?;
+    // The real server gets no WATCH, which does not matter here.
+    scenario.proxy.next("WATCH", Fault::Say(">2\r\n$4\r\nnews\r\n$4\r\nitem\r\n+OK\r\n"));
+    assert_eq!(held.release()?, CERTIFIED);
+    assert_eq!(
+        scenario.proxy.names().iter().filter(|name| *name == "WATCH").count(),
+        2,
+        "one for each release"
+    );
+    Ok(())
+}
+
+fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
+    // Together longer than the command timeout, each well below it: in two round trips, and in one.
+    for late in [["WATCH", "DEL"], ["DEL", "EXEC"]] {
+        // A new proxy: commands of the last round may still arrive at the old one and take the next faults.
+        let scenario = Scenario::under_load(load)?;
+        let key = scenario.target.key("share");
+        let locker = scenario.open(patient(&scenario.proxy.url())?.command_timeout(BRIEF));
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+        assert_eq!(lock.lock()?.release()?, CERTIFIED);
+        let held = lock.lock()?;
+        for command in late {
+            scenario.proxy.next(command, Fault::AnswerLate(BRIEF * 3 / 4));
+        }
+        let error = held.release().expect_err("no reply in time");
+        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
+    }
+    Ok(())
+}
+
+fn a_takeover_whose_transaction_is_refused_changes_nothing(load: Load) -> Outcome {
+    for protocol in BOTH {
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
+        key.set(PAST);
+        let over_memory = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
+        scenario.proxy.next("EXEC", over_memory);
+        let error = lock.lock().expect_err("over its memory");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(key.value().as_deref(), Some(PAST));
+        drop(lock.lock()?);
+    }
+    Ok(())
+}
+
+/// Asserts that a release was refused, and that the error says what becomes of the key.
+#[track_caller]
+fn assert_left(error: &Error, key: &TestKey) {
+    assert!(matches!(error, Error::Refused { advice: Some(_), .. }), "{error:?}");
+    assert_says(
+        error,
+        key,
+        &["free memory", "it was not released, and frees itself when its lease has passed"],
+    );
+}
+
+/// On a server whose memory is full. Up to 2.4 the server refuses EXEC itself, 2.6 executes it, and a current one refuses to queue. A plain
+/// DEL, which all would execute, could delete the key of another client.
+fn a_release_whose_transaction_is_refused_leaves_the_key_to_expire(load: Load) -> Outcome {
+    for emulated in [Some(Emulated::V2_2), Some(Emulated::V2_4), Some(Emulated::V2_6), None] {
+        let server = Arc::new(RedisServer::start_with("maxmemory 100mb")?);
+        let scenario = Scenario::of(&server, emulated, load)?;
+        let (key, proxy) = (scenario.target.key("memory"), &scenario.proxy);
+        let locker = scenario.open(patient(&proxy.url())?.pool_size(1));
+        let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+        for _ in 0..2 {
+            let held = lock.lock()?;
+            proxy.forget();
+            server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+            let value = key.value();
+            let (released, commands) = (held.release(), proxy.names().join(" "));
+            if emulated == Some(Emulated::V2_6) {
+                assert_eq!(released?, CERTIFIED);
+                assert_eq!(commands, "WATCH GET MULTI DEL EXEC");
+                assert_eq!(key.value(), None);
+            } else {
+                assert_left(&released.expect_err("over its memory"), &key);
+                assert_eq!(commands, "WATCH GET MULTI DEL EXEC DISCARD", "{emulated:?}");
+                assert_eq!(key.value(), value);
+                key.delete();
+            }
+            let error = lock.lock().expect_err("over its memory");
+            assert!(
+                matches!(&error, Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::OverMemory),
+                "{emulated:?}: {error:?}"
+            );
+            server.say(&["CONFIG", "SET", "maxmemory", "100mb"])?;
+        }
+        let connections: Vec<usize> = proxy.asked().iter().map(|asked| asked.connection).collect();
+        let same = connections.iter().all(|connection| *connection == 0);
+        assert!(same || emulated.is_none(), "{connections:?}");
+    }
+    Ok(())
+}
+
+fn a_user_without_multi_changes_no_key_without_a_transaction(load: Load) -> Outcome {
+    let server = RedisServer::start_with("user weak on >pw ~* &* +@all -multi")?;
+    let target = Target::of(&Arc::new(server));
+    let key = target.key("weak");
+    let url = target.url.replace("redis://", "redis://weak:pw@");
+    let (locker, _threads) = load.open(patient(&url)?, Tolerance::Strict)?;
+    let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
+    for _ in 0..2 {
+        key.set(PAST);
+        let error = lock.lock().expect_err("MULTI is not permitted");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_says(&error, &key, &["NOPERM", "with Watched or Ttl also SET, WATCH, MULTI"]);
+        assert_eq!(key.value().as_deref(), Some(PAST));
+        key.delete();
+        let error = lock.lock()?.release().expect_err("a free lock is acquired without MULTI");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert!(key.value().is_some(), "until it expires");
+        key.delete();
+        let auto = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Auto))?;
+        assert_eq!(auto.lock()?.release()?, UNCERTIFIED, "by the clocks");
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+fn multi_that_is_taken_away_leaves_no_change_unguarded(load: Load) -> Outcome {
+    for protocol in BOTH {
+        let server = Arc::new(RedisServer::start_with("user weak on >pw ~* &* +@all")?);
+        let target = Target::of(&server);
+        let key = target.key("taken-away");
+        let url = target.url.replace("redis://", "redis://weak:pw@");
+        let (locker, _threads) = load.open(patient(&url)?, Tolerance::Strict)?;
+        let lock = |expiration| {
+            Lock::new(&locker, &key.key, LockOptions::expiring_after(expiration).protocol(protocol))
+        };
+        let short = millis(200);
+        assert_eq!(lock(LONG)?.lock()?.release()?, CERTIFIED, "the server has accepted MULTI");
+        let (held, began) = (lock(short)?.lock()?, Instant::now());
+        server.say(&["ACL", "SETUSER", "weak", "-multi"])?;
+
+        key.set(FOREIGN); // the key was cleared, and another client has acquired the lock
+        thread::sleep(short.saturating_sub(began.elapsed()));
+        let released = held.release();
+        assert!(!matches!(released, Ok(Release::Released { .. })), "{released:?}");
+        assert_eq!(key.value().as_deref(), Some(FOREIGN));
+
+        key.set(PAST);
+        let error = lock(LONG)?.lock().expect_err("MULTI is not permitted");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(key.value().as_deref(), Some(PAST), "a transaction alone may change it");
+    }
+    Ok(())
+}
+
+fn the_reply_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
+    for protocol in BOTH {
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
+        let held = lock.lock()?;
+        scenario.proxy.next("EXEC", Fault::CutAfter);
+        assert_eq!(held.release()?, UNCERTIFIED, "found by reading");
+        assert_eq!(scenario.proxy.names()[1..].join(" "), "WATCH GET MULTI DEL EXEC GET");
+        assert_eq!(key.value(), None);
+
+        let held = lock.lock()?;
+        scenario.proxy.next("EXEC", Fault::CutBefore);
+        let error = held.release().expect_err("it may still be executed");
+        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
+        assert_says(&error, &key, &["it frees itself when its lease has passed"]);
+        assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 2);
+    }
+    Ok(())
+}
+
+fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
+    for protocol in BOTH {
+        let (scenario, key, lock) = scenario_and_key(load, protocol)?;
+        let held = lock.lock()?;
+        scenario.proxy.next("WATCH", Fault::CutAfter);
+        assert_eq!(held.release()?, CERTIFIED);
+
+        let held = lock.lock()?;
+        scenario.proxy.next("WATCH", Fault::CutBefore);
+        scenario.proxy.next("GET", Fault::CutAfter);
+        let error = held.release().expect_err("both replies are lost");
+        assert!(matches!(error, Error::Io { .. }), "the key was only read: {error:?}");
+        assert!(key.value().is_some(), "nothing was deleted");
+    }
+    Ok(())
+}

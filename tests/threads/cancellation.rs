@@ -1,0 +1,207 @@
+//! Waits that are ended from outside: by a cancel token, by a signal, by shutting the locker down.
+
+use std::sync::Arc;
+use std::thread;
+
+use libtest_mimic::Trial;
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Release};
+use signal_hook::consts::SIGTERM;
+use signal_hook::iterator::Signals;
+
+use crate::servers::{Fault, Proxy};
+use crate::support::asleep::asleep;
+use crate::support::monitor::connected;
+use crate::support::notified::Worker;
+use crate::support::processes::TaskOutcome;
+use crate::support::scenario::{FOREIGN, opened};
+use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "cancellation",
+        tests![
+            one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it,
+            a_cancelled_token_lets_no_wait_begin,
+            an_unknown_outcome_is_reported_rather_than_the_cancellation,
+            a_command_in_flight_is_awaited_and_may_acquire_the_lock,
+            a_wait_for_a_connection_ends_too,
+            shutting_down_ends_all_waits_and_lets_holders_release,
+            a_signal_ends_a_wait,
+        ],
+    )
+}
+
+const NEVER_POLLS: LockOptions = LockOptions::expiring_after(LONG).poll_interval(LONG).wait_forever();
+
+fn scenario(test: &str) -> Result<(Arc<RedisServer>, TestKey, Locker), Box<dyn std::error::Error>> {
+    let server = Arc::new(RedisServer::start()?);
+    let key = Target::of(&server).key(test);
+    let locker = opened(&server.url())?;
+    Ok((server, key, locker))
+}
+
+type Waiter = thread::JoinHandle<Result<LockGuard, Error>>;
+
+/// Starts a thread that waits for the lock. Returns once it sleeps.
+fn waiter(lock: &Lock) -> Waiter {
+    let lock = lock.clone();
+    asleep(move || lock.lock())
+}
+
+#[track_caller]
+fn assert_cancelled(waiter: Waiter, key: &TestKey) {
+    let error = waiter.join().unwrap().expect_err("the wait was cancelled");
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+    assert_eq!(error.key(), Some(&key.key));
+    assert!(error.to_string().contains("the wait was cancelled after "), "{error}");
+}
+
+fn one_token_ends_the_waits_of_many_threads_and_keys_and_they_report_it() -> Outcome {
+    let (server, key, locker) = scenario("one")?;
+    let other = Target::of(&server).key("other");
+    let keys = [&key, &other];
+    for key in &keys {
+        key.set(FOREIGN);
+    }
+    for variant in Variant::ALL {
+        let token = CancelToken::new();
+        let mut waiters = Vec::new();
+        for key in keys.repeat(3) {
+            let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
+            waiters.push((key, waiter(&lock.cancelled_by(&token))));
+        }
+        assert!(!waiters.iter().any(|(_, waiter)| waiter.is_finished()) && !token.is_cancelled());
+        token.clone().cancel();
+        for (key, waiter) in waiters {
+            assert_cancelled(waiter, key);
+        }
+        assert!(token.is_cancelled());
+    }
+    assert!(keys.iter().all(|key| key.value().as_deref() == Some(FOREIGN)));
+    Ok(())
+}
+
+fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
+    let (server, key, locker) = scenario("used")?;
+    let cancel_token = CancelToken::new();
+    let lock = Lock::new(&locker, &key.key, NEVER_POLLS)?;
+    let cancelled = lock.clone().cancelled_by(&cancel_token);
+    let held = cancelled.lock()?;
+    cancel_token.cancel();
+    held.ensure_held()?;
+    assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
+    assert!(matches!(cancelled.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
+    assert_eq!(held.release()?, Release::Released { certified: false }, "a held lock can be released");
+    drop(lock.lock()?);
+    assert_eq!(server.say(&["DBSIZE"])?, ":0");
+    Ok(())
+}
+
+fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
+    let (server, key, _) = scenario("doubt")?;
+    let proxy = Proxy::before(server.address())?;
+    let cancel_token = CancelToken::new();
+    let lock = Lock::new(&opened(&proxy.url())?, &key.key, NEVER_POLLS)?;
+    let lock = connected(lock.cancelled_by(&cancel_token))?;
+    proxy.next("SETNX", Fault::CutAfter);
+    proxy.next("GET", Fault::CutBefore);
+    let waiter = waiter(&lock);
+    while proxy.faults_left() > 0 {
+        thread::sleep(millis(5));
+    }
+    thread::sleep(millis(50));
+    cancel_token.cancel();
+    let error = waiter.join().unwrap().expect_err("the wait was cancelled");
+    assert!(
+        matches!(error, Error::Unknown { .. }),
+        "the lock was acquired, and no read has shown that: {error:?}"
+    );
+    Ok(())
+}
+
+fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
+    let (server, key, _) = scenario("under_way")?;
+    let proxy = Proxy::before(server.address())?;
+    let locker = opened(&proxy.url())?;
+    let cancel_token = CancelToken::new();
+    let lock = connected(Lock::new(&locker, &key.key, NEVER_POLLS)?.cancelled_by(&cancel_token))?;
+    proxy.next("SETNX", Fault::AnswerLate(millis(300)));
+    let waiter = waiter(&lock);
+    cancel_token.cancel();
+    let held = waiter.join().unwrap()?;
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    Ok(())
+}
+
+fn a_wait_for_a_connection_ends_too() -> Outcome {
+    let url = RedisServer::start()?.url(); // the server ends at once
+    let locker = opened(&url)?;
+    let cancel_token = CancelToken::new();
+    let options = LockOptions::expiring_after(LONG).timeout(LONG * 60);
+    let lock = Lock::new(&locker, "unreachable", options)?.cancelled_by(&cancel_token);
+    let waiters = [waiter(&lock), waiter(&lock)];
+    cancel_token.cancel();
+    for waiter in waiters {
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { .. })));
+    }
+    Ok(())
+}
+
+fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
+    let (server, key, _) = scenario("shut_down")?;
+    for variant in Variant::ALL {
+        let locker = opened(&server.url())?;
+        let lock = Lock::new(&locker, &key.key, variant.set(NEVER_POLLS))?;
+        let other = Lock::new(&locker.clone(), "elsewhere", variant.set(NEVER_POLLS))?;
+        let held = [lock.lock()?, other.lock()?];
+        let waiters = [waiter(&lock), waiter(&lock), waiter(&other)];
+        locker.clone().shut_down();
+        for waiter in waiters {
+            let error = waiter.join().unwrap().expect_err("the locker was shut down");
+            assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
+            assert!(error.to_string().contains("its locker was shut down"), "{error}");
+        }
+        for refused in [lock.lock().map(Some), lock.try_lock(), lock.try_lock_for(millis(5))] {
+            assert!(matches!(refused, Err(Error::ShutDown { .. })));
+        }
+        for held in held {
+            assert_eq!(held.release()?, Release::Released { certified: false });
+        }
+        assert_eq!(key.value(), None);
+    }
+    Ok(())
+}
+
+/// Waits for a lock until a signal cancels the wait, as a service does that has to stop.
+pub(crate) fn wait_for_a_signal(url: &str, key: &str) -> TaskOutcome {
+    let cancel_token = CancelToken::new();
+    let mut signals = Signals::new([SIGTERM])?;
+    let handling = cancel_token.clone();
+    thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            handling.cancel();
+        }
+    });
+    let lock = Lock::new(&opened(url)?, key, NEVER_POLLS)?.cancelled_by(&cancel_token);
+    println!("waiting");
+    match lock.lock() {
+        Err(Error::Cancelled { .. }) => println!("cancelled"),
+        other => println!("{other:?}"),
+    }
+    Ok(())
+}
+
+fn a_signal_ends_a_wait() -> Outcome {
+    let (server, key, locker) = scenario("signal")?;
+    let held = Lock::new(&locker, &key.key, NEVER_POLLS)?.lock()?;
+    let mut worker = Worker::performing(&["wait_for_a_signal", &server.url(), &key.key.to_string()])?;
+    assert_eq!(worker.says()?, "waiting");
+    thread::sleep(millis(100));
+    worker.signal("TERM");
+    assert_eq!(worker.says()?, "cancelled");
+    assert!(worker.ends_well()?);
+    held.ensure_held()?;
+    assert_eq!(held.release()?, Release::Released { certified: false });
+    Ok(())
+}

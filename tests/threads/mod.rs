@@ -1,0 +1,55 @@
+//! What a lock does among the threads of a process, and among processes, on a current server: the wait queue, cancellation, several keys,
+//! permits, notifications, windows, commands that share a connection.
+//!
+//! | file | what it tests |
+//! |---|---|
+//! | `cancellation` | waits that are ended by a cancel token, a shutdown or a signal |
+//! | `many_threads` | thousands of threads on few connections; the library's own threads |
+//! | `notification_faults` | faults of release notifications |
+//! | `notifications` | release notifications: the rules, waiters that stop waiting |
+//! | `permits` | semaphores, readers and writers |
+//! | `pipelining` | threads whose commands travel together get the same outcomes as alone |
+//! | `pipelining_faults` | faults on a connection that several threads share |
+//! | `queueing` | the wait queue of a key among the threads of a process |
+//! | `several` | several locks held together |
+//! | `successor_faults` | faults of such a release |
+//! | `successors` | a release acquires the lock for the next thread: its lease, other clients |
+//! | `windows` | when a process that keeps a key busy leaves it to pollers |
+//!
+//! Add a test where a promise is about who gets the lock next. Wait for an event (`asleep`, `until`), not for a time, and give options that
+//! never poll (`QUEUED`), so that only what is tested wakes a thread.
+
+pub(crate) mod cancellation;
+pub(crate) mod many_threads;
+pub(crate) mod notification_faults;
+pub(crate) mod notifications;
+pub(crate) mod permits;
+pub(crate) mod pipelining;
+pub(crate) mod pipelining_faults;
+pub(crate) mod queueing;
+pub(crate) mod several;
+pub(crate) mod successor_faults;
+pub(crate) mod successors;
+pub(crate) mod windows;
+
+use libtest_mimic::Trial;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    [
+        cancellation::trials(),
+        many_threads::trials(),
+        notification_faults::trials(),
+        notifications::trials(),
+        permits::trials(),
+        pipelining::trials(),
+        pipelining_faults::trials(),
+        queueing::trials(),
+        several::trials(),
+        successor_faults::trials(),
+        successors::trials(),
+        windows::trials(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

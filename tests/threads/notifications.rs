@@ -1,0 +1,323 @@
+//! Release notifications between processes: a release sends one notification, and the waiting process that is next receives it. In
+//! most tests a locker of its own stands for a process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Protocol};
+
+use crate::servers::{Emulated, Position, Proxy};
+use crate::support::asleep::asleep;
+use crate::support::monitor::{Monitor, connected, names};
+use crate::support::notified::{
+    IN_TIME, Listening, NEVER, NOTIFIED, POLLED, Reasons, Waiter, connection, elsewhere, keys, list_of,
+    listeners, until, until_listening, until_waiting,
+};
+use crate::support::processes::TaskOutcome;
+use crate::support::scenario::{FOREIGN, opened, patient, pool_of_one};
+use crate::support::target::PROTOCOLS;
+use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "notifications",
+        tests![
+            a_release_notifies_a_waiter_of_another_locker,
+            a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option,
+            processes_are_notified_in_their_order_and_the_others_send_nothing,
+            a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified,
+            threads_of_one_process_pass_the_lock_on_within_a_time_slice,
+            threads_of_many_lockers_all_acquire_and_leave_no_key_behind,
+            one_connection_listens_for_all_keys_while_a_thread_waits,
+            releases_without_a_notification_are_found_by_polling,
+            releases_on_old_servers_notify_from_2_0_on,
+            a_waiting_list_has_a_time_to_live_from_its_first_entry_on,
+            a_pool_that_cannot_listen_is_refused,
+        ],
+    )
+}
+
+pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
+    let ["wait", url, key] = part else { return Err(format!("no such part: {part:?}").into()) };
+    let _held = Lock::new(&opened(url)?, *key, NOTIFIED)?.lock()?;
+    println!("acquired");
+    Ok(())
+}
+
+fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
+    let server = RedisServer::start()?;
+    let unexpiring = LockOptions::held_until_released().timeout(NEVER).poll_interval(NEVER).notify_waiters();
+    let all = PROTOCOLS.map(|protocol| NOTIFIED.protocol(protocol)).into_iter().chain([unexpiring]);
+    for (place, options) in all.enumerate() {
+        let lock = |key: &str| elsewhere(&server, key, options);
+        let waiter = |key: &str| -> Result<Waiter, Error> {
+            let waiter = Waiter::of(&lock(key)?);
+            until_waiting(&server, key, 1);
+            Ok(waiter)
+        };
+        let releases: [fn(LockGuard); 2] = [|held| drop(held.release()), drop];
+        for (n, release) in releases.into_iter().enumerate() {
+            let key = format!("{place} {n}");
+            let held = lock(&key)?.lock()?;
+            let waiter = waiter(&key)?;
+            assert!(waiter.still_waits());
+            release(held);
+            drop(waiter.came()?);
+        }
+        let key = format!("{place} with");
+        drop(lock(&key)?.try_with(|_| waiter(&key))?.came()?);
+    }
+    Ok(())
+}
+
+fn a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option() -> Outcome {
+    let server = RedisServer::start()?;
+    for (protocol, release) in [
+        (Protocol::Classic, &["DEL k"][..]),
+        (Protocol::Watched, &["WATCH k", "GET k", "MULTI", "DEL k", "EXEC"]),
+        (Protocol::Ttl, &["WATCH k", "GET k", "MULTI", "DEL k", "EXEC"]),
+    ] {
+        for notifies in [true, false] {
+            let options = expiring().protocol(protocol);
+            let options = if notifies { options.notify_waiters() } else { options };
+            let held = connected(elsewhere(&server, "k", options)?)?.lock()?;
+            let monitor = Monitor::on(&server)?;
+            drop(held);
+            let sent: Vec<String> =
+                monitor.recorded(&server)?.iter().map(|command| command.join(" ")).collect();
+            let take: &[&str] = if notifies { &["LPOP k:setnx-lock:waiters"] } else { &[] };
+            assert_eq!(sent, [release, take].concat(), "{protocol:?}");
+        }
+    }
+    // A thread that does not wait does not listen.
+    let _held = elsewhere(&server, "k", expiring())?.lock()?;
+    let monitor = Monitor::on(&server)?;
+    assert!(elsewhere(&server, "k", NOTIFIED)?.try_lock()?.is_none());
+    assert_eq!(names(&monitor.recorded(&server)?), ["INFO", "SETNX", "GET"]);
+    Ok(())
+}
+
+fn processes_are_notified_in_their_order_and_the_others_send_nothing() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let listening = Listening::start(&server, 4)?;
+    let mut waiters = Vec::new();
+    for locker in &listening.lockers {
+        waiters.push(Waiter::of(&Lock::new(locker, "k", NOTIFIED)?));
+        until_waiting(&server, "k", waiters.len());
+    }
+    for waiter in waiters {
+        let monitor = Monitor::on(&server)?;
+        drop(held);
+        held = waiter.came()?;
+        let commands = monitor.recorded(&server)?;
+        let mut sent = names(&commands);
+        sent.sort_unstable();
+        assert_eq!(sent, ["DEL", "LPOP", "PUBLISH", "SETNX"], "{commands:?}");
+    }
+    Ok(())
+}
+
+fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified() -> Outcome {
+    const ROUNDS: usize = 30;
+    let server = RedisServer::start()?;
+    let listening = Listening::start(&server, 2)?;
+    let mut lost = 0;
+    for n in 0..ROUNDS {
+        let lock = |process: usize| Lock::new(&listening.lockers[process], format!("k{n}"), NOTIFIED);
+        let (own, other) = (lock(0)?, lock(1)?);
+        let held = own.lock()?;
+        let acquired = Arc::new(AtomicBool::new(false));
+        let there = Arc::clone(&acquired);
+        let waiter = thread::spawn(move || other.with(|_| there.store(true, Ordering::SeqCst)));
+        until_waiting(&server, &format!("k{n}"), 1);
+        drop(held);
+        let again = own.lock()?;
+        lost += usize::from(!acquired.load(Ordering::SeqCst));
+        drop(again);
+        waiter.join().unwrap()?;
+    }
+    // On a busy machine a process may lose its turn: its head start is some milliseconds, and it may need longer. It does not lose most.
+    assert!(lost < ROUNDS / 2, "the process that had the lock had it again {lost} times of {ROUNDS}");
+    Ok(())
+}
+
+/// A thread of another process waits, and then another of the holder's. The first of them is next, unless the time slice goes on.
+fn threads_of_one_process_pass_the_lock_on_within_a_time_slice() -> Outcome {
+    for time_slice in [Duration::ZERO, NEVER] {
+        let server = RedisServer::start()?;
+        let listening = Listening::start(&server, 1)?;
+        let own = Lock::new(&listening.lockers[0], "k", NOTIFIED.time_slice(time_slice))?;
+        let held = own.lock()?;
+        let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+        until_waiting(&server, "k", 1);
+        let next = asleep(move || own.lock());
+        drop(held);
+        if time_slice == NEVER {
+            let held = next.join().unwrap()?;
+            assert!(other.still_waits());
+            drop(held);
+            drop(other.came()?);
+        } else {
+            let held = other.came()?;
+            assert!(!next.is_finished());
+            until_waiting(&server, "k", 1);
+            drop(held);
+            drop(next.join().unwrap()?);
+        }
+    }
+    Ok(())
+}
+
+fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
+    const TIMES: u32 = 10;
+    for protocol in PROTOCOLS {
+        let server = RedisServer::start()?;
+        // A pool of one connection is enough, and a time limit of any length.
+        let small = patient(&server.url())?.pool_size(1).command_timeout(Duration::MAX).build()?;
+        let mut lockers = vec![small, pool_of_one(&server, LONG)?.0];
+        for _ in 0..6 {
+            lockers.push(opened(&server.url())?);
+        }
+        let number = AtomicU32::new(0);
+        let increment = |lock: &Lock| {
+            lock.try_with(|_| {
+                let before = number.load(Ordering::Relaxed);
+                thread::sleep(millis(1));
+                number.store(before + 1, Ordering::Relaxed);
+                Ok::<_, Error>(())
+            })
+        };
+        let mut locks = Vec::new();
+        for locker in lockers.iter().flat_map(|locker| [locker; 3]) {
+            locks.push(Lock::new(locker, "k", NOTIFIED.protocol(protocol).timeout(IN_TIME))?);
+        }
+        let increments = |lock: &Lock| (0..TIMES).try_for_each(|_| increment(lock));
+        thread::scope(|scope| {
+            let increments = &increments;
+            let threads: Vec<_> = locks.iter().map(|lock| scope.spawn(move || increments(lock))).collect();
+            threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+        })?;
+        assert_eq!(number.load(Ordering::Relaxed), u32::try_from(locks.len())? * TIMES, "an update was lost");
+        until("no key is left", || keys(&server, "*").is_empty());
+    }
+    Ok(())
+}
+
+fn one_connection_listens_for_all_keys_while_a_thread_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let mut held = Vec::new();
+    for n in 0..5 {
+        let key = format!("k{n}");
+        let lock = elsewhere(&server, &key, NOTIFIED)?.lock()?;
+        held.push((lock, Waiter::of(&Lock::new(&locker, key.as_str(), NOTIFIED)?)));
+        until_waiting(&server, &key, 1);
+        until_listening(&server, 1);
+    }
+    for (held, waiter) in held.into_iter().rev() {
+        drop(held);
+        drop(waiter.came()?);
+        assert!(listeners(&mut connection(&server)).len() <= 1);
+    }
+    // After five seconds.
+    until_listening(&server, 0);
+    assert_eq!(keys(&server, "*"), [""; 0]);
+    // It listens anew when a thread waits again.
+    let held = elsewhere(&server, "k1", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&locker, "k1", NOTIFIED)?);
+    until_listening(&server, 1);
+    until_waiting(&server, "k1", 1);
+    drop(held);
+    drop(waiter.came()?);
+    Ok(())
+}
+
+/// Those of the gem, and of a lock without the option.
+fn releases_without_a_notification_are_found_by_polling() -> Outcome {
+    let server = RedisServer::start()?;
+    let mut gem = connection(&server);
+    let notified = elsewhere(&server, "k", POLLED)?;
+    let () = gem.set("k", FOREIGN)?;
+    let waiter = Waiter::of(&notified);
+    until_waiting(&server, "k", 1);
+    let () = gem.del("k")?;
+    drop(waiter.came()?);
+
+    let plain = elsewhere(&server, "k", expiring().poll_interval(millis(20)))?;
+    let held = plain.lock()?;
+    let waiter = Waiter::of(&notified);
+    until_waiting(&server, "k", 1);
+    drop(held);
+    let held = waiter.came()?;
+    let waiter = Waiter::of(&plain);
+    drop(held);
+    drop(waiter.came()?);
+    Ok(())
+}
+
+fn releases_on_old_servers_notify_from_2_0_on() -> Outcome {
+    for version in Emulated::ALL {
+        let server = RedisServer::start()?;
+        let proxy = Proxy::emulating(version, server.address())?;
+        let lock = |options| Lock::new(&opened(&proxy.url()).unwrap(), "k", options);
+        let held = lock(NOTIFIED)?.lock()?;
+        if version < Emulated::V2_0 {
+            let reasons = Reasons::default();
+            let waiter = Waiter::of(&reasons.of(&proxy.url(), "k", POLLED)?);
+            until("it is reported", || !reasons.reported().is_empty());
+            assert!(reasons.reported()[0].contains("notifications need 2.0"), "{:?}", reasons.reported());
+            drop(held);
+            drop(waiter.came()?);
+            assert!(
+                !proxy.names().iter().any(|name| ["SUBSCRIBE", "LPOP", "RPUSH"].contains(&name.as_str()))
+            );
+            continue;
+        }
+        let mut waiters = Vec::new();
+        for n in 1..=2 {
+            let lock = lock(NOTIFIED)?;
+            waiters.push(thread::spawn(move || lock.lock().map(drop)));
+            until_waiting(&server, "k", n);
+        }
+        drop(held);
+        // In any order: through the proxy the look of the second may come after the release.
+        waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())?;
+        assert_eq!(keys(&server, "*"), [""; 0]);
+        // Before 2.2 a push would remove a list that has a time to live.
+        let expires = proxy.names().iter().any(|name| name == "EXPIRE");
+        assert_eq!(expires, version >= Emulated::V2_2, "{version:?}");
+    }
+    Ok(())
+}
+
+fn a_waiting_list_has_a_time_to_live_from_its_first_entry_on() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::before(server.address())?;
+    let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
+    let waiter = Waiter::of(&Lock::new(&opened(&proxy.url())?, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    let left = || -> i64 { redis::cmd("TTL").arg(list_of("k")).query(&mut connection(&server)).unwrap() };
+    until("it lives for ten minutes", || left() > 500);
+    let entered = proxy.asked().into_iter().filter(|asked| asked.name == "RPUSH");
+    let trips: Vec<_> = entered.map(|asked| asked.position).collect();
+    assert_eq!(trips, [Position { place: 1, of: 3 }], "with EXPIRE and GET");
+    drop(held);
+    drop(waiter.came()?);
+    Ok(())
+}
+
+fn a_pool_that_cannot_listen_is_refused() -> Outcome {
+    let server = RedisServer::start()?;
+    let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open(server.url())?);
+    let error =
+        Lock::new(&Locker::with_pool(pool), "k", NOTIFIED).expect_err("it opens no connection of its own");
+    assert!(matches!(error, Error::Options { .. }), "{error:?}");
+    let text = chain(&error);
+    assert!(text.contains("`with_pool`") && text.contains("`with_managed_pool`"), "{text}");
+    Ok(())
+}

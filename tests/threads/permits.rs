@@ -1,0 +1,368 @@
+//! Semaphores, and readers and writers: the commands, many threads, several processes, and threads that leave a queue.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use redis::Commands as _;
+use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, Locker, Protocol, RwLock, Semaphore};
+
+use crate::servers::Proxy;
+use crate::support::asleep::Sleeper;
+use crate::support::notified::{Worker, connection};
+use crate::support::processes::TaskOutcome;
+use crate::support::scenario::{FOREIGN, opened, patient};
+use crate::support::target::PROTOCOLS;
+use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "permits",
+        tests![
+            a_free_permit_takes_one_trip,
+            one_that_was_seen_free_or_expired_is_asked_for_next,
+            a_release_asks_for_the_next_thread_in_its_trip,
+            no_permit_has_two_holders_and_all_threads_get_one,
+            one_that_does_not_wait_any_more_passes_a_release_on,
+            a_shutdown_ends_all_waits,
+            several_processes_get_their_turn_among_the_threads_of_another,
+        ],
+    )
+}
+
+/// Options of a waiter that asks the server only when it is woken, or much too late.
+const UNPOLLED: LockOptions = LockOptions::expiring_after(Duration::from_secs(3600))
+    .poll_interval(Duration::from_secs(3600))
+    .timeout(Duration::from_secs(2 * LONG.as_secs()));
+
+const NAME: &str = "pool";
+
+fn pool(locker: &Locker, permits: usize, options: LockOptions) -> Semaphore {
+    Semaphore::new(locker, NAME, permits, options).unwrap()
+}
+
+fn key(slot: usize) -> String {
+    format!("{NAME}:{slot}")
+}
+
+fn slot(held: &LockGuard) -> usize {
+    held.slot().expect("it is a permit")
+}
+
+/// Which permits have a key on the server.
+fn held(server: &RedisServer, permits: usize) -> Vec<usize> {
+    let keys: Vec<String> = (0..permits).map(key).collect();
+    let values: Vec<Option<String>> = connection(server).mget(keys).unwrap();
+    (0..permits).filter(|slot| values[*slot].is_some()).collect()
+}
+
+/// Asserts that the thread did not have to find out itself, at its deadline.
+#[track_caller]
+fn assert_was_woken(held: &LockGuard) {
+    assert!(held.waited() < LONG, "it was not woken: {held:?}");
+}
+
+fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Sleeper<T> {
+    let sleeper = Sleeper::start(wait);
+    sleeper.rests();
+    sleeper
+}
+
+/// A server and a proxy, and a locker that has a connection.
+struct Recorded {
+    server: RedisServer,
+    proxy: Proxy,
+    locker: Locker,
+}
+
+impl Recorded {
+    fn new() -> Result<Self, Box<dyn std::error::Error>> {
+        let server = RedisServer::start()?;
+        let proxy = Proxy::before(server.address())?;
+        let locker = opened(&proxy.url())?;
+        pool(&locker, 2, expiring()).states()?;
+        proxy.forget();
+        Ok(Self { server, proxy, locker })
+    }
+
+    fn set(&self, slot: usize, value: &str) {
+        let () = connection(&self.server).set(key(slot), value).unwrap();
+    }
+
+    /// The names of the recorded commands, trip by trip, and forgets them.
+    fn trips(&self) -> Vec<Vec<String>> {
+        let trips = self.proxy.batches().into_iter();
+        let trips = trips.map(|trip| trip.into_iter().map(|asked| asked.name).collect()).collect();
+        self.proxy.forget();
+        trips
+    }
+}
+
+fn first(protocol: Protocol) -> &'static str {
+    if protocol == Protocol::Ttl { "SET" } else { "SETNX" }
+}
+
+fn release(protocol: Protocol) -> Vec<Vec<&'static str>> {
+    match protocol {
+        Protocol::Classic => vec![vec!["DEL"]],
+        _ => vec![vec!["WATCH", "GET", "MULTI"], vec!["DEL", "EXEC"]],
+    }
+}
+
+fn a_free_permit_takes_one_trip() -> Outcome {
+    for protocol in PROTOCOLS {
+        let recorded = Recorded::new()?;
+        let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
+        let held = semaphore.acquire()?;
+        let asked = recorded.proxy.asked();
+        assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
+        assert_eq!(asked[0].arguments[0], key(slot(&held)));
+        assert_eq!(asked[1].arguments, [key(0), key(1), key(2)]);
+        held.release()?;
+        assert_eq!(recorded.trips(), release(protocol));
+
+        // The token comes with the command that may acquire.
+        let held = semaphore.with_options(expiring().protocol(protocol).fenced())?.acquire()?;
+        assert_eq!(recorded.trips(), [[first(protocol), "INCR", "MGET"]]);
+        held.fencing_token()?;
+        assert_eq!(recorded.trips(), [[""; 0]; 0], "it has come already");
+        drop(held);
+        recorded.proxy.forget();
+
+        semaphore.states()?;
+        assert_eq!(recorded.trips(), [["MGET"]]);
+        // One permit is a lock.
+        pool(&recorded.locker, 1, expiring().protocol(protocol)).acquire()?.keep();
+        assert_eq!(recorded.trips(), [[first(protocol)]]);
+    }
+    Ok(())
+}
+
+fn one_that_was_seen_free_or_expired_is_asked_for_next() -> Outcome {
+    for protocol in PROTOCOLS {
+        let recorded = Recorded::new()?;
+        let semaphore = pool(&recorded.locker, 3, expiring().protocol(protocol));
+        let end = Instant::now() + LONG;
+        // Which is asked for first is left to chance.
+        loop {
+            assert!(Instant::now() < end, "it is always asked for first");
+            for slot in [0, 2] {
+                recorded.set(slot, FOREIGN);
+            }
+            let held = semaphore.try_acquire()?.expect("one is free");
+            assert_eq!(slot(&held), 1);
+            let asked = recorded.proxy.asked();
+            let trips = recorded.trips();
+            drop(held);
+            recorded.proxy.forget();
+            if trips.len() > 1 {
+                assert_eq!(trips, [vec![first(protocol), "MGET"], vec![first(protocol)]]);
+                assert_ne!(asked[0].arguments[0], key(1));
+                assert_eq!(asked[2].arguments[0], key(1));
+                assert_ne!(asked[0].arguments[1], asked[2].arguments[1], "no value is sent twice");
+                break;
+            }
+        }
+        recorded.set(1, FOREIGN);
+        assert!(semaphore.try_acquire()?.is_none());
+        assert_eq!(recorded.trips(), [[first(protocol), "MGET"]]);
+        // An expired one is taken over by the commands of a lock.
+        recorded.set(1, PAST);
+        let held = semaphore.try_acquire()?.expect("one has expired");
+        assert_eq!(slot(&held), 1);
+        let trips = recorded.trips();
+        let takeover = match protocol {
+            Protocol::Classic => vec![vec!["GET"], vec!["GETSET"]],
+            Protocol::Ttl => vec![vec!["GET"], vec!["WATCH", "GET", "PTTL", "MULTI"], vec!["SET", "EXEC"]],
+            _ => vec![vec!["GET"], vec!["WATCH", "GET", "MULTI"], vec!["SET", "EXEC"]],
+        };
+        assert_eq!(trips[0], [first(protocol), "MGET"]);
+        assert_eq!(trips[1..], takeover);
+    }
+    Ok(())
+}
+
+fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
+    for protocol in PROTOCOLS {
+        let recorded = Recorded::new()?;
+        let semaphore = pool(&recorded.locker, 2, UNPOLLED.protocol(protocol));
+        let (mut held, _other) = (semaphore.acquire()?, semaphore.acquire()?);
+        let waiters = [(); 2].map(|()| {
+            let semaphore = semaphore.clone();
+            waiting(move || semaphore.acquire())
+        });
+        recorded.proxy.forget();
+        let freed = slot(&held);
+        for (number, waiter) in waiters.into_iter().enumerate() {
+            held.release()?;
+            let asked = recorded.proxy.asked();
+            let mut trips = release(protocol);
+            trips.last_mut().expect("it deletes").push(first(protocol));
+            assert_eq!(recorded.trips(), trips, "{protocol:?}, {number}");
+            assert_eq!(asked.last().expect("it is sent").arguments[0], key(freed));
+            held = waiter.join()?;
+            assert_was_woken(&held);
+            assert_eq!(slot(&held), freed);
+            held.ensure_held()?;
+            assert_eq!(recorded.trips(), [[""; 0]; 0], "the thread has sent nothing");
+        }
+    }
+    Ok(())
+}
+
+/// Has so many threads hold permits so many times each, and count that on the server.
+fn contend(semaphore: &Semaphore, url: &str, threads: usize, rounds: usize) -> TaskOutcome {
+    thread::scope(|scope| {
+        let contend = || -> TaskOutcome {
+            let mut connection = redis::Client::open(url)?.get_connection()?;
+            (0..rounds).try_for_each(|_| {
+                semaphore.try_with(|held| count_inside(&mut connection, held, semaphore.permits()))
+            })
+        };
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(contend)).collect();
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
+}
+
+/// Counts the holders, of this permit and of all.
+fn count_inside(connection: &mut redis::Connection, held: &LockGuard, permits: usize) -> TaskOutcome {
+    assert_was_woken(held);
+    let own = format!("inside:{}", slot(held));
+    let count: usize = connection.incr(&own, 1)?;
+    let all: usize = connection.incr("inside", 1)?;
+    if count != 1 || all > permits {
+        return Err(format!("{count} holders of a permit, {all} of all").into());
+    }
+    thread::sleep(millis(1));
+    let () = connection.decr("inside", 1)?;
+    let () = connection.decr(&own, 1)?;
+    held.ensure_held()?;
+    let () = connection.incr("rounds", 1)?;
+    Ok(())
+}
+
+fn no_permit_has_two_holders_and_all_threads_get_one() -> Outcome {
+    for protocol in PROTOCOLS {
+        let server = RedisServer::start()?;
+        let url = server.url();
+        // One connection is enough.
+        for (builder, permits, threads) in [(patient(&url)?, 8, 64), (patient(&url)?.pool_size(1), 3, 9)] {
+            let semaphore = pool(&builder.build()?, permits, UNPOLLED.protocol(protocol));
+            contend(&semaphore, &url, threads, 10)?;
+            assert_eq!(held(&server, permits), [0_usize; 0]);
+        }
+        let done: usize = connection(&server).get("rounds")?;
+        assert_eq!(done, 64 * 10 + 9 * 10);
+    }
+    Ok(())
+}
+
+/// A thread waits for the first permit alone, and another for any. The wait of the first is cancelled as the permit is released.
+fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let semaphore = pool(&locker, 2, UNPOLLED);
+    for _ in 0..20 {
+        let mut permits = vec![semaphore.acquire()?, semaphore.acquire()?];
+        permits.sort_by_key(slot);
+        let token = CancelToken::new();
+        let writer = RwLock::new(&locker, NAME, 2, UNPOLLED)?.cancelled_by(&token);
+        let leaver = waiting(move || writer.write().map(drop));
+        let there = semaphore.clone();
+        let reader = waiting(move || there.acquire());
+        let cancelling = thread::spawn(move || token.cancel());
+        drop(permits.remove(0));
+        cancelling.join().unwrap();
+        let outcome = leaver.join();
+        assert!(matches!(outcome, Ok(()) | Err(Error::Cancelled { .. })), "{outcome:?}");
+        let reader = reader.join()?;
+        assert_eq!(slot(&reader), 0, "it is free");
+        assert_was_woken(&reader);
+    }
+    Ok(())
+}
+
+fn a_shutdown_ends_all_waits() -> Outcome {
+    let server = RedisServer::start()?;
+    let locker = opened(&server.url())?;
+    let lock = RwLock::new(&locker, NAME, 2, UNPOLLED)?;
+    let permits = [lock.read()?, lock.read()?];
+    let waiters = [true, false].map(|reads| {
+        let lock = lock.clone();
+        waiting(move || if reads { lock.read().map(drop) } else { lock.write().map(drop) })
+    });
+    locker.shut_down();
+    let refused = [lock.try_read().map(drop), lock.try_write().map(drop)];
+    for ended in waiters.map(Sleeper::join).into_iter().chain(refused) {
+        assert!(matches!(ended, Err(Error::ShutDown { .. })), "{ended:?}");
+    }
+    // What is held is held, and can be released.
+    permits.iter().try_for_each(LockGuard::ensure_held)?;
+    drop(permits);
+    assert_eq!(held(&server, 2), [0_usize; 0]);
+    Ok(())
+}
+
+/// The task of a worker.
+pub(crate) fn as_worker(task: &[&str]) -> TaskOutcome {
+    match task {
+        ["contend", url, permits, rounds] => {
+            let semaphore = pool(&opened(url)?, permits.parse()?, expiring().poll_interval(millis(5)));
+            println!("ready");
+            std::io::stdin().read_line(&mut String::new())?;
+            contend(&semaphore, url, 3, rounds.parse()?)
+        }
+        // Acquires a permit with a brief lease, and holds it until killed.
+        ["hold", url, permits] => {
+            let options = LockOptions::expiring_after(millis(500)).timeout(LONG);
+            let _held = pool(&opened(url)?, permits.parse()?, options).acquire()?;
+            println!("ready");
+            thread::sleep(LONG);
+            Ok(())
+        }
+        _ => Err(format!("no such task: {task:?}").into()),
+    }
+}
+
+/// Starts a worker, and returns once it is ready.
+fn ready(task: &[&str]) -> std::io::Result<Worker> {
+    let mut worker = Worker::performing(&[&["permits"], task].concat())?;
+    assert_eq!(worker.says()?, "ready");
+    Ok(worker)
+}
+
+/// One of several processes has threads that pass the permits on all the time.
+fn several_processes_get_their_turn_among_the_threads_of_another() -> Outcome {
+    const PERMITS: usize = 3;
+    let server = RedisServer::start()?;
+    let url = server.url();
+    let task = ["contend", &url, &PERMITS.to_string(), "10"];
+    let mut workers = [ready(&task)?, ready(&task)?, ready(&task)?];
+    // One permit is held by a process that crashes meanwhile.
+    let crashing = ready(&["hold", &url, &PERMITS.to_string()])?;
+    let semaphore = pool(&opened(&url)?, PERMITS, expiring());
+    let over = AtomicBool::new(false);
+    let ended = thread::scope(|scope| {
+        let busy = || {
+            while !over.load(Ordering::SeqCst) {
+                semaphore.with(|_| thread::sleep(millis(1)))?;
+            }
+            Ok::<_, Error>(())
+        };
+        let threads = [(); 6].map(|()| scope.spawn(busy));
+        workers.iter_mut().for_each(Worker::goes_on);
+        drop(crashing);
+        let ended: Vec<_> = workers.iter_mut().map(Worker::ends_well).collect();
+        over.store(true, Ordering::SeqCst);
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap()).map(|()| ended)
+    })?;
+    assert!(ended.iter().all(|ended| matches!(ended, Ok(true))), "{ended:?}");
+    let done: usize = connection(&server).get("rounds")?;
+    assert_eq!(done, 3 * 3 * 10);
+    let all: Vec<LockGuard> = (0..PERMITS).map(|_| semaphore.acquire()).collect::<Result<_, _>>()?;
+    assert!(semaphore.try_acquire()?.is_none());
+    drop(all);
+    assert_eq!(held(&server, PERMITS), [0_usize; 0]);
+    Ok(())
+}

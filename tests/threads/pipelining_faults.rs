@@ -1,0 +1,188 @@
+//! Faults on a connection that several threads share: each command has an outcome of its own. A command without a reply is resolved by the
+//! rules, as if it had been sent alone.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, NoConnection, Release};
+
+use crate::servers::{Asked, Fault, Proxy};
+use crate::support::contention::{
+    LostReplies, assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
+};
+use crate::support::monitor::Monitor;
+use crate::support::raw::Wire;
+use crate::support::scenario::{BRIEF, Scenario, patient};
+use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::threads::pipelining::{THREADS, on_redis_crate, with_one_connection};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "pipelining_faults",
+        tests![
+            a_fault_is_reported_to_each_thread_on_the_wire,
+            a_fault_on_a_connection_of_the_redis_crate,
+            a_server_that_stops_replying,
+            a_server_that_freezes,
+            a_server_with_too_many_clients,
+        ],
+    )
+}
+
+/// How many commands are on the wire at least when the fault happens.
+const MIN_BATCH: usize = 4;
+
+/// The place in a batch, the fault, and what is reported with this library's own connections.
+const FAULTS: &[(usize, Fault, &str)] = &[
+    (1, Fault::CutBefore, CLOSED),
+    (1, Fault::CutWithin, CLOSED),
+    (3, Fault::CutBefore, CLOSED),
+    (3, Fault::CutAfter, CLOSED),
+    (3, Fault::CutWithin, CLOSED),
+    // Replies that none of the commands can have, with and without a form that the Redis protocol has.
+    (2, Fault::Say("+OK\r\n"), NOT_REDIS),
+    (3, Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"), NOT_REDIS),
+    (1, Fault::Say("*1\r\n:1\r\n"), NOT_REDIS),
+];
+
+const CLOSED: &str = "closed the connection";
+const NOT_REDIS: &str = "does not answer as a Redis server does";
+
+/// Applies a fault to the command at this place of a batch. Asserts that this command and all after it have no reply, for this reason,
+/// that no command is sent twice, and that each outcome is true. `no_connection` says whether a thread may find the only connection in use.
+fn assert_reported(
+    open: impl Fn(&str) -> Locker,
+    no_connection: impl Fn(&NoConnection) -> bool,
+    place: usize,
+    fault: &Fault,
+    reason: &str,
+) -> Outcome {
+    let scenario = Scenario::set()?;
+    let lost_replies = LostReplies::default();
+    let locker = open(&scenario.proxy.url()).observed_by(lost_replies.clone());
+    let what = format!("{fault:?} at {place}");
+    scenario.proxy.in_batch(place, MIN_BATCH, fault.clone());
+    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
+        pairs(&scenario.target, &locker, &format!("own:{n}"), expiring())
+    });
+    for (_, error) in &errors {
+        let expected = match error {
+            // The lock is acquired in the end, whatever the outcome of the first attempt. A release may stay unknown.
+            Error::Unknown { command, .. } => *command == "DEL",
+            Error::NoConnection { cause, .. } => no_connection(cause),
+            _ => false,
+        };
+        assert!(expected, "{what}: {error:?}");
+    }
+    lost_replies.assert_all_say(reason);
+    assert_nothing_sent_by_two(&scenario.proxy);
+    let batches = scenario.proxy.batches();
+    let batch = batches.iter().rfind(|batch| batch[0].connection == 0).expect("it is the first connection");
+    let size = batch[0].position.of;
+    assert!(size >= MIN_BATCH, "{what}: the connection was used again: {batches:?}");
+    let (replied, unreplied) = batch.split_at(place - 1);
+    let lost = lost_replies.keys();
+    assert_eq!(lost.len(), size + 1 - place, "{what}: {batch:?}, {lost:?}");
+    let has_reply = |asked: &Asked| !lost.contains(&asked.arguments[0]);
+    assert!(replied.iter().all(has_reply) && !unreplied.iter().any(has_reply), "{what}: {batch:?}, {lost:?}");
+    Ok(())
+}
+
+fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
+    for (place, fault, reason) in FAULTS {
+        assert_reported(with_one_connection, |_| false, *place, fault, reason)?;
+    }
+    Ok(())
+}
+
+fn a_fault_on_a_connection_of_the_redis_crate() -> Outcome {
+    // Threads wait for a connection of such a pool for 2 s, and that cannot be changed.
+    let busy = |cause: &NoConnection| *cause == NoConnection::PoolExhausted;
+    for (place, fault, reason) in FAULTS {
+        let reason = if *reason == NOT_REDIS { NOT_REDIS } else { "" };
+        assert_reported(on_redis_crate, busy, *place, fault, reason)?;
+    }
+    Ok(())
+}
+
+fn a_server_that_stops_replying() -> Outcome {
+    // Long enough for every other command under load.
+    let limited = |url: &str| patient(url).unwrap().pool_size(1).command_timeout(BRIEF).build().unwrap();
+    assert_reported(limited, |_| true, 2, &Fault::HalfOpen, "")
+}
+
+fn a_server_that_freezes() -> Outcome {
+    let server = Arc::new(RedisServer::start()?);
+    let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
+    let limit = millis(500);
+    let builder = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(limit);
+    let locker = builder.connect_timeout(limit).unreachable_timeout(limit).build()?;
+    await_batch_of(&proxy, MIN_BATCH);
+    let brief = LockOptions::expiring_after(millis(1500));
+    let errors = contention(
+        THREADS,
+        "a batch, and then a frozen server",
+        || {
+            let ready = proxy.faults_left() == 0;
+            if ready {
+                server.freeze();
+            }
+            ready
+        },
+        |n| {
+            let timeout = [Duration::ZERO, millis(200), millis(900)][n % 3];
+            let lock = Lock::new(&locker, format!("own:{n}"), brief.timeout(timeout)).unwrap();
+            move || lock.lock().and_then(LockGuard::release).map(drop)
+        },
+    );
+    server.thaw();
+    let is_expected = |error: &Error| {
+        matches!(
+            error,
+            Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. }
+        )
+    };
+    assert!(!errors.is_empty() && errors.iter().all(|(_, error)| is_expected(error)), "{errors:?}");
+    // Once the server replies again, it has executed the commands in its buffers.
+    server.say(&["PING"])?;
+    let longer = with_one_connection(&proxy.url());
+    await_batch_of(&proxy, MIN_BATCH);
+    let errors =
+        contention_with_faults(THREADS, &proxy, |n| pairs(&target, &longer, &format!("own:{n}"), expiring()));
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_nothing_sent_by_two(&proxy);
+    Ok(())
+}
+
+fn a_server_with_too_many_clients() -> Outcome {
+    const ROUNDS: usize = 10;
+    let server = RedisServer::start()?;
+    // The first command of a new connection is refused. It is not the INFO of the server check.
+    let locker = patient(&server.url())?.skip_server_check().pool_size(3).build()?;
+    assert!(!Lock::new(&locker, "own:0", expiring())?.exists()?);
+    let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));
+    assert_eq!(admin.ask("CONFIG SET maxclients 3"), "+OK");
+    thread::scope(|scope| {
+        for n in 0..THREADS {
+            let lock = Lock::new(&locker, format!("own:{n}"), expiring()).unwrap();
+            scope.spawn(move || {
+                for _ in 0..ROUNDS {
+                    let released = lock.lock().unwrap().release().unwrap();
+                    assert_eq!(released, Release::Released { certified: false });
+                }
+            });
+        }
+    });
+    assert_eq!(admin.ask("CONFIG SET maxclients 100"), "+OK");
+    let recorded = monitor.recorded(&server)?;
+    let mut values: Vec<_> =
+        recorded.iter().filter(|words| words[0] == "SETNX").map(|words| &words[2]).collect();
+    values.sort();
+    values.dedup();
+    let count = |name: &str| recorded.iter().filter(|words| words[0] == name).count();
+    let each = THREADS * ROUNDS;
+    assert_eq!((values.len(), count("SETNX"), count("DEL")), (each, each, each), "each was sent once");
+    Ok(())
+}

@@ -1,0 +1,106 @@
+//! A real server behind a proxy, and a key that threads of one locker are queued for.
+
+use std::error::Error as StdError;
+use std::sync::Arc;
+use std::time::Duration;
+
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
+
+use crate::api::events::EventLog;
+use crate::servers::{Emulated, Proxy};
+use crate::support::asleep::Sleeper;
+use crate::support::load_threads::{self, LoadThreads, Tolerance};
+use crate::support::scenario::patient;
+use crate::support::{Load, RedisServer, Target, TestKey, expiring};
+
+pub(crate) struct Scenario {
+    /// They end before the proxy and the server do.
+    _load_threads: Option<LoadThreads>,
+    pub(crate) server: Arc<RedisServer>,
+    pub(crate) proxy: Proxy,
+    pub(crate) key: TestKey,
+    pub(crate) locker: Locker,
+    pub(crate) events: EventLog,
+    /// The protocol of its locks.
+    pub(crate) protocol: Protocol,
+}
+
+impl Scenario {
+    pub(crate) fn new(protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, None, Load::Any)
+    }
+
+    pub(crate) fn under_load(protocol: Protocol, load: Load) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, None, load)
+    }
+
+    /// A scenario whose proxy emulates an old version.
+    pub(crate) fn emulating(version: Emulated, protocol: Protocol) -> Result<Self, Box<dyn StdError>> {
+        Self::of(protocol, Some(version), Load::Any)
+    }
+
+    fn of(protocol: Protocol, emulated: Option<Emulated>, load: Load) -> Result<Self, Box<dyn StdError>> {
+        let server = Arc::new(RedisServer::start()?);
+        let proxy = match emulated {
+            Some(version) => Proxy::emulating(version, server.address())?,
+            None => Proxy::before(server.address())?,
+        };
+        let key = Target::of(&server).key("successor");
+        let events = EventLog::default();
+        // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
+        let builder = patient(&proxy.url())?;
+        let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
+        let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
+        proxy.overlook(load_threads::KEYS);
+        let locker = locker.observed_by(events.clone());
+        Ok(Self { server, proxy, key, locker, events, protocol, _load_threads: load_threads })
+    }
+
+    /// A lock of the scenario's protocol.
+    pub(crate) fn lock(&self, options: LockOptions) -> Lock {
+        Lock::new(&self.locker, &self.key.key, options.protocol(self.protocol)).unwrap()
+    }
+
+    /// The same lock through another locker, as another process has it.
+    pub(crate) fn lock_of_another_process(&self) -> Result<Lock, Error> {
+        Lock::new(&patient(&self.server.url())?.build()?, &self.key.key, expiring().protocol(self.protocol))
+    }
+
+    /// Asserts that the key holds the value of this lease.
+    #[track_caller]
+    pub(crate) fn assert_holds(&self, held: &LockGuard) {
+        held.ensure_held().unwrap();
+        let LockState::Until(expiry) = self.lock_of_another_process().unwrap().state().unwrap() else {
+            panic!("the key holds no expiring value")
+        };
+        let expected = held.expires_at_system_time().unwrap() + Duration::from_secs(1);
+        assert_eq!(expiry.system_time().unwrap(), expected);
+    }
+
+    /// The command that deletes the key, as the proxy sees it last.
+    pub(crate) fn deletion(&self) -> &'static str {
+        if self.protocol == Protocol::Classic { "DEL" } else { "EXEC" }
+    }
+
+    /// The outcome of a release that deletes the key.
+    pub(crate) fn released(&self) -> Release {
+        Release::Released { certified: self.protocol != Protocol::Classic }
+    }
+}
+
+/// A queued thread. It ends with the lock or with an error.
+pub(crate) type Successor = Sleeper<Result<LockGuard, Error>>;
+
+/// Starts a thread that waits for the lock. Returns once it sleeps in the queue.
+pub(crate) fn successor(lock: &Lock) -> Successor {
+    let lock = lock.clone();
+    let successor = Sleeper::start(move || lock.lock());
+    successor.rests();
+    successor
+}
+
+#[track_caller]
+pub(crate) fn assert_cancelled(successor: Successor) {
+    let error = successor.join().expect_err("the wait was cancelled");
+    assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+}
