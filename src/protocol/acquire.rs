@@ -256,8 +256,7 @@ impl Acquiring {
 
     /// Sleeps until then, since the lock is left to other processes, and asks for it. At the deadline it is asked for in any case.
     pub(crate) fn leave_until(&mut self, until: Uptime, now: Now) -> Action {
-        let is_last = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if is_last || now.uptime >= until {
+        if self.is_last(now.uptime) || now.uptime >= until {
             return self.freed(now);
         }
         self.not_before = Some(until);
@@ -269,8 +268,7 @@ impl Acquiring {
     /// Goes on in a window, in which the lock is left to pollers until `end`: looks at it now and then, and asks for it for a moment if
     /// another client has it. At the deadline it is asked for in any case.
     pub(crate) fn in_window(&mut self, end: Uptime, now: Now) -> Action {
-        let is_last = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if is_last || self.asks(now.uptime) {
+        if self.is_last(now.uptime) || self.asks(now.uptime) {
             return self.freed(now);
         }
         // Looks would use its attempts up.
@@ -289,6 +287,11 @@ impl Acquiring {
         self.params.nonce = self.params.nonce.next();
         self.looks_until = Some(end);
         self.leave_until(look.min(end), now)
+    }
+
+    /// Whether the deadline has come, at which the lock is asked for in any case.
+    fn is_last(&self, now: Uptime) -> bool {
+        self.params.deadline.is_some_and(|deadline| now >= deadline)
     }
 
     /// Whether it asks for the lock without a pause, since it has seen in a window that another client has it.
@@ -411,8 +414,7 @@ impl Acquiring {
             // What another process of this library has, it leaves by itself.
             let is_pollers = state == LockState::Empty || found.and_then(value::classic_time).is_some();
             if is_pollers {
-                let asks = if now.uptime < end { window::ASKS } else { window::ASKS_AT_THE_END };
-                self.asks_until = Some(now.uptime.after(asks));
+                self.asks_until = Some(now.uptime.after(window::ASKS));
             } else if now.uptime < end {
                 return self.look_later(end, now);
             }

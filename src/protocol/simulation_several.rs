@@ -56,7 +56,7 @@ mixtures! {
 }
 
 fn no_key_has_two_holders_and_each_call_ends(protocols: [Protocol; 2], times: [u64; 2]) {
-    const RUNS: u32 = 800;
+    const RUNS: u32 = 1500;
     let [at_once, one_by_one] = search(protocols, times, RUNS)
         .unwrap_or_else(|problem| panic!("{protocols:?}, {times:?} ms: {problem}"));
     let least = u64::from(RUNS) / 30;

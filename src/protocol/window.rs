@@ -18,7 +18,6 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// were served one after the other would meet each other in each window.
 const LOOKS: Duration = Duration::from_millis(3);
 pub(super) const ASKS: Duration = Duration::from_millis(2);
-pub(super) const ASKS_AT_THE_END: Duration = Duration::from_millis(10);
 
 /// What the threads of a process have done with a key since one of them has had a lease or waited for one without a pause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,7 +2,8 @@
 //! in which variant (the mode of waiting and the load), as in
 //! `contract::emulated_2.4::watched::notifications_under_load::a_free_lock_is_acquired_and_released`. What remains of the name is its
 //! statement. The sample has each statement once; one of the contract once by each protocol on the current server and once on an emulated
-//! old one; a fault of a lock's own commands once with and once without transactions. From statement to statement the other places and variants take turns.
+//! old one; a fault of a lock's own commands once with and once without transactions. From statement to statement the other places and
+//! variants take turns.
 
 use std::collections::{BTreeMap, BTreeSet};
 

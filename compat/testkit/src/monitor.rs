@@ -35,15 +35,6 @@ impl Monitor {
         Ok(self.line()?.split('"').skip(1).step_by(2).map(str::to_owned).collect())
     }
 
-    /// Waits for a command for which `it_is_so` returns true.
-    #[track_caller]
-    pub fn wait_for(&mut self, what: &str, mut it_is_so: impl FnMut(&[String]) -> bool) {
-        let end = Instant::now() + LONG;
-        while !it_is_so(&self.command().unwrap()) {
-            assert!(Instant::now() < end, "never sent: {what}");
-        }
-    }
-
     /// Returns the pauses of at least this time between two commands of a name, by the server's clock, for as long as commands come.
     pub fn pauses(mut self, name: &'static str, least: Duration) -> impl Iterator<Item = Duration> {
         let end = Instant::now() + LONG;
