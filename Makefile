@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,cli,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-build test-all steady check test-servers proxy doctor manual install golden bench bench-check setup fmt clippy docs deny msrv fresh clean
+.PHONY: help demo demo-ruby stress test test-build test-all steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -103,6 +103,10 @@ bench: ## compare locks with raw commands and other libraries: tables and plots 
 	@scripts/setup python3 python3-venv && benches/peers/setup target/bench/venv || true # and redis-py
 	@$(CARGO) build --release --features cli --bin setnx-lock
 	@$(CARGO) run --release $(BENCH) -- $(if $(QUICK),--quick) $(ARGS)
+
+bench-gate: ## count what a pair costs, and fail where it is a tenth more than benches/gate.toml says (UPDATE=1 writes the file)
+	@scripts/setup redis-server valgrind
+	@$(CARGO) run --quiet --release --package setnx-lock-gate -- $(if $(UPDATE),--update)
 
 bench-check: ## run clippy and the tests of the benches
 	$(CARGO) clippy $(BENCH) --all-targets -- -D warnings

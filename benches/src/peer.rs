@@ -132,11 +132,12 @@ impl Peer {
     }
 
     /// Lets so many threads acquire and release, and measures them from when all run. Returns the number of pairs, the nanoseconds they
-    /// took together, and the 99th percentiles of a release and of an acquisition in nanoseconds.
-    pub(crate) fn steady(&mut self, keys: &str, threads: u32, time: Duration) -> Result<[u64; 4], Failure> {
+    /// took together, the 99th percentiles of a release and of an acquisition, and the processor time of the process, in nanoseconds.
+    pub(crate) fn steady(&mut self, keys: &str, threads: u32, time: Duration) -> Result<[u64; 5], Failure> {
         self.send(format_args!("steady {keys} {threads} {}", time.as_millis()))?;
         let words = self.receive_within(STEADY_LIMIT + time, "steady")?;
-        Ok([number(&words, 0)?, number(&words, 1)?, number(&words, 2)?, number(&words, 3)?])
+        let numbers = (0..5).map(|at| number(&words, at)).collect::<Result<Vec<_>, _>>()?;
+        Ok(numbers.try_into().map_err(|_| "unexpected answer of a worker")?)
     }
 
     /// Returns the most memory that the process has had, in bytes; `None` where the system does not say.

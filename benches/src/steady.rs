@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
@@ -27,16 +27,20 @@ pub(crate) struct Window {
     starting: AtomicUsize,
     /// Zero until all threads run.
     began: AtomicU64,
+    /// The processor time of the process when it began, and when it was over.
+    processor: [OnceLock<u64>; 2],
 }
 
 impl Window {
     pub(crate) fn of(threads: usize, time: Duration, longest: Duration) -> Arc<Self> {
         let starting = AtomicUsize::new(threads);
-        Arc::new(Self { threads, time: nanos(time), longest, starting, began: AtomicU64::new(0) })
+        let (began, processor) = (AtomicU64::new(0), [const { OnceLock::new() }; 2]);
+        Arc::new(Self { threads, time: nanos(time), longest, starting, began, processor })
     }
 
     fn one_runs(&self) {
         if self.starting.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.processor[0].get_or_init(moment::processor_time);
             self.began.store(moment::now(), Ordering::Release);
         }
     }
@@ -49,6 +53,21 @@ impl Window {
 
     fn end(&self) -> Option<Moment> {
         self.began().map(|began| began + self.time)
+    }
+
+    /// Whether it is over at `moment`, which is now.
+    fn over(&self, moment: Moment) -> bool {
+        let over = self.end().is_some_and(|end| moment >= end);
+        if over {
+            self.processor[1].get_or_init(moment::processor_time);
+        }
+        over
+    }
+
+    /// The processor time of the process within it.
+    fn processor_time(&self) -> u64 {
+        let [began, over] = self.processor.each_ref().map(|time| time.get().copied().unwrap_or_default());
+        over.saturating_sub(began)
     }
 }
 
@@ -74,7 +93,7 @@ impl Log {
     /// Begins a pair; false if the window is over.
     pub(crate) fn asks(&mut self) -> bool {
         self.asked = moment::now();
-        self.window.end().is_none_or(|end| self.asked < end)
+        !self.window.over(self.asked)
     }
 
     /// The lock is acquired.
@@ -141,8 +160,8 @@ where
     })
 }
 
-/// Returns the answer of a worker: the pairs within the window, its length in nanoseconds, and the 99th percentiles of a release and of an
-/// acquisition in nanoseconds. Fails if a call failed, and counts those that did: a thread ends at its first failure.
+/// Returns the answer of a worker: the pairs within the window, its length, the 99th percentiles of a release and of an acquisition, and
+/// the processor time of the process within the window, all in nanoseconds. Fails if a call failed, and counts those that did: a thread ends at its first failure.
 pub(crate) fn answer(window: &Window, logs: Vec<Result<Log, Failure>>) -> Result<String, Failure> {
     let (mut pairs, mut times, mut reasons) = (0, Vec::new(), BTreeMap::<_, usize>::new());
     for log in logs {
@@ -163,7 +182,7 @@ pub(crate) fn answer(window: &Window, logs: Vec<Result<Log, Failure>>) -> Result
         let times = Times::of(times.iter().map(|pair| pair[part]))?.ok_or("there was no pair")?;
         Ok(times.nanos_at(0.99))
     };
-    Ok(format!("steady {pairs} {} {} {}", window.time, p99(1)?, p99(0)?))
+    Ok(format!("steady {pairs} {} {} {} {}", window.time, p99(1)?, p99(0)?, window.processor_time()))
 }
 
 #[cfg(test)]
@@ -230,8 +249,8 @@ mod tests {
         // The next begins within the window, which is over when it ends.
         assert!(ask(&mut one));
         let began = AtomicU64::new(one.asked);
-        one.window =
-            Arc::new(Window { time: 0, longest: LONGEST, began, starting: AtomicUsize::new(0), threads: 2 });
+        let (starting, processor) = (AtomicUsize::new(0), [const { OnceLock::new() }; 2]);
+        one.window = Arc::new(Window { time: 0, longest: LONGEST, began, starting, threads: 2, processor });
         one.left()?;
         assert_eq!((one.ended, one.times.len()), (2, 2));
         assert!(!one.asks());

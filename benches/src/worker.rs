@@ -7,7 +7,8 @@
 //! - `pairs KEYS TIME` acquires and releases for so many milliseconds, each thread on a key of its own → `pairs COUNT NANOS RELEASE`,
 //!   the last being the 99th percentile of a release, in nanoseconds
 //! - `steady KEYS THREADS TIME` does the same with so many threads, or tasks, and counts from when each has had its lock once
-//!   (`steady.rs`) → `steady COUNT NANOS RELEASE ACQUISITION`, both the 99th percentile; a failed call fails it
+//!   (`steady.rs`) → `steady COUNT NANOS RELEASE ACQUISITION PROCESSOR`: two 99th percentiles, and the processor time of the
+//!   process; a failed call fails it
 //! - `once KEY HOLD THREADS START STEP` each thread acquires the lock once and holds it for so many microseconds; thread n begins to
 //!   ask at the moment START + n × STEP → acquisitions
 //! - `loop KEY HOLD THREADS START TIME` each thread acquires it again and again, from START on, for so many milliseconds →

@@ -16,8 +16,8 @@ use crate::server_under_test::ServerUnderTest;
 use crate::stats::{Results, Spread};
 
 /// The threads of the candidates that are compared; the first is what a candidate's others are compared with.
-const MANY: [u32; 5] = [FEWEST, 500, 1_000, 2_000, 4_000];
-const FEWEST: u32 = 256;
+const MANY: [u32; 6] = [FEWEST, 256, 500, 1_000, 2_000, 4_000];
+const FEWEST: u32 = 64;
 /// What must work without an error.
 const MOST: [(&str, u32); 2] = [(OURS, 10_000), (ONE_CONNECTION, 2_000)];
 
@@ -27,6 +27,8 @@ struct Sample {
     /// The 99th percentiles, in milliseconds.
     release: f64,
     acquisition: f64,
+    /// Processor time a pair, of the process, in microseconds.
+    processor: f64,
     /// The most memory that the process has had so far, in MiB.
     memory: Option<f64>,
 }
@@ -36,6 +38,7 @@ type Figure = fn(&Sample) -> Option<f64>;
 const RATE: Figure = |sample| Some(sample.rate);
 const RELEASE: Figure = |sample| Some(sample.release);
 const ACQUISITION: Figure = |sample| Some(sample.acquisition);
+const PROCESSOR: Figure = |sample| Some(sample.processor);
 const MEMORY: Figure = |sample| sample.memory;
 
 /// The samples of candidates with a number of threads each, and which of them failed.
@@ -135,7 +138,7 @@ fn measure(
     time: Duration,
 ) -> Result<Sample, Failure> {
     let keys = format!("bench:{candidate}:{threads}");
-    let [pairs, nanos, release, acquisition] = peer.steady(&keys, threads, time)?;
+    let [pairs, nanos, release, acquisition, processor] = peer.steady(&keys, threads, time)?;
     let left = server.keys(&format!("{keys}:"))?;
     if left > 0 {
         return Err(format!("{left} keys are left in the server: releases failed").into());
@@ -144,6 +147,7 @@ fn measure(
         rate: as_f64(pairs) * 1e9 / as_f64(nanos),
         release: as_f64(release) / 1e6,
         acquisition: as_f64(acquisition) / 1e6,
+        processor: as_f64(processor) / 1e3 / as_f64(pairs),
         memory: peer.peak_memory().map(|bytes| as_f64(bytes) / f64::from(1 << 20)),
     })
 }
@@ -163,8 +167,8 @@ impl Outcome {
     }
 
     /// A ratio, if neither failed.
-    fn ratio(&self, name: &str, other: &str) -> String {
-        let ratio = self.results.ratio(name, other, RATE);
+    fn ratio(&self, name: &str, other: &str, figure: Figure) -> String {
+        let ratio = self.results.ratio(name, other, figure);
         cell(ratio.filter(|_| !self.failed(name) && !self.failed(other)))
     }
 }
@@ -179,8 +183,10 @@ fn table_of_many(candidates: &[&Candidate], many: &Outcome) -> Table {
         "of rslock with as many",
         "99 of 100 releases within, ms",
         "99 of 100 acquisitions within, ms",
+        "processor time a pair, µs",
+        "of rslock's",
     ];
-    let mut table = Table::new("256 to 4,000 threads", &columns);
+    let mut table = Table::new("64 to 4,000 threads", &columns);
     for candidate in candidates {
         for threads in MANY {
             let name = named(candidate.name, threads);
@@ -188,10 +194,12 @@ fn table_of_many(candidates: &[&Candidate], many: &Outcome) -> Table {
                 candidate.name.to_owned(),
                 threads.to_string(),
                 many.cell(&name, RATE),
-                many.ratio(&name, &named(candidate.name, FEWEST)),
-                many.ratio(&name, &named(RSLOCK, threads)),
+                many.ratio(&name, &named(candidate.name, FEWEST), RATE),
+                many.ratio(&name, &named(RSLOCK, threads), RATE),
                 many.cell(&name, RELEASE),
                 many.cell(&name, ACQUISITION),
+                many.cell(&name, PROCESSOR),
+                many.ratio(&name, &named(RSLOCK, threads), PROCESSOR),
             ]);
         }
     }
@@ -240,5 +248,6 @@ fn panels(candidates: &[&Candidate], many: &Outcome) -> Vec<Panel> {
         panel("Many threads, each on a key of its own", "pairs a second, all threads together", RATE),
         panel("The same: 99 of 100 releases", "at most, ms", RELEASE),
         panel("The same: 99 of 100 acquisitions", "at most, ms", ACQUISITION),
+        panel("The same: processor time a pair", "microseconds", PROCESSOR),
     ]
 }
