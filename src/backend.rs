@@ -2,15 +2,19 @@
 //! commands, is known here and nowhere above. A connection is back in its pool before a reply is returned (I9); only a watched
 //! key keeps one, for the transaction that may follow.
 //!
-//! Three parts change for different reasons: `connections`, `pipelining`, and `inspection`, which locking does not use.
+//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `pipelining`, what goes together; and
+//! `inspection`, which locking does not use.
 
 mod bulk;
 mod codec;
 mod connections;
 mod errors;
 mod inspection;
+mod lanes;
 mod limits;
 mod loss_account;
+mod own;
+mod patience;
 mod pipelining;
 mod pooled;
 #[cfg(test)]
@@ -24,6 +28,7 @@ use std::time::Duration;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
+use crate::sync;
 use crate::version::Version;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
@@ -33,6 +38,7 @@ pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportErro
 pub(crate) use inspection::Inspect;
 pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
+pub(crate) use own::OwnBackend;
 pub(crate) use pooled::PooledBackend;
 
 /// A command of another thread, which goes right behind one that deletes the key, in the same trip.

@@ -61,11 +61,6 @@ impl LossAccount {
         // Learning that nothing has changed takes less.
         self.lost.store(self.at_most / 2, Ordering::Relaxed);
     }
-
-    #[cfg(test)]
-    pub(in crate::backend) fn pause_for_ever(&self) {
-        self.paused_until.store(u64::MAX, Ordering::Relaxed);
-    }
 }
 
 fn micros(duration: Duration) -> u64 {

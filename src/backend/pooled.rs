@@ -1,7 +1,7 @@
 //! The backend on a pool: waits for a connection or for another thread's batch, sends, and returns the connection.
 
 use std::time::Duration;
-use std::{fmt, thread};
+use std::{fmt, iter, thread};
 
 use redis::cmd;
 
@@ -9,10 +9,7 @@ use super::codec;
 use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask};
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
-use super::pipelining::{
-    Admission, Batch, Bounds, Combiner, Encoded, Job, JobOutcome, Joined, Outcomes, PackedNext,
-    QueuedCommand, SpinPolicy, lost_in_batch, report_abandoned, send,
-};
+use super::pipelining::{Encoded, Job, Outcomes, PackedNext, send};
 use super::transactions::Transactions;
 use super::watch::PooledWatch;
 use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
@@ -23,17 +20,10 @@ use crate::version::Version;
 
 /// How long a server that takes no more clients is left alone.
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
-/// How many commands go together at most.
-const MAX_BATCH: usize = 512;
-/// Which threads share batches at a time, so that the others sleep for longer.
-const ADMITTED: Bounds = Bounds { unrestricted: 256, most: 128, fewest: 64, share: 32 };
 
 /// A backend on a pool.
 pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
     pub(super) pool: Pool<M>,
-    admission: Admission,
-    combiner: Combiner<QueuedCommand, JobOutcome>,
-    spin_policy: SpinPolicy,
     transactions: Transactions,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
@@ -65,23 +55,11 @@ where
     }
 
     fn over(pool: Pool<M>, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
-        // How long replies may take on connections of another manager is not known.
-        let replies_within = if pool.manager.is_some() { command_timeout } else { Duration::MAX };
-        let connections = usize::try_from(pool.max_size()).unwrap_or(usize::MAX);
-        Self {
-            pool,
-            admission: Admission::new(ADMITTED),
-            combiner: Combiner::new(MAX_BATCH, connections),
-            spin_policy: SpinPolicy::new(connections, replies_within),
-            transactions: Transactions::default(),
-            command_timeout,
-            unreachable_timeout,
-        }
+        Self { pool, transactions: Transactions::default(), command_timeout, unreachable_timeout }
     }
 
-    /// Sends one command and the one behind it on a connection of the pool and, if it leads a batch, the commands of other threads.
-    /// Returns the answers, and the connection if that is in good order and is to be kept; otherwise the connection is back in its pool
-    /// before any thread gets its result (I9).
+    /// Sends one command and the one behind it on a connection of the pool. Returns the answers, and the connection if that is in good order
+    /// and is to be kept; otherwise the connection is back in its pool (I9).
     fn send(
         &self,
         key: &Key,
@@ -89,7 +67,6 @@ where
         next: Option<&PackedNext>,
         limits: &Limits<'_>,
         keeps: bool,
-        mut batch: Option<Batch<'_, QueuedCommand, JobOutcome>>,
     ) -> Result<(Answers, Option<Checkout<M>>), Failure> {
         let Request { command, before } = request;
         let (packed, replies) = codec::packed(key, command);
@@ -101,14 +78,9 @@ where
             if before.is_some_and(|end| end.has_passed(now)) {
                 return Err(Failure::TooLate);
             }
-            if let Some(batch) = &mut batch {
-                batch.fill(|queued| queued.is_answered_in_time_by(&limits, now.uptime, self.command_timeout));
-            }
-            let others = batch.iter().flat_map(Batch::jobs);
             let server = connection.server_version();
             let job = Job { own, next: next.and_then(|next| next.encoded(server, now)) };
-            let outcomes = send(&mut *connection, job, others, clock::now, limit);
-            self.spin_policy.note_replies(clock::uptime().since(now.uptime));
+            let outcomes = send(&mut *connection, job, iter::empty(), clock::now, limit);
             self.note_role(&outcomes);
             let connection = if outcomes.leave_in_order(own) {
                 keeps.then_some(connection)
@@ -116,10 +88,6 @@ where
                 connection.invalidate();
                 None
             };
-            if let Some(batch) = &mut batch {
-                batch
-                    .end(outcomes.others, |queued, outcome| report_abandoned(queued, outcome, limits.report));
-            }
             let Some(refusal) = outcomes.own.found_no_room().cloned() else {
                 match outcomes.own.answers() {
                     Some(answers) => return Ok((answers, connection)),
@@ -173,61 +141,20 @@ where
 
     /// A master that has become a replica: a new connection finds out where the address leads now.
     pub(super) fn note_role(&self, outcomes: &Outcomes) {
-        if outcomes.any_read_only()
-            && let Some(manager) = &self.pool.manager
-        {
+        if outcomes.any_read_only() {
+            self.note_read_only();
+        }
+    }
+
+    pub(super) fn note_read_only(&self) {
+        if let Some(manager) = &self.pool.manager {
             manager.health().found_closed();
         }
     }
 
-    /// Leads a batch, or has another thread's batch carry the command.
-    fn combine(
-        &self,
-        key: &Key,
-        request: &Request,
-        next: Option<PackedNext>,
-        limits: &Limits<'_>,
-    ) -> Result<Answers, Failure> {
-        let (began, limits) = (clock::uptime(), &self.limits(limits));
-        // The commands that read, release or replace a value do not wait for admission. Half of the time is left for a connection and the
-        // reply, and a call that tries once does not wait.
-        let admitted_by = limits.accepted_by.min(began.after(limits.connected_by.since(began) / 2));
-        let admitted = match request.command.unfenced() {
-            Command::SetNx(_) | Command::SetNxAll(..) => self.admission.enter_in_turn(|| {
-                let left = admitted_by.since(clock::uptime());
-                let goes_on = !left.is_zero() && !limits.stop.0();
-                if goes_on {
-                    thread::park_timeout(left);
-                }
-                goes_on
-            }),
-            _ => self.admission.enter(),
-        };
-        let job = || QueuedCommand::new(key, request, next.clone(), limits);
-        let is_contended = |threads| self.spin_policy.is_contended(threads);
-        let waiting = self.spin_policy.waiting(limits, || self.combiner.dequeued(), &admitted);
-        let (batch, waited) = match self.combiner.join(job, is_contended, waiting) {
-            Joined::Leader { batch, waited } => (Some(batch), waited),
-            Joined::Completed(outcome) => match outcome.answers() {
-                Some(answers) => return Ok(answers),
-                None => (None, true),
-            },
-            Joined::Abandoned => {
-                let lost = || Err(Failure::Lost(lost_in_batch()));
-                return Ok(Answers { own: lost(), next: next.map(|_| lost()) });
-            }
-        };
-        let decided_at = if waited || admitted.waited { clock::now() } else { limits.decided_at };
-        // Until it has a connection and the reply it takes no processor time from others.
-        admitted.give_up_place();
-        let sent = self.send(key, request, next.as_ref(), &Limits { decided_at, ..*limits }, false, batch);
-        sent.map(|(answers, _)| answers).map_err(|failure| match failure {
-            // It includes the waits for admission and for another thread's batch.
-            Failure::NoConnection { cause, .. } => {
-                Failure::NoConnection { cause, waited: clock::uptime().since(began) }
-            }
-            other => other,
-        })
+    /// Fails if transactions are needed, and do not reach the server.
+    pub(super) fn ensure_transactions(&self, key: &Key, limits: &Limits<'_>) -> Result<(), Failure> {
+        self.transactions.ensure(key, limits, |limits| self.connection(limits))
     }
 }
 
@@ -236,16 +163,12 @@ where
     M::Connection: LockConnection,
 {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        if let Err(failure) = self.transactions.ensure(key, limits, |limits| self.connection(limits)) {
+        if let Err(failure) = self.ensure_transactions(key, limits) {
             return Err(failure).into();
         }
         let next = next.map(|next| PackedNext::new(key, next));
-        let answers = if M::Connection::PIPELINES && limits.pipelined {
-            self.combine(key, request, next, limits)
-        } else {
-            // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
-            self.send(key, request, next.as_ref(), limits, false, None).map(|(answers, _)| answers)
-        };
+        // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
+        let answers = self.send(key, request, next.as_ref(), limits, false).map(|(answers, _)| answers);
         answers.unwrap_or_else(|failure| Err(failure).into())
     }
 
@@ -268,7 +191,7 @@ where
         limits: &Limits<'_>,
     ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
         let request = Request::at_any_time(command.clone());
-        let (answers, connection) = self.send(key, &request, None, limits, true, None)?;
+        let (answers, connection) = self.send(key, &request, None, limits, true)?;
         let reply = answers.own?;
         let Some(connection) = connection else { unreachable!("it has its reply, and is kept") };
         Ok((reply, Box::new(PooledWatch::on(connection))))
@@ -276,8 +199,6 @@ where
 
     fn wake_waiting(&self) {
         self.pool.wake_waiting();
-        self.admission.wake_queued();
-        self.combiner.wake_queued();
     }
 
     fn server_version(&self) -> Option<Version> {
@@ -308,13 +229,8 @@ impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledBackend")
             .field("pool", &self.pool)
-            .field("admission", &self.admission)
-            .field("combiner", &self.combiner)
             .field("command_timeout", &self.command_timeout)
             .field("unreachable_timeout", &self.unreachable_timeout)
             .finish_non_exhaustive()
     }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,4 +1,4 @@
-//! Model checking: the search for lost wake-ups in the wait queue, the cancel token, the combiner, the admission to it and the permits.
+//! Model checking: the search for lost wake-ups in the wait queue, the cancel token, the lanes and the permits.
 //! Their source files are compiled here with mutexes, atomics and threads whose schedules a model checker chooses. `cargo test --test
 //! models` runs it. To search more: `SETNX_LOCK_MODEL_ITERATIONS=200000` random schedules for each scenario, and
 //! `SETNX_LOCK_MODEL_PREEMPTIONS=3` for those of `cancel_token` and all named `every_schedule`.
@@ -8,15 +8,13 @@
 //! | `cancel_token` | a registered thread is woken whenever the token is cancelled, also from a signal handler: in every schedule with few preemptions, with every order in which memory may become visible |
 //! | `wait_queue` | one head at a time; first come, first served; no thread sleeps for ever; no lock is lost between two threads: in many random schedules |
 //! | `waiting_list` | several processes, each with its entries and notifications, and a server: no process sleeps while the lock is free and no other is about to ask for it; in every schedule, with threads that give up at any moment |
-//! | `admission` | a thread that waits is let in, though others come back sooner; no thread sleeps for ever; none is counted twice or forgotten: in many random schedules, and for threads that enter once also in every schedule with few preemptions |
 //! | `permits` | never more permits than there are, none is lost, no thread sleeps for ever; first come, first served: in every schedule with few preemptions, and in many random ones |
-//! | `combiner` | no thread waits for ever, or without contention; each job is executed once, and its result goes to its thread or is reported as abandoned; first come, first served; no batch is too large: in many random schedules, and for up to three threads also in every schedule with few preemptions |
+//! | `lanes` | no job is lost or carried out twice, none gets another's reply, every thread comes back, and the lead is never lost: with threads that give up and connections that fail, in many random schedules, and for three threads also in every schedule with few preemptions |
 //!
 //! A thread that sleeps for ever is a deadlock to the checker: no wait here has a time limit.
 
-mod admission;
 mod cancel_token;
-mod combiner;
+mod lanes;
 #[path = "../../src/sync/park.rs"]
 mod park;
 #[path = "../support/part.rs"]
@@ -40,9 +38,8 @@ fn main() -> ExitCode {
     let mut trials = cancel_token::trials();
     trials.extend(wait_queue::trials());
     trials.extend(waiting_list::trials());
-    trials.extend(combiner::trials());
     trials.extend(permits::trials());
-    trials.extend(admission::trials());
+    trials.extend(lanes::trials());
     match part::of(trials) {
         Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),
         Err(problem) => {

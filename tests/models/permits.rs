@@ -1,6 +1,7 @@
 //! Threads that use connections by permit, as the pool's do: they wait in turn or ahead of others, give up, and wake each other in vain.
 
 mod every_schedule;
+#[allow(dead_code, reason = "the pool uses all of it")]
 #[path = "../../src/backend/connections/permits.rs"]
 mod subject;
 

@@ -3,19 +3,17 @@
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, mpsc};
+use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Event, Lock, Locker, NoConnection, Observe as _, RefusalKind};
+use setnx_lock::{Error, Lock, Locker, NoConnection, RefusalKind};
 
 use crate::servers::{Asked, Proxy};
-use crate::support::contention::{
-    LostReplies, assert_nothing_sent_by_two, await_batch_of, contention, contention_with_faults, pairs,
-};
+use crate::support::contention::{await_batch_of, contention, contention_with_faults, pairs};
 use crate::support::scenario::{FOREIGN, Scenario};
 use crate::support::staged::staged;
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -25,7 +23,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_refusal_goes_to_the_thread_whose_command_was_refused,
             with_pipelining_off_each_command_goes_by_itself,
             connections_that_do_not_pipeline_get_one_command_at_a_time,
-            a_connection_that_hangs_holds_up_no_other_thread,
             a_connection_that_panics_is_not_used_again,
         ],
     )
@@ -48,60 +45,51 @@ pub(crate) fn with_one_connection(url: &str) -> Locker {
         .unwrap()
 }
 
-/// A locker with one connection of the redis crate.
-pub(crate) fn on_redis_crate(url: &str) -> Locker {
-    let client = redis::Client::open(url).unwrap();
-    let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
-    Locker::with_pool(builder.build(client).unwrap())
-}
-
 fn assert_one_connection(proxy: &Proxy) {
     assert!(proxy.asked().iter().all(|asked| asked.connection == 0), "the connection stays in use");
 }
 
 fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
-    for open in [with_one_connection, on_redis_crate] {
-        let scenario = Scenario::set()?;
-        let locker = open(&scenario.proxy.url());
-        let mut direct = scenario.target.connection();
-        for n in 0..THREADS {
-            let () = direct.set(format!("taken:{n}"), format!("18950000{n:02}.5"))?;
-        }
-        let states = Mutex::new(HashSet::new());
-        await_batch_of(&scenario.proxy, 4);
-        let errors = contention_with_faults(THREADS, &scenario.proxy, |n| -> Work<'_> {
-            let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
-            match n % 4 {
-                0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring())),
-                1 => Box::new(move || {
-                    assert!(taken.try_lock()?.is_none());
-                    Ok(())
-                }),
-                2 => {
-                    let state = taken.state().unwrap();
-                    assert!(
-                        states.lock().unwrap().insert(state.to_string()),
-                        "the state of another key: {state}"
-                    );
-                    Box::new(move || {
-                        assert_eq!(taken.state()?, state);
-                        Ok(())
-                    })
-                }
-                _ => {
-                    let mut direct = scenario.target.connection();
-                    let cleared = Lock::new(&locker, format!("cleared:{n}"), expiring()).unwrap();
-                    Box::new(move || {
-                        let () = direct.set(format!("cleared:{n}"), "1").unwrap();
-                        assert!(cleared.clear()? && !cleared.clear()?);
-                        Ok(())
-                    })
-                }
-            }
-        });
-        assert!(errors.is_empty(), "{errors:?}");
-        assert_one_connection(&scenario.proxy);
+    let scenario = Scenario::set()?;
+    let locker = with_one_connection(&scenario.proxy.url());
+    let mut direct = scenario.target.connection();
+    for n in 0..THREADS {
+        let () = direct.set(format!("taken:{n}"), format!("18950000{n:02}.5"))?;
     }
+    let states = Mutex::new(HashSet::new());
+    await_batch_of(&scenario.proxy, 4);
+    let errors = contention_with_faults(THREADS, &scenario.proxy, |n| -> Work<'_> {
+        let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
+        match n % 4 {
+            0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring())),
+            1 => Box::new(move || {
+                assert!(taken.try_lock()?.is_none());
+                Ok(())
+            }),
+            2 => {
+                let state = taken.state().unwrap();
+                assert!(
+                    states.lock().unwrap().insert(state.to_string()),
+                    "the state of another key: {state}"
+                );
+                Box::new(move || {
+                    assert_eq!(taken.state()?, state);
+                    Ok(())
+                })
+            }
+            _ => {
+                let mut direct = scenario.target.connection();
+                let cleared = Lock::new(&locker, format!("cleared:{n}"), expiring()).unwrap();
+                Box::new(move || {
+                    let () = direct.set(format!("cleared:{n}"), "1").unwrap();
+                    assert!(cleared.clear()? && !cleared.clear()?);
+                    Ok(())
+                })
+            }
+        }
+    });
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_one_connection(&scenario.proxy);
     Ok(())
 }
 
@@ -180,57 +168,6 @@ fn connections_that_do_not_pipeline_get_one_command_at_a_time() -> Outcome {
     let exhausted =
         |error: &Error| matches!(error, Error::NoConnection { cause: NoConnection::PoolExhausted, .. });
     assert!(errors.iter().all(|(_, error)| exhausted(error)), "{errors:?}");
-    Ok(())
-}
-
-/// The connection is not back when the time limit of its commands is over: their outcome is unknown, and reported once it is known.
-fn a_connection_that_hangs_holds_up_no_other_thread() -> Outcome {
-    let scenario = Scenario::set()?;
-    let (lost_replies, late) = (LostReplies::default(), Arc::new(Mutex::new(Vec::new())));
-    let (lost, came) = (lost_replies.clone(), Arc::clone(&late));
-    let observer = move |event: &Event<'_>| {
-        lost.event(event);
-        if let Event::CarriedOutLate { key, .. } = event {
-            came.lock().unwrap().push(key.to_string());
-            // This goes no further.
-            resume_unwind(Box::new("on purpose"));
-        }
-    };
-    let (end, hanging) = mpsc::channel::<()>();
-    let (batched, hanging) = (Arc::new(AtomicUsize::new(0)), Mutex::new(hanging));
-    let chosen = Arc::clone(&batched);
-    let locker = staged::<true>(&scenario.proxy.url(), 2, move |inner, packed, replies| {
-        let hangs = packed.count >= 4
-            && chosen.compare_exchange(0, packed.count, Ordering::SeqCst, Ordering::SeqCst).is_ok();
-        packed.carry(inner, replies)?;
-        if hangs {
-            let _ended = hanging.lock().unwrap().recv_timeout(LONG);
-        }
-        Ok(())
-    })
-    .observed_by(observer);
-    let mut end = Some(end);
-    let errors = contention(
-        THREADS,
-        "the other threads give up",
-        || {
-            let batched = batched.load(Ordering::SeqCst);
-            let all_gave_up = batched > 0 && lost_replies.keys().len() >= batched - 1;
-            if all_gave_up {
-                end = None;
-            }
-            all_gave_up
-        },
-        |n| pairs(&scenario.target, &locker, &format!("own:{n}"), expiring().timeout(millis(500))),
-    );
-    let lost = lost_replies.keys();
-    for (n, error) in &errors {
-        assert!(lost.contains(&format!("own:{n}")), "{error:?}");
-        assert!(matches!(error, Error::Unknown { .. } | Error::Io { .. }), "{error:?}");
-    }
-    let late = late.lock().unwrap();
-    assert!(!late.is_empty() && late.iter().all(|key| lost.contains(key)), "{late:?}, {lost:?}");
-    assert_nothing_sent_by_two(&scenario.proxy);
     Ok(())
 }
 

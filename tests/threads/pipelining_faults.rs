@@ -16,14 +16,13 @@ use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
 use crate::support::scenario::{BRIEF, Scenario, patient};
 use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
-use crate::threads::pipelining::{THREADS, on_redis_crate, with_one_connection};
+use crate::threads::pipelining::{THREADS, with_one_connection};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "pipelining_faults",
         tests![
             a_fault_is_reported_to_each_thread_on_the_wire,
-            a_fault_on_a_connection_of_the_redis_crate,
             a_server_that_stops_replying,
             a_server_that_freezes,
             a_server_with_too_many_clients,
@@ -93,16 +92,6 @@ fn assert_reported(
 fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
     for (place, fault, reason) in FAULTS {
         assert_reported(with_one_connection, |_| false, *place, fault, reason)?;
-    }
-    Ok(())
-}
-
-fn a_fault_on_a_connection_of_the_redis_crate() -> Outcome {
-    // Threads wait for a connection of such a pool for 2 s, and that cannot be changed.
-    let busy = |cause: &NoConnection| *cause == NoConnection::PoolExhausted;
-    for (place, fault, reason) in FAULTS {
-        let reason = if *reason == NOT_REDIS { NOT_REDIS } else { "" };
-        assert_reported(on_redis_crate, busy, *place, fault, reason)?;
     }
     Ok(())
 }

@@ -75,6 +75,49 @@ impl Connection {
         }
     }
 
+    /// Sends packed commands. The connection cannot be used otherwise until all replies are received.
+    pub(in crate::backend) fn send(&mut self, packed: &[u8], deadline: Uptime) -> Result<(), TransportError> {
+        let limit = self.opener.command_timeout;
+        let open = self.open.as_mut().filter(|_| !self.broken);
+        let Some(open) = open else { return Err(unusable().into()) };
+        self.broken = true;
+        let sent = open.transport.send(packed, deadline);
+        sent.map_err(|error| self.failed(limit, &error))
+    }
+
+    /// Receives the replies that are missing of `count`. `spins`: it may look for them for a while before the thread sleeps.
+    ///
+    /// # Errors
+    ///
+    /// The error that ended them. After a timeout they may be received further.
+    pub(in crate::backend) fn receive(
+        &mut self,
+        count: usize,
+        deadline: Uptime,
+        spins: bool,
+        replies: &mut Vec<Value>,
+    ) -> Result<(), TransportError> {
+        let limit = self.opener.command_timeout;
+        let Some(open) = &mut self.open else { return Err(unusable().into()) };
+        let missing = count.saturating_sub(replies.len());
+        let received = collect(missing, replies, || open.transport.receive(deadline, LONGEST_REPLY, spins));
+        match received {
+            Ok(()) => {
+                self.broken = false;
+                Ok(())
+            }
+            Err(error) => Err(self.failed(limit, &error)),
+        }
+    }
+
+    /// Describes an error of the connection, and notes that the server closed it.
+    fn failed(&self, limit: Duration, error: &RedisError) -> TransportError {
+        if error.is_connection_dropped() {
+            self.opener.health.found_closed();
+        }
+        TransportError::on(&self.opener.address(), in_steps(limit), error)
+    }
+
     /// Carries out `work` on the open transport, with a deadline for all of it.
     fn guarded<T>(
         &mut self,
@@ -82,8 +125,7 @@ impl Connection {
         work: impl FnOnce(&mut Transport, Uptime) -> RedisResult<T>,
     ) -> RedisResult<T> {
         if self.broken {
-            let text = "this connection saw an error and is not used again";
-            return Err(io::Error::new(io::ErrorKind::NotConnected, text).into());
+            return Err(unusable());
         }
         self.broken = true;
         let limit = limit.min(self.opener.command_timeout);
@@ -105,11 +147,12 @@ impl Connection {
                 return clean;
             }
         };
-        if error.is_connection_dropped() {
-            self.opener.health.found_closed();
-        }
-        Err(TransportError::on(&self.opener.address(), in_steps(limit), &error).into())
+        Err(self.failed(limit, &error).into())
     }
+}
+
+fn unusable() -> RedisError {
+    io::Error::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again").into()
 }
 
 fn not_connected(error: ConnectError) -> RedisError {
@@ -156,7 +199,7 @@ impl LockConnection for Connection {
     ) -> RedisResult<()> {
         self.guarded(limit, |transport, deadline| {
             transport.send(packed, deadline)?;
-            collect(count, replies, || transport.receive(deadline, LONGEST_REPLY))
+            collect(count, replies, || transport.receive(deadline, LONGEST_REPLY, true))
         })
     }
 }
@@ -165,7 +208,7 @@ impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
         self.guarded(Duration::MAX, |transport, deadline| {
             transport.send(cmd, deadline)?;
-            transport.receive(deadline, usize::MAX)
+            transport.receive(deadline, usize::MAX, true)
         })
     }
 
@@ -174,7 +217,7 @@ impl ConnectionLike for Connection {
         let replies = self.guarded(Duration::MAX, |transport, deadline| {
             transport.send(cmd, deadline)?;
             (0..offset + count)
-                .map(|_| transport.receive(deadline, usize::MAX))
+                .map(|_| transport.receive(deadline, usize::MAX, true))
                 .collect::<RedisResult<Vec<_>>>()
         })?;
         let mut replies = replies.into_iter();

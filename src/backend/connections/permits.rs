@@ -131,6 +131,11 @@ impl Permits {
         park_until(look, |()| park()).then(|| Permit(Some(Arc::clone(self))))
     }
 
+    /// Whether threads wait for a permit.
+    pub(crate) fn has_waiters(&self) -> bool {
+        !self.lock().queue.is_empty()
+    }
+
     /// Wakes all waiters, so that each looks whether it still has to wait.
     pub(crate) fn wake_all(&self) {
         let all = self.lock();

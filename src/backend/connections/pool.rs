@@ -66,10 +66,6 @@ impl<M: r2d2::ManageConnection> Pool<M> {
         Self { store, max_size, permits, dialing: Arc::default(), foreign_failure: Mutex::default(), manager }
     }
 
-    pub(in crate::backend) fn max_size(&self) -> u32 {
-        self.max_size
-    }
-
     /// Whether its connections are used by this library alone, each for the time of a command.
     pub(in crate::backend) fn is_own(&self) -> bool {
         matches!(self.store, Store::Own(_))
@@ -88,6 +84,11 @@ impl<M: r2d2::ManageConnection> Pool<M> {
     /// Notes that the server has refused a connection for lack of room after it was opened, so that not all threads open the next at once.
     pub(in crate::backend) fn found_no_room(&self) {
         self.dialing.leave_alone(clock::uptime());
+    }
+
+    /// Whether threads wait for a connection.
+    pub(in crate::backend) fn others_wait(&self) -> bool {
+        self.permits.has_waiters()
     }
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
@@ -123,6 +124,11 @@ where
                 self.wait(None, limits)
             }
         }
+    }
+
+    /// Returns why a thread with these limits would wait no longer for a connection, if so.
+    pub(in crate::backend) fn failure(&self, limits: &Limits<'_>) -> Option<Failure> {
+        Wait { pool: self, limits, attempt: None, spare: None, waited_since: clock::uptime() }.failure()
     }
 
     fn tests_connections(&self) -> bool {

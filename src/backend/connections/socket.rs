@@ -48,8 +48,8 @@ impl Socket {
     }
 
     /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read.
-    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize) -> RedisResult<Value> {
-        let spins = self.stream.spin.pays();
+    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {
+        let spins = spins && self.stream.spin.pays();
         self.parser.parse_value(Reader { stream: &mut self.stream, deadline, spins, left: at_most })
     }
 }
@@ -272,12 +272,12 @@ mod tests {
                 server
             });
             let deadline = after(LONG);
-            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::BulkString(b"abc".to_vec()));
-            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::Int(1));
-            assert_eq!(socket.receive(deadline, 100).unwrap(), Value::Int(2));
-            assert!(matches!(socket.receive(deadline, 100).unwrap(), Value::Push { .. }));
+            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::BulkString(b"abc".to_vec()));
+            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::Int(1));
+            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::Int(2));
+            assert!(matches!(socket.receive(deadline, 100, true).unwrap(), Value::Push { .. }));
             drop(writer.join().unwrap());
-            assert!(socket.receive(deadline, 100).unwrap_err().is_connection_dropped());
+            assert!(socket.receive(deadline, 100, true).unwrap_err().is_connection_dropped());
         }
     }
 
@@ -290,7 +290,7 @@ mod tests {
                     thread::sleep(Duration::from_millis(10));
                 }
             });
-            let error = socket.receive(after(Duration::from_millis(300)), usize::MAX).unwrap_err();
+            let error = socket.receive(after(Duration::from_millis(300)), usize::MAX, true).unwrap_err();
             assert!(error.is_timeout(), "{error}");
             drop(socket);
             trickling.join().unwrap();
@@ -328,7 +328,7 @@ mod tests {
                 let _ = server.write_all(b"$1000000000\r\n");
                 while server.write_all(&[b'x'; 1000]).is_ok() {}
             });
-            let error = socket.receive(after(LONG), 100_000).unwrap_err();
+            let error = socket.receive(after(LONG), 100_000, true).unwrap_err();
             assert!(error.to_string().contains("longer than a megabyte"), "{error}");
             drop(socket);
             writer.join().unwrap();

@@ -64,7 +64,7 @@ fn on_socket(
     loop {
         let deadline = || clock::uptime().after(answered_within);
         socket.send(&subscribe, deadline())?;
-        while let Some(message) = message(socket.receive(deadline(), LONGEST_REPLY)?)? {
+        while let Some(message) = message(socket.receive(deadline(), LONGEST_REPLY, false)?)? {
             if !heard(Heard::Message(&message)) {
                 return Ok(());
             }
@@ -76,7 +76,7 @@ fn on_socket(
         for _ in 0..TICKS {
             let tick = clock::uptime().after(TICK);
             loop {
-                match socket.receive(tick, LONGEST_REPLY) {
+                match socket.receive(tick, LONGEST_REPLY, false) {
                     Ok(value) => match message(value)? {
                         Some(message) if !heard(Heard::Message(&message)) => return Ok(()),
                         _ => {}

@@ -48,11 +48,12 @@ impl Transport {
         }
     }
 
-    /// Receives the next reply, and skips what a server pushes in between. A socket reads at most so many bytes for it.
-    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize) -> RedisResult<Value> {
+    /// Receives the next reply, and skips what a server pushes in between. A socket reads at most so many bytes for it, and
+    /// looks for it for a while before the thread sleeps if `spins`.
+    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {
         loop {
             let reply = match self {
-                Self::Socket(socket) => socket.receive(deadline, at_most)?,
+                Self::Socket(socket) => socket.receive(deadline, at_most, spins)?,
                 Self::Crate { connection, timeout } => {
                     limit(connection, timeout, deadline)?;
                     connection.recv_response()?

@@ -10,7 +10,7 @@ use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Incident, Limits, Report};
 use crate::backend::{Answers, Next};
-use crate::clock::{Now, Uptime};
+use crate::clock::Now;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
@@ -26,8 +26,6 @@ pub(in crate::backend) struct QueuedCommand {
     /// A server that is known to be too old for this protocol gets nothing sent.
     needs: Protocol,
     next: Option<PackedNext>,
-    /// Until when its own thread would wait for the reply.
-    answered_by: Uptime,
 }
 
 /// The command behind another.
@@ -65,20 +63,7 @@ impl QueuedCommand {
         limits: &Limits<'_>,
     ) -> Self {
         let (packed, replies) = codec::packed(key, &request.command);
-        let (needs, answered_by) = (limits.needs, limits.answered_by);
-        Self { key: key.clone(), request: request.clone(), packed, replies, needs, next, answered_by }
-    }
-
-    /// Whether a thread with these limits waits for its reply about as long as its own thread would, for which a command may take
-    /// `command_timeout`. Less than a quarter of that is no difference: commands that wait together have limits that are close together.
-    pub(in crate::backend) fn is_answered_in_time_by(
-        &self,
-        leader: &Limits<'_>,
-        now: Uptime,
-        command_timeout: Duration,
-    ) -> bool {
-        let at_most = now.after(command_timeout);
-        self.answered_by.min(at_most) <= leader.answered_by.min(at_most).after(command_timeout / 4)
+        Self { key: key.clone(), request: request.clone(), packed, replies, needs: limits.needs, next }
     }
 
     /// Returns it if it may still be sent, and to this server. If not, its own thread finds out why.
@@ -86,8 +71,19 @@ impl QueuedCommand {
         if !may_be_sent(&self.request, self.needs, server, now) {
             return None;
         }
+        let next = self.next.as_ref().is_some_and(|next| next.encoded(server, now).is_some());
+        Some(self.sent_job(next))
+    }
+
+    /// Returns what was sent of it.
+    pub(in crate::backend) fn sent_job(&self, with_next: bool) -> Job<'_> {
         let own = Encoded { command: &self.request.command, packed: &self.packed, replies: self.replies };
-        Some(Job { own, next: self.next.as_ref().and_then(|next| next.encoded(server, now)) })
+        let next = self.next.as_ref().filter(|_| with_next).map(|next| Encoded {
+            command: &next.next.request.command,
+            packed: &next.packed,
+            replies: next.replies,
+        });
+        Job { own, next }
     }
 }
 
@@ -107,7 +103,7 @@ pub(in crate::backend) struct Job<'a> {
 }
 
 impl<'a> Job<'a> {
-    fn commands(self) -> impl Iterator<Item = Encoded<'a>> {
+    pub(in crate::backend) fn commands(self) -> impl Iterator<Item = Encoded<'a>> {
         iter::once(self.own).chain(self.next)
     }
 }
@@ -148,6 +144,20 @@ pub(in crate::backend) enum Outcome {
 }
 
 impl Outcome {
+    /// Whether the server said that it is no master.
+    pub(in crate::backend) fn is_read_only(&self) -> bool {
+        matches!(self, Outcome::Refused(refusal) if refusal.kind() == RefusalKind::ReadOnly)
+    }
+
+    /// Whether the connection must not be used again (I8).
+    pub(in crate::backend) fn ends_connection(&self) -> bool {
+        match self {
+            Outcome::Lost(_) => true,
+            Outcome::Refused(refusal) => refusal.closes_connection(),
+            Outcome::Reply(_) | Outcome::Unread => false,
+        }
+    }
+
     /// Returns what the backend returns for it; `None` if the command's own thread is to send it.
     pub(in crate::backend) fn result(self) -> Option<Result<Reply, Failure>> {
         match self {
@@ -204,14 +214,9 @@ impl Outcomes {
 
     /// Whether the connection may be used again (I8). One whose WATCH was refused may be watching.
     pub(in crate::backend) fn leave_in_order(&self, own: Encoded<'_>) -> bool {
-        let lost = |outcome: &Outcome| match outcome {
-            Outcome::Lost(_) => true,
-            Outcome::Refused(refusal) => refusal.closes_connection(),
-            Outcome::Reply(_) | Outcome::Unread => false,
-        };
         let watches = matches!(own.command, Command::WatchGet | Command::WatchGetTtl);
         let may_watch = watches && matches!(self.own.own, Outcome::Refused(_));
-        !may_watch && !self.any_read_only() && !self.all().any(lost)
+        !may_watch && !self.any_read_only() && !self.all().any(Outcome::ends_connection)
     }
 
     /// Returns the refusal of a connection for which the server has no room, if none of the commands was read.
@@ -222,10 +227,7 @@ impl Outcomes {
 
     /// Whether the server said that it is no master.
     pub(in crate::backend) fn any_read_only(&self) -> bool {
-        self.all().any(|outcome| match outcome {
-            Outcome::Refused(refusal) => refusal.kind() == RefusalKind::ReadOnly,
-            _ => false,
-        })
+        self.all().any(Outcome::is_read_only)
     }
 }
 
@@ -258,7 +260,7 @@ pub(in crate::backend) fn send<'a>(
 }
 
 /// The replies of a batch, which go to the commands one after the other.
-struct Replies {
+pub(in crate::backend) struct Replies {
     values: vec::IntoIter<Value>,
     /// Why there are no more than these.
     ended: Option<TransportError>,
@@ -273,11 +275,16 @@ struct Replies {
 impl Replies {
     fn to(packed: &[u8], count: usize, limit: Duration, connection: &mut impl LockConnection) -> Self {
         let Exchange { replies, ended } = exchange(connection, packed, count, limit);
+        Self::of(replies, ended)
+    }
+
+    /// Those that were received, and why there are no more.
+    pub(in crate::backend) fn of(replies: Vec<Value>, ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();
         Self { values: replies.into_iter(), ended, only, no_room: false, broken: None }
     }
 
-    fn job_outcome(&mut self, job: Job<'_>) -> JobOutcome {
+    pub(in crate::backend) fn job_outcome(&mut self, job: Job<'_>) -> JobOutcome {
         let own = self.outcome(job.own);
         JobOutcome { own, next: job.next.map_or(Outcome::Unread, |next| self.outcome(next)) }
     }

@@ -1,0 +1,135 @@
+//! Where a thread waits for its replies, or for the lead.
+
+use std::sync::Arc;
+
+use super::Lane;
+use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
+
+const WAITING: u32 = 0;
+/// Waiting, and to be unparked.
+const PARKED: u32 = 1;
+const DONE: u32 = 2;
+const LEAD: u32 = 3;
+/// Its thread waits no longer.
+const GONE: u32 = 4;
+
+/// What a thread shares with the one that has its job sent. One for each thread, used again and again.
+pub(crate) struct Slot<J, C> {
+    state: AtomicU32,
+    thread: Thread,
+    job: Mutex<J>,
+    /// What its thread is to lead.
+    lane: Mutex<Option<Lane<J, C>>>,
+    /// Whether its job goes before others.
+    first: AtomicBool,
+}
+
+/// What a thread was told.
+pub(crate) enum Told<J, C> {
+    /// Its job is done.
+    Done,
+    /// To lead this lane, or one for which it has yet to get a connection.
+    Lead(Option<Lane<J, C>>),
+}
+
+impl<J, C> Slot<J, C> {
+    /// A slot of this thread.
+    pub(crate) fn new(job: J) -> Arc<Self> {
+        Arc::new(Self {
+            state: AtomicU32::new(WAITING),
+            thread: current(),
+            job: Mutex::new(job),
+            lane: Mutex::new(None),
+            first: AtomicBool::new(false),
+        })
+    }
+
+    pub(crate) fn job(&self) -> MutexGuard<'_, J> {
+        self.job.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn is_first(&self) -> bool {
+        self.first.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_first(&self, first: bool) {
+        self.first.store(first, Ordering::Relaxed);
+    }
+
+    pub(super) fn wake(&self) {
+        self.thread.unpark();
+    }
+
+    /// Tells its thread that the job is done. Returns whether it still waits.
+    pub(crate) fn done(&self) -> bool {
+        self.tell(DONE)
+    }
+
+    /// Tells its thread to lead. If that has given up, the lane comes back.
+    pub(super) fn give(&self, lane: Option<Lane<J, C>>) -> Result<(), Option<Lane<J, C>>> {
+        *self.lane() = lane;
+        if self.tell(LEAD) { Ok(()) } else { Err(self.lane().take()) }
+    }
+
+    fn lane(&self) -> MutexGuard<'_, Option<Lane<J, C>>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn tell(&self, what: u32) -> bool {
+        let unless_gone = |state| (state != GONE).then_some(what);
+        let told = self.state.fetch_update(Ordering::AcqRel, Ordering::Acquire, unless_gone);
+        if told == Ok(PARKED) {
+            self.thread.unpark();
+        }
+        told.is_ok()
+    }
+
+    /// Waits to be told. `spin` spends a moment, and returns whether to do so again before parking; `park` spends some time, ended by an
+    /// unpark, and returns whether to go on. `None`: it did not.
+    pub(crate) fn wait(
+        &self,
+        mut spin: impl FnMut() -> bool,
+        mut park: impl FnMut() -> bool,
+    ) -> Option<Told<J, C>> {
+        while self.state.load(Ordering::Acquire) == WAITING && spin() {}
+        let _ = self.state.compare_exchange(WAITING, PARKED, Ordering::AcqRel, Ordering::Acquire);
+        loop {
+            match self.state.load(Ordering::Acquire) {
+                PARKED if park() => {}
+                PARKED => {
+                    let waits =
+                        self.state.compare_exchange(PARKED, WAITING, Ordering::AcqRel, Ordering::Acquire);
+                    if waits.is_ok() {
+                        return None;
+                    }
+                }
+                _ => return Some(self.told()),
+            }
+        }
+    }
+
+    /// Gives up, while its job is in a batch. If it was told something meanwhile, that counts.
+    pub(crate) fn give_up(&self) -> Option<Told<J, C>> {
+        let gone = self.state.compare_exchange(WAITING, GONE, Ordering::AcqRel, Ordering::Acquire);
+        gone.is_err().then(|| self.told())
+    }
+
+    /// Gives up at any time: also one that says that it parks.
+    pub(crate) fn stop(&self) -> Option<Told<J, C>> {
+        let _ = self.state.compare_exchange(PARKED, WAITING, Ordering::AcqRel, Ordering::Acquire);
+        self.give_up()
+    }
+
+    /// Whether its thread waits no longer.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.state.load(Ordering::Relaxed) == GONE
+    }
+
+    fn told(&self) -> Told<J, C> {
+        match self.state.swap(WAITING, Ordering::AcqRel) {
+            LEAD => Told::Lead(self.lane().take()),
+            _ => Told::Done,
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! Threads that have jobs carried by lanes, as the backend does: they lead, follow, give up, and their connections fail. The checkers are
+//! shuttle, for random schedules, half of them with few preemptions, and loom, for a few small scenarios.
+
+mod every_schedule;
+mod scenario;
+#[allow(dead_code, reason = "the backend uses all of it")]
+#[path = "../../src/backend/lanes.rs"]
+mod subject;
+
+use libtest_mimic::Trial;
+use shuttle::thread;
+
+use crate::sync;
+use scenario::Behavior::{Fails, Fine, GivesUp, OwnTimeIsUp};
+use scenario::run;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    let scenarios: [(&'static str, fn()); 6] = [
+        ("one_lane_for_all", || run([Fine; 5], 1, 2)),
+        ("two_lanes", || run([Fine; 5], 2, 2)),
+        ("some_give_up", || run([Fine, GivesUp, Fine, GivesUp, GivesUp], 1, 2)),
+        ("all_give_up", || run([GivesUp; 4], 2, 2)),
+        ("connections_fail", || run([Fails, Fine, GivesUp, Fails, Fine], 2, 2)),
+        ("leaders_have_less_time", || run([OwnTimeIsUp, OwnTimeIsUp, Fine, GivesUp, Fails], 1, 2)),
+    ];
+    let trial = |(name, scenario)| crate::searched(format!("lanes::{name}"), scenario);
+    let mut trials: Vec<_> = scenarios.into_iter().map(trial).collect();
+    trials.extend(every_schedule::trials());
+    trials
+}

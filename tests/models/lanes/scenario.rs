@@ -1,0 +1,131 @@
+//! Threads that each have some jobs carried, one after the other.
+
+use std::mem;
+use std::sync::Arc;
+
+use super::subject::{Lane, Lanes, Passed, Told};
+use super::{sync, thread};
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Behavior {
+    Fine,
+    /// Gives up as soon as it has to wait.
+    GivesUp,
+    /// The connection fails where it leads.
+    Fails,
+    /// As a leader it waits no longer, if others wait for the replies.
+    OwnTimeIsUp,
+}
+
+/// A job, and how often it was carried out.
+struct Job {
+    number: usize,
+    carried: usize,
+    lost: bool,
+}
+
+/// What is on the wire.
+type Wire = Vec<usize>;
+type Slot = super::subject::Slot<Job, Wire>;
+
+struct Harness {
+    lanes: Lanes<Job, Wire>,
+    most: usize,
+}
+
+/// Each thread has so many jobs carried, by so many lanes at most.
+pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds: usize) {
+    let harness = Arc::new(Harness { lanes: Lanes::new(), most });
+    let work = move |harness: &Harness, n: usize| {
+        (0..rounds).for_each(move |round| harness.carry(n * rounds + round, behaviors[n], n % 2 == 1));
+    };
+    let mut threads = Vec::new();
+    for n in 1..N {
+        let harness = Arc::clone(&harness);
+        threads.push(thread::spawn(move || work(&harness, n)));
+    }
+    work(&harness, 0);
+    for thread in threads {
+        thread.join().unwrap();
+    }
+    assert_eq!(format!("{:?}", harness.lanes), "Lanes { leaders: 0, queued: 0 }");
+}
+
+impl Harness {
+    /// The job is carried out once, unless the connection failed or its thread gave up.
+    fn carry(&self, number: usize, behavior: Behavior, first: bool) {
+        let slot = Slot::new(Job { number, carried: 0, lost: false });
+        if self.lanes.enter(&slot, self.most, first) {
+            self.lead(None, &slot, behavior);
+        } else {
+            let mut left = false;
+            let park = || {
+                if behavior == Behavior::GivesUp {
+                    left = self.lanes.leave(&slot);
+                    return false;
+                }
+                sync::park();
+                true
+            };
+            let told = slot.wait(|| false, park);
+            if left {
+                assert_eq!(slot.job().carried, 0, "it was not sent");
+                return;
+            }
+            if let Some(Told::Lead(lane)) = told.or_else(|| slot.give_up()) {
+                self.lead(lane, &slot, behavior);
+            }
+        }
+        let job = slot.job();
+        assert!(slot.is_gone() || job.carried + usize::from(job.lost) == 1, "each has its own reply");
+        assert!(job.carried <= 1, "none is carried out twice");
+    }
+
+    fn lead(&self, lane: Option<Lane<Job, Wire>>, slot: &Arc<Slot>, behavior: Behavior) {
+        let mut lane = lane.unwrap_or_else(|| {
+            let mut lane = Lane::over(Wire::new(), slot);
+            self.send(&mut lane);
+            lane
+        });
+        let mut is_done = false;
+        loop {
+            let mut finished = Vec::new();
+            if behavior == Behavior::OwnTimeIsUp && !is_done && lane.batch.len() > 1 {
+                assert!(slot.give_up().is_none());
+            } else {
+                let fails = behavior == Behavior::Fails;
+                assert_eq!(lane.connection.len(), lane.batch.len());
+                for (slot, number) in lane.batch.iter().zip(lane.connection.drain(..)) {
+                    let mut job = slot.job();
+                    assert_eq!(job.number, number, "no reply to another's job");
+                    job.carried += usize::from(!fails);
+                    job.lost = fails;
+                }
+                mem::swap(&mut finished, &mut lane.batch);
+                if fails {
+                    self.lanes.end(None);
+                    return tell(&finished, slot);
+                }
+                self.send(&mut lane);
+            }
+            is_done = true;
+            let passed = self.lanes.pass_on(lane);
+            tell(&finished, slot);
+            match passed {
+                Passed::On | Passed::Ended => return,
+                Passed::Back(back) => lane = back,
+            }
+        }
+    }
+
+    fn send(&self, lane: &mut Lane<Job, Wire>) {
+        self.lanes.fill(lane);
+        lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();
+    }
+}
+
+fn tell(finished: &[Arc<Slot>], own: &Arc<Slot>) {
+    for slot in finished.iter().filter(|slot| !Arc::ptr_eq(slot, own)) {
+        slot.done();
+    }
+}
