@@ -12,7 +12,6 @@ mod errors;
 mod inspection;
 mod lanes;
 mod limits;
-mod loss_account;
 mod own;
 mod patience;
 mod pipelining;

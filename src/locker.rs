@@ -186,12 +186,9 @@ impl Locker {
 
     /// Returns the locker with pipelining on or off; it is on unless set. Locks made from it, and from its clones, do as it says.
     ///
-    /// With it on, commands that several threads want sent at the same moment are pipelined together: one thread sends them over
-    /// one connection, and hands out the replies. A lone command is never delayed: up to four threads use a connection each, as without
-    /// it (fewer where the pool has fewer), and send the same bytes in the same order. Beyond that, a command is queued
-    /// while others are under way; the first of the queue is sent after 0.15 ms, with those behind it, over another connection if one is
-    /// free. If more than 256 threads send commands all the time, some SETNX commands wait until they are admitted to the queue, at most
-    /// for half of the time that the call may wait for a connection.
+    /// With it on, threads share a few connections: a thread that finds one free sends its command and those that others have queued
+    /// meanwhile, and hands out the replies. A lone command is never delayed, and what is sent for a key is the same as without it. Only on
+    /// connections that the library opens itself; on a pool of your own each command has a connection for its trip.
     /// [`documentation::performance`](crate::documentation::performance) has measurements.
     ///
     /// Each command keeps its own outcome, and each thread its own time limits, but that a reply may come up to 50 ms later. If the

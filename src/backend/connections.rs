@@ -12,7 +12,7 @@ mod manager;
 mod opener;
 mod permits;
 mod pool;
-mod read_spin;
+mod resp;
 mod server_info;
 mod socket;
 mod store;

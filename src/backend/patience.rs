@@ -1,6 +1,6 @@
-//! For how long a thread that waits for others yields before it parks, and how many lanes pay.
+//! For how long a thread yields before it sleeps, and how many lanes pay.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -87,6 +87,50 @@ impl Drop for Yields<'_> {
     }
 }
 
+/// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a fast network, a thread
+/// that sleeps and is woken takes longer than the server needs for a command.
+const LOOKS: u32 = 100;
+/// How many times what was in vain is left out at most.
+const LEFT_OUT: u32 = 63;
+
+/// Whether looking for replies pays. What was in vain is left out the next time, then three times, and so on; what paid is done again.
+#[derive(Debug, Default)]
+pub(super) struct Looks {
+    never: bool,
+    left_out: AtomicU32,
+    next: AtomicU32,
+}
+
+impl Looks {
+    pub(super) fn never() -> Self {
+        Self { never: true, ..Self::default() }
+    }
+
+    /// Calls `look` until it returns something, if that pays.
+    pub(super) fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out > 0 || self.never {
+            self.left_out.store(left_out.saturating_sub(1), Ordering::Relaxed);
+            return None;
+        }
+        let next = self.next.load(Ordering::Relaxed);
+        for _ in 0..LOOKS {
+            let found = look();
+            if found.is_some() {
+                if next > 0 {
+                    self.next.store(next / 2, Ordering::Relaxed);
+                }
+                return found;
+            }
+            thread::yield_now();
+        }
+        let next = (2 * next + 1).min(LEFT_OUT);
+        self.next.store(next, Ordering::Relaxed);
+        self.left_out.store(next, Ordering::Relaxed);
+        None
+    }
+}
+
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
@@ -110,6 +154,34 @@ mod tests {
         yields.began = began;
         drop(yields);
         assert_eq!(patience.yields().left, 0);
+    }
+
+    #[test]
+    fn looking_in_vain_is_left_out_more_and_more_until_it_pays() {
+        let looks = Looks::default();
+        let rounds = |wanted: usize| {
+            let looked = |_: &usize| {
+                let mut looked = false;
+                assert!(
+                    looks
+                        .until_some(|| {
+                            looked = true;
+                            None::<()>
+                        })
+                        .is_none()
+                );
+                looked
+            };
+            (0..1000).filter(looked).take(wanted).collect::<Vec<_>>()
+        };
+        assert_eq!(rounds(5), [0, 2, 6, 14, 30]);
+        let mut times = 0;
+        while looks.until_some(|| Some(())).is_none() {
+            times += 1;
+        }
+        assert_eq!(times, 31);
+        assert_eq!(rounds(2), [0, 32]);
+        assert!(Looks::never().until_some(|| Some(())).is_none());
     }
 
     #[test]

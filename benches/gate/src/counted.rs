@@ -53,7 +53,7 @@ fn raw(url: &str) -> Result<Pair, Failure> {
 }
 
 fn locker(url: &str) -> Result<Locker, Failure> {
-    Ok(Locker::builder(url)?.spin(Duration::ZERO).build()?)
+    Ok(Locker::builder(url)?.without_looks().build()?)
 }
 
 fn options() -> LockOptions {

@@ -20,14 +20,11 @@ pub(crate) struct Variant {
     pipelining: bool,
     /// The connections of the pool with pipelining; `None` for the default.
     pool_size: Option<u32>,
-    /// Whether a thread looks for its reply for a while before it sleeps.
-    spins: bool,
 }
 
 /// The variant with a pool of one connection.
 pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
 /// Those that others are compared with.
-pub(crate) const NO_SPIN: &str = "ours-no-spin";
 pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
@@ -54,7 +51,6 @@ pub(crate) const VARIANTS: &[Variant] = &[
             |options| options,
         )
     },
-    Variant { spins: false, ..variant(NO_SPIN, "without spinning", &[W1, W2, W2Busy], |options| options) },
     Variant {
         pool_size: Some(1),
         ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)
@@ -70,7 +66,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, pipelining: true, pool_size: None, spins: true }
+    Variant { name, settings, workloads, options, pipelining: true, pool_size: None }
 }
 
 /// How much longer than its lease the value in the key names: the gem's second.
@@ -88,9 +84,6 @@ impl Ours {
         let pool_size = if variant.pipelining { variant.pool_size } else { Some(threads) };
         if let Some(size) = pool_size {
             builder = builder.pool_size(size);
-        }
-        if !variant.spins {
-            builder = builder.spin(Duration::ZERO);
         }
         let locker = builder.build()?.pipelining(variant.pipelining);
         let expiration = lease.saturating_sub(GRACE);

@@ -7,7 +7,7 @@ use crate::Failure;
 use crate::busy::BusyLoops;
 use crate::candidates::{Candidate, RAW};
 use crate::format::{cell, plain, rounds};
-use crate::locks::{NO_PIPELINING, NO_SPIN};
+use crate::locks::NO_PIPELINING;
 use crate::moment::as_f64;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
@@ -79,7 +79,7 @@ pub(crate) fn beside_busy_loops(run: &Run, candidates: &[&Candidate]) -> Result<
         threads,
         rounds: run.plan.slow_pair_rounds,
         time: run.plan.slow_pair_time,
-        base: NO_SPIN,
+        base: RAW,
         round_trip: None,
     };
     let _busy = BusyLoops::start(BUSY_LOOPS)?;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use redis::{Client, Cmd, ConnectionAddr, ProtocolVersion, RedisError, Value, cmd};
 
-use super::read_spin::ReadSpin;
 use super::server_info::{Role, ServerInfo};
 use super::transport::{LONGEST_REPLY, Transport};
 use crate::backend::errors::{ConnectError, Refusal, TransportError};
+use crate::backend::patience::Looks;
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 
@@ -23,13 +23,13 @@ pub(super) fn open(
     client: &Client,
     limit: Duration,
     checks_server: bool,
-    spin: &Arc<ReadSpin>,
+    looks: &Arc<Looks>,
 ) -> Result<Opened, ConnectError> {
     let deadline = clock::uptime().after(limit);
     let info = client.get_connection_info();
     let settings = info.redis_settings();
     let address = info.addr().to_string();
-    let transport = Transport::open(info, limit, spin).map_err(|error| failed(&address, limit, &error))?;
+    let transport = Transport::open(info, limit, looks).map_err(|error| failed(&address, limit, &error))?;
     let mut handshake = Handshake { transport, address: &address, limit, deadline };
     // These are sent here for TLS as well: the redis crate hides the server's words, and "too many clients" must not be taken for a
     // wrong password.

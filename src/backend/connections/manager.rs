@@ -10,9 +10,9 @@ use super::connection::Connection;
 use super::health::Health;
 use super::lock_connection::{LockConnection as _, ask};
 use super::opener::Opener;
-use super::read_spin::ReadSpin;
 use super::subscription::{self, Heard};
 use crate::backend::errors::{ConnectError, Failure};
+use crate::backend::patience::Looks;
 use crate::clock;
 
 /// An [`r2d2`] manager for Redis connections that a lock can rely on. [`Locker::open`](crate::Locker::open) makes one;
@@ -62,12 +62,10 @@ impl Manager {
         self.with(|opener| opener.checks_server = false)
     }
 
-    /// Returns the manager with another limit for spinning: for how long a thread that waits for a reply looks for it, yielding its
-    /// processor in between, before it sleeps. 100 µs unless set, zero for never
-    /// ([`LockerBuilder::spin`](crate::LockerBuilder::spin)).
-    #[must_use]
-    pub fn spin(self, at_most: Duration) -> Self {
-        self.with(|opener| opener.spin = Arc::new(ReadSpin::at_most(at_most)))
+    /// Returns the manager whose threads sleep at once, instead of looking for the reply first: so that what is counted of a program does not
+    /// depend on the server.
+    pub(crate) fn without_looks(self) -> Self {
+        self.with(|opener| opener.looks = Arc::new(Looks::never()))
     }
 
     /// The timeouts: for connecting, and for a command.

@@ -10,8 +10,8 @@ use redis::ProtocolVersion;
 
 use super::handshake::{self, Opened};
 use super::health::Health;
-use super::read_spin::ReadSpin;
 use crate::backend::errors::ConnectError;
+use crate::backend::patience::Looks;
 use crate::key::Cut;
 
 /// How long connecting may take unless set.
@@ -26,7 +26,7 @@ pub(super) struct Opener {
     pub(super) command_timeout: Duration,
     pub(super) checks_server: bool,
     pub(super) health: Arc<Health>,
-    pub(super) spin: Arc<ReadSpin>,
+    pub(super) looks: Arc<Looks>,
 }
 
 impl Opener {
@@ -37,7 +37,7 @@ impl Opener {
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
             health: Arc::default(),
-            spin: Arc::default(),
+            looks: Arc::default(),
         }
     }
 
@@ -53,7 +53,7 @@ impl Opener {
     /// without INFO.
     fn open_or_panic(&self) -> Result<Opened, ConnectError> {
         let open =
-            |checks_server| handshake::open(&self.client, self.connect_timeout, checks_server, &self.spin);
+            |checks_server| handshake::open(&self.client, self.connect_timeout, checks_server, &self.looks);
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
                 Err(ConnectError::Failed(error)) if error.is_disconnect() => {}
@@ -71,7 +71,7 @@ impl Opener {
         let client = redis::Client::open(info.clone().set_redis_settings(settings));
         Self {
             client: client.unwrap_or_else(|_| self.client.clone()),
-            spin: Arc::new(ReadSpin::at_most(Duration::ZERO)),
+            looks: Arc::new(Looks::never()),
             ..self.clone()
         }
     }
@@ -100,7 +100,7 @@ impl fmt::Debug for Opener {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)
-            .field("spin", &self.spin)
+            .field("spin", &self.looks)
             .finish_non_exhaustive()
     }
 }

@@ -1,5 +1,4 @@
-//! A socket to the server, with the redis crate's parser: sends packed commands and receives replies, within a deadline for all of them. A
-//! signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
+//! A socket to the server: sends packed commands and receives replies, within a deadline for all of them. A signal does not end a wait. After an error a socket must not be used again: a late reply would be taken for the next command's (I8).
 
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs as _};
@@ -12,15 +11,24 @@ use std::{fmt, mem};
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
-use super::read_spin::ReadSpin;
+use super::resp;
 use crate::backend::errors::TransportError;
+use crate::backend::patience::Looks;
 use crate::clock::{self, Uptime};
 
 /// A socket that is connected.
 pub(super) struct Socket {
-    parser: Parser,
     stream: Stream,
+    /// What was received and not read yet is from `start` to `end`.
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The redis crate's, from the first reply on that locks do not get.
+    parser: Option<Parser>,
 }
+
+/// How many bytes are received at a time, unless a reply is longer.
+const BUFFER: usize = 4096;
 
 impl Socket {
     /// Connects until `deadline`; `None` to an address that is reached in another way.
@@ -28,7 +36,7 @@ impl Socket {
         address: &ConnectionAddr,
         settings: &TcpSettings,
         deadline: Uptime,
-        spin: &Arc<ReadSpin>,
+        looks: &Arc<Looks>,
     ) -> Option<io::Result<Self>> {
         let kind = match address {
             ConnectionAddr::Tcp(host, port) => connect_tcp(host, *port, settings, deadline).map(Kind::Tcp),
@@ -37,8 +45,9 @@ impl Socket {
             _ => return None,
         };
         Some(kind.map(|kind| {
-            let stream = Stream { kind, spin: Arc::clone(spin), is_blocking: true, timeout: Duration::ZERO };
-            Self { parser: Parser::new(), stream }
+            let stream =
+                Stream { kind, looks: Arc::clone(looks), is_blocking: true, timeout: Duration::ZERO };
+            Self { stream, buffer: vec![0; BUFFER], start: 0, end: 0, parser: None }
         }))
     }
 
@@ -47,17 +56,61 @@ impl Socket {
         self.stream.write_all(bytes, deadline)
     }
 
-    /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read.
-    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {
-        let spins = spins && self.stream.spin.pays();
-        self.parser.parse_value(Reader { stream: &mut self.stream, deadline, spins, left: at_most })
+    /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read. `looks`: for a while before
+    /// the thread sleeps, where that pays.
+    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, looks: bool) -> RedisResult<Value> {
+        let mut looks = looks;
+        let at_most = at_most.max(1);
+        while self.parser.is_none() {
+            match resp::read(&self.buffer[self.start..self.end]) {
+                resp::Read::Reply(value, length) => {
+                    self.start += length;
+                    return Ok(value);
+                }
+                resp::Read::Part if self.end - self.start >= at_most => return Err(too_long().into()),
+                resp::Read::Part => {
+                    self.make_room();
+                    let room = &mut self.buffer[self.end..];
+                    self.end += match self.stream.read(room, deadline, &mut looks)? {
+                        0 => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+                        count => count,
+                    };
+                }
+                resp::Read::Other => self.parser = Some(Parser::new()),
+            }
+        }
+        let Self { stream, buffer, start, end, parser: Some(parser) } = self else {
+            unreachable!("it was just made")
+        };
+        let received = &buffer[*start..*end];
+        let mut reader = Reader { received, stream, deadline, looks, left: at_most };
+        let value = parser.parse_value(&mut reader);
+        *start = *end - reader.received.len();
+        value
     }
+
+    /// Makes room for more behind what was received.
+    fn make_room(&mut self) {
+        self.buffer.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        if self.end == self.buffer.len() {
+            self.buffer.resize(2 * self.end, 0);
+        } else if self.end == 0 && self.buffer.len() > 16 * BUFFER {
+            self.buffer = vec![0; BUFFER];
+        }
+    }
+}
+
+fn too_long() -> io::Error {
+    let text = "the reply is longer than a megabyte, and no lock's value is";
+    let error = TransportError::new(io::ErrorKind::InvalidData, text);
+    io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
 /// A stream whose calls end at a deadline.
 struct Stream {
     kind: Kind,
-    spin: Arc<ReadSpin>,
+    looks: Arc<Looks>,
     is_blocking: bool,
     /// How long one call of the system blocks at most, where it blocks.
     timeout: Duration,
@@ -80,16 +133,16 @@ impl Stream {
         Ok(())
     }
 
-    /// Reads what is there, or waits for it. `spins` says whether spinning may pay, and learns that it did not.
-    fn read(&mut self, buffer: &mut [u8], deadline: Uptime, spins: &mut bool) -> io::Result<usize> {
-        if mem::take(spins) {
+    /// Reads what is there, or waits for it. `looks`: it may look for it first; not again after it did so in vain.
+    fn read(&mut self, buffer: &mut [u8], deadline: Uptime, looks: &mut bool) -> io::Result<usize> {
+        if mem::take(looks) {
             self.set_blocking(false)?;
-            let found = self.spin.until_some(deadline, || match self.kind.read(buffer) {
+            let found = self.looks.until_some(|| match self.kind.read(buffer) {
                 Err(error) if is_not_ready(&error) => None,
                 read => Some(read),
             });
             if let Some(read) = found {
-                *spins = true;
+                *looks = true;
                 return read;
             }
         }
@@ -128,9 +181,11 @@ impl Stream {
 
 /// Reads for the parser, which takes as many bytes as there are, those of later replies among them.
 struct Reader<'a> {
+    /// What was received before.
+    received: &'a [u8],
     stream: &'a mut Stream,
     deadline: Uptime,
-    spins: bool,
+    looks: bool,
     /// How many bytes may still be read.
     left: usize,
 }
@@ -138,11 +193,13 @@ struct Reader<'a> {
 impl Read for Reader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.left == 0 {
-            let text = "the reply is longer than a megabyte, and no lock's value is";
-            let error = TransportError::new(io::ErrorKind::InvalidData, text);
-            return Err(io::Error::new(io::ErrorKind::InvalidData, error));
+            return Err(too_long());
         }
-        let count = self.stream.read(buffer, self.deadline, &mut self.spins)?;
+        let count = match self.received {
+            [] => self.stream.read(buffer, self.deadline, &mut self.looks)?,
+            received => (&mut &*received).read(buffer)?,
+        };
+        self.received = self.received.get(count..).unwrap_or_default();
         self.left = self.left.saturating_sub(count);
         Ok(count)
     }
@@ -251,12 +308,12 @@ mod tests {
 
     /// A socket, and the stream of its server, with and without spinning.
     fn pairs() -> [(Socket, TcpStream); 2] {
-        [Duration::ZERO, LONG].map(|spin| {
+        [Looks::never(), Looks::default()].map(|looks| {
             let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
             let address = listener.local_addr().unwrap();
             let address = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
-            let spin = Arc::new(ReadSpin::at_most(spin));
-            let socket = Socket::connect(&address, &TcpSettings::default(), after(LONG), &spin);
+            let looks = Arc::new(looks);
+            let socket = Socket::connect(&address, &TcpSettings::default(), after(LONG), &looks);
             (socket.unwrap().unwrap(), listener.accept().unwrap().0)
         })
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use redis::{Client, ConnectionInfo, RedisConnectionInfo, RedisResult, Value};
 
-use super::read_spin::ReadSpin;
 use super::socket::{Socket, in_steps};
+use crate::backend::patience::Looks;
 use crate::clock::{self, Uptime};
 
 /// How many bytes a socket reads at most for a reply to a command of the library's own: a megabyte. Redis says as much as that in no INFO,
@@ -26,9 +26,9 @@ pub(super) enum Transport {
 
 impl Transport {
     /// Connects within `limit`, and sends nothing yet.
-    pub(super) fn open(info: &ConnectionInfo, limit: Duration, spin: &Arc<ReadSpin>) -> RedisResult<Self> {
+    pub(super) fn open(info: &ConnectionInfo, limit: Duration, looks: &Arc<Looks>) -> RedisResult<Self> {
         let deadline = clock::uptime().after(limit);
-        if let Some(socket) = Socket::connect(info.addr(), info.tcp_settings(), deadline, spin) {
+        if let Some(socket) = Socket::connect(info.addr(), info.tcp_settings(), deadline, looks) {
             return Ok(Self::Socket(socket?));
         }
         let tcp = info.tcp_settings().clone().set_linger_time(Duration::ZERO);

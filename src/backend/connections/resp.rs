@@ -1,0 +1,144 @@
+//! Reads the replies that locks get. Anything else is left to the redis crate's parser.
+
+use redis::Value;
+
+/// How deep lists may be nested here.
+const DEPTH: u8 = 4;
+
+/// What a buffer begins with.
+#[derive(Debug, PartialEq)]
+pub(super) enum Read {
+    /// A reply, and how many bytes it has.
+    Reply(Value, usize),
+    /// A part of one.
+    Part,
+    /// Something that the redis crate's parser knows, or that is no reply.
+    Other,
+}
+
+/// Reads the reply that the bytes begin with.
+pub(super) fn read(bytes: &[u8]) -> Read {
+    let mut at = 0;
+    match value(bytes, &mut at, DEPTH) {
+        Ok(value) => Read::Reply(value, at),
+        Err(other) => other,
+    }
+}
+
+fn value(bytes: &[u8], at: &mut usize, depth: u8) -> Result<Value, Read> {
+    let began = *at;
+    let line = line(bytes, at)?;
+    let (kind, text) = line.split_first().ok_or(Read::Other)?;
+    Ok(match kind {
+        b':' => Value::Int(number(text)?),
+        b'+' if text == b"OK" => Value::Okay,
+        b'+' => Value::SimpleString(str::from_utf8(text).map_err(|_| Read::Other)?.to_owned()),
+        b'-' => redis::parse_redis_value(&bytes[began..*at]).map_err(|_| Read::Other)?,
+        b'$' => match number(text)? {
+            -1 => Value::Nil,
+            length => {
+                let length = usize::try_from(length).map_err(|_| Read::Other)?;
+                let end = at.checked_add(length).and_then(|end| end.checked_add(2)).ok_or(Read::Other)?;
+                let body = bytes.get(*at..end).ok_or(Read::Part)?;
+                *at = end;
+                Value::BulkString(body[..length].to_vec())
+            }
+        },
+        b'*' => match number(text)? {
+            -1 => Value::Nil,
+            count if depth > 0 => {
+                let count = usize::try_from(count).map_err(|_| Read::Other)?;
+                // A server that is none may promise any number.
+                let mut values = Vec::with_capacity(count.min(1024));
+                for _ in 0..count {
+                    values.push(value(bytes, at, depth - 1)?);
+                }
+                Value::Array(values)
+            }
+            _ => return Err(Read::Other),
+        },
+        _ => return Err(Read::Other),
+    })
+}
+
+/// Takes a line, without its end.
+fn line<'a>(bytes: &'a [u8], at: &mut usize) -> Result<&'a [u8], Read> {
+    let rest = &bytes[*at..];
+    let Some(end) = rest.iter().position(|byte| *byte == b'\r') else { return Err(unfinished(rest)) };
+    match rest.get(end + 1) {
+        Some(b'\n') => {
+            *at += end + 2;
+            Ok(&rest[..end])
+        }
+        Some(_) => Err(Read::Other),
+        None => Err(Read::Part),
+    }
+}
+
+/// What a server that is none sends may never have the end of a line.
+fn unfinished(rest: &[u8]) -> Read {
+    match rest.first() {
+        None | Some(b':' | b'+' | b'-' | b'$' | b'*') => Read::Part,
+        Some(_) => Read::Other,
+    }
+}
+
+fn number(text: &[u8]) -> Result<i64, Read> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    if digits.is_empty() || digits.len() > 18 {
+        return Err(Read::Other);
+    }
+    let mut number = 0;
+    for digit in digits {
+        if !digit.is_ascii_digit() {
+            return Err(Read::Other);
+        }
+        number = 10 * number + i64::from(digit - b'0');
+    }
+    Ok(if digits.len() < text.len() { -number } else { number })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_read_as_the_redis_crate_reads_them_and_parts_are_waited_for() {
+        for reply in [
+            ":1\r\n",
+            ":-17\r\n",
+            "+OK\r\n",
+            "+QUEUED\r\n",
+            "-ERR unknown command\r\n",
+            "$-1\r\n",
+            "$0\r\n\r\n",
+            "$4\r\na\r\nb\r\n",
+            "*-1\r\n",
+            "*0\r\n",
+            "*3\r\n:1\r\n$1\r\nx\r\n*1\r\n+OK\r\n",
+        ] {
+            let more = format!("{reply}:5\r\n");
+            let expected = redis::parse_redis_value(reply.as_bytes()).unwrap();
+            assert_eq!(read(more.as_bytes()), Read::Reply(expected, reply.len()), "{reply:?}");
+            for end in 0..reply.len() {
+                assert_eq!(read(&reply.as_bytes()[..end]), Read::Part, "{:?}", &reply[..end]);
+            }
+        }
+    }
+
+    #[test]
+    fn anything_else_is_left_to_the_redis_crate() {
+        for other in [
+            ">2\r\n+a\r\n+b\r\n",
+            "_\r\n",
+            "HTTP/1.1 200 OK\r\n",
+            ":x\r\n",
+            ":1234567890123456789\r\n",
+            "$-2\r\n",
+            "*1\r\n*1\r\n*1\r\n*1\r\n*1\r\n:1\r\n",
+            ":1\rx",
+        ] {
+            assert_eq!(read(other.as_bytes()), Read::Other, "{other:?}");
+        }
+    }
+}
