@@ -16,6 +16,7 @@ mod own;
 mod patience;
 mod pipelining;
 mod pooled;
+mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod transactions;

@@ -8,6 +8,7 @@ use super::errors::Failure;
 use super::limits::Limits;
 use super::pipelining::{JobOutcome, PackedNext, QueuedCommand, send};
 use super::pooled::PooledBackend;
+use super::resp::Packed;
 use super::watch::PooledWatch;
 use super::{Answers, KeyRequest, WatchedAll, WatchedConnection};
 use crate::key::Key;
@@ -61,7 +62,7 @@ where
 
     pub(super) fn watch_each(&self, keys: &[Key], mut limits: Limits<'_>) -> Result<WatchedAll, Failure> {
         let (mut connection, now) = self.connection(&mut limits)?;
-        let (packed, count) = codec::packed_watches(keys);
+        let Packed { bytes: packed, count } = codec::packed_watches(keys);
         let limit = limits.answered_by.since(now.uptime);
         let replies = exchange(&mut *connection, &packed, count, limit).complete();
         let read = replies.and_then(|replies| codec::read_watches(keys.len(), replies));

@@ -2,12 +2,13 @@
 
 mod many;
 
+use std::io;
 use std::time::Duration;
-use std::{io, iter};
 
 use redis::Value;
 
 use super::errors::{Refusal, TransportError};
+use super::resp::Packed;
 use crate::key::Key;
 use crate::protocol::holder_name::HolderName;
 use crate::protocol::waiting_list::{LIST_TTL, Waiting};
@@ -23,109 +24,149 @@ const HOLDER: &[u8] = b":setnx-lock:holder";
 /// The reply to PTTL of a key that the server does not remove by itself.
 const NO_TTL: i64 = -1;
 
-/// Packs a command and returns how many replies there will be.
-pub(super) fn packed(key: &Key, command: &Command) -> (Vec<u8>, usize) {
-    packed_for(key.as_bytes(), command)
+/// Packs a command.
+pub(super) fn packed(key: &Key, command: &Command) -> Packed {
+    let mut packed = Packed::default();
+    pack(&mut packed, key.as_bytes(), command);
+    packed
 }
 
-fn packed_for(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
-    let cmd = |name: &str| with(redis::cmd(name), key);
-    let parts: &[redis::Cmd] = match command {
-        Command::Fenced(command) => return fenced(key, command),
-        Command::SetNx(Entry { value, ttl: None }) => &[with(cmd("SETNX"), value)],
-        Command::SetNx(entry) => &[with(set(cmd("SET"), entry), "NX")],
-        Command::SetNxAll(keys, value) => &[all("MSETNX", keys, Some(value))],
-        Command::Get => &[cmd("GET")],
-        Command::GetAll(keys) => &[all("MGET", keys, None)],
-        Command::GetSet(value) => &[with(cmd("GETSET"), value)],
-        Command::Del => &[cmd("DEL")],
-        // A server that refuses MULTI does so before anything that changes the key is on its way.
-        Command::WatchGet => &[cmd("WATCH"), cmd("GET"), redis::cmd("MULTI")],
-        Command::WatchGetTtl => &[cmd("WATCH"), cmd("GET"), cmd("PTTL"), redis::cmd("MULTI")],
-        Command::Exec(change) => {
-            let change = match change {
-                Change::Set(entry) => set(cmd("SET"), entry),
-                Change::Del => cmd("DEL"),
-                Change::Count => count(key),
-            };
-            &[change, redis::cmd("EXEC")]
+fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
+    match command {
+        Command::Fenced(command) => match &**command {
+            // The counter is increased behind the command, but within a transaction.
+            Command::Exec(change) => {
+                pack_change(packed, key, change);
+                count(packed, key);
+                packed.command(&[b"EXEC"]);
+            }
+            command => {
+                pack(packed, key, command);
+                count(packed, key);
+            }
+        },
+        Command::SetNx(Entry { value, ttl: None }) => packed.command(&[b"SETNX", key, value]),
+        Command::SetNx(entry) => set(packed, key, entry, true),
+        Command::SetNxAll(keys, value) => {
+            packed.begin(1 + 2 * keys.len());
+            packed.word(b"MSETNX");
+            for key in keys.iter() {
+                packed.word(key.as_bytes());
+                packed.word(value);
+            }
         }
-        Command::Count => &[count(key)],
-        Command::HolderName(name) => &[holder_name(key, name)],
-        Command::Waiting(waiting) => &waiting_parts(key, waiting),
+        Command::Get => packed.command(&[b"GET", key]),
+        Command::GetAll(keys) => {
+            packed.begin(1 + keys.len());
+            packed.word(b"MGET");
+            for key in keys.iter() {
+                packed.word(key.as_bytes());
+            }
+        }
+        Command::GetSet(value) => packed.command(&[b"GETSET", key, value]),
+        Command::Del => packed.command(&[b"DEL", key]),
+        // A server that refuses MULTI does so before anything that changes the key is on its way.
+        Command::WatchGet => {
+            watch(packed, key);
+            packed.command(&[b"MULTI"]);
+        }
+        Command::WatchGetTtl => {
+            watch(packed, key);
+            packed.command(&[b"PTTL", key]);
+            packed.command(&[b"MULTI"]);
+        }
+        Command::Exec(change) => {
+            pack_change(packed, key, change);
+            packed.command(&[b"EXEC"]);
+        }
+        Command::Count => count(packed, key),
+        Command::HolderName(name) => {
+            let holder = [key, HOLDER].concat();
+            match name {
+                HolderName::Write { entry, seconds } => {
+                    packed.command(&[b"SETEX", &holder, seconds.to_string().as_bytes(), entry.as_ref()]);
+                }
+                HolderName::Read => packed.command(&[b"GET", &holder]),
+            }
+        }
+        Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
+    }
+}
+
+fn watch(packed: &mut Packed, key: &[u8]) {
+    packed.command(&[b"WATCH", key]);
+    packed.command(&[b"GET", key]);
+}
+
+fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
+    match change {
+        Change::Set(entry) => set(packed, key, entry, false),
+        Change::Del => packed.command(&[b"DEL", key]),
+        Change::Count => count(packed, key),
+    }
+}
+
+fn count(packed: &mut Packed, key: &[u8]) {
+    packed.command(&[b"INCR", &[key, FENCE].concat()]);
+}
+
+fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
+    let list: &[u8] = &[key, WAITERS].concat();
+    let expire = |packed: &mut Packed| packed.command(&[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    let expires = match waiting {
+        Waiting::Enter { channel, expires } => {
+            packed.command(&[b"RPUSH", list, channel]);
+            *expires
+        }
+        Waiting::EnterFirst { channel, expires } => {
+            packed.command(&[b"LPUSH", list, channel]);
+            *expires
+        }
+        Waiting::Check { expires, .. } => {
+            packed.command(&[b"LRANGE", list, b"0", b"-1"]);
+            *expires
+        }
+        Waiting::Expire => true,
+        Waiting::Next => {
+            packed.command(&[b"LPOP", list]);
+            false
+        }
+        Waiting::NextAfter(channel) => {
+            packed.command(&[b"RPUSH", list, channel]);
+            packed.command(&[b"LPOP", list]);
+            false
+        }
+        Waiting::Leave(channel) => {
+            packed.command(&[b"LREM", list, b"1", channel]);
+            false
+        }
+        Waiting::Thin(channel, count) => {
+            packed.command(&[b"LREM", list, format!("-{count}").as_bytes(), channel]);
+            false
+        }
+        Waiting::Wake(channel) => {
+            packed.command(&[b"PUBLISH", channel, key]);
+            false
+        }
     };
-    let mut packed = Vec::new();
-    for part in parts {
-        part.write_packed_command(&mut packed);
-    }
-    (packed, parts.len())
-}
-
-/// A command on several keys, with this value behind each.
-fn all(name: &str, keys: &[Key], value: Option<&[u8]>) -> redis::Cmd {
-    let bytes = |key: &Key| key.as_bytes().len() + value.map_or(0, <[u8]>::len);
-    let mut cmd =
-        redis::Cmd::with_capacity(1 + 2 * keys.len(), name.len() + keys.iter().map(bytes).sum::<usize>());
-    cmd.arg(name);
-    for key in keys {
-        cmd.arg(key.as_bytes()).arg(value);
-    }
-    cmd
-}
-
-/// The counter is increased behind the command, but within a transaction.
-fn fenced(key: &[u8], command: &Command) -> (Vec<u8>, usize) {
-    let (mut packed, replies) = packed_for(key, command);
-    let exec = if let Command::Exec(_) = command { redis::cmd("EXEC").get_packed_command() } else { vec![] };
-    packed.truncate(packed.len() - exec.len());
-    count(key).write_packed_command(&mut packed);
-    packed.extend(exec);
-    (packed, replies + 1)
-}
-
-fn count(key: &[u8]) -> redis::Cmd {
-    with(redis::cmd("INCR"), [key, FENCE].concat())
-}
-
-fn holder_name(key: &[u8], name: &HolderName) -> redis::Cmd {
-    let cmd = |name: &str| with(redis::cmd(name), [key, HOLDER].concat());
-    match name {
-        HolderName::Write { entry, seconds } => with(with(cmd("SETEX"), *seconds), entry),
-        HolderName::Read => cmd("GET"),
+    if expires {
+        expire(packed);
     }
 }
 
-fn waiting_parts(key: &[u8], waiting: &Waiting) -> Vec<redis::Cmd> {
-    let list = [key, WAITERS].concat();
-    let cmd = |name: &str| with(redis::cmd(name), &list);
-    let expire = || with(cmd("EXPIRE"), LIST_TTL);
-    let living_on =
-        |first: redis::Cmd, expires: bool| iter::once(first).chain(expires.then(expire)).collect();
-    match waiting {
-        Waiting::Enter { channel, expires } => living_on(with(cmd("RPUSH"), channel), *expires),
-        Waiting::EnterFirst { channel, expires } => living_on(with(cmd("LPUSH"), channel), *expires),
-        Waiting::Next => vec![cmd("LPOP")],
-        Waiting::NextAfter(channel) => vec![with(cmd("RPUSH"), channel), cmd("LPOP")],
-        Waiting::Check { expires, .. } => living_on(with(with(cmd("LRANGE"), 0), -1), *expires),
-        Waiting::Expire => vec![expire()],
-        Waiting::Leave(channel) => vec![with(with(cmd("LREM"), 1), channel)],
-        Waiting::Thin(channel, count) => vec![with(with(cmd("LREM"), format!("-{count}")), channel)],
-        Waiting::Wake(channel) => vec![with(with(redis::cmd("PUBLISH"), channel), key)],
+fn set(packed: &mut Packed, key: &[u8], entry: &Entry, if_absent: bool) {
+    // Rounded up: the server must not free the lock before the time in the value.
+    let ttl = entry.ttl.map(|ttl| ttl.as_micros().div_ceil(1000).to_string());
+    let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
+    let mut length = 3;
+    if let Some(ttl) = &ttl {
+        (words[3], words[4], length) = (b"PX", ttl.as_bytes(), 5);
     }
-}
-
-fn with(mut cmd: redis::Cmd, argument: impl redis::ToRedisArgs) -> redis::Cmd {
-    cmd.arg(argument);
-    cmd
-}
-
-fn set(mut cmd: redis::Cmd, entry: &Entry) -> redis::Cmd {
-    cmd.arg(entry.value.as_slice());
-    if let Some(ttl) = entry.ttl {
-        // Rounded up: the server must not free the lock before the time in the value.
-        cmd.arg("PX").arg(ttl.as_micros().div_ceil(1000).to_string());
+    if if_absent {
+        words[length] = b"NX";
+        length += 1;
     }
-    cmd
+    packed.command(&words[..length]);
 }
 
 /// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this

@@ -12,7 +12,6 @@ mod manager;
 mod opener;
 mod permits;
 mod pool;
-mod resp;
 mod server_info;
 mod socket;
 mod store;

@@ -66,18 +66,14 @@ impl<J, C> Lanes<J, C> {
         Self { shared: Mutex::new(Shared { leaders: 0, queue: VecDeque::new() }) }
     }
 
-    /// Returns whether this thread leads, on a connection that it has yet to get. If not, its slot is queued; `first` before those that are
-    /// not.
-    pub(crate) fn enter(&self, slot: &Arc<Slot<J, C>>, most: usize, first: bool) -> bool {
+    /// Returns whether this thread leads, on a connection that it has yet to get. If not, its slot is queued.
+    pub(crate) fn enter(&self, slot: &Arc<Slot<J, C>>, most: usize) -> bool {
         let mut shared = self.lock();
         if shared.leaders < most {
             shared.leaders += 1;
             return true;
         }
-        slot.set_first(first);
-        let position =
-            if first { shared.queue.partition_point(|other| other.is_first()) } else { shared.queue.len() };
-        shared.queue.insert(position, Arc::clone(slot));
+        shared.queue.push_back(Arc::clone(slot));
         false
     }
 

@@ -85,7 +85,7 @@ impl OwnBackend {
         let slot = kept.unwrap_or_else(|| Slot::new(Job::default()));
         *slot.job() = Job { command: Some(command), sent: None, result: None };
         let most = self.patience.lanes(self.connections);
-        if self.lanes.enter(&slot, most, limits.held_until.is_some()) {
+        if self.lanes.enter(&slot, most) {
             self.lead(None, &slot, limits);
         } else {
             self.follow(&slot, limits);

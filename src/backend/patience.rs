@@ -42,10 +42,13 @@ impl Patience {
         self.sent.fetch_add(jobs as u64, Ordering::Relaxed);
     }
 
-    /// Notes how long a small trip took.
+    /// Notes how long a small trip took. A quick one counts at once: others take longer where their threads are kept from running.
     pub(super) fn note_trip(&self, took: Duration) {
         let (took, before) = (micros(took), self.trip.load(Ordering::Relaxed));
-        self.trip.store((7 * before + took) / 8, Ordering::Relaxed);
+        let now = if took < before { took } else { (31 * before + took).div_ceil(32) };
+        if now != before {
+            self.trip.store(now, Ordering::Relaxed);
+        }
     }
 
     /// Returns how many lanes there may be, of so many connections.
@@ -190,7 +193,8 @@ mod tests {
         assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections)), [1, 3, 4]);
         (0..30).for_each(|_| patience.note_trip(Duration::from_millis(1)));
         assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections)), [1, 3, 16]);
-        (0..30).for_each(|_| patience.note_trip(Duration::from_micros(50)));
+        patience.note_trip(Duration::from_micros(50));
+        (0..5).for_each(|_| patience.note_trip(Duration::from_millis(1)));
         assert_eq!(patience.lanes(16), 4);
     }
 }

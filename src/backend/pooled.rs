@@ -10,6 +10,7 @@ use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Mana
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::pipelining::{Encoded, Job, Outcomes, PackedNext, send};
+use super::resp::Packed;
 use super::transactions::Transactions;
 use super::watch::PooledWatch;
 use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
@@ -69,7 +70,7 @@ where
         keeps: bool,
     ) -> Result<(Answers, Option<Checkout<M>>), Failure> {
         let Request { command, before } = request;
-        let (packed, replies) = codec::packed(key, command);
+        let Packed { bytes: packed, count: replies } = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
         let mut limits = self.limits(limits);
         loop {

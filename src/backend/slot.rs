@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Lane;
-use super::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use super::sync::atomic::{AtomicU32, Ordering};
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current};
 
 const WAITING: u32 = 0;
@@ -21,8 +21,6 @@ pub(crate) struct Slot<J, C> {
     job: Mutex<J>,
     /// What its thread is to lead.
     lane: Mutex<Option<Lane<J, C>>>,
-    /// Whether its job goes before others.
-    first: AtomicBool,
 }
 
 /// What a thread was told.
@@ -41,20 +39,11 @@ impl<J, C> Slot<J, C> {
             thread: current(),
             job: Mutex::new(job),
             lane: Mutex::new(None),
-            first: AtomicBool::new(false),
         })
     }
 
     pub(crate) fn job(&self) -> MutexGuard<'_, J> {
         self.job.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn is_first(&self) -> bool {
-        self.first.load(Ordering::Relaxed)
-    }
-
-    pub(super) fn set_first(&self, first: bool) {
-        self.first.store(first, Ordering::Relaxed);
     }
 
     pub(super) fn wake(&self) {

@@ -10,6 +10,7 @@ use super::codec;
 use super::connections::{Checkout, LockConnection, ask, exchange};
 use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
 use super::limits::Limits;
+use super::resp::Packed;
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -118,7 +119,7 @@ fn try_one(
         // Any answer will do.
         ask(connection, &get, limit).map_err(Ended::OnGet)?.ok();
     }
-    let (mut packed, count) = codec::packed(key, &Command::WatchGet);
+    let Packed { bytes: mut packed, count } = codec::packed(key, &Command::WatchGet);
     cmd("DISCARD").write_packed_command(&mut packed);
     let tried = exchange(connection, &packed, count + 1, limit);
     let refusal = tried.replies.into_iter().find_map(|reply| match reply {

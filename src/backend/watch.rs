@@ -10,6 +10,7 @@ use super::connections::{Checkout, Exchange, LockConnection, ask, exchange};
 use super::errors::Failure;
 use super::limits::Limits;
 use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, hung_up, send};
+use super::resp::Packed;
 use super::{Answers, KeyRequest, Next, WatchedConnection};
 use crate::clock;
 use crate::key::Key;
@@ -54,7 +55,7 @@ where
         limits: &Limits<'_>,
     ) -> Answers {
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the watch ends") };
-        let (packed, replies) = codec::packed(key, command);
+        let Packed { bytes: packed, count: replies } = codec::packed(key, command);
         let next = next.map(|next| PackedNext::new(key, next));
         let next = next.as_ref().and_then(|next| next.encoded(connection.server_version(), clock::now()));
         let job = Job { own: Encoded { command, packed: &packed, replies }, next };
@@ -80,7 +81,7 @@ where
             return Vec::new();
         }
         let Some(connection) = &mut self.connection else { unreachable!("it is here until the watch ends") };
-        let (mut packed, mut count) = codec::packed_changes(changes);
+        let Packed { bytes: mut packed, mut count } = codec::packed_changes(changes);
         let (server, now) = (connection.server_version(), clock::now());
         let behind = |change: &KeyRequest| Some(PackedNext::new(&change.key, change.next.as_ref()?));
         let behind: Vec<Option<PackedNext>> = changes.iter().map(behind).collect();

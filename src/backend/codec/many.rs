@@ -2,22 +2,21 @@
 
 use redis::Value;
 
-use super::{packed_for, read, refusal, unexpected, with};
+use super::{pack_change, read, refusal, unexpected, watch};
 use crate::backend::KeyRequest;
 use crate::backend::errors::{Refusal, TransportError};
+use crate::backend::resp::Packed;
 use crate::key::Key;
 use crate::protocol::{Command, Reply};
 
 /// Packs WATCH and GET for each key, and MULTI.
-pub(in crate::backend) fn packed_watches(keys: &[Key]) -> (Vec<u8>, usize) {
-    let mut packed = Vec::new();
+pub(in crate::backend) fn packed_watches(keys: &[Key]) -> Packed {
+    let mut packed = Packed::default();
     for key in keys {
-        for name in ["WATCH", "GET"] {
-            with(redis::cmd(name), key.as_bytes()).write_packed_command(&mut packed);
-        }
+        watch(&mut packed, key.as_bytes());
     }
-    redis::cmd("MULTI").write_packed_command(&mut packed);
-    (packed, 2 * keys.len() + 1)
+    packed.command(&[b"MULTI"]);
+    packed
 }
 
 /// Reads the replies to WATCH and GET for each key, and to MULTI: what each key holds, or the server's refusal of a watch.
@@ -44,15 +43,15 @@ pub(in crate::backend) fn read_watches(
 }
 
 /// Packs the changes of a transaction, and EXEC.
-pub(in crate::backend) fn packed_changes(changes: &[KeyRequest]) -> (Vec<u8>, usize) {
-    let exec = redis::cmd("EXEC").get_packed_command();
-    let mut packed = Vec::new();
+pub(in crate::backend) fn packed_changes(changes: &[KeyRequest]) -> Packed {
+    let mut packed = Packed::default();
     for KeyRequest { key, request, .. } in changes {
-        packed.extend(packed_for(key.as_bytes(), &request.command).0);
-        packed.truncate(packed.len() - exec.len());
+        if let Command::Exec(change) = &request.command {
+            pack_change(&mut packed, key.as_bytes(), change);
+        }
     }
-    packed.extend(exec);
-    (packed, changes.len() + 1)
+    packed.command(&[b"EXEC"]);
+    packed
 }
 
 /// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
@@ -114,10 +113,13 @@ mod tests {
 
     #[test]
     fn many_keys_are_watched_and_changed_in_two_trips() {
-        let (packed, replies) = packed_watches(&keys(2));
-        assert_eq!((words(&packed).as_str(), replies), ("WATCH k0 GET k0 WATCH k1 GET k1 MULTI ", 5));
-        let (packed, replies) = packed_changes(&changes(2));
-        assert_eq!((words(&packed).as_str(), replies), ("SET k0 2 SET k1 2 EXEC ", 3));
+        let packed = packed_watches(&keys(2));
+        assert_eq!(
+            (words(&packed.bytes).as_str(), packed.count),
+            ("WATCH k0 GET k0 WATCH k1 GET k1 MULTI ", 5)
+        );
+        let packed = packed_changes(&changes(2));
+        assert_eq!((words(&packed.bytes).as_str(), packed.count), ("SET k0 2 SET k1 2 EXEC ", 3));
     }
 
     #[test]

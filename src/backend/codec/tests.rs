@@ -18,7 +18,7 @@ fn check(expires: bool) -> Command {
 }
 
 fn words(command: &Command) -> (String, usize) {
-    let (packed, replies) = packed(&Key::from("k"), command);
+    let Packed { bytes: packed, count: replies } = packed(&Key::from("k"), command);
     let text = String::from_utf8(packed).unwrap();
     (text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "), replies)
 }
@@ -51,7 +51,7 @@ fn commands_on_several_keys() {
 
 #[test]
 fn commands_are_packed_as_the_gem_s_client_packs_them() {
-    let (packed, _) = packed(&Key::from("k"), &Command::SetNx(entry(None)));
+    let Packed { bytes: packed, .. } = packed(&Key::from("k"), &Command::SetNx(entry(None)));
     assert_eq!(packed, b"*3\r\n$5\r\nSETNX\r\n$1\r\nk\r\n$1\r\n2\r\n");
     let ttl = Some(Duration::from_micros(2_000_001));
     let table = [

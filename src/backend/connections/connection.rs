@@ -24,7 +24,8 @@ pub(in crate::backend) const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(
 /// one fails (I8), until it has been back in its pool, which is as good as a new one.
 pub struct Connection {
     opener: Arc<Opener>,
-    open: Option<Open>,
+    /// In a box, since connections are passed around for each command.
+    open: Option<Box<Open>>,
     /// Set before a command and cleared by a clean reply, so that it stays set if a panic cuts the command short.
     broken: bool,
 }
@@ -64,13 +65,13 @@ impl Connection {
             none => {
                 let opened_at = health.closures();
                 let opened = self.opener.open()?;
-                Ok(none.insert(Open {
+                Ok(none.insert(Box::new(Open {
                     transport: opened.transport,
                     version: opened.version,
                     last_used: clock::uptime(),
                     opened_at,
                     _counted: health.count_open(),
-                }))
+                })))
             }
         }
     }

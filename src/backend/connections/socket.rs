@@ -11,9 +11,9 @@ use std::{fmt, mem};
 use redis::io::tcp::{TcpSettings, socket2::SockRef};
 use redis::{ConnectionAddr, Parser, RedisResult, Value};
 
-use super::resp;
 use crate::backend::errors::TransportError;
 use crate::backend::patience::Looks;
+use crate::backend::resp;
 use crate::clock::{self, Uptime};
 
 /// A socket that is connected.

@@ -9,6 +9,7 @@ use crate::backend::codec;
 use crate::backend::connections::{Exchange, LockConnection, exchange};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Incident, Limits, Report};
+use crate::backend::resp::Packed;
 use crate::backend::{Answers, Next};
 use crate::clock::Now;
 use crate::key::Key;
@@ -38,7 +39,7 @@ pub(in crate::backend) struct PackedNext {
 
 impl PackedNext {
     pub(in crate::backend) fn new(key: &Key, next: &Next) -> Self {
-        let (packed, replies) = codec::packed(key, &next.request.command);
+        let Packed { bytes: packed, count: replies } = codec::packed(key, &next.request.command);
         Self { next: next.clone(), packed, replies }
     }
 
@@ -62,7 +63,7 @@ impl QueuedCommand {
         next: Option<PackedNext>,
         limits: &Limits<'_>,
     ) -> Self {
-        let (packed, replies) = codec::packed(key, &request.command);
+        let Packed { bytes: packed, count: replies } = codec::packed(key, &request.command);
         Self { key: key.clone(), request: request.clone(), packed, replies, needs: limits.needs, next }
     }
 

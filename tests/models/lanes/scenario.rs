@@ -37,7 +37,7 @@ struct Harness {
 pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds: usize) {
     let harness = Arc::new(Harness { lanes: Lanes::new(), most });
     let work = move |harness: &Harness, n: usize| {
-        (0..rounds).for_each(move |round| harness.carry(n * rounds + round, behaviors[n], n % 2 == 1));
+        (0..rounds).for_each(move |round| harness.carry(n * rounds + round, behaviors[n]));
     };
     let mut threads = Vec::new();
     for n in 1..N {
@@ -53,9 +53,9 @@ pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds:
 
 impl Harness {
     /// The job is carried out once, unless the connection failed or its thread gave up.
-    fn carry(&self, number: usize, behavior: Behavior, first: bool) {
+    fn carry(&self, number: usize, behavior: Behavior) {
         let slot = Slot::new(Job { number, carried: 0, lost: false });
-        if self.lanes.enter(&slot, self.most, first) {
+        if self.lanes.enter(&slot, self.most) {
             self.lead(None, &slot, behavior);
         } else {
             let mut left = false;

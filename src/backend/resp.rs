@@ -1,9 +1,55 @@
-//! Reads the replies that locks get. Anything else is left to the redis crate's parser.
+//! Writes commands, and reads the replies that locks get. Anything else is left to the redis crate's parser.
 
 use redis::Value;
 
 /// How deep lists may be nested here.
 const DEPTH: u8 = 4;
+
+/// Commands as they go over the wire.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Packed {
+    pub(super) bytes: Vec<u8>,
+    /// How many commands they are, each of which gets a reply.
+    pub(super) count: usize,
+}
+
+impl Packed {
+    pub(super) fn command(&mut self, words: &[&[u8]]) {
+        let length: usize = words.iter().map(|word| word.len() + 16).sum();
+        self.bytes.reserve(length);
+        self.begin(words.len());
+        for word in words {
+            self.word(word);
+        }
+    }
+
+    /// Begins a command of so many words.
+    pub(super) fn begin(&mut self, words: usize) {
+        self.count += 1;
+        self.bytes.push(b'*');
+        self.length(words);
+    }
+
+    pub(super) fn word(&mut self, word: &[u8]) {
+        self.bytes.push(b'$');
+        self.length(word.len());
+        self.bytes.extend_from_slice(word);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn length(&mut self, length: usize) {
+        self.digits(length);
+        self.bytes.extend_from_slice(b"\r\n");
+    }
+
+    fn digits(&mut self, number: usize) {
+        if number >= 10 {
+            self.digits(number / 10);
+        }
+        // Below ten.
+        self.bytes.push(b'0' + u8::try_from(number % 10).unwrap_or_default());
+    }
+}
 
 /// What a buffer begins with.
 #[derive(Debug, PartialEq)]
@@ -101,6 +147,17 @@ fn number(text: &[u8]) -> Result<i64, Read> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn commands_are_written_as_the_redis_crate_writes_them() {
+        let mut packed = Packed::default();
+        let long = vec![b'x'; 12_345];
+        packed.command(&[b"SETNX", b"", &long]);
+        packed.command(&[b"EXEC"]);
+        let mut expected = redis::cmd("SETNX").arg("").arg(&long).get_packed_command();
+        expected.extend(redis::cmd("EXEC").get_packed_command());
+        assert_eq!((packed.bytes, packed.count), (expected, 2));
+    }
 
     #[test]
     fn replies_are_read_as_the_redis_crate_reads_them_and_parts_are_waited_for() {
