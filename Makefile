@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,cli,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-build test-all steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
+.PHONY: help demo demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -44,6 +44,9 @@ test-build: setup ## build the tests
 test-all: setup ## run each test in each variant, and the model checkers for longer; PART=2/4 runs the second of four parts
 	@scripts/setup faketime
 	SETNX_LOCK_TEST_PART=$(PART) SETNX_LOCK_MODEL_ITERATIONS=1000 SETNX_LOCK_TEST_ARGS="--include-ignored $(ARGS)" $(TEST)
+
+faults: setup ## send ten million commands over connections that are killed, to a server that stops, on keys that are overwritten (COMMANDS=1000000)
+	SETNX_LOCK_FAULT_COMMANDS=$(or $(COMMANDS),10000000) $(CARGO) test --release --features tls-rustls,cli,macros --test suite shared_connections
 
 steady: ## run the tests beside busy loops, and beside a second copy of themselves, five times each (RUNS=1)
 	@scripts/steady

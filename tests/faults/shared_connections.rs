@@ -1,0 +1,117 @@
+//! Many threads that share a few connections, while these are killed, the server stops, or the keys are overwritten: no thread gets the reply
+//! to another's command, which its own key would show, and none hangs.
+//!
+//! `SETNX_LOCK_FAULT_COMMANDS=10000000` sends as many commands; each night that is done.
+
+use std::env;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::thread;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, Locker, Protocol, Release, Verification};
+
+use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "shared_connections",
+        tests![connections_are_killed, the_server_stops_for_a_while, keys_are_overwritten],
+    )
+}
+
+const THREADS: usize = 64;
+/// Of a pair that no fault meets: SETNX, GET, and DEL.
+const COMMANDS_OF_A_PAIR: usize = 3;
+
+/// What the threads found.
+#[derive(Debug, Default)]
+struct Found {
+    pairs: AtomicUsize,
+    failures: AtomicUsize,
+    wrong: AtomicUsize,
+}
+
+fn connections_are_killed() -> Outcome {
+    let found = run(|server| {
+        thread::sleep(millis(20));
+        let _ = server.say(&["CLIENT", "KILL", "TYPE", "normal"]);
+    })?;
+    assert!(found.failures.load(Relaxed) > 0, "{found:?}");
+    assert_eq!(found.wrong.load(Relaxed), 0, "{found:?}");
+    Ok(())
+}
+
+fn the_server_stops_for_a_while() -> Outcome {
+    let found = run(|server| {
+        thread::sleep(millis(100));
+        server.freeze();
+        thread::sleep(millis(900));
+        server.thaw();
+    })?;
+    assert!(found.failures.load(Relaxed) > 0, "{found:?}");
+    assert_eq!(found.wrong.load(Relaxed), 0, "{found:?}");
+    Ok(())
+}
+
+/// Whose lock was overwritten finds that out, which is no reply to another.
+fn keys_are_overwritten() -> Outcome {
+    let found = run(|server| {
+        for n in 0..THREADS {
+            let _ = server.say(&["SET", &format!("own:{n}"), "1"]);
+        }
+    })?;
+    assert!(found.wrong.load(Relaxed) > 0, "{found:?}");
+    assert_eq!(found.failures.load(Relaxed), 0, "{found:?}");
+    Ok(())
+}
+
+/// Each thread locks a key of its own again and again, half of them by Watched, while `disturb` is called.
+fn run(disturb: impl Fn(&RedisServer) + Sync) -> Result<Found, libtest_mimic::Failed> {
+    let commands =
+        env::var("SETNX_LOCK_FAULT_COMMANDS").map_or(Ok(20_000), |count| count.parse::<usize>())?;
+    let pairs = commands / THREADS / COMMANDS_OF_A_PAIR;
+    let server = RedisServer::start()?;
+    let limit = millis(500);
+    let locker = Locker::builder(&server.url())?.command_timeout(limit).unreachable_timeout(LONG).build()?;
+    let (found, over) = (Found::default(), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let disturbing = scope.spawn(|| {
+            while !over.load(Relaxed) {
+                disturb(&server);
+            }
+        });
+        let threads: Vec<_> = (0..THREADS)
+            .map(|n| {
+                let protocol = if n % 2 == 0 { Protocol::Classic } else { Protocol::Watched };
+                let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();
+                let found = &found;
+                scope.spawn(move || (0..pairs).for_each(|_| found.note(pair(&lock), &lock)))
+            })
+            .collect();
+        let ended: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
+        over.store(true, Relaxed);
+        disturbing.join().unwrap();
+        assert!(ended.iter().all(Result::is_ok));
+    });
+    Ok(found)
+}
+
+/// Acquires, looks and releases. Returns whether each reply was what no one but this thread changes.
+fn pair(lock: &Lock) -> Result<bool, Error> {
+    let Some(guard) = lock.try_lock()? else { return Ok(false) };
+    let held = matches!(guard.verify(), Ok(Verification::Held { .. }) | Err(_));
+    Ok(matches!(guard.release()?, Release::Released { .. }) && held)
+}
+
+impl Found {
+    /// Counts a pair. What it may have left behind is removed.
+    fn note(&self, pair: Result<bool, Error>, lock: &Lock) {
+        self.pairs.fetch_add(1, Relaxed);
+        match pair {
+            Ok(true) => return,
+            Ok(false) => self.wrong.fetch_add(1, Relaxed),
+            Err(_) => self.failures.fetch_add(1, Relaxed),
+        };
+        while lock.clear().is_err() {}
+    }
+}
