@@ -85,7 +85,7 @@ fn run(disturb: impl Fn(&RedisServer) + Sync) -> Result<Found, libtest_mimic::Fa
                 let protocol = if n % 2 == 0 { Protocol::Classic } else { Protocol::Watched };
                 let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();
                 let found = &found;
-                scope.spawn(move || (0..pairs).for_each(|_| found.note(pair(&lock), &lock)))
+                scope.spawn(move || (0..pairs).for_each(|_| found.note(&pair(&lock), &lock)))
             })
             .collect();
         let ended: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
@@ -105,7 +105,7 @@ fn pair(lock: &Lock) -> Result<bool, Error> {
 
 impl Found {
     /// Counts a pair. What it may have left behind is removed.
-    fn note(&self, pair: Result<bool, Error>, lock: &Lock) {
+    fn note(&self, pair: &Result<bool, Error>, lock: &Lock) {
         self.pairs.fetch_add(1, Relaxed);
         match pair {
             Ok(true) => return,
