@@ -128,7 +128,8 @@ impl OwnBackend {
             return;
         }
         if let Some(Told::Lead(lane)) = told.or_else(|| slot.give_up()) {
-            self.lead(lane, slot, limits);
+            // The clocks are read anew: what was decided on before the wait may be too late by now (I5).
+            self.lead(lane, slot, &Limits { decided_at: clock::now(), ..*limits });
         }
     }
 
@@ -305,11 +306,10 @@ impl Leading<'_> {
     }
 
     fn tell_finished(&mut self) {
-        for slot in self.finished.drain(..).filter(|slot| !Arc::ptr_eq(slot, self.slot)) {
-            if slot.done() {
-                continue;
-            }
-            let job = slot.job();
+        // All are told before code of the user is called, which may panic.
+        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
+        while let Some(gone) = self.finished.pop() {
+            let job = gone.job();
             if let (Some(command), Some(Ok(outcome))) = (&job.command, &job.result) {
                 report_abandoned(command, outcome, self.report);
             }

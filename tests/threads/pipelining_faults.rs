@@ -15,7 +15,7 @@ use crate::support::contention::{
 use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
 use crate::support::scenario::{BRIEF, Scenario, patient};
-use crate::support::{Outcome, RedisServer, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 use crate::threads::pipelining::{THREADS, with_one_connection};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_fault_is_reported_to_each_thread_on_the_wire,
             a_server_that_stops_replying,
             a_server_that_freezes,
+            a_release_that_waited_behind_a_lost_reply_is_too_late,
             a_server_with_too_many_clients,
         ],
     )
@@ -142,6 +143,29 @@ fn a_server_that_freezes() -> Outcome {
         contention_with_faults(THREADS, &proxy, |n| pairs(&target, &longer, &format!("own:{n}"), expiring()));
     assert!(errors.is_empty(), "{errors:?}");
     assert_nothing_sent_by_two(&proxy);
+    Ok(())
+}
+
+/// A release waits behind a command that gets no reply, for longer than its lease. It leads then, and must not send DEL.
+fn a_release_that_waited_behind_a_lost_reply_is_too_late() -> Outcome {
+    let server = RedisServer::start()?;
+    let builder = Locker::builder(&server.url())?.pool_size(1).command_timeout(millis(1000));
+    let locker = builder.unreachable_timeout(LONG).build()?;
+    let late = Lock::new(&locker, "own:late", LockOptions::expiring_after(millis(900)))?;
+    let other = Lock::new(&locker, "own:other", expiring())?;
+    let guard = late.lock()?;
+    server.freeze();
+    thread::scope(|scope| {
+        let lost = scope.spawn(|| other.try_lock().map(drop));
+        thread::sleep(millis(500));
+        let released = scope.spawn(|| guard.release());
+        assert!(lost.join().unwrap().is_err());
+        server.thaw();
+        let released = released.join().unwrap();
+        assert!(!matches!(released, Ok(Release::Released { .. })), "{released:?}");
+    });
+    let exists = server.say(&["EXISTS", "own:late"])?;
+    assert_eq!(exists.trim(), ":1", "a contender may have it by now");
     Ok(())
 }
 
