@@ -1,6 +1,6 @@
 //! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
-//! commands, is known here and nowhere above. A connection is back in its pool before a reply is returned (I9); only a watched
-//! key keeps one, for the transaction that may follow.
+//! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9), except one that
+//! watches a key, for the transaction that may follow.
 //!
 //! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `pipelining`, what goes together; and
 //! `inspection`, which locking does not use.

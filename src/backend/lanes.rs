@@ -23,8 +23,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 
-use super::sync;
-use super::sync::{Mutex, MutexGuard, PoisonError};
+use super::sync::{self, Mutex, MutexGuard, PoisonError};
 
 pub(crate) use slot::{Slot, Told};
 
@@ -39,16 +38,6 @@ impl<J, C> Lane<J, C> {
     pub(crate) fn over(connection: C, first: &Arc<Slot<J, C>>) -> Self {
         Self { connection, batch: vec![Arc::clone(first)] }
     }
-}
-
-/// What became of a lane.
-pub(crate) enum Passed<J, C> {
-    /// Another thread leads it.
-    On,
-    /// It was dropped: there was nothing left to do.
-    Ended,
-    /// All whose jobs are on the wire have given up. This thread goes on.
-    Back(Lane<J, C>),
 }
 
 pub(crate) struct Lanes<J, C> {
@@ -82,28 +71,26 @@ impl<J, C> Lanes<J, C> {
         lane.batch.extend(self.lock().queue.drain(..));
     }
 
-    /// Passes the lead on, with the lane: to a thread whose job is on the wire. Without one, the lane is done with.
-    pub(crate) fn pass_on(&self, mut lane: Lane<J, C>) -> Passed<J, C> {
+    /// Passes the lead on, with the lane, to a thread whose job is on the wire. A lane with nothing on the wire ends. The lane comes back if all
+    /// whose jobs are on the wire have given up.
+    pub(crate) fn pass_on(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         if lane.batch.is_empty() {
             self.end(Some(lane.connection));
-            return Passed::Ended;
+            return None;
         }
         let mut at = 0;
         while let Some(slot) = lane.batch.get(at).cloned() {
-            match slot.give(Some(lane)) {
-                Ok(()) => return Passed::On,
-                Err(Some(back)) => lane = back,
-                Err(None) => unreachable!("it comes back as it was given"),
-            }
+            // It comes back from a thread that has given up.
+            lane = slot.give(Some(lane)).err()??;
             at += 1;
         }
-        Passed::Back(lane)
+        Some(lane)
     }
 
     /// Ends a lane. A thread that is queued leads then, on a connection that it has yet to get.
     pub(crate) fn end(&self, connection: Option<C>) {
         let mut shared = self.lock();
-        // Whoever may lead next finds the connection where it came from.
+        // Before the count: the next leader finds the connection in the pool.
         drop(connection);
         while let Some(next) = shared.queue.pop_front() {
             if next.give(None).is_ok() {

@@ -1,5 +1,7 @@
 //! The backend on connections of the library's own: commands of several threads share trips over a few of them.
 
+mod leading;
+
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +11,10 @@ use redis::Value;
 
 use super::connections::{Checkout, LockConnection as _, Manager};
 use super::errors::{Failure, Refusal, TransportError};
-use super::lanes::{Lanes, Passed, Told};
-use super::limits::{Limits, Report};
+use super::lanes::{Lanes, Told};
+use super::limits::Limits;
 use super::patience::{Patience, SMALL};
-use super::pipelining::{
-    JobOutcome, Outcome, PackedNext, QueuedCommand, Replies, lost_in_batch, report_abandoned,
-};
+use super::pipelining::{JobOutcome, Outcome, PackedNext, QueuedCommand, Replies, lost_in_batch};
 use super::pooled::PooledBackend;
 use super::{
     Answers, Backend, Heard, Inspect, KeyRequest, Next, ServerReport, WatchedAll, WatchedConnection,
@@ -23,6 +23,7 @@ use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
+use leading::{Leading, Waiting};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
@@ -101,7 +102,7 @@ impl OwnBackend {
 
     /// Waits until another thread has the reply, or makes this one lead.
     fn follow(&self, slot: &Arc<Slot>, limits: &Limits<'_>) {
-        let mut waiting = Waiting { backend: self, slot, ended: false };
+        let mut waiting = Waiting::of(self, slot);
         let (mut queued, mut failure) = (true, None);
         let mut yields = self.patience.yields();
         let park = || {
@@ -141,39 +142,35 @@ impl OwnBackend {
 
     /// Leads a lane until this thread's job is done.
     fn lead(&self, lane: Option<Lane>, slot: &Arc<Slot>, limits: &Limits<'_>) {
-        let mut leading =
-            Leading { backend: self, slot, lane, finished: Vec::new(), report: limits.report, leads: true };
-        if leading.lane.is_none() {
-            let mut limits = *limits;
-            match self.pooled.connection(&mut limits) {
+        let mut leading = Leading::of(self, slot, lane, limits.report);
+        let lane = match &mut leading.lane {
+            Some(lane) => lane,
+            none => match self.pooled.connection(&mut { *limits }) {
                 Ok((connection, now)) => {
-                    let lane = leading.lane.insert(Lane::over(Line::over(connection), slot));
+                    let lane = none.insert(Lane::over(Line::over(connection), slot));
                     self.send(lane, Some(now));
+                    lane
                 }
                 Err(failure) => {
                     slot.job().result = Some(Err(failure));
                     return;
                 }
-            }
-        }
-        let mut answered_by = limits.answered_by;
-        while let Some(lane) = &mut leading.lane {
-            match self.receive(lane, answered_by) {
-                Received::All { in_order } => {
-                    mem::swap(&mut leading.finished, &mut lane.batch);
-                    if !in_order {
-                        return;
-                    }
-                    if !self.pooled.pool.others_wait() {
-                        self.send(lane, None);
-                    }
+            },
+        };
+        match self.receive(lane, limits.answered_by) {
+            Received::All { in_order } => {
+                mem::swap(&mut leading.finished, &mut lane.batch);
+                if !in_order {
+                    return;
                 }
-                // Others wait for longer, and go on receiving.
-                Received::OwnTimeIsUp => drop(slot.give_up()),
+                if !self.pooled.pool.others_wait() {
+                    self.send(lane, None);
+                }
             }
-            leading.pass_on();
-            answered_by = Uptime::MAX;
+            // Others wait for longer, and go on receiving.
+            Received::OwnTimeIsUp => drop(slot.give_up()),
         }
+        leading.pass_on();
     }
 
     /// Sends what is queued, and what the batch has already, as far as it may be sent now.
@@ -260,73 +257,6 @@ impl Line {
     fn over(connection: Checkout<Manager>) -> Self {
         let (packed, replies) = (Vec::new(), Vec::new());
         Self { connection, packed, replies, count: 0, sent_at: Uptime::default(), failed: None }
-    }
-}
-
-/// A thread that waits for its job. Dropped by a panic, it waits no longer.
-struct Waiting<'a> {
-    backend: &'a OwnBackend,
-    slot: &'a Arc<Slot>,
-    ended: bool,
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        if self.ended || self.backend.lanes.leave(self.slot) {
-            return;
-        }
-        if let Some(Told::Lead(lane)) = self.slot.stop() {
-            let (slot, report) = (self.slot, Report::NONE);
-            drop(Leading { backend: self.backend, slot, lane, finished: Vec::new(), report, leads: true });
-        }
-    }
-}
-
-/// A thread that leads. Dropped, it tells those whose jobs are finished. If it still has its lane, the connection is not used again, what was
-/// on the wire is lost, and a queued thread leads.
-struct Leading<'a> {
-    backend: &'a OwnBackend,
-    slot: &'a Arc<Slot>,
-    lane: Option<Lane>,
-    finished: Vec<Arc<Slot>>,
-    report: Report<'a>,
-    leads: bool,
-}
-
-impl Leading<'_> {
-    /// Passes the lane on, and tells those whose jobs are finished.
-    fn pass_on(&mut self) {
-        let Some(lane) = self.lane.take() else { return };
-        self.leads = false;
-        if let Passed::Back(lane) = self.backend.lanes.pass_on(lane) {
-            self.lane = Some(lane);
-            self.leads = true;
-        }
-        self.tell_finished();
-    }
-
-    fn tell_finished(&mut self) {
-        // All are told before code of the user is called, which may panic.
-        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
-        while let Some(gone) = self.finished.pop() {
-            let job = gone.job();
-            if let (Some(command), Some(Ok(outcome))) = (&job.command, &job.result) {
-                report_abandoned(command, outcome, self.report);
-            }
-        }
-    }
-}
-
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        if self.leads {
-            if let Some(Lane { connection, batch }) = self.lane.take() {
-                connection.connection.invalidate();
-                self.finished.extend(batch);
-            }
-            self.backend.lanes.end(None);
-        }
-        self.tell_finished();
     }
 }
 

@@ -337,13 +337,12 @@ where
         let now = clock::uptime();
         match &mut *failure {
             Some((when, _)) if *when >= self.limits.waits_since && !words.contains(": ") => *when = now,
-            failure => *failure = Some((now, in_words_of_r2d2(words))),
+            failure => {
+                let words = Cut(without_arguments(words).as_bytes()).to_string();
+                *failure = Some((now, NoConnection::Pool(words)));
+            }
         }
     }
-}
-
-fn in_words_of_r2d2(error: &str) -> NoConnection {
-    NoConnection::Pool(Cut(without_arguments(error).as_bytes()).to_string())
 }
 
 /// A connection and the permit to use it. Dropped, both return, the connection first.

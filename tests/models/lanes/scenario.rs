@@ -3,7 +3,7 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::subject::{Lane, Lanes, Passed, Told};
+use super::subject::{Lane, Lanes, Told};
 use super::{sync, thread};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -87,35 +87,30 @@ impl Harness {
             self.send(&mut lane);
             lane
         });
-        let mut is_done = false;
-        loop {
-            let mut finished = Vec::new();
-            if behavior == Behavior::OwnTimeIsUp && !is_done && lane.batch.len() > 1 {
-                assert!(slot.give_up().is_none());
-            } else {
-                let fails = behavior == Behavior::Fails;
-                assert_eq!(lane.connection.len(), lane.batch.len());
-                for (slot, number) in lane.batch.iter().zip(lane.connection.drain(..)) {
-                    let mut job = slot.job();
-                    assert_eq!(job.number, number, "no reply to another's job");
-                    job.carried += usize::from(!fails);
-                    job.lost = fails;
-                }
-                mem::swap(&mut finished, &mut lane.batch);
-                if fails {
-                    self.lanes.end(None);
-                    return tell(&finished, slot);
-                }
-                self.send(&mut lane);
+        let mut finished = Vec::new();
+        if behavior == Behavior::OwnTimeIsUp && lane.batch.len() > 1 {
+            assert!(slot.give_up().is_none());
+        } else {
+            let fails = behavior == Behavior::Fails;
+            assert_eq!(lane.connection.len(), lane.batch.len());
+            for (slot, number) in lane.batch.iter().zip(lane.connection.drain(..)) {
+                let mut job = slot.job();
+                assert_eq!(job.number, number, "no reply to another's job");
+                job.carried += usize::from(!fails);
+                job.lost = fails;
             }
-            is_done = true;
-            let passed = self.lanes.pass_on(lane);
-            tell(&finished, slot);
-            match passed {
-                Passed::On | Passed::Ended => return,
-                Passed::Back(back) => lane = back,
+            mem::swap(&mut finished, &mut lane.batch);
+            if fails {
+                self.lanes.end(None);
+                return tell(&finished, slot);
             }
+            self.send(&mut lane);
         }
+        if let Some(Lane { batch, .. }) = self.lanes.pass_on(lane) {
+            assert!(batch.iter().all(|slot| slot.is_gone()), "no thread waits for these replies");
+            self.lanes.end(None);
+        }
+        tell(&finished, slot);
     }
 
     fn send(&self, lane: &mut Lane<Job, Wire>) {

@@ -1,0 +1,80 @@
+//! What a thread leaves in order when it stops leading a lane or waiting for its job, also by a panic.
+
+use std::sync::Arc;
+
+use super::{Lane, OwnBackend, Slot};
+use crate::backend::lanes::Told;
+use crate::backend::limits::Report;
+use crate::backend::pipelining::report_abandoned;
+
+/// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
+/// was on the wire is lost, and a queued thread leads.
+pub(super) struct Leading<'a> {
+    backend: &'a OwnBackend,
+    slot: &'a Arc<Slot>,
+    pub(super) lane: Option<Lane>,
+    pub(super) finished: Vec<Arc<Slot>>,
+    report: Report<'a>,
+    leads: bool,
+}
+
+impl<'a> Leading<'a> {
+    pub(super) fn of(
+        backend: &'a OwnBackend,
+        slot: &'a Arc<Slot>,
+        lane: Option<Lane>,
+        report: Report<'a>,
+    ) -> Self {
+        Self { backend, slot, lane, finished: Vec::new(), report, leads: true }
+    }
+
+    /// Passes the lane on. One that comes back is dropped: no thread waits for its replies.
+    pub(super) fn pass_on(mut self) {
+        self.lane = self.lane.take().and_then(|lane| self.backend.lanes.pass_on(lane));
+        self.leads = self.lane.is_some();
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        if self.leads {
+            if let Some(Lane { connection, batch }) = self.lane.take() {
+                connection.connection.invalidate();
+                self.finished.extend(batch);
+            }
+            self.backend.lanes.end(None);
+        }
+        // All are told before code of the user is called, which may panic.
+        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
+        for gone in &self.finished {
+            let job = gone.job();
+            if let (Some(command), Some(Ok(outcome))) = (&job.command, &job.result) {
+                report_abandoned(command, outcome, self.report);
+            }
+        }
+    }
+}
+
+/// A thread that waits for its job. Dropped by a panic, it waits no longer.
+pub(super) struct Waiting<'a> {
+    backend: &'a OwnBackend,
+    slot: &'a Arc<Slot>,
+    pub(super) ended: bool,
+}
+
+impl<'a> Waiting<'a> {
+    pub(super) fn of(backend: &'a OwnBackend, slot: &'a Arc<Slot>) -> Self {
+        Self { backend, slot, ended: false }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.ended || self.backend.lanes.leave(self.slot) {
+            return;
+        }
+        if let Some(Told::Lead(lane)) = self.slot.stop() {
+            drop(Leading::of(self.backend, self.slot, lane, Report::NONE));
+        }
+    }
+}
