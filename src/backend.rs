@@ -27,7 +27,7 @@ use std::time::Duration;
 
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Reply, Request};
 use crate::sync;
 use crate::version::Version;
 pub(crate) use connections::Heard;
@@ -67,6 +67,17 @@ impl From<Result<Reply, Failure>> for Answers {
 /// The replies to GET of many keys, and the connection that watches them.
 pub(crate) type WatchedAll = (Vec<Result<Reply, Failure>>, Box<dyn WatchedConnection>);
 
+/// What followed when a key was watched for a change.
+#[derive(Debug)]
+pub(crate) enum Changed {
+    /// The change was sent.
+    Sent(Answers),
+    /// The key holds something else, and this connection watches it.
+    Watched(Box<dyn WatchedConnection>),
+    /// The key holds something else.
+    Not,
+}
+
 /// A command on one of many keys.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyRequest {
@@ -98,6 +109,26 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         command: &Command,
         limits: &Limits<'_>,
     ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
+
+    /// Sends WATCH, GET and MULTI, and if the key holds `own` the change and EXEC, with `next` behind it. Returns the reply to GET, and what
+    /// followed.
+    fn change(
+        &self,
+        key: &Key,
+        own: &[u8],
+        change: &Change,
+        next: Option<&Next>,
+        limits: &Limits<'_>,
+    ) -> Result<(Reply, Changed), Failure> {
+        let (reply, watched) = self.watch(key, &Command::WatchGet, limits)?;
+        let changed = match &reply {
+            Reply::Bulk(Some(found)) if found == own => {
+                Changed::Sent(watched.exec(key, &Command::Exec(change.clone()), next, limits))
+            }
+            _ => Changed::Watched(watched),
+        };
+        Ok((reply, changed))
+    }
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}

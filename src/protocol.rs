@@ -249,4 +249,9 @@ pub(crate) trait Rules {
 
     /// Goes on after a command.
     fn reply(&mut self, reply: &Reply, now: Now) -> Step<Self::Outcome>;
+
+    /// After WATCH: the bytes that the key should hold, and the change that follows if it does, at any time.
+    fn intended(&self) -> Option<(&[u8], &Change)> {
+        None
+    }
 }

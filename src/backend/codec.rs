@@ -93,7 +93,15 @@ fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     }
 }
 
-fn watch(packed: &mut Packed, key: &[u8]) {
+/// Packs a change without the EXEC that carries it out.
+pub(super) fn packed_change(key: &Key, change: &Change) -> Packed {
+    let mut packed = Packed::default();
+    pack_change(&mut packed, key.as_bytes(), change);
+    packed
+}
+
+/// Packs WATCH and GET.
+pub(super) fn watch(packed: &mut Packed, key: &[u8]) {
     packed.command(&[b"WATCH", key]);
     packed.command(&[b"GET", key]);
 }

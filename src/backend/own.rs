@@ -1,29 +1,29 @@
 //! The backend on connections of the library's own: commands of several threads share trips over a few of them.
 
 mod leading;
+mod trip;
 
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{fmt, io, mem, thread};
+use std::{io, mem, thread};
 
-use redis::Value;
-
-use super::connections::{Checkout, LockConnection as _, Manager};
+use super::connections::Manager;
 use super::errors::{Failure, Refusal, TransportError};
 use super::lanes::{Lanes, Told};
 use super::limits::Limits;
 use super::patience::{Patience, SMALL};
-use super::pipelining::{JobOutcome, Outcome, PackedNext, QueuedCommand, Replies, lost_in_batch};
+use super::pipelining::{PackedNext, QueuedCommand};
 use super::pooled::PooledBackend;
 use super::{
-    Answers, Backend, Heard, Inspect, KeyRequest, Next, ServerReport, WatchedAll, WatchedConnection,
+    Answers, Backend, Changed, Heard, Inspect, KeyRequest, Next, ServerReport, WatchedAll, WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 use leading::{Leading, Waiting};
+use trip::{Ended, Job, Line};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
@@ -37,39 +37,12 @@ pub(crate) struct OwnBackend {
     connections: usize,
 }
 
-/// What a thread has sent by a lane.
-#[derive(Default)]
-struct Job {
-    command: Option<QueuedCommand>,
-    /// Whether it was sent, and then whether the command behind it was, too.
-    sent: Option<bool>,
-    /// `Unread`: its thread is to send it alone.
-    result: Option<Result<JobOutcome, Failure>>,
-}
-
-/// A connection, and the trip that is under way on it.
-struct Line {
-    connection: Checkout<Manager>,
-    packed: Vec<u8>,
-    replies: Vec<Value>,
-    /// How many replies the trip has.
-    count: usize,
-    /// When it was sent.
-    sent_at: Uptime,
-    /// Why it cannot be received.
-    failed: Option<TransportError>,
-}
-
 type Slot = super::lanes::Slot<Job, Line>;
 type Lane = super::lanes::Lane<Job, Line>;
 
 thread_local! {
     /// The slot of this thread, while it is not in use.
     static SLOT: Cell<Option<Arc<Slot>>> = const { Cell::new(None) };
-}
-
-fn unread() -> JobOutcome {
-    JobOutcome { own: Outcome::Unread, next: Outcome::Unread }
 }
 
 impl OwnBackend {
@@ -79,25 +52,31 @@ impl OwnBackend {
         Self { pooled, lanes: Lanes::new(), patience: Patience::default(), connections }
     }
 
-    /// Has the command sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on another
-    /// slot.
-    fn carry(&self, command: QueuedCommand, limits: &Limits<'_>) -> Result<JobOutcome, Failure> {
+    /// Has the job sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on another slot.
+    fn carry(&self, job: Job, limits: &Limits<'_>) -> Ended {
+        let began = clock::uptime();
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let slot = kept.unwrap_or_else(|| Slot::new(Job::default()));
-        *slot.job() = Job { command: Some(command), sent: None, result: None };
+        *slot.job() = job;
         let most = self.patience.lanes(self.connections);
         if self.lanes.enter(&slot, most) {
             self.lead(None, &slot, limits);
         } else {
             self.follow(&slot, limits);
         }
-        if slot.is_gone() {
-            return Err(Failure::Lost(lost_in_batch()));
+        let ended = slot.job().end();
+        if !slot.is_gone() {
+            *slot.job() = Job::default();
+            // The thread may be ending.
+            let _ = SLOT.try_with(|kept| kept.set(Some(slot)));
         }
-        let result = mem::take(&mut *slot.job()).result;
-        // The thread may be ending.
-        let _ = SLOT.try_with(|kept| kept.set(Some(slot)));
-        result.unwrap_or_else(|| Err(Failure::Lost(lost_in_batch())))
+        ended.map_err(|failure| match failure {
+            // It includes the wait for another thread.
+            Failure::NoConnection { cause, .. } => {
+                Failure::NoConnection { cause, waited: clock::uptime().since(began) }
+            }
+            other => other,
+        })
     }
 
     /// Waits until another thread has the reply, or makes this one lead.
@@ -143,76 +122,73 @@ impl OwnBackend {
     /// Leads a lane until this thread's job is done.
     fn lead(&self, lane: Option<Lane>, slot: &Arc<Slot>, limits: &Limits<'_>) {
         let mut leading = Leading::of(self, slot, lane, limits.report);
-        let lane = match &mut leading.lane {
-            Some(lane) => lane,
-            none => match self.pooled.connection(&mut { *limits }) {
+        if leading.lane.is_none() {
+            match self.pooled.connection(&mut { *limits }) {
                 Ok((connection, now)) => {
-                    let lane = none.insert(Lane::over(Line::over(connection), slot));
+                    let lane = leading.lane.insert(Lane::over(Line::over(connection), slot));
+                    self.lanes.fill(lane);
                     self.send(lane, Some(now));
-                    lane
                 }
                 Err(failure) => {
                     slot.job().result = Some(Err(failure));
                     return;
                 }
-            },
-        };
-        match self.receive(lane, limits.answered_by) {
-            Received::All { in_order } => {
-                mem::swap(&mut leading.finished, &mut lane.batch);
-                if !in_order {
-                    return;
-                }
-                if !self.pooled.pool.others_wait() {
-                    self.send(lane, None);
-                }
             }
-            // Others wait for longer, and go on receiving.
-            Received::OwnTimeIsUp => drop(slot.give_up()),
         }
+        let mut answered_by = limits.answered_by;
+        while let Some(lane) = &mut leading.lane
+            && let Received::All { in_order } = self.receive(lane, answered_by)
+        {
+            // Two trips of a change take no longer than one command may.
+            answered_by = answered_by.min(lane.connection.sent_at.after(self.pooled.command_timeout));
+            let open = lane.connection.is_open;
+            if open {
+                let is_done = |other: &mut Arc<Slot>| other.job().result.is_some();
+                leading.finished.extend(lane.batch.extract_if(.., is_done));
+            } else {
+                mem::swap(&mut leading.finished, &mut lane.batch);
+            }
+            if !in_order {
+                return;
+            }
+            let others_wait = self.pooled.pool.others_wait();
+            if !others_wait {
+                self.lanes.fill(lane);
+            }
+            if open || !others_wait {
+                self.send(lane, None);
+            }
+            // A DISCARD alone has no thread that waits for it.
+            let is_discarding = open && lane.batch.is_empty();
+            if slot.job().result.is_some() && !is_discarding {
+                return leading.pass_on();
+            }
+            leading.tell();
+        }
+        // Others wait for longer, and go on receiving.
+        drop(slot.give_up());
         leading.pass_on();
     }
 
-    /// Sends what is queued, and what the batch has already, as far as it may be sent now.
+    /// Sends what the batch has, as far as it may be sent now.
     fn send(&self, lane: &mut Lane, now: Option<Now>) {
-        self.lanes.fill(lane);
-        if lane.batch.is_empty() {
+        if lane.batch.is_empty() && !lane.connection.is_open {
             return;
         }
         let now = if lane.batch.len() > 1 { clock::now() } else { now.unwrap_or_else(clock::now) };
-        let Line { connection, packed, replies, count, sent_at, failed } = &mut lane.connection;
-        let server = connection.server_version();
-        packed.clear();
-        replies.clear();
-        (*count, *sent_at, *failed) = (0, now.uptime, None);
-        let deadline = now.uptime.after(self.pooled.command_timeout);
-        let alone = lane.batch.len() == 1;
-        for slot in &lane.batch {
-            let Job { command, sent, .. } = &mut *slot.job();
-            let Some(ready) = command.as_ref().and_then(|command| command.job(server, now)) else { continue };
-            *sent = Some(ready.next.is_some());
-            *count += ready.commands().map(|encoded| encoded.replies).sum::<usize>();
-            if alone && ready.next.is_none() {
-                // Nothing has to be copied.
-                *failed = connection.send(ready.own.packed, deadline).err();
-            } else {
-                ready.commands().for_each(|encoded| packed.extend_from_slice(encoded.packed));
-            }
-        }
-        if !packed.is_empty() {
-            *failed = connection.send(packed, deadline).err();
-        }
+        lane.connection.send(&lane.batch, now, self.pooled.command_timeout);
         self.patience.note_sent(lane.batch.len());
     }
 
     /// Receives the replies to a trip, and puts them into the slots of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
-        let Line { connection, replies, count, sent_at, failed, .. } = &mut lane.connection;
-        let is_small = lane.batch.len() <= SMALL;
-        let deadline = sent_at.after(self.pooled.command_timeout);
-        let mut ended = failed.take();
-        if ended.is_none() && *count > 0 {
-            ended = connection.receive(*count, deadline.min(answered_by), is_small, replies).err();
+        let trip = &mut lane.connection;
+        let (count, is_small) = (trip.count(), lane.batch.len() <= SMALL);
+        let deadline = trip.sent_at.after(self.pooled.command_timeout);
+        let mut ended = trip.failed.take();
+        if ended.is_none() && count > 0 {
+            let until = deadline.min(answered_by);
+            ended = trip.connection.receive(count, until, is_small, &mut trip.replies).err();
             let own_time_is_up = |error: &TransportError| {
                 error.kind() == io::ErrorKind::TimedOut && clock::uptime() < deadline
             };
@@ -220,28 +196,14 @@ impl OwnBackend {
                 return Received::OwnTimeIsUp;
             }
         }
-        if is_small && *count > 0 {
-            self.patience.note_trip(clock::uptime().since(*sent_at));
+        if is_small && count > 0 {
+            self.patience.note_trip(clock::uptime().since(trip.sent_at));
         }
-        let mut replies = Replies::of(mem::take(replies), ended);
-        let (mut in_order, mut read_only) = (true, false);
-        for slot in &lane.batch {
-            let mut job = slot.job();
-            let outcome = match (&job.command, job.sent) {
-                (Some(command), Some(with_next)) => replies.job_outcome(command.sent_job(with_next)),
-                _ => unread(),
-            };
-            for outcome in [&outcome.own, &outcome.next] {
-                in_order &= !outcome.ends_connection() && !outcome.is_read_only();
-                read_only |= outcome.is_read_only();
-            }
-            // The server has read nothing of it.
-            job.result = Some(Ok(if outcome.found_no_room().is_some() { unread() } else { outcome }));
-        }
-        if read_only {
+        let left = trip.read(&lane.batch, ended);
+        if left.read_only {
             self.pooled.note_read_only();
         }
-        Received::All { in_order }
+        Received::All { in_order: !left.out_of_order }
     }
 }
 
@@ -253,13 +215,6 @@ enum Received {
     OwnTimeIsUp,
 }
 
-impl Line {
-    fn over(connection: Checkout<Manager>) -> Self {
-        let (packed, replies) = (Vec::new(), Vec::new());
-        Self { connection, packed, replies, count: 0, sent_at: Uptime::default(), failed: None }
-    }
-}
-
 impl Backend for OwnBackend {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         if !limits.pipelined {
@@ -268,28 +223,43 @@ impl Backend for OwnBackend {
         if let Err(failure) = self.pooled.ensure_transactions(key, limits) {
             return Err(failure).into();
         }
-        let (began, limits) = (clock::uptime(), self.pooled.limits(limits));
+        let limits = self.pooled.limits(limits);
         let packed = next.map(|next| PackedNext::new(key, next));
-        let answers = match self.carry(QueuedCommand::new(key, request, packed, &limits), &limits) {
-            Ok(outcome) => match outcome.answers() {
-                Some(answers) => Ok(answers),
+        match self.carry(Job::new(QueuedCommand::new(key, request, packed, &limits)), &limits) {
+            Ok((_, outcome)) => match outcome.answers() {
+                Some(answers) => answers,
                 // It may not be sent any more, or not to this server, or the server had no room.
                 None => {
                     let limits = Limits { decided_at: clock::now(), ..limits };
-                    return self.pooled.call(key, request, next, &limits);
+                    self.pooled.call(key, request, next, &limits)
                 }
             },
-            Err(Failure::Lost(error)) => {
-                let lost = || Err(Failure::Lost(error.clone()));
-                Ok(Answers { own: lost(), next: next.map(|_| lost()) })
+            Err(failure) => Err(failure).into(),
+        }
+    }
+
+    fn change(
+        &self,
+        key: &Key,
+        own: &[u8],
+        change: &Change,
+        next: Option<&Next>,
+        limits: &Limits<'_>,
+    ) -> Result<(Reply, Changed), Failure> {
+        if !limits.pipelined {
+            return self.pooled.change(key, own, change, next, limits);
+        }
+        let limits = self.pooled.limits(limits);
+        let packed = next.map(|next| PackedNext::new(key, next));
+        let job = Job::change(QueuedCommand::change(key, change, packed, &limits), own);
+        Ok(match self.carry(job, &limits)? {
+            (Some(found), outcome) => (found, outcome.answers().map_or(Changed::Not, Changed::Sent)),
+            // Nothing was sent.
+            (None, _) => {
+                let limits = Limits { decided_at: clock::now(), ..limits };
+                return self.pooled.change(key, own, change, next, &limits);
             }
-            // It includes the wait for another thread.
-            Err(Failure::NoConnection { cause, .. }) => {
-                Err(Failure::NoConnection { cause, waited: clock::uptime().since(began) })
-            }
-            Err(other) => Err(other),
-        };
-        answers.unwrap_or_else(|failure| Err(failure).into())
+        })
     }
 
     fn pipelines(&self) -> bool {
@@ -342,11 +312,5 @@ impl Backend for OwnBackend {
 impl Inspect for OwnBackend {
     fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
         self.pooled.inspect(probe, limits)
-    }
-}
-
-impl fmt::Debug for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("sent", &self.sent).finish_non_exhaustive()
     }
 }

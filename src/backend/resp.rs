@@ -23,6 +23,12 @@ impl Packed {
         }
     }
 
+    /// Adds commands that are packed already.
+    pub(super) fn append(&mut self, packed: &[u8], count: usize) {
+        self.bytes.extend_from_slice(packed);
+        self.count += count;
+    }
+
     /// Begins a command of so many words.
     pub(super) fn begin(&mut self, words: usize) {
         self.count += 1;

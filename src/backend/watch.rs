@@ -115,9 +115,10 @@ fn transaction(
 ) -> (Replies, Vec<Option<Result<Reply, Failure>>>) {
     let Exchange { mut replies, ended } = exchange;
     let nexts = replies.split_off(replies.len().min(changes.len() + 1));
+    let commands: Vec<&Command> = changes.iter().map(|change| &change.request.command).collect();
     let missing = || ended.clone().unwrap_or_else(hung_up);
     let own =
-        if replies.len() > changes.len() { codec::read_changes(changes, replies) } else { Err(missing()) };
+        if replies.len() > changes.len() { codec::read_changes(&commands, replies) } else { Err(missing()) };
     let own: Replies = match own {
         Ok(own) => own.into_iter().map(|reply| reply.map_err(Failure::Refused)).collect(),
         Err(error) => changes.iter().map(|_| Err(Failure::Lost(error.clone()))).collect(),

@@ -11,8 +11,8 @@ use std::time::Duration;
 use super::Engine;
 use super::successor::{Answer, Successor};
 use crate::backend::{
-    Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
-    WatchedConnection,
+    Answers, Budget, Changed, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck,
+    TransportError, WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::event::Event;
@@ -21,7 +21,7 @@ use crate::options::Protocol;
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
-use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
+use crate::protocol::{Change, Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
 use failure::LastFailure;
 use late_reports::LateReport;
@@ -54,10 +54,13 @@ pub(super) struct Call<'a> {
     pub(super) taken: Option<Result<Reply, Failure>>,
     /// The connection that watches the key, and until when leaving it may take.
     watched: Option<(Box<dyn WatchedConnection>, Limits<'static>)>,
+    /// The change that was sent with WATCH, and what went behind it: its answers are for the EXEC that the rules ask for next.
+    changed: Option<(Along, Answers)>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<(&'static str, TransportError)>,
 }
 
+#[derive(Clone)]
 enum Behind<'a> {
     /// The command of the head of this holder's queue.
     Successor(&'a HolderTicket<Answer>),
@@ -79,6 +82,13 @@ impl Along {
             Along::Nothing => None,
             Along::Successor(successor) => Some(&successor.next),
             Along::Waiting(next) => Some(next),
+        }
+    }
+
+    /// Ends it: it was not sent.
+    fn end_unsent(self) {
+        if let Along::Successor(successor) = self {
+            successor.end(None);
         }
     }
 }
@@ -108,6 +118,7 @@ impl<'a> Call<'a> {
             has_answered: false,
             taken: None,
             watched: None,
+            changed: None,
             unanswered: None,
         }
     }
@@ -179,7 +190,10 @@ impl<'a> Call<'a> {
                     return Err(reason);
                 }
             };
-            let reply = self.send(&request, now);
+            let reply = match rules.intended() {
+                Some((own, change)) if request.command == Command::WatchGet => self.change(own, change, now),
+                _ => self.send(&request, now),
+            };
             now = clock::now();
             step = rules.reply(&reply, now);
         }
@@ -194,6 +208,56 @@ impl<'a> Call<'a> {
     }
 
     fn send_once(&mut self, request: &Request, now: Now) -> Reply {
+        if let Some((along, answers)) = self.changed.take() {
+            let needs = self.needs(&request.command);
+            return self.answers(&request.command, along, answers, needs);
+        }
+        let sent = self.within_limits(&request.command, now, |call, limits| {
+            let along = call.along(&request.command, now);
+            let answers = call.carry(request, along.next(), limits);
+            (along, answers, limits.needs)
+        });
+        match sent {
+            Some((along, answers, needs)) => self.answers(&request.command, along, answers, needs),
+            None => Reply::Unsent,
+        }
+    }
+
+    /// Watches the key, and has the change sent at once if it holds our own bytes. Returns the reply to WATCH.
+    fn change(&mut self, own: &[u8], change: &Change, now: Now) -> Reply {
+        self.unwatch();
+        let exec = Command::Exec(change.clone());
+        let behind = self.behind.clone();
+        let sent = self.within_limits(&exec, now, |call, limits| {
+            let along = call.along(&exec, now);
+            let changed = call.engine.backend.change(call.key, own, change, along.next(), limits);
+            (along, changed, limits.needs, limits.for_watching())
+        });
+        let Some((along, changed, needs, limits)) = sent else { return Reply::Unsent };
+        let reply = match changed {
+            Ok((reply, Changed::Sent(answers))) => {
+                self.changed = Some((along, answers));
+                return self.reply(Ok(reply), "WATCH", true, needs);
+            }
+            Ok((reply, Changed::Watched(watched))) => {
+                self.watched = Some((watched, limits));
+                Ok(reply)
+            }
+            Ok((reply, Changed::Not)) => Ok(reply),
+            Err(failure) => Err(failure),
+        };
+        along.end_unsent();
+        self.behind = behind;
+        self.reply(reply, "WATCH", true, needs)
+    }
+
+    /// Has `carry` send a command, unless its time is over.
+    fn within_limits<T>(
+        &mut self,
+        command: &Command,
+        now: Now,
+        carry: impl FnOnce(&mut Self, &Limits<'_>) -> T,
+    ) -> Option<T> {
         let (engine, is_late) = (self.engine, self.late_reports.is_some());
         let late = RefCell::new(LateReports::new());
         let report = |incident: Incident<'_>| {
@@ -203,17 +267,15 @@ impl<'a> Call<'a> {
                 engine.observer.notify(&Event::of(&incident));
             }
         };
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
+        let limits = self.limits(command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {
-            return Reply::Unsent;
+            return None;
         }
-        let needs = limits.needs;
-        let along = self.along(&request.command, now);
-        let answers = self.carry(request, along.next(), &limits);
+        let carried = carry(self, &limits);
         if let Some(reports) = &mut self.late_reports {
             reports.extend(late.take());
         }
-        self.answers(&request.command, along, answers, needs)
+        Some(carried)
     }
 
     /// Returns what is to go behind a command.
@@ -336,13 +398,13 @@ impl<'a> Call<'a> {
             Command::Exec(_) => match self.watched.take() {
                 // It changes what is watched, or nothing, so it is right at any time.
                 Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),
-                None => unreachable!("the rules watch a key before they change it"),
+                // The watch has ended, so the rules are to look again.
+                None => Ok(Reply::Executed(None)).into(),
             },
             Command::WatchGet | Command::WatchGetTtl => {
                 self.unwatch();
                 let watched = backend.watch(self.key, &request.command, limits).map(|(reply, watched)| {
-                    let limits = Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*limits };
-                    self.watched = Some((watched, limits));
+                    self.watched = Some((watched, limits.for_watching()));
                     reply
                 });
                 watched.into()

@@ -15,7 +15,7 @@ use crate::keeper::MOST;
 use crate::protocol::extend::{Extending, Extension};
 use crate::protocol::keeping::{self, Progress, Task};
 use crate::protocol::verify::{Verification, Verifying};
-use crate::protocol::{Reply, Request, Rules, Step};
+use crate::protocol::{Change, Reply, Request, Rules, Step};
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
@@ -71,6 +71,13 @@ impl Rules for Power {
         match self {
             Power::Extending(rules) => rules.reply(reply, now).map(Done::Extended),
             Power::Verifying(rules) => rules.reply(reply, now).map(Done::Verified),
+        }
+    }
+
+    fn intended(&self) -> Option<(&[u8], &Change)> {
+        match self {
+            Power::Extending(rules) => rules.intended(),
+            Power::Verifying(_) => None,
         }
     }
 }

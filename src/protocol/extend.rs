@@ -240,4 +240,11 @@ impl Rules for Extending {
             Progress::Unknown => Step::GiveUp(GiveUp::Unknown),
         }
     }
+
+    fn intended(&self) -> Option<(&[u8], &Change)> {
+        match &self.state {
+            State::Replacing(change) => change.intended(),
+            State::Looking | State::Swapping | State::Checking => None,
+        }
+    }
 }

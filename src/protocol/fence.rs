@@ -145,4 +145,11 @@ impl Rules for Fencing {
             Progress::NoLock | Progress::Refused => Step::GiveUp(GiveUp::Refused),
         }
     }
+
+    fn intended(&self) -> Option<(&[u8], &Change)> {
+        match &self.state {
+            State::Watching(change) => change.intended(),
+            State::Counting => None,
+        }
+    }
 }

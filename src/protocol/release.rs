@@ -8,7 +8,7 @@ use watched::WatchedRelease;
 
 use super::lease::Lease;
 use super::ownership::LossReason;
-use super::{Reply, Rules, Step};
+use super::{Change, Reply, Rules, Step};
 use crate::clock::Now;
 use crate::options::Protocol;
 
@@ -82,6 +82,13 @@ impl Rules for Releasing {
         match self {
             Self::Classic(releasing) => releasing.reply(reply, now),
             Self::Watched(releasing) => releasing.reply(reply, now),
+        }
+    }
+
+    fn intended(&self) -> Option<(&[u8], &Change)> {
+        match self {
+            Self::Classic(_) => None,
+            Self::Watched(releasing) => releasing.intended(),
         }
     }
 }

@@ -94,6 +94,12 @@ impl WatchedChange {
         Request::at_any_time(Command::WatchGet)
     }
 
+    /// The change that follows the first look, if that finds our own bytes.
+    pub(super) fn intended(&self) -> Option<(&[u8], &Change)> {
+        let is_first = matches!(self.state, State::Looking) && self.looks == 1;
+        is_first.then_some((self.lease.value.as_slice(), &self.change))
+    }
+
     /// Returns what the key held when the change was sent.
     pub(super) fn found(&self) -> Option<Found> {
         match self.state {

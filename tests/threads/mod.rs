@@ -10,6 +10,7 @@
 //! | `permits` | semaphores, readers and writers |
 //! | `pipelining` | threads whose commands travel together get the same outcomes as alone |
 //! | `pipelining_faults` | faults on a connection that several threads share |
+//! | `shared_transactions` | keys that several threads change by one transaction |
 //! | `queueing` | the wait queue of a key among the threads of a process |
 //! | `several` | several locks held together |
 //! | `successor_faults` | faults of such a release |
@@ -28,6 +29,7 @@ pub(crate) mod pipelining;
 pub(crate) mod pipelining_faults;
 pub(crate) mod queueing;
 pub(crate) mod several;
+pub(crate) mod shared_transactions;
 pub(crate) mod successor_faults;
 pub(crate) mod successors;
 pub(crate) mod windows;
@@ -43,6 +45,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         permits::trials(),
         pipelining::trials(),
         pipelining_faults::trials(),
+        shared_transactions::trials(),
         queueing::trials(),
         several::trials(),
         successor_faults::trials(),

@@ -56,7 +56,7 @@ pub(in crate::backend) fn packed_changes(changes: &[KeyRequest]) -> Packed {
 
 /// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
 pub(in crate::backend) fn read_changes(
-    changes: &[KeyRequest],
+    changes: &[&Command],
     mut replies: Vec<Value>,
 ) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
     let exec = replies.pop();
@@ -75,11 +75,9 @@ pub(in crate::backend) fn read_changes(
             replies.iter().map(of).collect()
         }
         Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
-        other => return Err(unexpected(&changes[0].request.command, other.as_ref())),
+        other => return Err(unexpected(changes[0], other.as_ref())),
     };
-    let reply = |(change, (queued, exec)): (&KeyRequest, (Value, Value))| {
-        read(&change.request.command, vec![queued, exec])
-    };
+    let reply = |(change, (queued, exec)): (&&Command, (Value, Value))| read(change, vec![queued, exec]);
     changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
 }
 
@@ -146,7 +144,8 @@ mod tests {
     #[test]
     fn each_change_has_what_it_would_have_had_alone() {
         let changes = changes(2);
-        let read = |replies: &[Value]| read_changes(&changes, replies.to_vec());
+        let commands: Vec<&Command> = changes.iter().map(|change| &change.request.command).collect();
+        let read = |replies: &[Value]| read_changes(&commands, replies.to_vec());
         let exec = |exec: Value| read(&[queued(), queued(), exec]);
         let done = exec(Value::Array(vec![Value::Okay, no("OOM no")])).unwrap();
         assert_eq!(done[0], Ok(Reply::Executed(Some(1))));

@@ -28,6 +28,11 @@ impl<'a> Leading<'a> {
         Self { backend, slot, lane, finished: Vec::new(), report, leads: true }
     }
 
+    /// Tells the threads whose jobs are finished. Those that wait no longer are left.
+    pub(super) fn tell(&mut self) {
+        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
+    }
+
     /// Passes the lane on. One that comes back is dropped: no thread waits for its replies.
     pub(super) fn pass_on(mut self) {
         self.lane = self.lane.take().and_then(|lane| self.backend.lanes.pass_on(lane));
@@ -45,7 +50,7 @@ impl Drop for Leading<'_> {
             self.backend.lanes.end(None);
         }
         // All are told before code of the user is called, which may panic.
-        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
+        self.tell();
         for gone in &self.finished {
             let job = gone.job();
             if let (Some(command), Some(Ok(outcome))) = (&job.command, &job.result) {

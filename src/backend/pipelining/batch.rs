@@ -14,7 +14,7 @@ use crate::backend::{Answers, Next};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 
 /// A command that another thread may send.
@@ -67,13 +67,37 @@ impl QueuedCommand {
         Self { key: key.clone(), request: request.clone(), packed, replies, needs: limits.needs, next }
     }
 
+    /// A change that goes between MULTI and EXEC, with those of other threads.
+    pub(in crate::backend) fn change(
+        key: &Key,
+        change: &Change,
+        next: Option<PackedNext>,
+        limits: &Limits<'_>,
+    ) -> Self {
+        let Packed { bytes: packed, count: replies } = codec::packed_change(key, change);
+        let request = Request::at_any_time(Command::Exec(change.clone()));
+        Self { key: key.clone(), request, packed, replies, needs: limits.needs, next }
+    }
+
+    pub(in crate::backend) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(in crate::backend) fn command(&self) -> &Command {
+        &self.request.command
+    }
+
     /// Returns it if it may still be sent, and to this server. If not, its own thread finds out why.
     pub(in crate::backend) fn job(&self, server: Option<Version>, now: Now) -> Option<Job<'_>> {
         if !may_be_sent(&self.request, self.needs, server, now) {
             return None;
         }
-        let next = self.next.as_ref().is_some_and(|next| next.encoded(server, now).is_some());
-        Some(self.sent_job(next))
+        Some(self.sent_job(self.next_now(server, now).is_some()))
+    }
+
+    /// Returns what goes behind it, if it may still be sent, and to this server.
+    pub(in crate::backend) fn next_now(&self, server: Option<Version>, now: Now) -> Option<Encoded<'_>> {
+        self.next.as_ref()?.encoded(server, now)
     }
 
     /// Returns what was sent of it.
@@ -191,6 +215,7 @@ pub(in crate::backend) fn report_abandoned(queued: &QueuedCommand, outcome: &Job
         let changed = match command.unfenced() {
             Command::SetNx(_) | Command::SetNxAll(..) | Command::Del => *reply == Reply::Integer(1),
             Command::GetSet(_) => true,
+            Command::Exec(Change::Set(_) | Change::Del) => *reply == Reply::Executed(Some(1)),
             _ => false,
         };
         if changed {
@@ -290,22 +315,34 @@ impl Replies {
         JobOutcome { own, next: job.next.map_or(Outcome::Unread, |next| self.outcome(next)) }
     }
 
-    fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
+    pub(in crate::backend) fn outcome(&mut self, encoded: Encoded<'_>) -> Outcome {
+        match self.take(encoded.replies) {
+            Ok(replies) => self.judged(codec::read(encoded.command, replies)),
+            Err(outcome) => outcome,
+        }
+    }
+
+    /// Takes the next so many replies, unless they are missing. A refused first reply may be the only one.
+    pub(in crate::backend) fn take(&mut self, count: usize) -> Result<Vec<Value>, Outcome> {
         if self.no_room {
-            return Outcome::Unread;
+            return Err(Outcome::Unread);
         }
         if let Some(error) = &self.broken {
-            return Outcome::Lost(error.clone());
+            return Err(Outcome::Lost(error.clone()));
         }
-        let replies: Vec<_> = self.values.by_ref().take(encoded.replies).collect();
-        // A refused first reply may be the only one.
-        let complete =
-            replies.len() == encoded.replies || matches!(replies.first(), Some(Value::ServerError(_)));
-        let read = if complete {
-            codec::read(encoded.command, replies)
-        } else {
-            Err(self.ended.take().unwrap_or_else(hung_up))
-        };
+        let replies: Vec<_> = self.values.by_ref().take(count).collect();
+        if replies.len() == count || matches!(replies.first(), Some(Value::ServerError(_))) {
+            return Ok(replies);
+        }
+        let error = self.ended.take().unwrap_or_else(hung_up);
+        Err(self.judged(Err(error)))
+    }
+
+    /// Returns the outcome of a command whose replies were read.
+    pub(in crate::backend) fn judged(
+        &mut self,
+        read: Result<Result<Reply, Refusal>, TransportError>,
+    ) -> Outcome {
         match read {
             Ok(Ok(reply)) => Outcome::Reply(reply),
             Ok(Err(refusal)) => {

@@ -45,6 +45,13 @@ impl WatchedRelease {
         )
     }
 
+    pub(super) fn intended(&self) -> Option<(&[u8], &Change)> {
+        match &self.state {
+            State::Deleting(change) => change.intended(),
+            State::Fallback(_) => None,
+        }
+    }
+
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step<Release> {
         let change = match &mut self.state {
             State::Deleting(change) => change,

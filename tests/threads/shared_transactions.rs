@@ -1,0 +1,180 @@
+//! Threads that change their keys by transactions share two trips: WATCH and GET of each key, then all the changes and one EXEC. Each has the
+//! outcome that it would have alone.
+
+use std::thread;
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, Lock, LockGuard, Protocol, Release};
+
+use crate::servers::{Asked, Fault};
+use crate::support::scenario::{FOREIGN, Scenario};
+use crate::support::{Outcome, TestKey, expiring, millis, tests};
+use crate::threads::pipelining::with_one_connection;
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "shared_transactions",
+        tests![
+            threads_that_release_share_two_trips,
+            threads_that_extend_share_two_trips,
+            a_key_that_was_written_meanwhile_is_another_threads_matter,
+            a_change_that_is_refused_is_another_threads_matter,
+            a_server_that_refuses_exec,
+            a_server_that_refuses_multi,
+            a_watch_that_is_refused_is_another_threads_matter,
+            a_connection_that_is_cut_behind_exec,
+        ],
+    )
+}
+
+const THREADS: usize = 5;
+
+type Released = Result<Release, Error>;
+
+const CERTIFIED: Release = Release::Released { certified: true };
+
+/// What is done while the first of these commands is held.
+type Meanwhile<'a> = Option<(&'static str, &'a dyn Fn(&[TestKey]))>;
+
+/// Where it took place, the keys, and what came of each thread.
+type Round<T> = (Scenario, Vec<TestKey>, Vec<T>);
+
+/// Has the threads do `work` with a lock each, all of them queued behind another thread's command, until their keys were watched in one trip.
+fn together<T: Send>(
+    fault: Option<(&'static str, &Fault)>,
+    meanwhile: Meanwhile<'_>,
+    work: impl Fn(LockGuard) -> T + Copy + Send,
+) -> Result<Round<T>, Box<dyn std::error::Error>> {
+    loop {
+        let scenario = Scenario::set()?;
+        let locker = scenario.join(with_one_connection(&scenario.proxy.url()));
+        let lock =
+            |key: &TestKey| Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched)).unwrap();
+        let keys: Vec<TestKey> = (0..THREADS).map(|n| scenario.target.key(&format!("own:{n}"))).collect();
+        let held: Vec<LockGuard> = keys.iter().map(|key| lock(key).lock()).collect::<Result<_, _>>()?;
+        let other = scenario.target.key("other");
+        let other = lock(&other);
+        scenario.proxy.forget();
+        let looking = scenario.proxy.hold("GET", 1);
+        let changing = meanwhile.map(|(command, act)| (scenario.proxy.hold(command, 1), act));
+        if let Some((command, fault)) = fault {
+            scenario.proxy.next(command, fault.clone());
+        }
+        let outcomes = thread::scope(|scope| {
+            let first = scope.spawn(|| other.state());
+            looking.reached();
+            let threads: Vec<_> = held.into_iter().map(|held| scope.spawn(move || work(held))).collect();
+            // For the threads to queue. One that does not in this time makes another round.
+            thread::sleep(millis(100));
+            looking.go_on();
+            if let Some((held, act)) = &changing {
+                held.reached();
+                act(&keys);
+                held.go_on();
+            }
+            assert!(first.join().unwrap().is_ok());
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        if scenario.proxy.batches().iter().any(|batch| count(batch, "WATCH") == THREADS) {
+            return Ok((scenario, keys, outcomes));
+        }
+    }
+}
+
+fn count(batch: &[Asked], name: &str) -> usize {
+    batch.iter().filter(|asked| asked.name == name).count()
+}
+
+fn names(batch: &[Asked]) -> Vec<&str> {
+    batch.iter().map(|asked| asked.name.as_str()).collect()
+}
+
+fn release(held: LockGuard) -> Released {
+    held.release()
+}
+
+/// Asserts that each but the first released its lock, and returns what came of the first.
+fn others_released(outcomes: Vec<Released>) -> Released {
+    let mut outcomes = outcomes.into_iter();
+    let first = outcomes.next().unwrap();
+    for outcome in outcomes {
+        assert_eq!(outcome.unwrap(), CERTIFIED);
+    }
+    first
+}
+
+fn threads_that_release_share_two_trips() -> Outcome {
+    let (scenario, _keys, released) = together(None, None, release)?;
+    assert_eq!(others_released(released)?, CERTIFIED);
+    let batches = scenario.proxy.batches();
+    let watching = batches.iter().position(|batch| count(batch, "WATCH") == THREADS).unwrap();
+    assert_eq!(names(&batches[watching]), [["WATCH", "GET"].repeat(THREADS), vec!["MULTI"]].concat());
+    assert_eq!(names(&batches[watching + 1]), [["DEL"].repeat(THREADS), vec!["EXEC"]].concat());
+    Ok(())
+}
+
+fn threads_that_extend_share_two_trips() -> Outcome {
+    let extend = |held: LockGuard| held.extend().map(|_| held);
+    let (scenario, _keys, extended) = together(None, None, extend)?;
+    for held in extended {
+        assert_eq!(held?.release()?, CERTIFIED);
+    }
+    let changed = |batch: &Vec<Asked>| names(batch) == [["SET"].repeat(THREADS), vec!["EXEC"]].concat();
+    assert!(scenario.proxy.batches().iter().any(changed), "{:?}", scenario.proxy.batches());
+    Ok(())
+}
+
+fn a_key_that_was_written_meanwhile_is_another_threads_matter() -> Outcome {
+    let (_, keys, released) = together(None, Some(("DEL", &|keys| keys[0].set(FOREIGN))), release)?;
+    assert_eq!(others_released(released)?, Release::Lost);
+    assert_eq!(keys[0].value().as_deref(), Some(FOREIGN));
+    Ok(())
+}
+
+fn a_change_that_is_refused_is_another_threads_matter() -> Outcome {
+    let refusal = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'\r\n");
+    let (_, _, released) = together(Some(("DEL", &refusal)), None, release)?;
+    assert_eq!(others_released(released)?, CERTIFIED, "it was changed alone");
+    Ok(())
+}
+
+fn a_server_that_refuses_exec() -> Outcome {
+    let refusal = Fault::Say("-ERR command not allowed when used memory > 'maxmemory'\r\n");
+    let (_, _, released) = together(Some(("EXEC", &refusal)), None, release)?;
+    assert_eq!(others_released(released)?, CERTIFIED, "it was changed alone");
+    Ok(())
+}
+
+/// Then nothing is on its way that would change a key outside of a transaction.
+fn a_server_that_refuses_multi() -> Outcome {
+    let refusal = Fault::Say("-NOPERM this user has no permissions to run the 'multi' command\r\n");
+    let (scenario, _keys, released) = together(Some(("MULTI", &refusal)), None, release)?;
+    for released in released {
+        let refused = matches!(&released, Err(Error::Refused { .. }));
+        assert!(refused, "{released:?}");
+    }
+    assert!(!scenario.proxy.names().contains(&"DEL".to_string()));
+    Ok(())
+}
+
+fn a_watch_that_is_refused_is_another_threads_matter() -> Outcome {
+    let refusal = Fault::Say("-WRONGTYPE Operation against a key holding the wrong kind of value\r\n");
+    let (scenario, _keys, mut released) = together(Some(("WATCH", &refusal)), None, release)?;
+    let refused = released.extract_if(.., |released| matches!(released, Err(Error::Refused { .. })));
+    assert_eq!(refused.count(), 1);
+    for released in released {
+        assert_eq!(released?, CERTIFIED);
+    }
+    assert!(scenario.proxy.asked().iter().all(|asked| asked.connection == 0), "the connection stays in use");
+    Ok(())
+}
+
+/// It may be watched no more, and each finds out by reading its key, once.
+fn a_connection_that_is_cut_behind_exec() -> Outcome {
+    let (scenario, _keys, released) = together(Some(("EXEC", &Fault::CutAfter)), None, release)?;
+    for released in released {
+        assert_eq!(released?, Release::Released { certified: false });
+    }
+    assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 1);
+    Ok(())
+}
