@@ -3,7 +3,7 @@
 use std::iter;
 
 use super::codec;
-use super::connections::{LockConnection, exchange};
+use super::connections::{Checkout as _, LockConnection as _, Source, exchange};
 use super::errors::Failure;
 use super::limits::Limits;
 use super::pipelining::{JobOutcome, PackedNext, QueuedCommand, send};
@@ -13,10 +13,7 @@ use super::watch::PooledWatch;
 use super::{Answers, KeyRequest, WatchedAll, WatchedConnection};
 use crate::key::Key;
 
-impl<M: r2d2::ManageConnection> PooledBackend<M>
-where
-    M::Connection: LockConnection,
-{
+impl<S: Source> PooledBackend<S> {
     /// Sends what may still be sent.
     pub(super) fn send_all(&self, requests: &[KeyRequest], mut limits: Limits<'_>) -> Vec<Answers> {
         let command = |KeyRequest { key, request, next }: &KeyRequest| {

@@ -2,11 +2,18 @@
 //! what all threads have queued in one write, receives the replies, sends what has queued meanwhile, makes the first of those threads the
 //! next leader, and only then wakes the threads whose replies it has. So the server works while threads wake up.
 //!
-//! Why no thread waits for ever. `shared` holds the queue and counts the leaders.
+//! A thread may have a connection for itself, as one that watches a key while it decides: it takes its place in the queue, which is not sent
+//! beyond it, and is given the next lane that has nothing to carry.
 //!
-//! 1. A thread queues only while there are as many leaders as there may be; else it leads. Both happen under the lock of `shared`.
-//! 2. A leader stops being one only under that lock, with the queue empty. Otherwise it passes the lead to a thread in its lane's batch or
-//!    in the queue, which is waiting, since the same update of the slot's state that tells it fails once it has given up.
+//! Why no thread waits for ever. `shared` holds the idle lanes and the queue, and counts the leaders: the threads that lead a lane or have one
+//! for themselves, and the attempts to connect.
+//!
+//! 1. A thread queues only while there are as many leaders as there may be, or after an attempt to connect was begun, or where none may
+//!    begin for now: then it looks again after a while. All that happens under the lock of `shared`.
+//! 2. A leader stops being one only under that lock. If it has its lane still, the queue is empty; otherwise the first of the queue is given
+//!    that lane, or a thread in the lane's batch is. It is waiting, since the same update of the slot's state that tells it fails once it has
+//!    given up. If the connection failed, or none could be opened, the first of the queue is woken, and has one opened. One that gives up
+//!    wakes the next.
 //! 3. Whatever is taken out of the queue is in the batch of a lane. Its leader tells each thread of the batch when the replies are there,
 //!    when the connection fails, or when it panics.
 //! 4. A thread is told by a write to its slot's state. It looks at that before each park, says there that it parks, and is unparked after
@@ -35,8 +42,8 @@ pub(crate) struct Lane<J, C> {
 }
 
 impl<J, C> Lane<J, C> {
-    pub(crate) fn over(connection: C, first: &Arc<Slot<J, C>>) -> Self {
-        Self { connection, batch: vec![Arc::clone(first)] }
+    pub(crate) fn over(connection: C) -> Self {
+        Self { connection, batch: Vec::new() }
     }
 }
 
@@ -45,71 +52,138 @@ pub(crate) struct Lanes<J, C> {
 }
 
 struct Shared<J, C> {
-    /// Threads that lead a lane, or are about to.
+    /// The last used at the back.
+    idle: VecDeque<Lane<J, C>>,
     leaders: usize,
-    queue: VecDeque<Arc<Slot<J, C>>>,
+    /// Attempts to connect. They are among the leaders.
+    opening: usize,
+    queue: VecDeque<Queued<J, C>>,
+}
+
+struct Queued<J, C> {
+    slot: Arc<Slot<J, C>>,
+    alone: bool,
+}
+
+/// How a thread may become a leader.
+pub(crate) struct Terms<U, O> {
+    /// How many leaders there may be.
+    pub(crate) most: usize,
+    /// Whether an idle connection may be used.
+    pub(crate) usable: U,
+    /// Whether one may be opened now.
+    pub(crate) may_open: O,
+}
+
+pub(crate) enum Entered<J, C> {
+    /// This thread leads, with nothing on the wire.
+    Leads(Lane<J, C>),
+    /// It waits. `opens`: and has a connection [opened](Lanes::opened).
+    Waits { opens: bool },
 }
 
 impl<J, C> Lanes<J, C> {
     pub(crate) fn new() -> Self {
-        Self { shared: Mutex::new(Shared { leaders: 0, queue: VecDeque::new() }) }
+        let (idle, queue) = (VecDeque::new(), VecDeque::new());
+        Self { shared: Mutex::new(Shared { idle, leaders: 0, opening: 0, queue }) }
     }
 
-    /// Returns whether this thread leads, on a connection that it has yet to get. If not, its slot is queued.
-    pub(crate) fn enter(&self, slot: &Arc<Slot<J, C>>, most: usize) -> bool {
+    /// Gives this thread an idle lane, or queues its slot. `alone`: it will have the lane for itself.
+    pub(crate) fn enter(
+        &self,
+        slot: &Arc<Slot<J, C>>,
+        alone: bool,
+        terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
+    ) -> Entered<J, C> {
+        // Closing takes a system call each, which is left until the lock is free.
+        let mut unusable = Vec::new();
         let mut shared = self.lock();
-        if shared.leaders < most {
-            shared.leaders += 1;
-            return true;
+        if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
+            return Entered::Leads(lane);
         }
-        shared.queue.push_back(Arc::clone(slot));
-        false
+        shared.queue.push_back(Queued { slot: Arc::clone(slot), alone });
+        Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
     }
 
-    /// Takes all that is queued into the lane's batch.
+    /// The same for one that is queued and was woken.
+    pub(crate) fn enter_again(
+        &self,
+        slot: &Arc<Slot<J, C>>,
+        terms: Terms<impl FnMut(&C) -> bool, impl FnOnce() -> bool>,
+    ) -> Entered<J, C> {
+        let mut unusable = Vec::new();
+        let mut shared = self.lock();
+        let Some(place) = shared.place(slot) else { return Entered::Waits { opens: false } };
+        if let Some(lane) = shared.take_idle(terms.most, terms.usable, &mut unusable) {
+            shared.queue.remove(place);
+            return Entered::Leads(lane);
+        }
+        Entered::Waits { opens: shared.opens(terms.most, terms.may_open) }
+    }
+
+    /// Takes what is queued into the lane's batch, up to a thread that is to have a lane for itself.
     pub(crate) fn fill(&self, lane: &mut Lane<J, C>) {
-        lane.batch.extend(self.lock().queue.drain(..));
+        let mut shared = self.lock();
+        let count = shared.queue.iter().position(|queued| queued.alone).unwrap_or(shared.queue.len());
+        lane.batch.extend(shared.queue.drain(..count).map(|queued| queued.slot));
     }
 
     /// Passes the lead on, with the lane, to a thread whose job is on the wire. A lane with nothing on the wire ends. The lane comes back if all
     /// whose jobs are on the wire have given up.
     pub(crate) fn pass_on(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         if lane.batch.is_empty() {
-            self.end(Some(lane.connection));
+            self.end(Some(lane));
             return None;
         }
         let mut at = 0;
         while let Some(slot) = lane.batch.get(at).cloned() {
             // It comes back from a thread that has given up.
-            lane = slot.give(Some(lane)).err()??;
+            lane = slot.give(lane).err()?;
             at += 1;
         }
         Some(lane)
     }
 
-    /// Ends a lane. A thread that is queued leads then, on a connection that it has yet to get.
-    pub(crate) fn end(&self, connection: Option<C>) {
+    /// Ends the lead of a lane that has nothing on the wire: the first of the queue has it then, or none. `None`: the connection failed.
+    pub(crate) fn end(&self, lane: Option<Lane<J, C>>) {
+        self.end_as(lane, 0);
+    }
+
+    /// Ends an attempt to connect: its lane is one whose lead ends. `None`: it failed.
+    pub(crate) fn opened(&self, lane: Option<Lane<J, C>>) {
+        self.end_as(lane, 1);
+    }
+
+    fn end_as(&self, lane: Option<Lane<J, C>>, attempts: usize) {
         let mut shared = self.lock();
-        // Before the count: the next leader finds the connection in the pool.
-        drop(connection);
-        while let Some(next) = shared.queue.pop_front() {
-            if next.give(None).is_ok() {
-                return;
+        shared.opening -= attempts;
+        if let Some(mut lane) = lane {
+            while let Some(next) = shared.queue.pop_front() {
+                match next.slot.give(lane) {
+                    Ok(()) => return,
+                    Err(back) => lane = back,
+                }
             }
+            shared.idle.push_back(lane);
         }
         shared.leaders -= 1;
+        shared.wake_first();
     }
 
     /// Takes the slot out of the queue. Returns `false` if it is not there any more.
     pub(crate) fn leave(&self, slot: &Arc<Slot<J, C>>) -> bool {
         let mut shared = self.lock();
-        let position = shared.queue.iter().position(|other| Arc::ptr_eq(other, slot));
-        position.is_some_and(|position| shared.queue.remove(position).is_some())
+        let Some(place) = shared.place(slot) else { return false };
+        shared.queue.remove(place);
+        if place == 0 {
+            shared.wake_first();
+        }
+        true
     }
 
     /// Wakes the threads that queue, so that each looks whether it still has to wait.
     pub(crate) fn wake_queued(&self) {
-        self.lock().queue.iter().for_each(|slot| slot.wake());
+        self.lock().queue.iter().for_each(|queued| queued.slot.wake());
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared<J, C>> {
@@ -117,10 +191,53 @@ impl<J, C> Lanes<J, C> {
     }
 }
 
+impl<J, C> Shared<J, C> {
+    fn take_idle(
+        &mut self,
+        most: usize,
+        mut usable: impl FnMut(&C) -> bool,
+        unusable: &mut Vec<Lane<J, C>>,
+    ) -> Option<Lane<J, C>> {
+        if self.leaders >= most {
+            return None;
+        }
+        // Of several the oldest is looked at as well, so that none stays that will not be used.
+        if self.idle.len() > 1 && !usable(&self.idle[0].connection) {
+            unusable.extend(self.idle.pop_front());
+        }
+        while let Some(lane) = self.idle.pop_back() {
+            if usable(&lane.connection) {
+                self.leaders += 1;
+                return Some(lane);
+            }
+            unusable.push(lane);
+        }
+        None
+    }
+
+    fn opens(&mut self, most: usize, may_open: impl FnOnce() -> bool) -> bool {
+        let opens = self.leaders < most && self.opening < self.queue.len() && may_open();
+        self.leaders += usize::from(opens);
+        self.opening += usize::from(opens);
+        opens
+    }
+
+    fn place(&self, slot: &Arc<Slot<J, C>>) -> Option<usize> {
+        self.queue.iter().position(|queued| Arc::ptr_eq(&queued.slot, slot))
+    }
+
+    fn wake_first(&self) {
+        if let Some(first) = self.queue.front() {
+            first.slot.wake();
+        }
+    }
+}
+
 impl<J, C> fmt::Debug for Lanes<J, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let shared = self.lock();
         f.debug_struct("Lanes")
+            .field("idle", &shared.idle.len())
             .field("leaders", &shared.leaders)
             .field("queued", &shared.queue.len())
             .finish()

@@ -1,12 +1,15 @@
 //! The backend on a pool: waits for a connection or for another thread's batch, sends, and returns the connection.
 
+use std::ops::Deref;
 use std::time::Duration;
 use std::{fmt, iter, thread};
 
 use redis::cmd;
 
 use super::codec;
-use super::connections::{Checkout, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, Pool, ask};
+use super::connections::{
+    Checkout as _, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, SharedPool, Source, ask,
+};
 use super::errors::{ConnectError, Failure};
 use super::limits::Limits;
 use super::pipelining::{Encoded, Job, Outcomes, PackedNext, send};
@@ -22,40 +25,36 @@ use crate::version::Version;
 /// How long a server that takes no more clients is left alone.
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
 
-/// A backend on a pool.
-pub(crate) struct PooledBackend<M: r2d2::ManageConnection> {
-    pub(super) pool: Pool<M>,
+/// A backend that borrows a connection for each trip, or from WATCH to EXEC.
+pub(crate) struct PooledBackend<S> {
+    pub(super) pool: S,
     transactions: Transactions,
     pub(super) command_timeout: Duration,
     unreachable_timeout: Duration,
 }
 
-impl PooledBackend<Manager> {
-    /// A backend with connections of its own.
-    pub(crate) fn own(manager: Manager, pool_size: u32, unreachable_timeout: Duration) -> Self {
-        let [_, command_timeout] = manager.timeouts();
-        Self::over(Pool::own(manager, pool_size), command_timeout, unreachable_timeout)
-    }
-
+impl PooledBackend<SharedPool<Manager>> {
     /// A backend on an r2d2 pool of this manager.
     pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
         let [_, command_timeout] = manager.timeouts();
         let unreachable_timeout = pool.connection_timeout();
-        Self::over(Pool::managed(pool, manager.clone()), command_timeout, unreachable_timeout)
+        Self::over(SharedPool::new(pool, Some(manager.clone())), command_timeout, unreachable_timeout)
     }
 }
 
-impl<M: r2d2::ManageConnection> PooledBackend<M>
+impl<M: r2d2::ManageConnection> PooledBackend<SharedPool<M>>
 where
     M::Connection: LockConnection,
 {
     /// A backend on an r2d2 pool of another manager.
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
         let unreachable_timeout = pool.connection_timeout();
-        Self::over(Pool::shared(pool), DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
+        Self::over(SharedPool::new(pool, None), DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
     }
+}
 
-    fn over(pool: Pool<M>, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
+impl<S: Source> PooledBackend<S> {
+    pub(super) fn over(pool: S, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
         Self { pool, transactions: Transactions::default(), command_timeout, unreachable_timeout }
     }
 
@@ -68,7 +67,7 @@ where
         next: Option<&PackedNext>,
         limits: &Limits<'_>,
         keeps: bool,
-    ) -> Result<(Answers, Option<Checkout<M>>), Failure> {
+    ) -> Result<(Answers, Option<S::Checkout>), Failure> {
         let Request { command, before } = request;
         let Packed { bytes: packed, count: replies } = codec::packed(key, command);
         let own = Encoded { command, packed: &packed, replies };
@@ -120,7 +119,7 @@ where
     }
 
     /// Returns a connection to a server that is not too old.
-    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(Checkout<M>, Now), Failure> {
+    pub(super) fn connection(&self, limits: &mut Limits<'_>) -> Result<(S::Checkout, Now), Failure> {
         loop {
             let began = limits.decided_at.uptime;
             let (mut connection, now) = self.pool.checkout(limits)?;
@@ -148,7 +147,7 @@ where
     }
 
     pub(super) fn note_read_only(&self) {
-        if let Some(manager) = &self.pool.manager {
+        if let Some(manager) = self.pool.manager() {
             manager.health().found_closed();
         }
     }
@@ -159,10 +158,7 @@ where
     }
 }
 
-impl<M: r2d2::ManageConnection> Backend for PooledBackend<M>
-where
-    M::Connection: LockConnection,
-{
+impl<S: Source> Backend for PooledBackend<S> {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         if let Err(failure) = self.ensure_transactions(key, limits) {
             return Err(failure).into();
@@ -174,7 +170,7 @@ where
     }
 
     fn pipelines(&self) -> bool {
-        M::Connection::PIPELINES
+        <<S::Checkout as Deref>::Target as LockConnection>::PIPELINES
     }
 
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
@@ -203,15 +199,15 @@ where
     }
 
     fn server_version(&self) -> Option<Version> {
-        self.pool.manager.as_ref()?.health().server_version()
+        self.pool.manager()?.health().server_version()
     }
 
     fn can_listen(&self) -> bool {
-        self.pool.manager.is_some()
+        self.pool.manager().is_some()
     }
 
     fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        let Some(manager) = &self.pool.manager else {
+        let Some(manager) = self.pool.manager() else {
             unreachable!("a pool of another manager does not listen")
         };
         manager.listen(channel, heard)
@@ -226,7 +222,7 @@ where
     }
 }
 
-impl<M: r2d2::ManageConnection> fmt::Debug for PooledBackend<M> {
+impl<S: Source> fmt::Debug for PooledBackend<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledBackend")
             .field("pool", &self.pool)

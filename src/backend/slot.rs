@@ -27,8 +27,8 @@ pub(crate) struct Slot<J, C> {
 pub(crate) enum Told<J, C> {
     /// Its job is done.
     Done,
-    /// To lead this lane, or one for which it has yet to get a connection.
-    Lead(Option<Lane<J, C>>),
+    /// To lead this lane. If its batch is empty, nothing is on the wire, and the job in no batch.
+    Lead(Lane<J, C>),
 }
 
 impl<J, C> Slot<J, C> {
@@ -56,9 +56,9 @@ impl<J, C> Slot<J, C> {
     }
 
     /// Tells its thread to lead. If that has given up, the lane comes back.
-    pub(super) fn give(&self, lane: Option<Lane<J, C>>) -> Result<(), Option<Lane<J, C>>> {
-        *self.lane() = lane;
-        if self.tell(LEAD) { Ok(()) } else { Err(self.lane().take()) }
+    pub(super) fn give(&self, lane: Lane<J, C>) -> Result<(), Lane<J, C>> {
+        *self.lane() = Some(lane);
+        if self.tell(LEAD) { Ok(()) } else { self.lane().take().map_or(Ok(()), Err) }
     }
 
     fn lane(&self) -> MutexGuard<'_, Option<Lane<J, C>>> {
@@ -116,9 +116,8 @@ impl<J, C> Slot<J, C> {
     }
 
     fn told(&self) -> Told<J, C> {
-        match self.state.swap(WAITING, Ordering::AcqRel) {
-            LEAD => Told::Lead(self.lane().take()),
-            _ => Told::Done,
-        }
+        let state = self.state.swap(WAITING, Ordering::AcqRel);
+        let lane = if state == LEAD { self.lane().take() } else { None };
+        lane.map_or(Told::Done, Told::Lead)
     }
 }

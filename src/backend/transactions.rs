@@ -39,16 +39,12 @@ impl Transactions {
 
     /// Tries a transaction without a change on a connection of `connect`, unless it is known whether they work. Fails if they do not, or if
     /// there is no connection.
-    pub(super) fn ensure<'a, M>(
+    pub(super) fn ensure<'a, C: Checkout>(
         &self,
         key: &Key,
         limits: &Limits<'a>,
-        connect: impl Fn(&mut Limits<'a>) -> Result<(Checkout<M>, Now), Failure>,
-    ) -> Result<(), Failure>
-    where
-        M: r2d2::ManageConnection,
-        M::Connection: LockConnection,
-    {
+        connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
+    ) -> Result<(), Failure> {
         let needed = limits.needs.needs() >= Protocol::Watched.needs();
         if !needed || self.work.load(Ordering::Relaxed) {
             return Ok(());

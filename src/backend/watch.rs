@@ -6,7 +6,7 @@ use std::{fmt, iter};
 use redis::{Value, cmd};
 
 use super::codec;
-use super::connections::{Checkout, Exchange, LockConnection, ask, exchange};
+use super::connections::{Checkout, Exchange, LockConnection as _, ask, exchange};
 use super::errors::Failure;
 use super::limits::Limits;
 use super::pipelining::{Encoded, Job, JobOutcome, Outcome, PackedNext, hung_up, send};
@@ -17,19 +17,13 @@ use crate::key::Key;
 use crate::protocol::{Command, Reply};
 
 /// A pool's connection after WATCH and MULTI.
-pub(super) struct PooledWatch<M: r2d2::ManageConnection>
-where
-    M::Connection: LockConnection,
-{
+pub(super) struct PooledWatch<C: Checkout> {
     /// Taken out when it returns to the pool in good order.
-    connection: Option<Checkout<M>>,
+    connection: Option<C>,
 }
 
-impl<M: r2d2::ManageConnection> PooledWatch<M>
-where
-    M::Connection: LockConnection,
-{
-    pub(super) fn on(connection: Checkout<M>) -> Self {
+impl<C: Checkout> PooledWatch<C> {
+    pub(super) fn on(connection: C) -> Self {
         Self { connection: Some(connection) }
     }
 
@@ -43,10 +37,7 @@ where
     }
 }
 
-impl<M: r2d2::ManageConnection> WatchedConnection for PooledWatch<M>
-where
-    M::Connection: LockConnection,
-{
+impl<C: Checkout> WatchedConnection for PooledWatch<C> {
     fn exec(
         mut self: Box<Self>,
         key: &Key,
@@ -135,10 +126,7 @@ fn transaction(
     (own, nexts)
 }
 
-impl<M: r2d2::ManageConnection> Drop for PooledWatch<M>
-where
-    M::Connection: LockConnection,
-{
+impl<C: Checkout> Drop for PooledWatch<C> {
     fn drop(&mut self) {
         if let Some(connection) = self.connection.take() {
             connection.invalidate();
@@ -146,10 +134,7 @@ where
     }
 }
 
-impl<M: r2d2::ManageConnection> fmt::Debug for PooledWatch<M>
-where
-    M::Connection: LockConnection,
-{
+impl<C: Checkout> fmt::Debug for PooledWatch<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PooledWatch").finish_non_exhaustive()
     }

@@ -11,16 +11,19 @@ use libtest_mimic::Trial;
 use shuttle::thread;
 
 use crate::sync;
-use scenario::Behavior::{Fails, Fine, GivesUp, OwnTimeIsUp};
+use scenario::Behavior::{Alone, Fails, Fine, GivesUp, OpensNone, OwnTimeIsUp};
 use scenario::run;
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let scenarios: [(&'static str, fn()); 6] = [
+    let scenarios: [(&'static str, fn()); 9] = [
         ("one_lane_for_all", || run([Fine; 5], 1, 2)),
         ("two_lanes", || run([Fine; 5], 2, 2)),
         ("some_give_up", || run([Fine, GivesUp, Fine, GivesUp, GivesUp], 1, 2)),
         ("all_give_up", || run([GivesUp; 4], 2, 2)),
         ("connections_fail", || run([Fails, Fine, GivesUp, Fails, Fine], 2, 2)),
+        ("none_can_be_opened_at_first", || run([OpensNone, Fine, OpensNone, GivesUp, OpensNone], 2, 2)),
+        ("some_have_one_for_themselves", || run([Alone, Fine, Alone, Fine, Fine], 2, 2)),
+        ("all_together", || run([Alone, OpensNone, GivesUp, Fails, OwnTimeIsUp], 1, 2)),
         ("leaders_have_less_time", || run([OwnTimeIsUp, OwnTimeIsUp, Fine, GivesUp, Fails], 1, 2)),
     ];
     let trial = |(name, scenario)| crate::searched(format!("lanes::{name}"), scenario);

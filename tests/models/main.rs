@@ -1,4 +1,4 @@
-//! Model checking: the search for lost wake-ups in the wait queue, the cancel token, the lanes and the permits.
+//! Model checking: the search for lost wake-ups in the wait queue, the cancel token and the lanes.
 //! Their source files are compiled here with mutexes, atomics and threads whose schedules a model checker chooses. `cargo test --test
 //! models` runs it. To search more: `SETNX_LOCK_MODEL_ITERATIONS=200000` random schedules for each scenario, and
 //! `SETNX_LOCK_MODEL_PREEMPTIONS=3` for those of `cancel_token` and all named `every_schedule`.
@@ -8,8 +8,7 @@
 //! | `cancel_token` | a registered thread is woken whenever the token is cancelled, also from a signal handler: in every schedule with few preemptions, with every order in which memory may become visible |
 //! | `wait_queue` | one head at a time; first come, first served; no thread sleeps for ever; no lock is lost between two threads: in many random schedules |
 //! | `waiting_list` | several processes, each with its entries and notifications, and a server: no process sleeps while the lock is free and no other is about to ask for it; in every schedule, with threads that give up at any moment |
-//! | `permits` | never more permits than there are, none is lost, no thread sleeps for ever; first come, first served: in every schedule with few preemptions, and in many random ones |
-//! | `lanes` | no job is lost or carried out twice, none gets another's reply, every thread comes back, and the lead is never lost: with threads that give up and connections that fail, in many random schedules, and for three threads also in every schedule with few preemptions |
+//! | `lanes` | no job is lost or carried out twice, none gets another's reply, every thread comes back, and the lead is never lost: with threads that give up or have a lane for themselves, and connections that fail or cannot be opened, in many random schedules, and for three threads also in every schedule with few preemptions |
 //!
 //! A thread that sleeps for ever is a deadlock to the checker: no wait here has a time limit.
 
@@ -19,7 +18,6 @@ mod lanes;
 mod park;
 #[path = "../support/part.rs"]
 mod part;
-mod permits;
 mod sync;
 mod wait_queue;
 mod waiting_list;
@@ -38,7 +36,6 @@ fn main() -> ExitCode {
     let mut trials = cancel_token::trials();
     trials.extend(wait_queue::trials());
     trials.extend(waiting_list::trials());
-    trials.extend(permits::trials());
     trials.extend(lanes::trials());
     match part::of(trials) {
         Ok(trials) => libtest_mimic::run(&Arguments::from_args(), trials).exit_code(),

@@ -1,7 +1,6 @@
 //! The synchronization primitives where every schedule is checked: loom's, with memory orders as weak as the standard library's. And
 //! signals that arrive at a bad moment.
 
-pub(super) use super::park::park_until;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::rc::Rc;

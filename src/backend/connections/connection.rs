@@ -58,6 +58,13 @@ impl Connection {
         }
     }
 
+    /// Notes that it was used, and by that not idle.
+    pub(in crate::backend) fn used(&mut self, at: Uptime) {
+        if let Some(open) = &mut self.open {
+            open.last_used = at;
+        }
+    }
+
     fn opened(&mut self) -> Result<&mut Open, ConnectError> {
         let health = &self.opener.health;
         match &mut self.open {

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::backend::errors::ConnectError;
-use crate::clock::Uptime;
+use crate::backend::errors::{ConnectError, Failure, NoConnection};
+use crate::backend::limits::Limits;
+use crate::clock::{self, Uptime};
 
 /// How long after an attempt that failed, and after the beginning of each that follows, the next begins.
 const PAUSE: Duration = Duration::from_millis(50);
@@ -14,7 +15,7 @@ const PANIC_PAUSE: Duration = Duration::from_secs(5);
 
 /// Shared by the threads that use a pool.
 #[derive(Debug, Default)]
-pub(super) struct Dialing {
+pub(in crate::backend) struct Dialing {
     state: Mutex<State>,
     /// Whether the last that is known is an attempt that failed, not an open connection.
     last_failed: AtomicBool,
@@ -33,7 +34,7 @@ struct State {
 
 impl Dialing {
     /// Returns whether an attempt may begin now, which the caller then makes. Any number may before one has failed.
-    pub(super) fn begin(&self, now: Uptime) -> bool {
+    pub(in crate::backend) fn begin(&self, now: Uptime) -> bool {
         let mut state = self.lock();
         if now < state.left_alone_until {
             return false;
@@ -48,17 +49,17 @@ impl Dialing {
         true
     }
 
-    pub(super) fn is_in_progress(&self) -> bool {
+    pub(in crate::backend) fn is_in_progress(&self) -> bool {
         self.lock().in_progress > 0
     }
 
     /// Returns when the next attempt may begin.
-    pub(super) fn next_attempt(&self) -> Uptime {
+    pub(in crate::backend) fn next_attempt(&self) -> Uptime {
         let state = self.lock();
         state.next_attempt.max(state.left_alone_until)
     }
 
-    pub(super) fn succeeded(&self) {
+    pub(in crate::backend) fn succeeded(&self) {
         let mut state = self.lock();
         let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
         *state = State { left_alone_until, in_progress, ..State::default() };
@@ -66,23 +67,23 @@ impl Dialing {
     }
 
     /// Notes that the server had no room for a connection that was open already.
-    pub(super) fn leave_alone(&self, now: Uptime) {
+    pub(in crate::backend) fn leave_alone(&self, now: Uptime) {
         self.lock().left_alone_until = now.after(PAUSE);
     }
 
     /// Notes that there is an open connection.
-    pub(super) fn found_open(&self) {
+    pub(in crate::backend) fn found_open(&self) {
         if self.last_failed.load(Ordering::Relaxed) {
             self.last_failed.store(false, Ordering::Relaxed);
         }
     }
 
     /// Whether an attempt has failed since a connection was last seen open.
-    pub(super) fn last_failed(&self) -> bool {
+    pub(in crate::backend) fn last_failed(&self) -> bool {
         self.last_failed.load(Ordering::Relaxed)
     }
 
-    pub(super) fn failed(&self, now: Uptime, error: ConnectError) {
+    pub(in crate::backend) fn failed(&self, now: Uptime, error: ConnectError) {
         let mut state = self.lock();
         state.in_progress -= 1;
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
@@ -92,7 +93,7 @@ impl Dialing {
 
     /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
     /// for another attempt any failure counts.
-    pub(super) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
+    pub(in crate::backend) fn failure_since(&self, began: Uptime, over: bool) -> Option<ConnectError> {
         let state = self.lock();
         let (when, error) = state.failure.as_ref()?;
         let valid = match error {
@@ -101,6 +102,32 @@ impl Dialing {
             error => pause(error),
         };
         (over || when.after(valid) >= began).then(|| error.clone())
+    }
+
+    /// Returns why a thread waits for a connection no longer, if so. `connected`: there are open ones, which may become free.
+    pub(in crate::backend) fn given_up(
+        &self,
+        limits: &Limits<'_>,
+        connected: bool,
+        address: impl FnOnce() -> String,
+    ) -> Option<Failure> {
+        let now = clock::uptime();
+        let over = now >= limits.connected_by || limits.stop.0();
+        let waited = now.since(limits.waits_since);
+        // While there are connections, a failure to open one more says nothing about the server.
+        if connected {
+            return over.then_some(Failure::NoConnection { cause: NoConnection::PoolExhausted, waited });
+        }
+        match self.failure_since(limits.waits_since, over) {
+            Some(error) if over || now >= limits.waits_until(&error) => {
+                Some(Failure::of_connecting(error, waited))
+            }
+            None if over => {
+                let opening = self.is_in_progress().then(|| NoConnection::Connecting { address: address() });
+                Some(Failure::NoConnection { cause: opening.unwrap_or(NoConnection::PoolExhausted), waited })
+            }
+            _ => None,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

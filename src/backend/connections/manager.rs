@@ -74,7 +74,7 @@ impl Manager {
     }
 
     /// Host and port of the server.
-    pub(super) fn address(&self) -> String {
+    pub(in crate::backend) fn address(&self) -> String {
         self.0.address()
     }
 

@@ -10,7 +10,7 @@ use redis::{Cmd, Value, cmd, from_redis_value};
 use super::clock_difference::ClockDifference;
 use super::report::{Answers, ServerReport};
 use crate::backend::Backend as _;
-use crate::backend::connections::{LockConnection, Role, ServerInfo, ask};
+use crate::backend::connections::{Checkout as _, LockConnection, Role, ServerInfo, Source, ask};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Budget, Limits};
 use crate::backend::pooled::PooledBackend;
@@ -25,7 +25,7 @@ pub(crate) trait Inspect: Send + Sync + fmt::Debug {
     fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure>;
 }
 
-impl<M: r2d2::ManageConnection> PooledBackend<M> {
+impl<S: Source> PooledBackend<S> {
     /// Time for one more command, however long the inspection has taken.
     fn cleanup_limits(&self) -> Limits<'static> {
         let (now, command_timeout) = (clock::now(), self.command_timeout);
@@ -41,10 +41,7 @@ impl<M: r2d2::ManageConnection> PooledBackend<M> {
     }
 }
 
-impl<M: r2d2::ManageConnection> Inspect for PooledBackend<M>
-where
-    M::Connection: LockConnection,
-{
+impl<S: Source> Inspect for PooledBackend<S> {
     fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
         let mut retried = false;
         loop {

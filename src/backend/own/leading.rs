@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use super::{Lane, OwnBackend, Slot};
-use crate::backend::lanes::Told;
+use super::trip::{Job, Line};
+use super::{Lane, Slot};
+use crate::backend::lanes::{Lanes, Told};
 use crate::backend::limits::Report;
 use crate::backend::pipelining::report_abandoned;
 
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.
 pub(super) struct Leading<'a> {
-    backend: &'a OwnBackend,
+    lanes: &'a Lanes<Job, Line>,
     slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
@@ -20,12 +21,12 @@ pub(super) struct Leading<'a> {
 
 impl<'a> Leading<'a> {
     pub(super) fn of(
-        backend: &'a OwnBackend,
+        lanes: &'a Lanes<Job, Line>,
         slot: &'a Arc<Slot>,
-        lane: Option<Lane>,
+        lane: Lane,
         report: Report<'a>,
     ) -> Self {
-        Self { backend, slot, lane, finished: Vec::new(), report, leads: true }
+        Self { lanes, slot, lane: Some(lane), finished: Vec::new(), report, leads: true }
     }
 
     /// Tells the threads whose jobs are finished. Those that wait no longer are left.
@@ -35,7 +36,7 @@ impl<'a> Leading<'a> {
 
     /// Passes the lane on. One that comes back is dropped: no thread waits for its replies.
     pub(super) fn pass_on(mut self) {
-        self.lane = self.lane.take().and_then(|lane| self.backend.lanes.pass_on(lane));
+        self.lane = self.lane.take().and_then(|lane| self.lanes.pass_on(lane));
         self.leads = self.lane.is_some();
     }
 }
@@ -44,10 +45,10 @@ impl Drop for Leading<'_> {
     fn drop(&mut self) {
         if self.leads {
             if let Some(Lane { connection, batch }) = self.lane.take() {
-                connection.connection.invalidate();
+                drop(connection);
                 self.finished.extend(batch);
             }
-            self.backend.lanes.end(None);
+            self.lanes.end(None);
         }
         // All are told before code of the user is called, which may panic.
         self.tell();
@@ -62,24 +63,24 @@ impl Drop for Leading<'_> {
 
 /// A thread that waits for its job. Dropped by a panic, it waits no longer.
 pub(super) struct Waiting<'a> {
-    backend: &'a OwnBackend,
+    lanes: &'a Lanes<Job, Line>,
     slot: &'a Arc<Slot>,
     pub(super) ended: bool,
 }
 
 impl<'a> Waiting<'a> {
-    pub(super) fn of(backend: &'a OwnBackend, slot: &'a Arc<Slot>) -> Self {
-        Self { backend, slot, ended: false }
+    pub(super) fn of(lanes: &'a Lanes<Job, Line>, slot: &'a Arc<Slot>) -> Self {
+        Self { lanes, slot, ended: false }
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.ended || self.backend.lanes.leave(self.slot) {
+        if self.ended || self.lanes.leave(self.slot) {
             return;
         }
         if let Some(Told::Lead(lane)) = self.slot.stop() {
-            drop(Leading::of(self.backend, self.slot, lane, Report::NONE));
+            drop(Leading::of(self.lanes, self.slot, lane, Report::NONE));
         }
     }
 }

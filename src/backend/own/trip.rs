@@ -18,7 +18,7 @@ use redis::Value;
 
 use super::Slot;
 use crate::backend::codec;
-use crate::backend::connections::{Checkout, LockConnection as _, Manager};
+use crate::backend::connections::{Connection, LockConnection as _};
 use crate::backend::errors::{Failure, TransportError};
 use crate::backend::pipelining::{JobOutcome, Outcome, QueuedCommand, Replies, lost_in_batch};
 use crate::backend::resp::Packed;
@@ -89,7 +89,7 @@ impl Job {
 
 /// A connection, and the trip that is under way on it.
 pub(super) struct Line {
-    pub(super) connection: Checkout<Manager>,
+    pub(super) connection: Connection,
     packed: Packed,
     pub(super) replies: Vec<Value>,
     /// When it was sent.
@@ -119,7 +119,7 @@ impl Left {
 }
 
 impl Line {
-    pub(super) fn over(connection: Checkout<Manager>) -> Self {
+    pub(super) fn over(connection: Connection) -> Self {
         Self {
             connection,
             packed: Packed::default(),

@@ -3,7 +3,8 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::subject::{Lane, Lanes, Told};
+use super::subject::{Entered, Lane, Lanes, Terms, Told};
+use super::sync::atomic::{AtomicUsize, Ordering};
 use super::{sync, thread};
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -15,6 +16,10 @@ pub(super) enum Behavior {
     Fails,
     /// As a leader it waits no longer, if others wait for the replies.
     OwnTimeIsUp,
+    /// The first connection that it opens cannot be opened.
+    OpensNone,
+    /// It has a lane for itself.
+    Alone,
 }
 
 /// A job, and how often it was carried out.
@@ -31,11 +36,13 @@ type Slot = super::subject::Slot<Job, Wire>;
 struct Harness {
     lanes: Lanes<Job, Wire>,
     most: usize,
+    /// Connections that are open.
+    open: AtomicUsize,
 }
 
 /// Each thread has so many jobs carried, by so many lanes at most.
 pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds: usize) {
-    let harness = Arc::new(Harness { lanes: Lanes::new(), most });
+    let harness = Arc::new(Harness { lanes: Lanes::new(), most, open: AtomicUsize::new(0) });
     let work = move |harness: &Harness, n: usize| {
         (0..rounds).for_each(move |round| harness.carry(n * rounds + round, behaviors[n]));
     };
@@ -48,45 +55,90 @@ pub(super) fn run<const N: usize>(behaviors: [Behavior; N], most: usize, rounds:
     for thread in threads {
         thread.join().unwrap();
     }
-    assert_eq!(format!("{:?}", harness.lanes), "Lanes { leaders: 0, queued: 0 }");
+    let lanes = format!("{:?}", harness.lanes);
+    let open = harness.open.load(Ordering::SeqCst);
+    assert_eq!(lanes, format!("Lanes {{ idle: {open}, leaders: 0, queued: 0 }}"));
 }
 
 impl Harness {
     /// The job is carried out once, unless the connection failed or its thread gave up.
     fn carry(&self, number: usize, behavior: Behavior) {
         let slot = Slot::new(Job { number, carried: 0, lost: false });
-        if self.lanes.enter(&slot, self.most) {
-            self.lead(None, &slot, behavior);
-        } else {
-            let mut left = false;
-            let park = || {
-                if behavior == Behavior::GivesUp {
-                    left = self.lanes.leave(&slot);
-                    return false;
+        let alone = behavior == Behavior::Alone;
+        let terms = || Terms { most: self.most, usable: |_: &Wire| true, may_open: || true };
+        let mut opens_none = behavior == Behavior::OpensNone;
+        let (mut led, mut left, mut woken) = (None, false, false);
+        match self.lanes.enter(&slot, alone, terms()) {
+            Entered::Leads(lane) => led = Some(lane),
+            Entered::Waits { opens } => {
+                if opens {
+                    self.open(&mut opens_none);
                 }
-                sync::park();
-                true
-            };
-            let told = slot.wait(|| false, park);
-            if left {
-                assert_eq!(slot.job().carried, 0, "it was not sent");
-                return;
+                let park = || {
+                    if woken {
+                        match self.lanes.enter_again(&slot, terms()) {
+                            Entered::Leads(lane) => {
+                                led = Some(lane);
+                                return false;
+                            }
+                            Entered::Waits { opens: true } => self.open(&mut opens_none),
+                            Entered::Waits { opens: false } => {}
+                        }
+                    }
+                    woken = true;
+                    if behavior == Behavior::GivesUp {
+                        left = self.lanes.leave(&slot);
+                        return false;
+                    }
+                    sync::park();
+                    true
+                };
+                let told = slot.wait(|| false, park);
+                if left {
+                    assert_eq!(slot.job().carried, 0, "it was not sent");
+                    return;
+                }
+                if led.is_none()
+                    && let Some(Told::Lead(lane)) = told.or_else(|| slot.give_up())
+                {
+                    led = Some(lane);
+                }
             }
-            if let Some(Told::Lead(lane)) = told.or_else(|| slot.give_up()) {
-                self.lead(lane, &slot, behavior);
-            }
+        }
+        if alone {
+            let lane = led.expect("it is in no batch");
+            assert!(lane.batch.is_empty() && lane.connection.is_empty(), "it has it for itself");
+            assert_eq!(slot.job().carried, 0);
+            return self.lanes.end(Some(lane));
+        }
+        if let Some(lane) = led {
+            self.lead(lane, &slot, behavior);
         }
         let job = slot.job();
         assert!(slot.is_gone() || job.carried + usize::from(job.lost) == 1, "each has its own reply");
         assert!(job.carried <= 1, "none is carried out twice");
     }
 
-    fn lead(&self, lane: Option<Lane<Job, Wire>>, slot: &Arc<Slot>, behavior: Behavior) {
-        let mut lane = lane.unwrap_or_else(|| {
-            let mut lane = Lane::over(Wire::new(), slot);
+    fn open(&self, fails: &mut bool) {
+        if mem::take(fails) {
+            self.lanes.opened(None);
+            return self.lanes.wake_queued();
+        }
+        let open = self.open.fetch_add(1, Ordering::SeqCst);
+        assert!(open < self.most, "there are no more than there may be");
+        self.lanes.opened(Some(Lane::over(Wire::new())));
+    }
+
+    fn close(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        self.lanes.end(None);
+    }
+
+    fn lead(&self, mut lane: Lane<Job, Wire>, slot: &Arc<Slot>, behavior: Behavior) {
+        if lane.batch.is_empty() {
+            lane.batch.push(Arc::clone(slot));
             self.send(&mut lane);
-            lane
-        });
+        }
         let mut finished = Vec::new();
         if behavior == Behavior::OwnTimeIsUp && lane.batch.len() > 1 {
             assert!(slot.give_up().is_none());
@@ -101,14 +153,14 @@ impl Harness {
             }
             mem::swap(&mut finished, &mut lane.batch);
             if fails {
-                self.lanes.end(None);
+                self.close();
                 return tell(&finished, slot);
             }
             self.send(&mut lane);
         }
         if let Some(Lane { batch, .. }) = self.lanes.pass_on(lane) {
             assert!(batch.iter().all(|slot| slot.is_gone()), "no thread waits for these replies");
-            self.lanes.end(None);
+            self.close();
         }
         tell(&finished, slot);
     }

@@ -1,0 +1,44 @@
+//! Where a backend gets its connections.
+
+use std::fmt;
+use std::ops::DerefMut;
+
+use super::lock_connection::LockConnection;
+use super::manager::Manager;
+use crate::backend::errors::Failure;
+use crate::backend::limits::Limits;
+use crate::clock::Now;
+
+/// Lends connections to one server.
+pub(crate) trait Source: Send + Sync + fmt::Debug {
+    type Checkout: Checkout;
+
+    /// Returns a connection, and the time when it was there.
+    fn checkout(&self, limits: &Limits<'_>) -> Result<(Self::Checkout, Now), Failure>;
+
+    /// Whether its connections are used by this library alone, each for the time of a command.
+    fn is_own(&self) -> bool;
+
+    /// Whether the server has connections of it open.
+    fn is_connected(&self) -> bool;
+
+    /// Notes that the server has refused a connection for lack of room after it was opened, so that not all threads open the next at once.
+    fn found_no_room(&self);
+
+    /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
+    fn wake_waiting(&self);
+
+    /// The library's own manager, where it opens the connections: for the server's health, and for a connection beside them.
+    fn manager(&self) -> Option<&Manager>;
+
+    /// Host and port of the server, where they are known.
+    fn address(&self) -> String {
+        self.manager().map_or_else(|| "the pool's server".into(), Manager::address)
+    }
+}
+
+/// A connection that is lent. Returns when it is dropped.
+pub(crate) trait Checkout: DerefMut<Target: LockConnection + Sized> + Send + 'static {
+    /// Takes the connection out of use (I8).
+    fn invalidate(self);
+}
