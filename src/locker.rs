@@ -7,7 +7,7 @@ use std::process;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, ServerReport,
+    Backend, Changed, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, ServerReport,
 };
 use crate::clock;
 use crate::engine::Engine;
@@ -15,14 +15,14 @@ use crate::error::{Error, InspectionFailure};
 use crate::event::{Observe, Observer};
 use crate::identity::Identity;
 use crate::key::{Cut, Key};
+use crate::protocol::{Change, Command, Entry, Reply, Request};
 pub use builder::LockerBuilder;
 
 /// The server that locks are made on: a pool of connections. Cheap to clone; one is enough for a program, and all its threads
 /// share it.
 ///
 /// Opening one connects to nothing yet, and starts no thread: connections are opened when they are needed, each by a thread that ends
-/// then. One that has been idle for ten seconds is not used again, since the server may have closed it; one that has been idle for two
-/// minutes is closed when another is returned.
+/// then. One that has been idle for ten seconds is closed instead of being used again, since the server may have closed it.
 ///
 /// After a fork, make a new one in the child: connections cannot be shared between processes.
 ///
@@ -113,6 +113,30 @@ impl Locker {
     #[must_use]
     pub fn with_managed_pool(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
         Self::over(Arc::new(PooledBackend::managed(pool, manager)))
+    }
+
+    /// For `make bench`: SETNX and DEL by the network layer alone; `watched`: DEL by a transaction. Returns whether both changed the key.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn set_and_delete(&self, key: &Key, value: &[u8], watched: bool) -> bool {
+        let entry = Entry { value: value.to_vec(), ttl: None };
+        let (set, delete) = (Command::SetNx(entry), Request::at_any_time(Command::Del));
+        let backend = &self.engine.backend;
+        let limits = || {
+            let now = clock::now();
+            Limits { pipelined: true, ..Limits::within(self.engine.budget(Some(now.uptime)), now) }
+        };
+        let set = backend.call(key, &Request::at_any_time(set), None, &limits()).own;
+        let deleted = if watched {
+            match backend.change(key, value, &Change::Del, None, &limits()) {
+                Ok((_, Changed::Sent(answers))) => answers.own,
+                _ => return false,
+            }
+        } else {
+            backend.call(key, &delete, None, &limits()).own
+        };
+        matches!(set, Ok(Reply::Integer(1)))
+            && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }
 
     /// Asks the server what it is and can do: its version, its role, which protocols work there and why not, its clock, and the
