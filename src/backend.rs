@@ -2,7 +2,7 @@
 //! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9), except one that
 //! watches a key, for the transaction that may follow.
 //!
-//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `pipelining`, what goes together; and
+//! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `item`, what goes over them; and
 //! `inspection`, which locking does not use.
 
 mod bulk;
@@ -10,11 +10,11 @@ mod codec;
 mod connections;
 mod errors;
 mod inspection;
+mod item;
 mod lanes;
 mod limits;
 mod own;
 mod patience;
-mod pipelining;
 mod pooled;
 mod resp;
 #[cfg(test)]

@@ -1,12 +1,10 @@
 //! Commands on many keys in one trip: of locks that are acquired and released together, and of those that the keeper thread works on.
 
-use std::iter;
-
 use super::codec;
 use super::connections::{Checkout as _, LockConnection as _, Source, exchange};
 use super::errors::Failure;
+use super::item::{self, Item};
 use super::limits::Limits;
-use super::pipelining::{JobOutcome, PackedNext, QueuedCommand, send};
 use super::pooled::PooledBackend;
 use super::resp::Packed;
 use super::watch::PooledWatch;
@@ -16,52 +14,49 @@ use crate::key::Key;
 impl<S: Source> PooledBackend<S> {
     /// Sends what may still be sent.
     pub(super) fn send_all(&self, requests: &[KeyRequest], mut limits: Limits<'_>) -> Vec<Answers> {
-        let command = |KeyRequest { key, request, next }: &KeyRequest| {
-            let next = next.as_ref().map(|next| PackedNext::new(key, next));
-            QueuedCommand::new(key, request, next, &limits)
+        let items = |KeyRequest { key, request, next }: &KeyRequest| {
+            [Item::new(key, request, limits.needs), Item::next(key, next.as_ref())]
         };
-        let commands: Vec<QueuedCommand> = requests.iter().map(command).collect();
-        loop {
+        let mut items: Vec<[Item; 2]> = requests.iter().map(items).collect();
+        let refusal = loop {
             let (mut connection, now) = match self.connection(&mut limits) {
                 Ok(ready) => ready,
                 Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),
             };
             let server = connection.server_version();
-            let mut sendable = commands.iter().filter(|command| command.job(server, now).is_some());
-            let Some(first) = sendable.next() else {
-                return requests.iter().map(|_| Err(Failure::TooLate).into()).collect();
-            };
-            let Some(own) = first.job(server, now) else { unreachable!("it may be sent") };
+            let sends =
+                |[own, next]: &mut [Item; 2]| own.sends(server, now) && (next.sends(server, now), true).1;
+            if items.iter_mut().filter_map(|item| sends(item).then_some(())).count() == 0 {
+                break None;
+            }
             let limit = limits.answered_by.since(now.uptime);
-            let outcomes = send(&mut *connection, own, sendable, || now, limit);
-            self.note_role(&outcomes);
-            if outcomes.leave_in_order(own.own) {
-                drop(connection);
-            } else {
+            let mut all: Vec<&mut Item> = items.iter_mut().flatten().collect();
+            let left = item::trip(&mut *connection, &mut all, limit);
+            self.note_role(&left);
+            if left.out_of_order {
                 connection.invalidate();
+            } else {
+                drop(connection);
             }
-            let refusal = outcomes.found_no_room().cloned();
-            if refusal.is_some() && self.wait_for_room(&mut limits) {
-                continue;
+            let refusal = items.iter().find_map(|[own, _]| own.found_no_room()).cloned();
+            if refusal.is_none() || !self.wait_for_room(&mut limits) {
+                break refusal;
             }
-            let mut outcomes = iter::once(outcomes.own).chain(outcomes.others);
-            let outcome_of = |command: &QueuedCommand| match (command.job(server, now), &refusal) {
-                (None, _) => Err(Failure::TooLate).into(),
-                (Some(_), Some(refusal)) => Err(Failure::Refused(refusal.clone())).into(),
-                (Some(_), None) => match outcomes.next().and_then(JobOutcome::answers) {
-                    Some(answers) => answers,
-                    None => unreachable!("what was sent was read, unless the server has no room"),
-                },
-            };
-            return commands.iter().map(outcome_of).collect();
-        }
+        };
+        let unread = || refusal.clone().map_or(Failure::TooLate, Failure::Refused);
+        let answers = |([own, behind], request): (&mut [Item; 2], &KeyRequest)| {
+            let next = request.next.as_ref().and_then(|next| behind.outcome(&next.request.command));
+            let own = own.outcome(&request.request.command).unwrap_or_else(|| Err(unread()));
+            Answers { own, next }
+        };
+        items.iter_mut().zip(requests).map(answers).collect()
     }
 
     pub(super) fn watch_each(&self, keys: &[Key], mut limits: Limits<'_>) -> Result<WatchedAll, Failure> {
         let (mut connection, now) = self.connection(&mut limits)?;
-        let Packed { bytes: packed, count } = codec::packed_watches(keys);
+        let Packed { bytes: packed, forms } = codec::packed_watches(keys);
         let limit = limits.answered_by.since(now.uptime);
-        let replies = exchange(&mut *connection, &packed, count, limit).complete();
+        let replies = exchange(&mut *connection, &packed, forms.len(), limit).complete();
         let read = replies.and_then(|replies| codec::read_watches(keys.len(), replies));
         let failure = match read {
             Ok(Ok(replies)) => {

@@ -2,19 +2,18 @@
 
 mod many;
 
-use std::io;
 use std::time::Duration;
+use std::{io, mem};
 
 use redis::Value;
 
 use super::errors::{Refusal, TransportError};
-use super::resp::Packed;
-use crate::key::Key;
+use super::resp::{Form, Packed};
 use crate::protocol::holder_name::HolderName;
 use crate::protocol::waiting_list::{LIST_TTL, Waiting};
 use crate::protocol::{Change, Command, Entry, Reply};
 
-pub(super) use many::{packed_changes, packed_watches, read_changes, read_watches};
+pub(super) use many::{packed_watches, read_watches, split_exec};
 
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
@@ -25,135 +24,128 @@ const HOLDER: &[u8] = b":setnx-lock:holder";
 const NO_TTL: i64 = -1;
 
 /// Packs a command.
-pub(super) fn packed(key: &Key, command: &Command) -> Packed {
-    let mut packed = Packed::default();
-    pack(&mut packed, key.as_bytes(), command);
-    packed
-}
-
-fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
+pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::Fenced(command) => match &**command {
             // The counter is increased behind the command, but within a transaction.
             Command::Exec(change) => {
                 pack_change(packed, key, change);
-                count(packed, key);
-                packed.command(&[b"EXEC"]);
+                count(packed, key, Form::Queued);
+                packed.command(Form::ListOrNil, &[b"EXEC"]);
             }
             command => {
                 pack(packed, key, command);
-                count(packed, key);
+                count(packed, key, Form::Integer);
             }
         },
-        Command::SetNx(Entry { value, ttl: None }) => packed.command(&[b"SETNX", key, value]),
-        Command::SetNx(entry) => set(packed, key, entry, true),
+        Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
+        Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
         Command::SetNxAll(keys, value) => {
-            packed.begin(1 + 2 * keys.len());
+            packed.begin(Form::Integer, 1 + 2 * keys.len());
             packed.word(b"MSETNX");
             for key in keys.iter() {
                 packed.word(key.as_bytes());
                 packed.word(value);
             }
         }
-        Command::Get => packed.command(&[b"GET", key]),
+        Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
         Command::GetAll(keys) => {
-            packed.begin(1 + keys.len());
+            packed.begin(Form::List, 1 + keys.len());
             packed.word(b"MGET");
             for key in keys.iter() {
                 packed.word(key.as_bytes());
             }
         }
-        Command::GetSet(value) => packed.command(&[b"GETSET", key, value]),
-        Command::Del => packed.command(&[b"DEL", key]),
+        Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
+        Command::Del => packed.command(Form::Integer, &[b"DEL", key]),
         // A server that refuses MULTI does so before anything that changes the key is on its way.
         Command::WatchGet => {
             watch(packed, key);
-            packed.command(&[b"MULTI"]);
+            packed.command(Form::Okay, &[b"MULTI"]);
         }
         Command::WatchGetTtl => {
             watch(packed, key);
-            packed.command(&[b"PTTL", key]);
-            packed.command(&[b"MULTI"]);
+            packed.command(Form::Integer, &[b"PTTL", key]);
+            packed.command(Form::Okay, &[b"MULTI"]);
         }
         Command::Exec(change) => {
             pack_change(packed, key, change);
-            packed.command(&[b"EXEC"]);
+            packed.command(Form::ListOrNil, &[b"EXEC"]);
         }
-        Command::Count => count(packed, key),
+        Command::Count => count(packed, key, Form::Integer),
         Command::HolderName(name) => {
             let holder = [key, HOLDER].concat();
             match name {
                 HolderName::Write { entry, seconds } => {
-                    packed.command(&[b"SETEX", &holder, seconds.to_string().as_bytes(), entry.as_ref()]);
+                    packed.command(
+                        Form::Okay,
+                        &[b"SETEX", &holder, seconds.to_string().as_bytes(), entry.as_ref()],
+                    );
                 }
-                HolderName::Read => packed.command(&[b"GET", &holder]),
+                HolderName::Read => packed.command(Form::Bulk, &[b"GET", &holder]),
             }
         }
         Command::Waiting(waiting) => pack_waiting(packed, key, waiting),
     }
 }
 
-/// Packs a change without the EXEC that carries it out.
-pub(super) fn packed_change(key: &Key, change: &Change) -> Packed {
-    let mut packed = Packed::default();
-    pack_change(&mut packed, key.as_bytes(), change);
-    packed
-}
-
 /// Packs WATCH and GET.
 pub(super) fn watch(packed: &mut Packed, key: &[u8]) {
-    packed.command(&[b"WATCH", key]);
-    packed.command(&[b"GET", key]);
+    packed.command(Form::Okay, &[b"WATCH", key]);
+    packed.command(Form::Bulk, &[b"GET", key]);
 }
 
-fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
+/// Packs a change without the EXEC that carries it out.
+pub(super) fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
     match change {
-        Change::Set(entry) => set(packed, key, entry, false),
-        Change::Del => packed.command(&[b"DEL", key]),
-        Change::Count => count(packed, key),
+        Change::Set(entry) => set(packed, Form::Queued, key, entry, false),
+        Change::Del => packed.command(Form::Queued, &[b"DEL", key]),
+        Change::Count => count(packed, key, Form::Queued),
     }
 }
 
-fn count(packed: &mut Packed, key: &[u8]) {
-    packed.command(&[b"INCR", &[key, FENCE].concat()]);
+fn count(packed: &mut Packed, key: &[u8], form: Form) {
+    packed.command(form, &[b"INCR", &[key, FENCE].concat()]);
 }
 
 fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     let list: &[u8] = &[key, WAITERS].concat();
-    let expire = |packed: &mut Packed| packed.command(&[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    let expire = |packed: &mut Packed| {
+        packed.command(Form::Integer, &[b"EXPIRE", list, LIST_TTL.to_string().as_bytes()]);
+    };
     let expires = match waiting {
         Waiting::Enter { channel, expires } => {
-            packed.command(&[b"RPUSH", list, channel]);
+            packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
             *expires
         }
         Waiting::EnterFirst { channel, expires } => {
-            packed.command(&[b"LPUSH", list, channel]);
+            packed.command(Form::IntegerOrOkay, &[b"LPUSH", list, channel]);
             *expires
         }
         Waiting::Check { expires, .. } => {
-            packed.command(&[b"LRANGE", list, b"0", b"-1"]);
+            packed.command(Form::List, &[b"LRANGE", list, b"0", b"-1"]);
             *expires
         }
         Waiting::Expire => true,
         Waiting::Next => {
-            packed.command(&[b"LPOP", list]);
+            packed.command(Form::Bulk, &[b"LPOP", list]);
             false
         }
         Waiting::NextAfter(channel) => {
-            packed.command(&[b"RPUSH", list, channel]);
-            packed.command(&[b"LPOP", list]);
+            packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
+            packed.command(Form::Bulk, &[b"LPOP", list]);
             false
         }
         Waiting::Leave(channel) => {
-            packed.command(&[b"LREM", list, b"1", channel]);
+            packed.command(Form::Integer, &[b"LREM", list, b"1", channel]);
             false
         }
         Waiting::Thin(channel, count) => {
-            packed.command(&[b"LREM", list, format!("-{count}").as_bytes(), channel]);
+            packed.command(Form::Integer, &[b"LREM", list, format!("-{count}").as_bytes(), channel]);
             false
         }
         Waiting::Wake(channel) => {
-            packed.command(&[b"PUBLISH", channel, key]);
+            packed.command(Form::Integer, &[b"PUBLISH", channel, key]);
             false
         }
     };
@@ -162,7 +154,7 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
     }
 }
 
-fn set(packed: &mut Packed, key: &[u8], entry: &Entry, if_absent: bool) {
+fn set(packed: &mut Packed, form: Form, key: &[u8], entry: &Entry, if_absent: bool) {
     // Rounded up: the server must not free the lock before the time in the value.
     let ttl = entry.ttl.map(|ttl| ttl.as_micros().div_ceil(1000).to_string());
     let mut words: [&[u8]; 6] = [b"SET", key, &entry.value, b"", b"", b""];
@@ -174,15 +166,25 @@ fn set(packed: &mut Packed, key: &[u8], entry: &Entry, if_absent: bool) {
         words[length] = b"NX";
         length += 1;
     }
-    packed.command(&words[..length]);
+    packed.command(form, &words[..length]);
 }
 
 /// Reads the replies to a packed command: its reply, or the server's refusal. The error is of replies that have another form than this
 /// command's.
 pub(super) fn read(
     command: &Command,
-    mut replies: Vec<Value>,
+    replies: &mut Vec<Value>,
 ) -> Result<Result<Reply, Refusal>, TransportError> {
+    match (command, replies.as_slice()) {
+        // The usual ones first, whose list can be used again.
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del, [Value::Int(n)]) => {
+            Ok(Ok(Reply::Integer(*n)))
+        }
+        _ => read_any(command, mem::take(replies)),
+    }
+}
+
+fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
     match command {
         Command::Fenced(command) => return read_fenced(command, replies),
         Command::Exec(change) => return executed(command, change, replies),
@@ -202,14 +204,16 @@ pub(super) fn read(
         return Ok(Err(refusal));
     }
     if *command == Command::WatchGet && replies.pop() != Some(Value::Okay) {
-        return Err(unexpected(command, None));
+        return Err(unexpected(command.name(), None));
     }
     if let Command::Waiting(waiting) = command {
-        return waiting_reply(waiting, &replies).ok_or_else(|| unexpected(command, replies.first())).map(Ok);
+        return waiting_reply(waiting, &replies)
+            .ok_or_else(|| unexpected(command.name(), replies.first()))
+            .map(Ok);
     }
     let last = replies.pop();
     if *command == Command::WatchGet && replies != [Value::Okay] {
-        return Err(unexpected(command, replies.first()));
+        return Err(unexpected(command.name(), replies.first()));
     }
     Ok(Ok(match (command, last) {
         (
@@ -219,7 +223,7 @@ pub(super) fn read(
         (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
             match values.into_iter().map(found).collect() {
                 Ok(values) => Reply::Bulks(values),
-                Err(other) => return Err(unexpected(command, Some(&other))),
+                Err(other) => return Err(unexpected(command.name(), Some(&other))),
             }
         }
         (Command::HolderName(HolderName::Write { .. }), Some(Value::Okay)) => Reply::Integer(1),
@@ -233,14 +237,14 @@ pub(super) fn read(
             Command::Get | Command::GetSet(_) | Command::WatchGet | Command::HolderName(HolderName::Read),
             Some(Value::Nil),
         ) => Reply::Bulk(None),
-        (command, other) => return Err(unexpected(command, other.as_ref())),
+        (command, other) => return Err(unexpected(command.name(), other.as_ref())),
     }))
 }
 
 /// Reads the replies to WATCH, GET, PTTL and MULTI: those of [`Command::WatchGet`], and the time to live among them.
 fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
     let ttl = if replies.len() == 4 { Some(replies.remove(2)) } else { None };
-    Ok(match (read(&Command::WatchGet, replies)?, ttl) {
+    Ok(match (read_any(&Command::WatchGet, replies)?, ttl) {
         (Ok(Reply::Bulk(found)), Some(Value::Int(left))) => match (found, u64::try_from(left)) {
             (Some(value), Ok(left)) => Ok(Reply::Expiring(value, Duration::from_millis(left))),
             // Without a time to live; or it ended behind GET.
@@ -249,7 +253,7 @@ fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, Tra
         },
         (Err(refusal), _) => Err(refusal),
         (Ok(_), Some(Value::ServerError(error))) => Err(error.into()),
-        (Ok(_), other) => return Err(unexpected(&Command::WatchGetTtl, other.as_ref())),
+        (Ok(_), other) => return Err(unexpected(Command::WatchGetTtl.name(), other.as_ref())),
     })
 }
 
@@ -259,7 +263,7 @@ fn read_fenced(command: &Command, mut replies: Vec<Value>) -> Result<Result<Repl
     let number = match (command, replies.as_mut_slice()) {
         (Command::Exec(_), [_, counted, Value::Array(results)]) if results.len() == 2 => {
             if !is_queued(counted) {
-                return Err(unexpected(command, Some(counted)));
+                return Err(unexpected(command.name(), Some(counted)));
             }
             results.pop()
         }
@@ -279,9 +283,9 @@ fn read_fenced(command: &Command, mut replies: Vec<Value>) -> Result<Result<Repl
     let token = match number {
         Some(Value::Int(token)) => Some(token),
         Some(Value::ServerError(_)) | None => None,
-        Some(other) => return Err(unexpected(&Command::Count, Some(&other))),
+        Some(other) => return Err(unexpected(Command::Count.name(), Some(&other))),
     };
-    let read = read(command, replies)?;
+    let read = read_any(command, replies)?;
     Ok(read.map(|reply| Reply::Fenced(Box::new(reply), token)))
 }
 
@@ -321,10 +325,10 @@ fn executed(
         return Ok(Err(refusal));
     }
     let Ok([queued, exec]) = <[Value; 2]>::try_from(replies) else {
-        return Err(unexpected(command, None));
+        return Err(unexpected(command.name(), None));
     };
     if !is_queued(&queued) {
-        return Err(unexpected(command, Some(&queued)));
+        return Err(unexpected(command.name(), Some(&queued)));
     }
     match &exec {
         Value::Nil => Ok(Ok(Reply::Executed(None))),
@@ -333,9 +337,9 @@ fn executed(
             (Change::Set(_), [Value::Okay]) => Ok(Ok(Reply::Executed(Some(1)))),
             (Change::Del | Change::Count, [Value::Int(n)]) => Ok(Ok(Reply::Executed(Some(*n)))),
             (_, [Value::ServerError(error)]) => Ok(Err(error.clone().into())),
-            _ => Err(unexpected(command, Some(&exec))),
+            _ => Err(unexpected(command.name(), Some(&exec))),
         },
-        _ => Err(unexpected(command, Some(&exec))),
+        _ => Err(unexpected(command.name(), Some(&exec))),
     }
 }
 
@@ -357,8 +361,8 @@ fn refusal(reply: &Value) -> Option<Refusal> {
 
 const NO_REDIS: &str = "the server does not answer as a Redis server does";
 
-fn unexpected(command: &Command, reply: Option<&Value>) -> TransportError {
-    let name = command.name();
+/// A reply to the command of this name that has another form, or none.
+pub(super) fn unexpected(name: &str, reply: Option<&Value>) -> TransportError {
     TransportError::new(
         io::ErrorKind::InvalidData,
         &match reply {

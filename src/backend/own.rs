@@ -14,7 +14,6 @@ use super::errors::{Failure, Refusal, TransportError};
 use super::lanes::Told;
 use super::limits::Limits;
 use super::patience::SMALL;
-use super::pipelining::{PackedNext, QueuedCommand};
 use super::pooled::PooledBackend;
 use super::{
     Answers, Backend, Changed, Heard, Inspect, KeyRequest, Next, ServerReport, WatchedAll, WatchedConnection,
@@ -25,7 +24,7 @@ use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 use leading::Leading;
 use source::OwnSource;
-use trip::{Ended, Job, Line};
+use trip::{Job, Line};
 
 /// A backend with connections of its own.
 #[derive(Debug)]
@@ -53,30 +52,33 @@ impl OwnBackend {
         &self.alone.pool
     }
 
-    /// Has the job sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on another slot.
-    fn carry(&self, job: Job, limits: &Limits<'_>) -> Ended {
+    /// Has a job sent, by this thread or by another, and returns what `end` makes of it. `end` is also told whether the thread waits no
+    /// longer. Code of the user may run meanwhile and send commands of its own, on another slot.
+    fn carry<T>(
+        &self,
+        set: impl FnOnce(&mut Job),
+        limits: &Limits<'_>,
+        end: impl FnOnce(&mut Job, bool) -> T,
+    ) -> Result<T, Failure> {
         let began = clock::uptime();
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let slot = kept.unwrap_or_else(|| Slot::new(Job::default()));
-        *slot.job() = job;
+        set(&mut slot.job());
         match self.source().enter(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, limits),
             Ok(Told::Done) => {}
-            Err(failure) => slot.job().result = Some(Err(failure)),
+            Err(Failure::NoConnection { cause, .. }) => {
+                // It includes the wait for another thread.
+                return Err(Failure::NoConnection { cause, waited: clock::uptime().since(began) });
+            }
+            Err(failure) => return Err(failure),
         }
-        let ended = slot.job().end();
+        let ended = end(&mut slot.job(), slot.is_gone());
         if !slot.is_gone() {
-            *slot.job() = Job::default();
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some(slot)));
         }
-        ended.map_err(|failure| match failure {
-            // It includes the wait for another thread.
-            Failure::NoConnection { cause, .. } => {
-                Failure::NoConnection { cause, waited: clock::uptime().since(began) }
-            }
-            other => other,
-        })
+        Ok(ended)
     }
 
     /// Leads a lane until this thread's job is done.
@@ -96,7 +98,7 @@ impl OwnBackend {
             answered_by = answered_by.min(lane.connection.sent_at.after(self.alone.command_timeout));
             let open = lane.connection.is_open;
             if open {
-                let is_done = |other: &mut Arc<Slot>| other.job().result.is_some();
+                let is_done = |other: &mut Arc<Slot>| other.job().is_done;
                 leading.finished.extend(lane.batch.extract_if(.., is_done));
             } else {
                 mem::swap(&mut leading.finished, &mut lane.batch);
@@ -108,7 +110,7 @@ impl OwnBackend {
             self.send(lane);
             // A DISCARD alone has no thread that waits for it.
             let is_discarding = open && lane.batch.is_empty();
-            if slot.job().result.is_some() && !is_discarding {
+            if slot.job().is_done && !is_discarding {
                 return leading.pass_on();
             }
             leading.tell();
@@ -150,9 +152,7 @@ impl OwnBackend {
             self.source().patience.note_trip(clock::uptime().since(trip.sent_at));
         }
         let left = trip.read(&lane.batch, ended);
-        if left.read_only {
-            self.alone.note_read_only();
-        }
+        self.alone.note_role(&left);
         Received::All { in_order: !left.out_of_order }
     }
 }
@@ -174,16 +174,24 @@ impl Backend for OwnBackend {
             return Err(failure).into();
         }
         let limits = self.alone.limits(limits);
-        let packed = next.map(|next| PackedNext::new(key, next));
-        match self.carry(Job::new(QueuedCommand::new(key, request, packed, &limits)), &limits) {
-            Ok((_, outcome)) => match outcome.answers() {
-                Some(answers) => answers,
-                // It may not be sent any more, or not to this server, or the server had no room.
-                None => {
-                    let limits = Limits { decided_at: clock::now(), ..limits };
-                    self.alone.call(key, request, next, &limits)
+        let sent = self.carry(
+            |job| job.set(key, request, next, limits.needs),
+            &limits,
+            |job, gone| {
+                let answers = job.answers(&request.command, next);
+                if gone && !job.is_done {
+                    job.abandon(key, &request.command, next);
                 }
+                answers
             },
+        );
+        match sent {
+            Ok(Some(answers)) => answers,
+            // It may not be sent any more, or not to this server, or the server had no room.
+            Ok(None) => {
+                let limits = Limits { decided_at: clock::now(), ..limits };
+                self.alone.call(key, request, next, &limits)
+            }
             Err(failure) => Err(failure).into(),
         }
     }
@@ -200,10 +208,20 @@ impl Backend for OwnBackend {
             return self.alone.change(key, own, change, next, limits);
         }
         let limits = self.alone.limits(limits);
-        let packed = next.map(|next| PackedNext::new(key, next));
-        let job = Job::change(QueuedCommand::change(key, change, packed, &limits), own);
-        Ok(match self.carry(job, &limits)? {
-            (Some(found), outcome) => (found, outcome.answers().map_or(Changed::Not, Changed::Sent)),
+        let exec = Command::Exec(change.clone());
+        let sent = self.carry(
+            |job| job.set_change((key, own), change, next, limits.needs),
+            &limits,
+            |job, gone| {
+                let (found, answers) = (job.found(), job.answers(&exec, next));
+                if gone && !job.is_done {
+                    job.abandon(key, &exec, next);
+                }
+                (found, answers)
+            },
+        );
+        Ok(match sent? {
+            (Some(found), answers) => (found?, answers.map_or(Changed::Not, Changed::Sent)),
             // Nothing was sent.
             (None, _) => {
                 let limits = Limits { decided_at: clock::now(), ..limits };

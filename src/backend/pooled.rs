@@ -2,18 +2,16 @@
 
 use std::ops::Deref;
 use std::time::Duration;
-use std::{fmt, iter, thread};
+use std::{fmt, thread};
 
 use redis::cmd;
 
-use super::codec;
 use super::connections::{
     Checkout as _, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, SharedPool, Source, ask,
 };
 use super::errors::{ConnectError, Failure};
+use super::item::{self, Item, Left};
 use super::limits::Limits;
-use super::pipelining::{Encoded, Job, Outcomes, PackedNext, send};
-use super::resp::Packed;
 use super::transactions::Transactions;
 use super::watch::PooledWatch;
 use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
@@ -64,39 +62,40 @@ impl<S: Source> PooledBackend<S> {
         &self,
         key: &Key,
         request: &Request,
-        next: Option<&PackedNext>,
+        next: Option<&Next>,
         limits: &Limits<'_>,
         keeps: bool,
     ) -> Result<(Answers, Option<S::Checkout>), Failure> {
-        let Request { command, before } = request;
-        let Packed { bytes: packed, count: replies } = codec::packed(key, command);
-        let own = Encoded { command, packed: &packed, replies };
+        let mut own = Item::new(key, request, limits.needs);
+        let mut behind = Item::next(key, next);
         let mut limits = self.limits(limits);
         loop {
             let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime);
-            if before.is_some_and(|end| end.has_passed(now)) {
+            let server = connection.server_version();
+            if !own.sends(server, now) {
                 return Err(Failure::TooLate);
             }
-            let server = connection.server_version();
-            let job = Job { own, next: next.and_then(|next| next.encoded(server, now)) };
-            let outcomes = send(&mut *connection, job, iter::empty(), clock::now, limit);
-            self.note_role(&outcomes);
-            let connection = if outcomes.leave_in_order(own) {
-                keeps.then_some(connection)
-            } else {
+            behind.sends(server, now);
+            let left = item::trip(&mut *connection, &mut [&mut own, &mut behind], limit);
+            self.note_role(&left);
+            if let Some(refusal) = own.found_no_room().cloned() {
                 connection.invalidate();
-                None
-            };
-            let Some(refusal) = outcomes.own.found_no_room().cloned() else {
-                match outcomes.own.answers() {
-                    Some(answers) => return Ok((answers, connection)),
-                    None => unreachable!("it is the first of its batch"),
+                if self.wait_for_room(&mut limits) {
+                    continue;
                 }
-            };
-            if !self.wait_for_room(&mut limits) {
                 return Err(Failure::Refused(refusal));
             }
+            let answers = Answers::of(&mut own, &request.command, &mut behind, next);
+            // One whose WATCH was refused may be watching.
+            let in_order = !left.out_of_order && (!keeps || answers.own.is_ok());
+            if in_order && keeps {
+                return Ok((answers, Some(connection)));
+            }
+            if !in_order {
+                connection.invalidate();
+            }
+            return Ok((answers, None));
         }
     }
 
@@ -140,14 +139,10 @@ impl<S: Source> PooledBackend<S> {
     }
 
     /// A master that has become a replica: a new connection finds out where the address leads now.
-    pub(super) fn note_role(&self, outcomes: &Outcomes) {
-        if outcomes.any_read_only() {
-            self.note_read_only();
-        }
-    }
-
-    pub(super) fn note_read_only(&self) {
-        if let Some(manager) = self.pool.manager() {
+    pub(super) fn note_role(&self, left: &Left) {
+        if left.read_only
+            && let Some(manager) = self.pool.manager()
+        {
             manager.health().found_closed();
         }
     }
@@ -163,9 +158,8 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(key, limits) {
             return Err(failure).into();
         }
-        let next = next.map(|next| PackedNext::new(key, next));
         // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
-        let answers = self.send(key, request, next.as_ref(), limits, false).map(|(answers, _)| answers);
+        let answers = self.send(key, request, next, limits, false).map(|(answers, _)| answers);
         answers.unwrap_or_else(|failure| Err(failure).into())
     }
 

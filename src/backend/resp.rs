@@ -9,29 +9,64 @@ const DEPTH: u8 = 4;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Packed {
     pub(super) bytes: Vec<u8>,
-    /// How many commands they are, each of which gets a reply.
-    pub(super) count: usize,
+    /// Of each command's reply.
+    pub(super) forms: Vec<Form>,
+}
+
+/// What form a reply has, unless it is a refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    Integer,
+    /// Redis 1.x says of a push that it is done.
+    IntegerOrOkay,
+    Bulk,
+    Okay,
+    OkayOrNil,
+    Queued,
+    List,
+    /// To EXEC: nil if it was not carried out.
+    ListOrNil,
+}
+
+impl Form {
+    pub(super) fn fits(self, value: &Value) -> bool {
+        match (self, value) {
+            (_, Value::ServerError(_))
+            | (Self::Integer | Self::IntegerOrOkay, Value::Int(_))
+            | (Self::Okay | Self::OkayOrNil | Self::IntegerOrOkay, Value::Okay)
+            | (Self::Bulk, Value::BulkString(_))
+            | (Self::Bulk | Self::OkayOrNil | Self::ListOrNil, Value::Nil)
+            | (Self::List | Self::ListOrNil, Value::Array(_)) => true,
+            (Self::Queued, Value::SimpleString(text)) => text == "QUEUED",
+            _ => false,
+        }
+    }
 }
 
 impl Packed {
-    pub(super) fn command(&mut self, words: &[&[u8]]) {
+    pub(super) fn command(&mut self, form: Form, words: &[&[u8]]) {
         let length: usize = words.iter().map(|word| word.len() + 16).sum();
         self.bytes.reserve(length);
-        self.begin(words.len());
+        self.begin(form, words.len());
         for word in words {
             self.word(word);
         }
     }
 
     /// Adds commands that are packed already.
-    pub(super) fn append(&mut self, packed: &[u8], count: usize) {
-        self.bytes.extend_from_slice(packed);
-        self.count += count;
+    pub(super) fn append(&mut self, other: &Self) {
+        self.bytes.extend_from_slice(&other.bytes);
+        self.forms.extend_from_slice(&other.forms);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.bytes.clear();
+        self.forms.clear();
     }
 
     /// Begins a command of so many words.
-    pub(super) fn begin(&mut self, words: usize) {
-        self.count += 1;
+    pub(super) fn begin(&mut self, form: Form, words: usize) {
+        self.forms.push(form);
         self.bytes.push(b'*');
         self.length(words);
     }
@@ -158,11 +193,11 @@ mod tests {
     fn commands_are_written_as_the_redis_crate_writes_them() {
         let mut packed = Packed::default();
         let long = vec![b'x'; 12_345];
-        packed.command(&[b"SETNX", b"", &long]);
-        packed.command(&[b"EXEC"]);
+        packed.command(Form::Integer, &[b"SETNX", b"", &long]);
+        packed.command(Form::ListOrNil, &[b"EXEC"]);
         let mut expected = redis::cmd("SETNX").arg("").arg(&long).get_packed_command();
         expected.extend(redis::cmd("EXEC").get_packed_command());
-        assert_eq!((packed.bytes, packed.count), (expected, 2));
+        assert_eq!((packed.bytes, packed.forms), (expected, vec![Form::Integer, Form::ListOrNil]));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::codec;
 use super::connections::{Checkout, LockConnection, ask, exchange};
 use super::errors::{ConnectError, Failure, Refusal, RefusalKind, TransportError};
 use super::limits::Limits;
-use super::resp::Packed;
+use super::resp::{Form, Packed};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -115,9 +115,10 @@ fn try_one(
         // Any answer will do.
         ask(connection, &get, limit).map_err(Ended::OnGet)?.ok();
     }
-    let Packed { bytes: mut packed, count } = codec::packed(key, &Command::WatchGet);
-    cmd("DISCARD").write_packed_command(&mut packed);
-    let tried = exchange(connection, &packed, count + 1, limit);
+    let mut packed = Packed::default();
+    codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
+    packed.command(Form::Okay, &[b"DISCARD"]);
+    let tried = exchange(connection, &packed.bytes, packed.forms.len(), limit);
     let refusal = tried.replies.into_iter().find_map(|reply| match reply {
         Value::ServerError(error) => Some(Refusal::from(error)),
         _ => None,

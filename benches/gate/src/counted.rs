@@ -5,13 +5,14 @@ use std::env;
 use std::time::Duration;
 
 use redis::cmd;
-use setnx_lock::{Lock, LockOptions, Locker, Locks, Protocol, Semaphore};
+use setnx_lock::{Key, Lock, LockOptions, Locker, Locks, Protocol, Semaphore};
 
 use crate::Failure;
 
 /// Longer than a run, which is slow while it is counted.
 const LEASE: Duration = Duration::from_secs(3600);
 const KEY: &str = "gate";
+const VALUE: &str = "1795157376.4923038374650192";
 pub(crate) const RAW: &str = "raw";
 
 /// Acquires and releases once.
@@ -25,6 +26,8 @@ pub(crate) struct Case {
 
 pub(crate) const CASES: &[Case] = &[
     Case { name: RAW, open: raw },
+    Case { name: "layer", open: |url| layer(url, false) },
+    Case { name: "layer, watched", open: |url| layer(url, true) },
     Case { name: "Classic", open: |url| one(url, |options| options) },
     Case { name: "Watched", open: |url| one(url, |options| options.protocol(Protocol::Watched)) },
     Case { name: "notifications", open: |url| one(url, LockOptions::notify_waiters) },
@@ -47,8 +50,17 @@ pub(crate) fn run(case: &str, pairs: u32) -> Result<(), Failure> {
 fn raw(url: &str) -> Result<Pair, Failure> {
     let mut connection = redis::Client::open(url)?.get_connection()?;
     Ok(Box::new(move || {
-        cmd("SETNX").arg(KEY).arg("1795157376.4923038374650192").exec(&mut connection)?;
+        cmd("SETNX").arg(KEY).arg(VALUE).exec(&mut connection)?;
         Ok(cmd("DEL").arg(KEY).exec(&mut connection)?)
+    }))
+}
+
+/// The same commands by the network layer, without rules.
+fn layer(url: &str, watched: bool) -> Result<Pair, Failure> {
+    let (locker, key) = (locker(url)?, Key::from(KEY));
+    Ok(Box::new(move || {
+        let done = locker.set_and_delete(&key, VALUE.as_bytes(), watched);
+        done.then_some(()).ok_or_else(|| "a command has not done what it should".into())
     }))
 }
 

@@ -2,10 +2,9 @@
 
 use redis::Value;
 
-use super::{pack_change, read, refusal, unexpected, watch};
-use crate::backend::KeyRequest;
+use super::{read_any, refusal, unexpected, watch};
 use crate::backend::errors::{Refusal, TransportError};
-use crate::backend::resp::Packed;
+use crate::backend::resp::{Form, Packed};
 use crate::key::Key;
 use crate::protocol::{Command, Reply};
 
@@ -15,7 +14,7 @@ pub(in crate::backend) fn packed_watches(keys: &[Key]) -> Packed {
     for key in keys {
         watch(&mut packed, key.as_bytes());
     }
-    packed.command(&[b"MULTI"]);
+    packed.command(Form::Okay, &[b"MULTI"]);
     packed
 }
 
@@ -29,71 +28,44 @@ pub(in crate::backend) fn read_watches(
         return Ok(Err(refusal));
     }
     if multi != Some(Value::Okay) || replies.len() != 2 * keys {
-        return Err(unexpected(&Command::WatchGet, multi.as_ref()));
+        return Err(unexpected(Command::WatchGet.name(), multi.as_ref()));
     }
     let mut found = Vec::new();
     for pair in replies.chunks_exact(2) {
         match pair {
             [Value::ServerError(error), _] => return Ok(Err(error.clone().into())),
-            [Value::Okay, value] => found.push(read(&Command::Get, vec![value.clone()])?),
-            _ => return Err(unexpected(&Command::WatchGet, pair.first())),
+            [Value::Okay, value] => found.push(read_any(&Command::Get, vec![value.clone()])?),
+            _ => return Err(unexpected(Command::WatchGet.name(), pair.first())),
         }
     }
     Ok(Ok(found))
 }
 
-/// Packs the changes of a transaction, and EXEC.
-pub(in crate::backend) fn packed_changes(changes: &[KeyRequest]) -> Packed {
-    let mut packed = Packed::default();
-    for KeyRequest { key, request, .. } in changes {
-        if let Command::Exec(change) = &request.command {
-            pack_change(&mut packed, key.as_bytes(), change);
-        }
-    }
-    packed.command(&[b"EXEC"]);
-    packed
-}
-
-/// Reads the replies to the changes of a transaction and to EXEC: for each change what it would have got alone.
-pub(in crate::backend) fn read_changes(
-    changes: &[&Command],
-    mut replies: Vec<Value>,
-) -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
-    let exec = replies.pop();
-    let refused = replies.iter().filter(|queued| refusal(queued).is_some()).count();
-    if let (Some(refusal), Some(Value::ServerError(_))) = (replies.iter().find_map(refusal), &exec) {
-        return Ok(changes.iter().map(|_| Err(refusal.clone())).collect());
-    }
-    let each: Vec<Value> = match exec {
+/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the reply to the change itself.
+pub(in crate::backend) fn split_exec(changes: &[Value], exec: Value) -> Result<Vec<Value>, TransportError> {
+    let refused = changes.iter().filter(|queued| refusal(queued).is_some()).count();
+    match exec {
         // Before 2.6.5 what could not be queued is left out, and the rest is carried out.
-        Some(Value::Array(results)) if results.len() + refused == changes.len() => {
+        Value::Array(results) if results.len() + refused == changes.len() => {
             let mut results = results.into_iter();
             let of = |queued: &Value| match queued {
                 Value::ServerError(_) => Value::Nil,
                 _ => Value::Array(results.by_ref().take(1).collect()),
             };
-            replies.iter().map(of).collect()
+            Ok(changes.iter().map(of).collect())
         }
-        Some(reply @ (Value::Nil | Value::ServerError(_))) => changes.iter().map(|_| reply.clone()).collect(),
-        other => return Err(unexpected(changes[0], other.as_ref())),
-    };
-    let reply = |(change, (queued, exec)): (&&Command, (Value, Value))| read(change, vec![queued, exec]);
-    changes.iter().zip(replies.into_iter().zip(each)).map(reply).collect()
+        reply @ (Value::Nil | Value::ServerError(_)) => Ok(changes.iter().map(|_| reply.clone()).collect()),
+        other => Err(unexpected("EXEC", Some(&other))),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::{Change, Entry, Request};
+    use crate::protocol::{Change, Entry};
 
     fn keys(count: usize) -> Vec<Key> {
         (0..count).map(|n| Key::from(format!("k{n}"))).collect()
-    }
-
-    fn changes(count: usize) -> Vec<KeyRequest> {
-        let set =
-            || Request::at_any_time(Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None })));
-        keys(count).into_iter().map(|key| KeyRequest { key, request: set(), next: None }).collect()
     }
 
     fn words(packed: &[u8]) -> String {
@@ -110,14 +82,12 @@ mod tests {
     }
 
     #[test]
-    fn many_keys_are_watched_and_changed_in_two_trips() {
+    fn many_keys_are_watched_in_one_trip() {
         let packed = packed_watches(&keys(2));
         assert_eq!(
-            (words(&packed.bytes).as_str(), packed.count),
+            (words(&packed.bytes).as_str(), packed.forms.len()),
             ("WATCH k0 GET k0 WATCH k1 GET k1 MULTI ", 5)
         );
-        let packed = packed_changes(&changes(2));
-        assert_eq!((words(&packed.bytes).as_str(), packed.count), ("SET k0 2 SET k1 2 EXEC ", 3));
     }
 
     #[test]
@@ -143,24 +113,27 @@ mod tests {
 
     #[test]
     fn each_change_has_what_it_would_have_had_alone() {
-        let changes = changes(2);
-        let commands: Vec<&Command> = changes.iter().map(|change| &change.request.command).collect();
-        let read = |replies: &[Value]| read_changes(&commands, replies.to_vec());
-        let exec = |exec: Value| read(&[queued(), queued(), exec]);
+        let change = Command::Exec(Change::Set(Entry { value: b"2".to_vec(), ttl: None }));
+        let read =
+            |changes: [Value; 2], exec: Value| -> Result<Vec<Result<Reply, Refusal>>, TransportError> {
+                let each = split_exec(&changes, exec)?;
+                changes.into_iter().zip(each).map(|(own, exec)| read_any(&change, vec![own, exec])).collect()
+            };
+        let exec = |exec: Value| read([queued(), queued()], exec);
         let done = exec(Value::Array(vec![Value::Okay, no("OOM no")])).unwrap();
         assert_eq!(done[0], Ok(Reply::Executed(Some(1))));
         assert!(done[1].is_err());
         let written = exec(Value::Nil).unwrap();
         assert_eq!(written, [Ok(Reply::Executed(None)), Ok(Reply::Executed(None))]);
         assert!(exec(no("CROSSSLOT keys")).unwrap().iter().all(Result::is_err));
-        let refused = read(&[queued(), no("OOM no"), no("EXECABORT discarded")]).unwrap();
-        assert!(refused.iter().all(|reply| reply.as_ref().is_err_and(|refusal| refusal.text() == "OOM no")));
-        let before_2_6_5 = read(&[no("OOM no"), queued(), Value::Array(vec![Value::Okay])]).unwrap();
+        let refused = read([queued(), no("OOM no")], no("EXECABORT discarded")).unwrap();
+        assert!(refused.iter().all(Result::is_err));
+        let before_2_6_5 = read([no("OOM no"), queued()], Value::Array(vec![Value::Okay])).unwrap();
         assert!(before_2_6_5[0].is_err());
         assert_eq!(before_2_6_5[1], Ok(Reply::Executed(Some(1))));
         for broken in [Value::Okay, Value::Array(vec![Value::Okay])] {
             assert!(exec(broken).is_err());
         }
-        assert!(read(&[queued(), Value::Okay, Value::Array(vec![Value::Okay, Value::Okay])]).is_err());
+        assert!(read([queued(), Value::Okay], Value::Array(vec![Value::Okay, Value::Okay])).is_err());
     }
 }

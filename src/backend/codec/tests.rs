@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::*;
 use crate::backend::errors::RefusalKind;
+use crate::key::Key;
 
 fn entry(ttl: Option<Duration>) -> Entry {
     Entry { value: b"2".to_vec(), ttl }
@@ -17,10 +18,24 @@ fn check(expires: bool) -> Command {
     Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
 }
 
+fn packed(key: &Key, command: &Command) -> Packed {
+    let mut packed = Packed::default();
+    pack(&mut packed, key.as_bytes(), command);
+    packed
+}
+
+/// What the replies come to, whose forms are those that the command asks for.
+fn read(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
+    super::read(command, &mut replies)
+}
+
 fn words(command: &Command) -> (String, usize) {
-    let Packed { bytes: packed, count: replies } = packed(&Key::from("k"), command);
-    let text = String::from_utf8(packed).unwrap();
-    (text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "), replies)
+    let Packed { bytes, forms } = packed(&Key::from("k"), command);
+    let text = String::from_utf8(bytes).unwrap();
+    (
+        text.split("\r\n").filter(|line| !line.starts_with(['*', '$'])).collect::<Vec<_>>().join(" "),
+        forms.len(),
+    )
 }
 
 #[test]

@@ -6,7 +6,6 @@ use super::trip::{Job, Line};
 use super::{Lane, Slot};
 use crate::backend::lanes::{Lanes, Told};
 use crate::backend::limits::Report;
-use crate::backend::pipelining::report_abandoned;
 
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.
@@ -53,10 +52,7 @@ impl Drop for Leading<'_> {
         // All are told before code of the user is called, which may panic.
         self.tell();
         for gone in &self.finished {
-            let job = gone.job();
-            if let (Some(command), Some(Ok(outcome))) = (&job.command, &job.result) {
-                report_abandoned(command, outcome, self.report);
-            }
+            gone.job().report_abandoned(self.report);
         }
     }
 }

@@ -1,0 +1,325 @@
+//! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
+
+use std::time::Duration;
+use std::{io, mem, vec};
+
+use redis::Value;
+
+use super::codec;
+use super::connections::{Exchange, LockConnection, exchange};
+use super::errors::{Failure, Refusal, RefusalKind, TransportError};
+use super::resp::{Form, Packed};
+use super::{Answers, KeyRequest, Next};
+use crate::clock::Now;
+use crate::key::Key;
+use crate::options::Protocol;
+use crate::protocol::lease::End;
+use crate::protocol::{Change, Command, Reply, Request};
+use crate::version::Version;
+
+/// A command as it goes over the wire, which may be several of the server's. The default is none.
+#[derive(Debug, Default)]
+pub(super) struct Item {
+    pub(super) packed: Packed,
+    name: &'static str,
+    before: Option<End>,
+    /// A server that is known to be too old for this protocol does not get it.
+    needs: Protocol,
+    state: State,
+    pub(super) replies: Vec<Value>,
+}
+
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Unsent,
+    Sent,
+    Replied,
+    /// It may have been carried out.
+    Lost(TransportError),
+    /// The server had no room for the client, and has read nothing. The first of a trip has the words.
+    Unread(Option<Refusal>),
+}
+
+impl Item {
+    pub(super) fn new(key: &Key, request: &Request, needs: Protocol) -> Self {
+        let mut item = Self::default();
+        item.set(key, request, needs);
+        item
+    }
+
+    /// A change without the EXEC that carries it out.
+    pub(super) fn change(change: &KeyRequest, needs: Protocol) -> Self {
+        let mut item = Self::default();
+        if let Command::Exec(of) = &change.request.command {
+            item.set_change(&change.key, of, needs);
+        }
+        item
+    }
+
+    pub(super) fn set_change(&mut self, key: &Key, change: &Change, needs: Protocol) {
+        self.begin("EXEC", needs, None);
+        codec::pack_change(&mut self.packed, key.as_bytes(), change);
+    }
+
+    /// One command beside those of threads, with a reply of this form.
+    pub(super) fn beside(name: &'static str, form: Form) -> Self {
+        let packed = Packed { bytes: Vec::new(), forms: vec![form] };
+        Self { name, packed, state: State::Sent, ..Self::default() }
+    }
+
+    /// What goes behind another command on the key.
+    pub(super) fn next(key: &Key, next: Option<&Next>) -> Self {
+        next.map_or_else(Self::default, |next| Self::new(key, &next.request, next.needs))
+    }
+
+    /// Makes it the item of a command.
+    pub(super) fn set(&mut self, key: &Key, request: &Request, needs: Protocol) {
+        let Request { command, before } = request;
+        self.begin(command.name(), needs, *before);
+        codec::pack(&mut self.packed, key.as_bytes(), command);
+    }
+
+    /// Makes it an item of what is packed then.
+    pub(super) fn begin(&mut self, name: &'static str, needs: Protocol, before: Option<End>) {
+        self.clear();
+        (self.name, self.needs, self.before) = (name, needs, before);
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.packed.clear();
+        self.replies.clear();
+        self.state = State::Unsent;
+    }
+
+    /// Notes that it is sent now, if there is one and it may be: not to a server that is too old, nor once its time has passed (I4, I5).
+    pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
+        let too_old = server.is_some_and(|version| version < self.needs.needs());
+        let too_late = self.before.is_some_and(|end| end.has_passed(now));
+        let sends = !self.packed.forms.is_empty() && !too_old && !too_late;
+        if sends {
+            self.replies.clear();
+            self.state = State::Sent;
+        }
+        sends
+    }
+
+    pub(super) fn is_sent(&self) -> bool {
+        !matches!(self.state, State::Unsent)
+    }
+
+    /// Notes that more was missing.
+    pub(super) fn lose_as(&mut self, other: &Self) {
+        if let (State::Replied, State::Lost(error)) = (&self.state, &other.state) {
+            self.state = State::Lost(error.clone());
+        }
+    }
+
+    /// Has a change that was refused look as one that was not carried out since the key was written.
+    pub(super) fn not_if_refused(&mut self) {
+        if let [own, exec] = self.replies.as_slice()
+            && (refusal(own).is_some() || refused_in(exec))
+        {
+            self.replies = vec![Value::SimpleString("QUEUED".into()), Value::Nil];
+        }
+    }
+
+    /// Returns the refusal of a connection for which the server has no room.
+    pub(super) fn found_no_room(&self) -> Option<&Refusal> {
+        match &self.state {
+            State::Unread(refusal) => refusal.as_ref(),
+            _ => None,
+        }
+    }
+
+    /// Returns what came of the command, once. `None`: the server has not read it.
+    pub(super) fn outcome(&mut self, command: &Command) -> Option<Result<Reply, Failure>> {
+        Some(match mem::take(&mut self.state) {
+            State::Unsent | State::Unread(_) => return None,
+            State::Sent => {
+                // For the thread that receives the replies, which come later.
+                self.state = State::Sent;
+                Err(Failure::Lost(lost_in_batch()))
+            }
+            State::Lost(error) => Err(Failure::Lost(error)),
+            State::Replied => match codec::read(command, &mut self.replies) {
+                Ok(Ok(reply)) => Ok(reply),
+                Ok(Err(refusal)) => Err(Failure::Refused(refusal)),
+                Err(error) => Err(Failure::Lost(error)),
+            },
+        })
+    }
+}
+
+impl Answers {
+    /// What came of a command that was sent, and of the one behind it.
+    pub(super) fn of(own: &mut Item, command: &Command, behind: &mut Item, next: Option<&Next>) -> Self {
+        let next = next.and_then(|next| behind.outcome(&next.request.command));
+        match own.outcome(command) {
+            Some(own) => Self { own, next },
+            None => unreachable!("it was sent, and read"),
+        }
+    }
+}
+
+/// In what state a trip leaves the connection.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// It must not be used again (I8).
+    pub(super) out_of_order: bool,
+    /// The server said that it is no master.
+    pub(super) read_only: bool,
+}
+
+/// The replies of a trip, which go to its items one after the other.
+pub(super) struct Replies<'a> {
+    values: vec::Drain<'a, Value>,
+    /// Why there are no more than these.
+    ended: Option<TransportError>,
+    /// Whether there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
+    only: bool,
+    /// Whether that one refused the client for lack of room.
+    no_room: bool,
+    /// Set once a reply was missing or of another form than its command's: which command a later one belongs to is unknown.
+    broken: Option<TransportError>,
+    pub(super) left: Left,
+}
+
+impl<'a> Replies<'a> {
+    /// Those that were received, and why there are no more.
+    pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
+        let only = replies.len() == 1 && ended.is_none();
+        let (values, left) = (replies.drain(..), Left::default());
+        Self { values, ended, only, no_room: false, broken: None, left }
+    }
+
+    /// Gives an item that was sent its replies. A refused first reply may be the only one.
+    pub(super) fn give(&mut self, item: &mut Item) {
+        if !item.is_sent() {
+            return;
+        }
+        if self.no_room {
+            item.state = State::Unread(None);
+            return;
+        }
+        for at in 0..item.packed.forms.len() {
+            if self.broken.is_none() {
+                match self.values.next() {
+                    Some(value) if item.packed.forms[at].fits(&value) => {
+                        let refusal = refusal(&value);
+                        item.replies.push(value);
+                        if let Some(refusal) = refusal {
+                            self.note(&refusal);
+                            if self.no_room {
+                                item.state = State::Unread(Some(refusal));
+                                return;
+                            }
+                        }
+                        continue;
+                    }
+                    Some(value) => self.lose(codec::unexpected(item.name, Some(&value))),
+                    None if matches!(item.replies.first(), Some(Value::ServerError(_))) => break,
+                    None => {
+                        let error = self.ended.take().unwrap_or_else(hung_up);
+                        self.lose(error);
+                    }
+                }
+            }
+            if let Some(error) = &self.broken {
+                item.state = State::Lost(error.clone());
+                return;
+            }
+        }
+        item.state = State::Replied;
+    }
+
+    /// Gives changes of one transaction their replies, and each its part of the reply to EXEC. Returns whether one was refused.
+    pub(super) fn give_changes(&mut self, items: &mut [&mut Item]) -> bool {
+        let mut all = Item { name: "EXEC", state: State::Sent, ..Item::default() };
+        all.packed.forms.extend(items.iter().flat_map(|item| &item.packed.forms));
+        all.packed.forms.push(Form::ListOrNil);
+        self.give(&mut all);
+        let exec = all.replies.pop().filter(|_| all.replies.len() == items.len());
+        let each = match (all.state, exec) {
+            (State::Replied, Some(exec)) => codec::split_exec(&all.replies, exec),
+            (State::Lost(error), _) => Err(error),
+            _ => Err(hung_up()),
+        };
+        let each = match each {
+            Ok(each) => each,
+            Err(error) => {
+                self.lose(error.clone());
+                for item in items {
+                    item.state = State::Lost(error.clone());
+                }
+                return false;
+            }
+        };
+        let is_refused = |(own, exec): (&Value, &Value)| refusal(own).is_some() || refused_in(exec);
+        let refused = all.replies.iter().zip(&each).any(is_refused);
+        for (item, (own, exec)) in items.iter_mut().zip(all.replies.into_iter().zip(each)) {
+            item.replies.extend([own, exec]);
+            item.state = State::Replied;
+        }
+        refused
+    }
+
+    fn lose(&mut self, error: TransportError) {
+        self.left.out_of_order = true;
+        self.broken = Some(error);
+    }
+
+    fn note(&mut self, refusal: &Refusal) {
+        let read_only = refusal.kind() == RefusalKind::ReadOnly;
+        self.left.read_only |= read_only;
+        self.left.out_of_order |= read_only || refusal.closes_connection();
+        self.no_room = self.only && refusal.closes_connection();
+    }
+}
+
+fn refused_in(exec: &Value) -> bool {
+    match exec {
+        Value::Array(results) => results.iter().any(|result| refusal(result).is_some()),
+        exec => refusal(exec).is_some(),
+    }
+}
+
+fn refusal(value: &Value) -> Option<Refusal> {
+    match value {
+        Value::ServerError(error) => Some(error.clone().into()),
+        _ => None,
+    }
+}
+
+/// Sends those of the items that say so, and receives their replies. All together may take `limit`.
+pub(super) fn trip(connection: &mut impl LockConnection, items: &mut [&mut Item], limit: Duration) -> Left {
+    let (mut bytes, mut count) = (Vec::new(), 0);
+    for item in items.iter().filter(|item| item.is_sent()) {
+        bytes.extend_from_slice(&item.packed.bytes);
+        count += item.packed.forms.len();
+    }
+    let Exchange { mut replies, ended } = exchange(connection, &bytes, count, limit);
+    let mut replies = Replies::of(&mut replies, ended);
+    for item in items {
+        replies.give(item);
+    }
+    replies.left
+}
+
+/// The error of a command that another thread has sent without returning its outcome in time.
+pub(super) fn lost_in_batch() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::TimedOut,
+        "it was pipelined with another thread's command, and that thread returned no reply in time",
+    )
+}
+
+pub(super) fn hung_up() -> TransportError {
+    TransportError::new(
+        io::ErrorKind::ConnectionReset,
+        "the server closed the connection after it had refused an earlier command",
+    )
+}
+
+#[cfg(test)]
+mod tests;
