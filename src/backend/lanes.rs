@@ -36,14 +36,15 @@ pub(crate) use slot::{Slot, Told};
 
 /// A connection, led by one thread at a time.
 pub(crate) struct Lane<J, C> {
-    pub(crate) connection: C,
+    /// In a box, since lanes are passed around.
+    pub(crate) connection: Box<C>,
     /// Whose jobs are on the wire, in the order of their replies, or go there next.
     pub(crate) batch: Vec<Arc<Slot<J, C>>>,
 }
 
 impl<J, C> Lane<J, C> {
     pub(crate) fn over(connection: C) -> Self {
-        Self { connection, batch: Vec::new() }
+        Self { connection: Box::new(connection), batch: Vec::new() }
     }
 }
 
@@ -123,9 +124,18 @@ impl<J, C> Lanes<J, C> {
 
     /// Takes what is queued into the lane's batch, up to a thread that is to have a lane for itself.
     pub(crate) fn fill(&self, lane: &mut Lane<J, C>) {
+        self.lock().fill(lane);
+    }
+
+    /// The same for a leader whose job is done: a lane for which nothing is queued ends.
+    pub(crate) fn fill_or_end(&self, mut lane: Lane<J, C>) -> Option<Lane<J, C>> {
         let mut shared = self.lock();
-        let count = shared.queue.iter().position(|queued| queued.alone).unwrap_or(shared.queue.len());
-        lane.batch.extend(shared.queue.drain(..count).map(|queued| queued.slot));
+        shared.fill(&mut lane);
+        if lane.batch.is_empty() {
+            shared.end(Some(lane));
+            return None;
+        }
+        Some(lane)
     }
 
     /// Passes the lead on, with the lane, to a thread whose job is on the wire. A lane with nothing on the wire ends. The lane comes back if all
@@ -146,28 +156,14 @@ impl<J, C> Lanes<J, C> {
 
     /// Ends the lead of a lane that has nothing on the wire: the first of the queue has it then, or none. `None`: the connection failed.
     pub(crate) fn end(&self, lane: Option<Lane<J, C>>) {
-        self.end_as(lane, 0);
+        self.lock().end(lane);
     }
 
     /// Ends an attempt to connect: its lane is one whose lead ends. `None`: it failed.
     pub(crate) fn opened(&self, lane: Option<Lane<J, C>>) {
-        self.end_as(lane, 1);
-    }
-
-    fn end_as(&self, lane: Option<Lane<J, C>>, attempts: usize) {
         let mut shared = self.lock();
-        shared.opening -= attempts;
-        if let Some(mut lane) = lane {
-            while let Some(next) = shared.queue.pop_front() {
-                match next.slot.give(lane) {
-                    Ok(()) => return,
-                    Err(back) => lane = back,
-                }
-            }
-            shared.idle.push_back(lane);
-        }
-        shared.leaders -= 1;
-        shared.wake_first();
+        shared.opening -= 1;
+        shared.end(lane);
     }
 
     /// Takes the slot out of the queue. Returns `false` if it is not there any more.
@@ -213,6 +209,25 @@ impl<J, C> Shared<J, C> {
             unusable.push(lane);
         }
         None
+    }
+
+    fn fill(&mut self, lane: &mut Lane<J, C>) {
+        let count = self.queue.iter().position(|queued| queued.alone).unwrap_or(self.queue.len());
+        lane.batch.extend(self.queue.drain(..count).map(|queued| queued.slot));
+    }
+
+    fn end(&mut self, lane: Option<Lane<J, C>>) {
+        if let Some(mut lane) = lane {
+            while let Some(next) = self.queue.pop_front() {
+                match next.slot.give(lane) {
+                    Ok(()) => return,
+                    Err(back) => lane = back,
+                }
+            }
+            self.idle.push_back(lane);
+        }
+        self.leaders -= 1;
+        self.wake_first();
     }
 
     fn opens(&mut self, most: usize, may_open: impl FnOnce() -> bool) -> bool {

@@ -5,9 +5,9 @@ mod source;
 mod trip;
 
 use std::cell::Cell;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-use std::{io, mem};
 
 use super::connections::Manager;
 use super::errors::{Failure, Refusal, TransportError};
@@ -36,9 +36,12 @@ pub(crate) struct OwnBackend {
 type Slot = super::lanes::Slot<Job, Line>;
 type Lane = super::lanes::Lane<Job, Line>;
 
+/// The slot of a thread, and room for a list of others.
+type Kept = (Arc<Slot>, Vec<Arc<Slot>>);
+
 thread_local! {
-    /// The slot of this thread, while it is not in use.
-    static SLOT: Cell<Option<Arc<Slot>>> = const { Cell::new(None) };
+    /// Of this thread, while they are not in use.
+    static SLOT: Cell<Option<Kept>> = const { Cell::new(None) };
 }
 
 impl OwnBackend {
@@ -60,31 +63,40 @@ impl OwnBackend {
         limits: &Limits<'_>,
         end: impl FnOnce(&mut Job, bool) -> T,
     ) -> Result<T, Failure> {
-        let began = clock::uptime();
         let kept = SLOT.try_with(Cell::take).ok().flatten();
-        let slot = kept.unwrap_or_else(|| Slot::new(Job::default()));
+        let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
         set(&mut slot.job());
-        match self.source().enter(&slot, false, limits) {
-            Ok(Told::Lead(lane)) => self.lead(lane, &slot, limits),
-            Ok(Told::Done) => {}
+        let finished = match self.source().enter(&slot, false, limits) {
+            Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
+            Ok(Told::Done) => finished,
             Err(Failure::NoConnection { cause, .. }) => {
                 // It includes the wait for another thread.
-                return Err(Failure::NoConnection { cause, waited: clock::uptime().since(began) });
+                return Err(Failure::NoConnection {
+                    cause,
+                    waited: clock::uptime().since(limits.decided_at.uptime),
+                });
             }
             Err(failure) => return Err(failure),
-        }
+        };
         let ended = end(&mut slot.job(), slot.is_gone());
         if !slot.is_gone() {
             // The thread may be ending.
-            let _ = SLOT.try_with(|kept| kept.set(Some(slot)));
+            let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
         }
         Ok(ended)
     }
 
     /// Leads a lane until this thread's job is done.
-    fn lead(&self, lane: Lane, slot: &Arc<Slot>, limits: &Limits<'_>) {
+    fn lead(
+        &self,
+        lane: Lane,
+        slot: &Arc<Slot>,
+        finished: Vec<Arc<Slot>>,
+        limits: &Limits<'_>,
+    ) -> Vec<Arc<Slot>> {
         let lanes = &self.source().lanes;
         let mut leading = Leading::of(lanes, slot, lane, limits.report);
+        leading.finished = finished;
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
             lanes.fill(lane);
@@ -97,27 +109,26 @@ impl OwnBackend {
             // Two trips of a change take no longer than one command may.
             answered_by = answered_by.min(lane.connection.sent_at.after(self.alone.command_timeout));
             let open = lane.connection.is_open;
-            if open {
-                let is_done = |other: &mut Arc<Slot>| other.job().is_done;
-                leading.finished.extend(lane.batch.extract_if(.., is_done));
-            } else {
-                mem::swap(&mut leading.finished, &mut lane.batch);
-            }
+            let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
+            leading.finished.extend(lane.batch.extract_if(.., is_done));
             if !in_order {
-                return;
+                return leading.end();
+            }
+            let done = slot.job().is_done;
+            if done && !open {
+                return leading.send_and_pass_on(|lane| self.send(lane));
             }
             lanes.fill(lane);
             self.send(lane);
             // A DISCARD alone has no thread that waits for it.
-            let is_discarding = open && lane.batch.is_empty();
-            if slot.job().is_done && !is_discarding {
+            if done && !lane.batch.is_empty() {
                 return leading.pass_on();
             }
             leading.tell();
         }
         // Others wait for longer, and go on receiving.
         drop(slot.give_up());
-        leading.pass_on();
+        leading.pass_on()
     }
 
     /// Sends what the batch has, as far as it may be sent now.

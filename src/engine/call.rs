@@ -53,9 +53,9 @@ pub(super) struct Call<'a> {
     /// The reply to the command on the waiting list.
     pub(super) taken: Option<Result<Reply, Failure>>,
     /// The connection that watches the key, and until when leaving it may take.
-    watched: Option<(Box<dyn WatchedConnection>, Limits<'static>)>,
+    watched: Option<Box<(Box<dyn WatchedConnection>, Limits<'static>)>>,
     /// The change that was sent with WATCH, and what went behind it: its answers are for the EXEC that the rules ask for next.
-    changed: Option<(Along, Answers)>,
+    changed: Option<Box<(Along, Answers)>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<(&'static str, TransportError)>,
 }
@@ -71,7 +71,7 @@ enum Behind<'a> {
 pub(super) enum Along {
     Nothing,
     /// The command of the head of this holder's queue.
-    Successor(Successor),
+    Successor(Box<Successor>),
     /// What takes an entry from the key's waiting list.
     Waiting(Next),
 }
@@ -208,7 +208,7 @@ impl<'a> Call<'a> {
     }
 
     fn send_once(&mut self, request: &Request, now: Now) -> Reply {
-        if let Some((along, answers)) = self.changed.take() {
+        if let Some((along, answers)) = self.changed.take().map(|changed| *changed) {
             let needs = self.needs(&request.command);
             return self.answers(&request.command, along, answers, needs);
         }
@@ -236,11 +236,11 @@ impl<'a> Call<'a> {
         let Some((along, changed, needs, limits)) = sent else { return Reply::Unsent };
         let reply = match changed {
             Ok((reply, Changed::Sent(answers))) => {
-                self.changed = Some((along, answers));
+                self.changed = Some(Box::new((along, answers)));
                 return self.reply(Ok(reply), "WATCH", true, needs);
             }
             Ok((reply, Changed::Watched(watched))) => {
-                self.watched = Some((watched, limits));
+                self.watched = Some(Box::new((watched, limits)));
                 Ok(reply)
             }
             Ok((reply, Changed::Not)) => Ok(reply),
@@ -281,9 +281,9 @@ impl<'a> Call<'a> {
     /// Returns what is to go behind a command.
     pub(super) fn along(&mut self, command: &Command, now: Now) -> Along {
         match self.behind.take_if(|_| command.deletes()) {
-            Some(Behind::Successor(holder)) => {
-                self.successor(holder, command, now).map_or(Along::Nothing, Along::Successor)
-            }
+            Some(Behind::Successor(holder)) => self
+                .successor(holder, command, now)
+                .map_or(Along::Nothing, |successor| Along::Successor(Box::new(successor))),
             Some(Behind::Waiting(waiting)) => Along::Waiting(at_any_time(Command::Waiting(waiting))),
             None => Along::Nothing,
         }
@@ -395,7 +395,7 @@ impl<'a> Call<'a> {
     fn carry(&mut self, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let backend = &self.engine.backend;
         match request.command.unfenced() {
-            Command::Exec(_) => match self.watched.take() {
+            Command::Exec(_) => match self.watched.take().map(|watched| *watched) {
                 // It changes what is watched, or nothing, so it is right at any time.
                 Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),
                 // The watch has ended, so the rules are to look again.
@@ -404,7 +404,7 @@ impl<'a> Call<'a> {
             Command::WatchGet | Command::WatchGetTtl => {
                 self.unwatch();
                 let watched = backend.watch(self.key, &request.command, limits).map(|(reply, watched)| {
-                    self.watched = Some((watched, limits.for_watching()));
+                    self.watched = Some(Box::new((watched, limits.for_watching())));
                     reply
                 });
                 watched.into()
@@ -418,7 +418,7 @@ impl<'a> Call<'a> {
 
     /// Returns the connection that watches, if there is one (I9).
     pub(super) fn unwatch(&mut self) {
-        if let Some((watched, limits)) = self.watched.take() {
+        if let Some((watched, limits)) = self.watched.take().map(|watched| *watched) {
             watched.unwatch(&limits);
         }
     }

@@ -65,6 +65,14 @@ impl Connection {
         }
     }
 
+    pub(in crate::backend) fn is_suspect_at(&self, now: Uptime) -> bool {
+        self.open.as_ref().is_some_and(|open| {
+            // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
+            let stale = now.since(open.last_used) > TRUSTED_WHILE_IDLE;
+            stale || open.opened_at < self.opener.health.closures()
+        })
+    }
+
     fn opened(&mut self) -> Result<&mut Open, ConnectError> {
         let health = &self.opener.health;
         match &mut self.open {
@@ -83,13 +91,17 @@ impl Connection {
         }
     }
 
-    /// Sends packed commands. The connection cannot be used otherwise until all replies are received.
-    pub(in crate::backend) fn send(&mut self, packed: &[u8], deadline: Uptime) -> Result<(), TransportError> {
-        let limit = self.opener.command_timeout;
+    /// Sends packed commands, from `now` on within `limit`. The connection cannot be used otherwise until all replies are received.
+    pub(in crate::backend) fn send(
+        &mut self,
+        packed: &[u8],
+        now: Uptime,
+        limit: Duration,
+    ) -> Result<(), TransportError> {
         let open = self.open.as_mut().filter(|_| !self.broken);
         let Some(open) = open else { return Err(unusable().into()) };
         self.broken = true;
-        let sent = open.transport.send(packed, deadline);
+        let sent = open.transport.send(packed, now, now.after(limit));
         sent.map_err(|error| self.failed(limit, &error))
     }
 
@@ -187,11 +199,7 @@ impl LockConnection for Connection {
     }
 
     fn is_suspect(&self) -> bool {
-        self.open.as_ref().is_some_and(|open| {
-            // That a server has closed an idle connection shows only after a command was sent, whose outcome is unknown then.
-            let stale = clock::uptime().since(open.last_used) > TRUSTED_WHILE_IDLE;
-            stale || open.opened_at < self.opener.health.closures()
-        })
+        self.is_suspect_at(clock::uptime())
     }
 
     fn server_version(&self) -> Option<Version> {
@@ -206,7 +214,7 @@ impl LockConnection for Connection {
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
         self.guarded(limit, |transport, deadline| {
-            transport.send(packed, deadline)?;
+            transport.send(packed, clock::uptime(), deadline)?;
             collect(count, replies, || transport.receive(deadline, LONGEST_REPLY, true))
         })
     }
@@ -215,7 +223,7 @@ impl LockConnection for Connection {
 impl ConnectionLike for Connection {
     fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
         self.guarded(Duration::MAX, |transport, deadline| {
-            transport.send(cmd, deadline)?;
+            transport.send(cmd, clock::uptime(), deadline)?;
             transport.receive(deadline, usize::MAX, true)
         })
     }
@@ -223,7 +231,7 @@ impl ConnectionLike for Connection {
     /// Refusals are among the replies, but for one of a command before `offset`: that is the error.
     fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
         let replies = self.guarded(Duration::MAX, |transport, deadline| {
-            transport.send(cmd, deadline)?;
+            transport.send(cmd, clock::uptime(), deadline)?;
             (0..offset + count)
                 .map(|_| transport.receive(deadline, usize::MAX, true))
                 .collect::<RedisResult<Vec<_>>>()
@@ -238,7 +246,9 @@ impl ConnectionLike for Connection {
         if !cmd.is_no_response() {
             return self.req_packed_command(&packed);
         }
-        self.guarded(Duration::MAX, |transport, deadline| transport.send(&packed, deadline))?;
+        self.guarded(Duration::MAX, |transport, deadline| {
+            transport.send(&packed, clock::uptime(), deadline)
+        })?;
         Ok(Value::Nil)
     }
 

@@ -70,7 +70,7 @@ struct Handshake<'a> {
 
 impl Handshake<'_> {
     fn send(&mut self, command: &Cmd) -> Result<Value, ConnectError> {
-        let sent = self.transport.send(&command.get_packed_command(), self.deadline);
+        let sent = self.transport.send(&command.get_packed_command(), clock::uptime(), self.deadline);
         let reply = sent.and_then(|()| self.transport.receive(self.deadline, LONGEST_REPLY, true));
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
     }

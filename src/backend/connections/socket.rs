@@ -51,9 +51,9 @@ impl Socket {
         }))
     }
 
-    /// Sends all of it.
-    pub(super) fn send(&mut self, bytes: &[u8], deadline: Uptime) -> io::Result<()> {
-        self.stream.write_all(bytes, deadline)
+    /// Sends all of it, from `now` on.
+    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
+        self.stream.write_all(bytes, now, deadline)
     }
 
     /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read. `looks`: for a while before
@@ -117,10 +117,14 @@ struct Stream {
 }
 
 impl Stream {
-    fn write_all(&mut self, mut bytes: &[u8], deadline: Uptime) -> io::Result<()> {
+    fn write_all(&mut self, mut bytes: &[u8], now: Uptime, deadline: Uptime) -> io::Result<()> {
+        let mut left = Some(deadline.since(now));
         while !bytes.is_empty() {
             if self.is_blocking {
-                self.block_until(deadline)?;
+                match left.take() {
+                    Some(left) => self.block_for(left)?,
+                    None => self.block_until(deadline)?,
+                }
             }
             match self.kind.write(bytes) {
                 Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
@@ -157,7 +161,10 @@ impl Stream {
 
     /// Makes calls of the system block, until the deadline. It is an error if that has passed.
     fn block_until(&mut self, deadline: Uptime) -> io::Result<()> {
-        let left = deadline.since(clock::uptime());
+        self.block_for(deadline.since(clock::uptime()))
+    }
+
+    fn block_for(&mut self, left: Duration) -> io::Result<()> {
         if left.is_zero() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -358,7 +365,7 @@ mod tests {
     fn what_the_peer_does_not_take_ends_at_the_deadline() {
         let much = vec![b'x'; 64 << 20];
         for (mut socket, _server) in pairs() {
-            let error = socket.send(&much, after(Duration::from_millis(200))).unwrap_err();
+            let error = socket.send(&much, clock::uptime(), after(Duration::from_millis(200))).unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         }
     }
@@ -372,7 +379,7 @@ mod tests {
                 let mut all = vec![0; 16 << 20];
                 server.read_exact(&mut all).map(|()| all)
             });
-            socket.send(&much, after(LONG)).unwrap();
+            socket.send(&much, clock::uptime(), after(LONG)).unwrap();
             assert!(reader.join().unwrap().unwrap() == much);
         }
     }

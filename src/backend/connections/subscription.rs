@@ -63,7 +63,7 @@ fn on_socket(
     let mut is_subscribed = false;
     loop {
         let deadline = || clock::uptime().after(answered_within);
-        socket.send(&subscribe, deadline())?;
+        socket.send(&subscribe, clock::uptime(), deadline())?;
         while let Some(message) = message(socket.receive(deadline(), LONGEST_REPLY, false)?)? {
             if !heard(Heard::Message(&message)) {
                 return Ok(());

@@ -38,9 +38,9 @@ impl Transport {
         Ok(Self::Crate { connection, timeout: None })
     }
 
-    pub(super) fn send(&mut self, bytes: &[u8], deadline: Uptime) -> RedisResult<()> {
+    pub(super) fn send(&mut self, bytes: &[u8], now: Uptime, deadline: Uptime) -> RedisResult<()> {
         match self {
-            Self::Socket(socket) => Ok(socket.send(bytes, deadline)?),
+            Self::Socket(socket) => Ok(socket.send(bytes, now, deadline)?),
             Self::Crate { connection, timeout } => {
                 limit(connection, timeout, deadline)?;
                 connection.send_packed_command(bytes)

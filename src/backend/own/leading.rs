@@ -1,5 +1,6 @@
 //! What a thread leaves in order when it stops leading a lane or waiting for its job, also by a panic.
 
+use std::mem;
 use std::sync::Arc;
 
 use super::trip::{Job, Line};
@@ -14,6 +15,8 @@ pub(super) struct Leading<'a> {
     slot: &'a Arc<Slot>,
     pub(super) lane: Option<Lane>,
     pub(super) finished: Vec<Arc<Slot>>,
+    /// Those of them whose threads wait no longer.
+    abandoned: Vec<Arc<Slot>>,
     report: Report<'a>,
     leads: bool,
 }
@@ -25,24 +28,54 @@ impl<'a> Leading<'a> {
         lane: Lane,
         report: Report<'a>,
     ) -> Self {
-        Self { lanes, slot, lane: Some(lane), finished: Vec::new(), report, leads: true }
+        Self {
+            lanes,
+            slot,
+            lane: Some(lane),
+            finished: Vec::new(),
+            abandoned: Vec::new(),
+            report,
+            leads: true,
+        }
     }
 
-    /// Tells the threads whose jobs are finished. Those that wait no longer are left.
+    /// Tells the threads whose jobs are finished.
     pub(super) fn tell(&mut self) {
-        self.finished.retain(|slot| !Arc::ptr_eq(slot, self.slot) && !slot.done());
+        for slot in self.finished.drain(..) {
+            if !Arc::ptr_eq(&slot, self.slot) && !slot.done() {
+                self.abandoned.push(slot);
+            }
+        }
     }
 
-    /// Passes the lane on. One that comes back is dropped: no thread waits for its replies.
-    pub(super) fn pass_on(mut self) {
+    /// Passes the lane on. One that comes back is dropped: no thread waits for its replies. Returns an empty list.
+    pub(super) fn pass_on(mut self) -> Vec<Arc<Slot>> {
         self.lane = self.lane.take().and_then(|lane| self.lanes.pass_on(lane));
         self.leads = self.lane.is_some();
+        self.end()
     }
-}
 
-impl Drop for Leading<'_> {
-    fn drop(&mut self) {
-        if self.leads {
+    /// The same after what is queued is sent.
+    pub(super) fn send_and_pass_on(mut self, send: impl FnOnce(&mut Lane)) -> Vec<Arc<Slot>> {
+        self.lane = self.lane.take().and_then(|lane| self.lanes.fill_or_end(lane));
+        self.leads = self.lane.is_some();
+        if let Some(lane) = &mut self.lane {
+            send(lane);
+            return self.pass_on();
+        }
+        self.end()
+    }
+
+    /// Stops leading. Returns an empty list.
+    pub(super) fn end(mut self) -> Vec<Arc<Slot>> {
+        self.stop();
+        let mut finished = mem::take(&mut self.finished);
+        finished.clear();
+        finished
+    }
+
+    fn stop(&mut self) {
+        if mem::take(&mut self.leads) {
             if let Some(Lane { connection, batch }) = self.lane.take() {
                 drop(connection);
                 self.finished.extend(batch);
@@ -51,9 +84,15 @@ impl Drop for Leading<'_> {
         }
         // All are told before code of the user is called, which may panic.
         self.tell();
-        for gone in &self.finished {
+        for gone in mem::take(&mut self.abandoned) {
             gone.job().report_abandoned(self.report);
         }
+    }
+}
+
+impl Drop for Leading<'_> {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 

@@ -14,7 +14,7 @@ use crate::backend::errors::{ConnectError, Failure, TransportError};
 use crate::backend::lanes::{Entered, Lanes, Terms, Told};
 use crate::backend::limits::Limits;
 use crate::backend::patience::Patience;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, Uptime};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
@@ -47,13 +47,15 @@ impl OwnSource {
         alone: bool,
         limits: &Limits<'_>,
     ) -> Result<Told<Job, Line>, Failure> {
-        let usable = |line: &Line| !line.connection.is_suspect();
         let may_open = || {
             let now = clock::uptime();
             now < limits.connected_by && self.dialing.begin(now)
         };
-        let terms = || Terms { most: self.patience.lanes(self.size), usable, may_open };
-        match self.lanes.enter(slot, alone, terms()) {
+        let terms = |now: Uptime| {
+            let usable = move |line: &Line| !line.connection.is_suspect_at(now);
+            Terms { most: self.patience.lanes(self.size), usable, may_open }
+        };
+        match self.lanes.enter(slot, alone, terms(limits.decided_at.uptime)) {
             Entered::Leads(lane) => return Ok(Told::Lead(lane)),
             Entered::Waits { opens: true } => self.open_one(),
             Entered::Waits { opens: false } => {}
@@ -72,7 +74,7 @@ impl OwnSource {
                 queued = false;
             }
             if woken && queued {
-                match self.lanes.enter_again(slot, terms()) {
+                match self.lanes.enter_again(slot, terms(clock::uptime())) {
                     Entered::Leads(lane) => {
                         ended = Some(Ok(Told::Lead(lane)));
                         return false;

@@ -204,7 +204,7 @@ impl Line {
             self.packed.command(Form::Okay, &[b"MULTI"]);
         }
         if self.count() > 0 {
-            self.failed = self.connection.send(&self.packed.bytes, now.uptime.after(limit)).err();
+            self.failed = self.connection.send(&self.packed.bytes, now.uptime, limit).err();
         }
     }
 

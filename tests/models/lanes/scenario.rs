@@ -167,7 +167,7 @@ impl Harness {
 
     fn send(&self, lane: &mut Lane<Job, Wire>) {
         self.lanes.fill(lane);
-        lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();
+        *lane.connection = lane.batch.iter().map(|slot| slot.job().number).collect();
     }
 }
 
