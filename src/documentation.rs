@@ -22,7 +22,7 @@ macro_rules! pages {
         #[doc = "[comparison.md]: crate::documentation::comparison"]
         #[doc = "[cron.md]: crate::documentation::cron"]
         #[doc = "[cron.md#why-a-plain-lock-is-not-enough]: crate::documentation::cron#why-a-plain-lock-is-not-enough"]
-        #[doc = "[design.md#how-are-commands-of-several-threads-pipelined-and-why-by-default]: crate::documentation::design#how-are-commands-of-several-threads-pipelined-and-why-by-default"]
+        #[doc = "[design.md#how-do-threads-share-connections]: crate::documentation::design#how-do-threads-share-connections"]
         #[doc = "[design.md#why-do-the-permits-of-a-name-share-a-queue]: crate::documentation::design#why-do-the-permits-of-a-name-share-a-queue"]
         #[doc = "[from-ruby.md]: crate::documentation::from_ruby"]
         #[doc = "[from-ruby.md#traps-of-the-gem]: crate::documentation::from_ruby#traps-of-the-gem"]

@@ -54,8 +54,6 @@ pub(crate) struct Engine {
     refuses_many_until: Arc<AtomicU64>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
     unreachable_since: Arc<AtomicU64>,
-    /// Whether commands of several threads are pipelined together.
-    pub(crate) pipelining: bool,
 }
 
 /// How long a connection is waited for that matters little: of a server that another thread has just found unreachable, or for a
@@ -81,7 +79,6 @@ impl Engine {
             keeper: Arc::new(Keeper::new(keeping::work)),
             refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),
-            pipelining: true,
         }
     }
 

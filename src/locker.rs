@@ -124,7 +124,7 @@ impl Locker {
         let backend = &self.engine.backend;
         let limits = || {
             let now = clock::now();
-            Limits { pipelined: true, ..Limits::within(self.engine.budget(Some(now.uptime)), now) }
+            Limits::within(self.engine.budget(Some(now.uptime)), now)
         };
         let set = backend.call(key, &Request::at_any_time(set), None, &limits()).own;
         let deleted = if watched {
@@ -206,26 +206,6 @@ impl Locker {
     #[must_use]
     pub fn observed_by(self, observer: impl Observe) -> Self {
         self.with_engine(|engine| engine.observer = Observer::new(observer))
-    }
-
-    /// Returns the locker with pipelining on or off; it is on unless set. Locks made from it, and from its clones, do as it says.
-    ///
-    /// With it on, threads share a few connections: a thread that finds one free sends its command and those that others have queued
-    /// meanwhile, and hands out the replies. A lone command is never delayed, and what is sent for a key is the same as without it. Only on
-    /// connections that the library opens itself; on a pool of your own each command has a connection for its trip.
-    /// [`documentation::performance`](crate::documentation::performance) has measurements.
-    ///
-    /// Each command keeps its own outcome, and each thread its own time limits, but that a reply may come up to 50 ms later. If the
-    /// thread that sent the command does not return by then, the outcome is unknown, as after a lost reply; its later result
-    /// goes to the log. Watched and Ttl release by transactions; these always have a connection to themselves.
-    ///
-    /// Turn it off behind a proxy that spreads keys over several servers. With [`with_pool`](Self::with_pool) it works for connections that
-    /// support it ([`LockConnection::PIPELINES`]).
-    ///
-    /// The gem has no such thing.
-    #[must_use]
-    pub fn pipelining(self, pipelining: bool) -> Self {
-        self.with_engine(|engine| engine.pipelining = pipelining)
     }
 
     fn with_engine(self, change: impl FnOnce(&mut Engine)) -> Self {

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::steady::{Log, Window};
 
-pub(crate) use ours::{NO_PIPELINING, ONE_CONNECTION, VARIANTS, Variant, released};
+pub(crate) use ours::{ONE_CONNECTION, VARIANTS, Variant, released};
 
 /// How long an acquisition waits at most. No workload should come near it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
@@ -45,11 +45,10 @@ pub(crate) trait Client: Send {
 pub(crate) fn open(
     candidate: &str,
     url: &str,
-    threads: u32,
     lease: Duration,
 ) -> Result<Box<dyn Locks>, Failure> {
     if let Some(variant) = VARIANTS.iter().find(|variant| variant.name == candidate) {
-        return Ok(Box::new(ours::Ours::open(variant, url, threads, lease)?));
+        return Ok(Box::new(ours::Ours::open(variant, url, lease)?));
     }
     Ok(match candidate {
         "layer" => Box::new(ours::Layer::open(url, false)?),

@@ -146,7 +146,7 @@ struct Worker {
 
 impl Worker {
     fn open(candidate: &str, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
-        let locks = locks::open(candidate, url, threads, lease)?;
+        let locks = locks::open(candidate, url, lease)?;
         let worker = Self { locks, threads: usize::try_from(threads)?, clients: Mutex::default() };
         let clients = (0..threads).map(|_| worker.locks.client()).collect::<Result<_, _>>()?;
         *worker.clients.lock().unwrap_or_else(PoisonError::into_inner) = clients;

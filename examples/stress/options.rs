@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), unpipelined (watched, with pipelining off), gem, classic and ttl: all unless given
+    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic and ttl: all unless given
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     only: Vec<Contender>,
     /// Processes that contend, 1 to 32
@@ -93,7 +93,7 @@ impl Options {
 fn oldest(contender: Contender) -> Version {
     match contender {
         Contender::Library(protocol) => protocol.needs(),
-        Contender::Notified | Contender::Pipelined | Contender::Unpipelined => Protocol::Watched.needs(),
+        Contender::Notified | Contender::Pipelined => Protocol::Watched.needs(),
         Contender::Gem => Protocol::Classic.needs(),
     }
 }

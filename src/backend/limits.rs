@@ -29,8 +29,6 @@ pub(crate) struct Limits<'a> {
     pub(crate) held_until: Option<Uptime>,
     /// Ends the wait for a connection from outside.
     pub(crate) stop: StopCheck<'a>,
-    /// Whether the command may be pipelined with commands of other threads.
-    pub(crate) pipelined: bool,
     /// Receives what happens meanwhile.
     pub(crate) report: Report<'a>,
 }
@@ -104,7 +102,6 @@ impl Limits<'static> {
             answered_by,
             held_until: None,
             stop: StopCheck::NEVER,
-            pipelined: false,
             report: Report::NONE,
         }
     }

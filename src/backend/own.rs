@@ -178,9 +178,6 @@ enum Received {
 
 impl Backend for OwnBackend {
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        if !limits.pipelined {
-            return self.alone.call(key, request, next, limits);
-        }
         if let Err(failure) = self.alone.ensure_transactions(key, limits) {
             return Err(failure).into();
         }
@@ -215,9 +212,6 @@ impl Backend for OwnBackend {
         next: Option<&Next>,
         limits: &Limits<'_>,
     ) -> Result<(Reply, Changed), Failure> {
-        if !limits.pipelined {
-            return self.alone.change(key, own, change, next, limits);
-        }
         let limits = self.alone.limits(limits);
         let exec = Command::Exec(change.clone());
         let sent = self.carry(

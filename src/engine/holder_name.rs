@@ -102,8 +102,7 @@ impl Engine {
     pub(crate) fn holder(&self, key: &Key, now: Now) -> Result<Option<String>, Error> {
         self.refuse_after_fork(key)?;
         let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
-        let limits =
-            Limits { pipelined: self.pipelining, ..Limits::within(self.budget(Some(now.uptime)), now) };
+        let limits = Limits::within(self.budget(Some(now.uptime)), now);
         let read = Next {
             request: Request::at_any_time(Command::HolderName(HolderName::Read)),
             needs: Protocol::Classic,

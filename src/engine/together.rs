@@ -120,7 +120,7 @@ impl Engine {
 
     /// Whether commands on several keys may go together.
     pub(super) fn sends_together(&self) -> bool {
-        self.pipelining && self.backend.pipelines()
+        self.backend.pipelines()
     }
 
     /// Sends the next command of those keys for which it is one that stands alone, in one trip.

@@ -104,7 +104,7 @@ fn count(locks: Vec<Lock>, rounds: u32) -> Result<(u32, u32), Error> {
 
 fn eight_threads_on_a_pool_of_one_lose_no_update(target: &Target) -> Outcome {
     let key = target.key("pool-of-one");
-    let locker = target.variant.load.pipelining(patient(&target.url)?.pool_size(1).build()?);
+    let locker = patient(&target.url)?.pool_size(1).build()?;
     let lock = target.lock_through(&locker, &key, expiring().timeout(LONG).poll_interval(millis(2)));
     let (counted, expected) = count(vec![lock; 8], 20)?;
     assert_eq!(counted, expected);

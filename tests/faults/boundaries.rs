@@ -90,12 +90,12 @@ pub(crate) fn trials() -> Vec<Trial> {
             }
         }
     }
-    trials.extend(unpipelined_and_under_load());
+    trials.extend(under_load());
     trials
 }
 
-/// Unpipelined and under load, on each version by each protocol: some of the boundaries, with one fault each, in turn.
-fn unpipelined_and_under_load() -> Vec<Trial> {
+/// Under load, on each version by each protocol: some of the boundaries, with one fault each, in turn.
+fn under_load() -> Vec<Trial> {
     let mut trials = Vec::new();
     let versions = Emulated::ALL.map(Some).into_iter().chain([None]);
     for (emulated, protocol) in versions.flat_map(|emulated| PROTOCOLS.map(|protocol| (emulated, protocol))) {
@@ -107,16 +107,15 @@ fn unpipelined_and_under_load() -> Vec<Trial> {
             if matches!(path, Path::Connecting | Path::ReleaseWithNotification) {
                 continue;
             }
-            for load in [Load::Unpipelined, Load::Contended] {
-                let case = Case { protocol, path, emulated, load };
-                let version = emulated.map_or("current".to_owned(), emulated_name);
-                let load = load.name().unwrap_or_default();
-                let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
-                let turn = trials.len();
-                trials.push(trial(format!("boundaries::{name}::{path_name}"), move || {
-                    at_some_commands(case, turn)
-                }));
-            }
+            let load = Load::Contended;
+            let case = Case { protocol, path, emulated, load };
+            let version = emulated.map_or("current".to_owned(), emulated_name);
+            let load = load.name().unwrap_or_default();
+            let name = format!("{load}::{version}::{protocol:?}").to_lowercase();
+            let turn = trials.len();
+            trials.push(trial(format!("boundaries::{name}::{path_name}"), move || {
+                at_some_commands(case, turn)
+            }));
         }
     }
     trials

@@ -47,19 +47,19 @@ fn quick(url: &str, pool_size: u32) -> LockerBuilder {
     brief(url, pool_size).command_timeout(QUICK).unreachable_timeout(QUICK)
 }
 
-fn a_server_that_accepts_and_never_replies(load: Load) -> Outcome {
+fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     let address = listener.local_addr()?;
     // The first command is INFO, or AUTH, so nothing is uncertain.
     for user in ["", ":secret@"] {
-        let locker = load.pipelining(quick(&format!("redis://{user}{address}/"), 2).build()?);
+        let locker = quick(&format!("redis://{user}{address}/"), 2).build()?;
         let error = Lock::new(&locker, "report", expiring().timeout(millis(100)))?.lock().unwrap_err();
         assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
         assert!(user.is_empty() || !error.to_string().contains("make the pool larger"), "{error}");
     }
     // Without the server check the first command is SETNX.
     let builder = quick(&format!("redis://{address}/"), 10).skip_server_check();
-    let locker = load.pipelining(builder.build()?);
+    let locker = builder.build()?;
     for options in [expiring().timeout(Duration::ZERO), expiring().wait_forever()] {
         let error = Lock::new(&locker, "report", options)?.lock().expect_err("no reply comes");
         assert!(matches!(error, Error::Unknown { command: "SETNX", .. }), "{error:?}");
@@ -73,9 +73,9 @@ fn a_server_that_accepts_and_never_replies(load: Load) -> Outcome {
 }
 
 /// An abandoned connection is reset, so that data still in its send buffer is never sent.
-fn a_connection_that_is_given_up_sends_nothing_more(load: Load) -> Outcome {
+fn a_connection_that_is_given_up_sends_nothing_more(_: Load) -> Outcome {
     let listener = TcpListener::bind("127.0.0.1:0")?;
-    let locker = load.pipelining(quick(&format!("redis://{}/", listener.local_addr()?), 1).build()?);
+    let locker = quick(&format!("redis://{}/", listener.local_addr()?), 1).build()?;
     let lock = Lock::new(&locker, "report", expiring())?;
     let giving_up = thread::spawn(move || lock.try_lock().map(drop));
     let (mut stream, _) = listener.accept()?;
@@ -93,12 +93,12 @@ fn a_connection_that_is_given_up_sends_nothing_more(load: Load) -> Outcome {
     Ok(())
 }
 
-fn a_server_that_freezes_and_thaws(load: Load) -> Outcome {
+fn a_server_that_freezes_and_thaws(_: Load) -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     let key = target.key("frozen");
     let short = LockOptions::expiring_after(millis(100));
-    let locker = load.pipelining(impatient(&server.url(), 2));
+    let locker = impatient(&server.url(), 2);
     let lock = Lock::new(&locker, &key.key, short.timeout(LONG))?;
     drop(lock.lock()?);
     server.freeze();

@@ -12,8 +12,6 @@ pub(crate) enum Load {
     /// Those that the test sends at the same time. In most tests there are none: a few threads have a connection each.
     #[default]
     Any,
-    /// None: pipelining is off.
-    Unpipelined,
     /// Those of [`LoadThreads`], which use the same connection.
     Contended,
 }
@@ -21,7 +19,7 @@ pub(crate) enum Load {
 /// The tests that do not run under some loads: the loads, the reason, the tests.
 const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
-        &[Load::Unpipelined, Load::Contended],
+        &[Load::Contended],
         "it is about commands that do not come from locks",
         &["faults::a_late_reply_to_other_work_reaches_no_other_command"],
     ),
@@ -46,13 +44,12 @@ const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
 ];
 
 impl Load {
-    pub(crate) const ALL: [Self; 3] = [Self::Any, Self::Unpipelined, Self::Contended];
+    pub(crate) const ALL: [Self; 2] = [Self::Any, Self::Contended];
 
     /// The name within a test's name; none for [`Load::Any`].
     pub(crate) fn name(self) -> Option<&'static str> {
         match self {
             Self::Any => None,
-            Self::Unpipelined => Some("unpipelined"),
             Self::Contended => Some("under_load"),
         }
     }
@@ -77,14 +74,8 @@ impl Load {
 
     /// The same for a locker that is open. To be contended, it must have few connections.
     pub(crate) fn join(self, locker: Locker, tolerance: Tolerance) -> (Locker, Option<LoadThreads>) {
-        let locker = self.pipelining(locker);
         let load_threads = (self == Self::Contended).then(|| LoadThreads::around(&locker, tolerance));
         (locker, load_threads)
-    }
-
-    /// Returns the locker with pipelining on or off.
-    pub(crate) fn pipelining(self, locker: Locker) -> Locker {
-        locker.pipelining(self != Self::Unpipelined)
     }
 }
 

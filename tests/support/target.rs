@@ -150,13 +150,12 @@ impl Target {
         Self { protocol, ..self.clone() }
     }
 
-    /// Every protocol in every variant of waiting. Then every protocol unpipelined and under load, each in one of these variants, which
+    /// Every protocol in every variant of waiting. Then every protocol under load, in one of these variants, which
     /// differs from server to server. Then [`Protocol::Auto`] in the plain variant.
     pub(crate) fn in_every_variant(&self) -> impl Iterator<Item = Self> + use<'_> {
-        let others = PROTOCOLS.into_iter().zip(self.position..).flat_map(move |(protocol, turn)| {
+        let others = PROTOCOLS.into_iter().zip(self.position..).map(move |(protocol, turn)| {
             let variant = Variant::ALL[turn % Variant::ALL.len()];
-            [Load::Unpipelined, Load::Contended]
-                .map(|load| self.with(protocol).in_the(Variant { load, ..variant }))
+            self.with(protocol).in_the(Variant { load: Load::Contended, ..variant })
         });
         self.in_every_mode_of_waiting().chain(others).chain([self.with(Protocol::Auto)])
     }
@@ -208,7 +207,7 @@ impl Target {
         assert_eq!(key.value(), None);
 
         key.set(PAST);
-        let unchecked = self.variant.load.pipelining(patient(&self.url)?.skip_server_check().build()?);
+        let unchecked = patient(&self.url)?.skip_server_check().build()?;
         let lock = Lock::new(&unchecked, &key.key, expiring().protocol(self.protocol))?;
         let error = lock.lock().expect_err("the server is too old");
         assert!(matches!(&error, Error::Unsupported { version: None, refusal: Some(_), .. }), "{error:?}");
@@ -237,7 +236,7 @@ impl Target {
 
     /// Returns a new locker, or the one that the load threads use.
     pub(crate) fn locker(&self) -> Locker {
-        let new = || self.variant.load.pipelining(patient(&self.url).unwrap().build().unwrap());
+        let new = || patient(&self.url).unwrap().build().unwrap();
         self.loaded.clone().unwrap_or_else(new)
     }
 

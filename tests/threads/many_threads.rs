@@ -59,15 +59,11 @@ fn two_thousand_threads_on_few_connections() -> Outcome {
 
 fn many_threads_in_other_ways() -> Outcome {
     let server = RedisServer::start()?;
-    // Releases by transactions, and threads that share no batches.
+    // Releases by transactions.
     all_succeed(&opened(&server.url())?, 500, unhurried().protocol(Protocol::Watched))?;
-    all_succeed(&opened(&server.url())?.pipelining(false), 500, unhurried())?;
     // More threads than the server takes clients.
     let server = RedisServer::start_with("maxclients 3")?;
-    for pipelining in [true, false] {
-        all_succeed(&opened(&server.url())?.pipelining(pipelining), 100, unhurried())?;
-    }
-    Ok(())
+    all_succeed(&opened(&server.url())?, 100, unhurried())
 }
 
 /// How many connections the server has accepted, by INFO.

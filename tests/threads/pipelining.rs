@@ -21,7 +21,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             each_thread_gets_the_reply_to_its_own_command,
             a_refusal_goes_to_the_thread_whose_command_was_refused,
-            with_pipelining_off_each_command_goes_by_itself,
             connections_that_do_not_pipeline_get_one_command_at_a_time,
             a_connection_that_panics_is_not_used_again,
         ],
@@ -134,20 +133,6 @@ fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
 
 /// After so many commands none of which went with another there will be none.
 const ENOUGH: usize = 500;
-
-fn with_pipelining_off_each_command_goes_by_itself() -> Outcome {
-    let scenario = Scenario::set()?;
-    let locker = with_one_connection(&scenario.proxy.url()).pipelining(false);
-    let errors = contention(
-        THREADS,
-        "many commands",
-        || scenario.proxy.asked().len() >= ENOUGH,
-        |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring()),
-    );
-    assert!(errors.is_empty(), "{errors:?}");
-    assert!(scenario.proxy.asked().iter().all(|asked| asked.position.of == 1));
-    Ok(())
-}
 
 fn connections_that_do_not_pipeline_get_one_command_at_a_time() -> Outcome {
     let scenario = Scenario::set()?;

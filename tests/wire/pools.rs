@@ -83,15 +83,10 @@ fn a_transaction_that_is_refused_leaves_the_connection_usable() -> Outcome {
 fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("release");
-    for (pipelining, protocol) in [
-        (true, Protocol::Classic),
-        (false, Protocol::Classic),
-        (true, Protocol::Watched),
-        (true, Protocol::Ttl),
-    ] {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
         let (locker, pool) = pool_of_one(&server, LONG)?;
         let options = LockOptions::expiring_after(millis(300)).timeout(LONG).protocol(protocol);
-        let (locker, cancel_token) = (locker.pipelining(pipelining), CancelToken::new());
+        let cancel_token = CancelToken::new();
         let held = Lock::new(&locker, &key.key, options)?.lock()?;
         // Its margin keeps it from taking over meanwhile.
         let waits = QUEUED.takeover_margin(LONG).protocol(protocol);
@@ -112,13 +107,10 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
 
 /// Another thread's command has the only connection until its time is over, and a new connection takes as long.
 fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
-    for (pipelining, protocol) in
-        [(false, Protocol::Classic), (true, Protocol::Classic), (true, Protocol::Watched)]
-    {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
         let scenario = Scenario::set()?;
         let (key, other) = (scenario.target.key("released"), scenario.target.key("read"));
         let locker = brief(&scenario.proxy.url(), 1).command_timeout(millis(1000)).build()?;
-        let locker = locker.pipelining(pipelining);
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
         scenario.proxy.slow_down(|asked| if asked.name == "INFO" { millis(1000) } else { Duration::ZERO });
         let stuck = scenario.proxy.hold("GET", 1);

@@ -16,16 +16,12 @@ pub(crate) struct Variant {
     pub(crate) workloads: &'static [Workload],
     /// What it changes of the defaults.
     options: fn(LockOptions) -> LockOptions,
-    /// Whether commands of several threads are pipelined on the default pool's connections, or each thread has its own.
-    pipelining: bool,
-    /// The connections of the pool with pipelining; `None` for the default.
+    /// The connections of the pool; `None` for the default.
     pool_size: Option<u32>,
 }
 
 /// The variant with a pool of one connection.
 pub(crate) const ONE_CONNECTION: &str = "ours-pool-1";
-/// Those that others are compared with.
-pub(crate) const NO_PIPELINING: &str = "ours-no-pipelining";
 
 /// Each is a line: its name, its settings in words, its workloads, and what it changes of the options.
 pub(crate) const VARIANTS: &[Variant] = &[
@@ -43,15 +39,6 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours-auto-extend", "leases that are extended", &[W1, W2], |options| options.auto_extend(HOUR)),
     variant("ours-fenced", "fencing tokens", &[W1, W2], LockOptions::fenced),
     Variant {
-        pipelining: false,
-        ..variant(
-            NO_PIPELINING,
-            "without pipelining; a connection for each thread",
-            &[W1, W2, W6],
-            |options| options,
-        )
-    },
-    Variant {
         pool_size: Some(1),
         ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)
     },
@@ -66,7 +53,7 @@ const fn variant(
     workloads: &'static [Workload],
     options: fn(LockOptions) -> LockOptions,
 ) -> Variant {
-    Variant { name, settings, workloads, options, pipelining: true, pool_size: None }
+    Variant { name, settings, workloads, options, pool_size: None }
 }
 
 /// As long as what a lock writes.
@@ -82,13 +69,12 @@ pub(super) struct Ours {
 
 impl Ours {
     /// `lease` is how long the key is to name; the expiration is shorter.
-    pub(super) fn open(variant: &Variant, url: &str, threads: u32, lease: Duration) -> Result<Self, Failure> {
+    pub(super) fn open(variant: &Variant, url: &str, lease: Duration) -> Result<Self, Failure> {
         let mut builder = Locker::builder(url)?;
-        let pool_size = if variant.pipelining { variant.pool_size } else { Some(threads) };
-        if let Some(size) = pool_size {
+        if let Some(size) = variant.pool_size {
             builder = builder.pool_size(size);
         }
-        let locker = builder.build()?.pipelining(variant.pipelining);
+        let locker = builder.build()?;
         let expiration = lease.saturating_sub(GRACE);
         let options = (variant.options)(LockOptions::expiring_after(expiration).timeout(TIMEOUT));
         Ok(Self { locker, options })

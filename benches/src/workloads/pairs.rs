@@ -7,7 +7,6 @@ use crate::Failure;
 use crate::busy::BusyLoops;
 use crate::candidates::{Candidate, RAW};
 use crate::format::{cell, plain, rounds};
-use crate::locks::NO_PIPELINING;
 use crate::moment::as_f64;
 use crate::peer::Peer;
 use crate::plot::{ALONE, Panel};
@@ -94,7 +93,7 @@ pub(crate) fn over_a_relay(run: &Run, candidates: &[&Candidate]) -> Result<Secti
             threads,
             rounds: run.plan.slow_pair_rounds,
             time: run.plan.slow_pair_time,
-            base: NO_PIPELINING,
+            base: RAW,
             round_trip: Some(round_trip),
         })
     });

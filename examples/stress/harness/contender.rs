@@ -20,17 +20,14 @@ pub(crate) enum Contender {
     Notified,
     /// Watched, with few connections, so that commands of several threads are pipelined together.
     Pipelined,
-    /// Watched, with pipelining off.
-    Unpipelined,
     Gem,
 }
 
 impl Contender {
-    pub(crate) const ALL: [(&str, Self); 7] = [
+    pub(crate) const ALL: [(&str, Self); 6] = [
         ("watched", Self::Library(Protocol::Watched)),
         ("notified", Self::Notified),
         ("pipelined", Self::Pipelined),
-        ("unpipelined", Self::Unpipelined),
         ("gem", Self::Gem),
         ("classic", Self::Library(Protocol::Classic)),
         ("ttl", Self::Library(Protocol::Ttl)),
@@ -40,7 +37,7 @@ impl Contender {
     pub(crate) fn excludes(self) -> bool {
         match self {
             Self::Library(protocol) => protocol != Protocol::Classic,
-            Self::Notified | Self::Pipelined | Self::Unpipelined => true,
+            Self::Notified | Self::Pipelined => true,
             Self::Gem => false,
         }
     }
@@ -59,7 +56,6 @@ impl Contender {
             }
             Self::Notified => ProcessClient::Library(watched(threads)?.with_notifications()),
             Self::Pipelined => ProcessClient::Library(watched(threads.div_ceil(THREADS_PER_CONNECTION))?),
-            Self::Unpipelined => ProcessClient::Library(watched(threads)?.unpipelined()),
             Self::Gem => ProcessClient::Gem(url.to_owned()),
         })
     }

@@ -36,10 +36,6 @@ impl Library {
     pub(crate) fn with_notifications(self) -> Self {
         Self { notifications: true, ..self }
     }
-
-    pub(crate) fn unpipelined(self) -> Self {
-        Self { locker: self.locker.pipelining(false), ..self }
-    }
 }
 
 thread_local! {

@@ -22,8 +22,8 @@ use crate::version::Version;
 /// this library's own [`Connection`](crate::Connection). For another type, wrap it and implement this trait: keep a flag, set
 /// it in `invalidate`, and return it from your manager's [`has_broken`](r2d2::ManageConnection::has_broken).
 pub trait LockConnection: redis::ConnectionLike + Send + 'static {
-    /// Whether commands on different keys may be packed one behind the other, as those of a call for several keys are
-    /// ([`Locker::pipelining`](crate::Locker::pipelining)). Not where keys live on different servers, as in a cluster.
+    /// Whether commands on different keys may be packed one behind the other, as those of a call for several keys are.
+    /// Not where keys live on different servers, as in a cluster.
     ///
     /// A type that sets this should have an [`exchange`](Self::exchange) of its own that stops at the first missing reply and
     /// keeps those before it. The default one calls `req_packed_commands` of the redis crate, which may wait for each reply and keeps

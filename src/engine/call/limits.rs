@@ -25,7 +25,6 @@ impl<'a> Call<'a> {
             needs: self.needs(command),
             held_until: self.held_until,
             stop: self.stop,
-            pipelined: self.engine.pipelining,
             ..Limits::within(self.budget_from(now), now)
         }
     }

@@ -69,7 +69,6 @@ impl<'a> Call<'a> {
 
     /// Returns the limits of commands of several calls that go together.
     pub(in crate::engine) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
-        let (held_until, pipelined) = (self.held_until, self.engine.pipelining);
-        Limits { needs, held_until, pipelined, ..Limits::within(self.budget_from(now), now) }
+        Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
     }
 }

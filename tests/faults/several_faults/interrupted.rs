@@ -94,7 +94,7 @@ fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
         let scenario = Scenario::set()?;
         let keys = scenario.target.keys("silent", KEYS);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(200));
-        let locker = scenario.open(builder).pipelining(false);
+        let locker = scenario.open(builder);
         let named = || keys.iter().map(|key| key.key.clone());
         let held = Locks::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
         for _ in 0..KEYS {
