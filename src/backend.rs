@@ -38,7 +38,6 @@ pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportErro
 pub(crate) use inspection::Inspect;
 pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
-pub(crate) use own::OwnBackend;
 pub(crate) use pooled::PooledBackend;
 
 /// A command of another thread, which goes right behind one that deletes the key, in the same trip.
@@ -119,16 +118,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         change: &Change,
         next: Option<&Next>,
         limits: &Limits<'_>,
-    ) -> Result<(Reply, Changed), Failure> {
-        let (reply, watched) = self.watch(key, &Command::WatchGet, limits)?;
-        let changed = match &reply {
-            Reply::Bulk(Some(found)) if found == own => {
-                Changed::Sent(watched.exec(key, &Command::Exec(change.clone()), next, limits))
-            }
-            _ => Changed::Watched(watched),
-        };
-        Ok((reply, changed))
-    }
+    ) -> Result<(Reply, Changed), Failure>;
 
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}

@@ -1,4 +1,4 @@
-//! The backend on connections of the library's own: commands of several threads share trips over a few of them.
+//! Sending over connections of the library's own: commands of several threads share trips over a few of them.
 
 mod leading;
 mod source;
@@ -9,29 +9,19 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connections::Manager;
-use super::errors::{Failure, Refusal, TransportError};
+use super::connections::{Manager, Source};
+use super::errors::{Failure, TransportError};
 use super::lanes::Told;
 use super::limits::Limits;
 use super::patience::SMALL;
 use super::pooled::PooledBackend;
-use super::{
-    Answers, Backend, Changed, Heard, Inspect, KeyRequest, Next, ServerReport, WatchedAll, WatchedConnection,
-};
-use crate::clock::{self, Uptime};
+use super::{Answers, Changed, Next};
+use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::protocol::{Change, Command, Reply, Request};
-use crate::version::Version;
 use leading::Leading;
-use source::OwnSource;
+pub(crate) use source::{Alone, OwnSource};
 use trip::{Job, Line};
-
-/// A backend with connections of its own.
-#[derive(Debug)]
-pub(crate) struct OwnBackend {
-    /// Sends what cannot go together with commands of other threads.
-    alone: PooledBackend<OwnSource>,
-}
 
 type Slot = super::lanes::Slot<Job, Line>;
 type Lane = super::lanes::Lane<Job, Line>;
@@ -44,17 +34,15 @@ thread_local! {
     static SLOT: Cell<Option<Kept>> = const { Cell::new(None) };
 }
 
-impl OwnBackend {
-    pub(crate) fn new(manager: Manager, pool_size: u32, unreachable_timeout: Duration) -> Self {
+impl PooledBackend<OwnSource> {
+    /// A backend with connections of its own.
+    pub(crate) fn own(manager: Manager, pool_size: u32, unreachable_timeout: Duration) -> Self {
         let [_, command_timeout] = manager.timeouts();
-        let source = OwnSource::new(manager, pool_size);
-        Self { alone: PooledBackend::over(source, command_timeout, unreachable_timeout) }
+        Self::over(OwnSource::new(manager, pool_size), command_timeout, unreachable_timeout)
     }
+}
 
-    fn source(&self) -> &OwnSource {
-        &self.alone.pool
-    }
-
+impl OwnSource {
     /// Has a job sent, by this thread or by another, and returns what `end` makes of it. `end` is also told whether the thread waits no
     /// longer. Code of the user may run meanwhile and send commands of its own, on another slot.
     fn carry<T>(
@@ -66,7 +54,7 @@ impl OwnBackend {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
         set(&mut slot.job());
-        let finished = match self.source().enter(&slot, false, limits) {
+        let finished = match self.enter(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
             Ok(Told::Done) => finished,
             Err(Failure::NoConnection { cause, .. }) => {
@@ -94,7 +82,7 @@ impl OwnBackend {
         finished: Vec<Arc<Slot>>,
         limits: &Limits<'_>,
     ) -> Vec<Arc<Slot>> {
-        let lanes = &self.source().lanes;
+        let lanes = &self.lanes;
         let mut leading = Leading::of(lanes, slot, lane, limits.report);
         leading.finished = finished;
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
@@ -107,7 +95,7 @@ impl OwnBackend {
             && let Received::All { in_order } = self.receive(lane, answered_by)
         {
             // Two trips of a change take no longer than one command may.
-            answered_by = answered_by.min(lane.connection.sent_at.after(self.alone.command_timeout));
+            answered_by = answered_by.min(lane.connection.sent_at.after(self.command_timeout));
             let open = lane.connection.is_open;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
@@ -138,15 +126,15 @@ impl OwnBackend {
         }
         // Read here: what was decided on before a wait may be too late by now (I5).
         let now = clock::now();
-        lane.connection.send(&lane.batch, now, self.alone.command_timeout);
-        self.source().patience.note_sent(lane.batch.len());
+        lane.connection.send(&lane.batch, now, self.command_timeout);
+        self.patience.note_sent(lane.batch.len());
     }
 
     /// Receives the replies to a trip, and puts them into the slots of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let trip = &mut lane.connection;
         let (count, is_small) = (trip.count(), lane.batch.len() <= SMALL);
-        let deadline = trip.sent_at.after(self.alone.command_timeout);
+        let deadline = trip.sent_at.after(self.command_timeout);
         let mut ended = trip.failed.take();
         if ended.is_none() && count > 0 {
             let until = deadline.min(answered_by);
@@ -160,10 +148,13 @@ impl OwnBackend {
         }
         trip.connection.used(trip.sent_at);
         if is_small && count > 0 {
-            self.source().patience.note_trip(clock::uptime().since(trip.sent_at));
+            self.patience.note_trip(clock::uptime().since(trip.sent_at));
         }
         let left = trip.read(&lane.batch, ended);
-        self.alone.note_role(&left);
+        if left.read_only {
+            // A master that has become a replica: a new connection finds out where the address leads now.
+            self.manager.health().found_closed();
+        }
         Received::All { in_order: !left.out_of_order }
     }
 }
@@ -176,12 +167,25 @@ enum Received {
     OwnTimeIsUp,
 }
 
-impl Backend for OwnBackend {
-    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        if let Err(failure) = self.alone.ensure_transactions(key, limits) {
-            return Err(failure).into();
-        }
-        let limits = self.alone.limits(limits);
+impl Source for OwnSource {
+    type Checkout = Alone;
+
+    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
+        let slot = Slot::new(Job::default());
+        let Told::Lead(lane) = self.enter(&slot, true, limits)? else {
+            unreachable!("its job is in no batch")
+        };
+        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
+    }
+
+    /// `None`: it may not be sent any more, or not to this server, or the server had no room.
+    fn share(
+        &self,
+        key: &Key,
+        request: &Request,
+        next: Option<&Next>,
+        limits: &Limits<'_>,
+    ) -> Option<Answers> {
         let sent = self.carry(
             |job| job.set(key, request, next, limits.needs),
             &limits,
@@ -193,26 +197,17 @@ impl Backend for OwnBackend {
                 answers
             },
         );
-        match sent {
-            Ok(Some(answers)) => answers,
-            // It may not be sent any more, or not to this server, or the server had no room.
-            Ok(None) => {
-                let limits = Limits { decided_at: clock::now(), ..limits };
-                self.alone.call(key, request, next, &limits)
-            }
-            Err(failure) => Err(failure).into(),
-        }
+        sent.unwrap_or_else(|failure| Some(Err(failure).into()))
     }
 
-    fn change(
+    fn share_change(
         &self,
         key: &Key,
         own: &[u8],
         change: &Change,
         next: Option<&Next>,
         limits: &Limits<'_>,
-    ) -> Result<(Reply, Changed), Failure> {
-        let limits = self.alone.limits(limits);
+    ) -> Option<Result<(Reply, Changed), Failure>> {
         let exec = Command::Exec(change.clone());
         let sent = self.carry(
             |job| job.set_change((key, own), change, next, limits.needs),
@@ -225,64 +220,30 @@ impl Backend for OwnBackend {
                 (found, answers)
             },
         );
-        Ok(match sent? {
-            (Some(found), answers) => (found?, answers.map_or(Changed::Not, Changed::Sent)),
-            // Nothing was sent.
-            (None, _) => {
-                let limits = Limits { decided_at: clock::now(), ..limits };
-                return self.alone.change(key, own, change, next, &limits);
-            }
-        })
+        let (found, answers) = match sent {
+            Ok((found, answers)) => (found?, answers),
+            Err(failure) => return Some(Err(failure)),
+        };
+        Some(found.map(|found| (found, answers.map_or(Changed::Not, Changed::Sent))))
     }
 
-    fn pipelines(&self) -> bool {
-        self.alone.pipelines()
+    fn is_own(&self) -> bool {
+        true
     }
 
-    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
-        self.alone.call_all(requests, limits)
+    fn is_connected(&self) -> bool {
+        self.manager.health().open() > 0
     }
 
-    fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure> {
-        self.alone.watch_all(keys, limits)
-    }
-
-    fn watch(
-        &self,
-        key: &Key,
-        command: &Command,
-        limits: &Limits<'_>,
-    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
-        self.alone.watch(key, command, limits)
+    fn found_no_room(&self) {
+        self.dialing.leave_alone(clock::uptime());
     }
 
     fn wake_waiting(&self) {
-        self.alone.wake_waiting();
+        self.lanes.wake_queued();
     }
 
-    fn server_version(&self) -> Option<Version> {
-        self.alone.server_version()
-    }
-
-    fn can_listen(&self) -> bool {
-        self.alone.can_listen()
-    }
-
-    fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        self.alone.listen(channel, heard)
-    }
-
-    fn command_timeout(&self) -> Duration {
-        self.alone.command_timeout()
-    }
-
-    fn unreachable_timeout(&self) -> Duration {
-        self.alone.unreachable_timeout()
-    }
-}
-
-impl Inspect for OwnBackend {
-    fn inspect(&self, probe: &Key, limits: &Limits<'_>) -> Result<Result<ServerReport, Refusal>, Failure> {
-        self.alone.inspect(probe, limits)
+    fn manager(&self) -> Option<&Manager> {
+        Some(&self.manager)
     }
 }

@@ -14,10 +14,10 @@ use super::item::{self, Item, Left};
 use super::limits::Limits;
 use super::transactions::Transactions;
 use super::watch::PooledWatch;
-use super::{Answers, Backend, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
+use super::{Answers, Backend, Changed, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
 use crate::clock::{self, Now};
 use crate::key::Key;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 
 /// How long a server that takes no more clients is left alone.
@@ -158,6 +158,12 @@ impl<S: Source> Backend for PooledBackend<S> {
         if let Err(failure) = self.ensure_transactions(key, limits) {
             return Err(failure).into();
         }
+        let mut limits = self.limits(limits);
+        if let Some(answers) = self.pool.share(key, request, next, &limits) {
+            return answers;
+        }
+        limits.decided_at = clock::now();
+        let limits = &limits;
         // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
         let answers = self.send(key, request, next, limits, false).map(|(answers, _)| answers);
         answers.unwrap_or_else(|failure| Err(failure).into())
@@ -186,6 +192,29 @@ impl<S: Source> Backend for PooledBackend<S> {
         let reply = answers.own?;
         let Some(connection) = connection else { unreachable!("it has its reply, and is kept") };
         Ok((reply, Box::new(PooledWatch::on(connection))))
+    }
+
+    fn change(
+        &self,
+        key: &Key,
+        own: &[u8],
+        change: &Change,
+        next: Option<&Next>,
+        limits: &Limits<'_>,
+    ) -> Result<(Reply, Changed), Failure> {
+        let mut limits = self.limits(limits);
+        if let Some(changed) = self.pool.share_change(key, own, change, next, &limits) {
+            return changed;
+        }
+        limits.decided_at = clock::now();
+        let (reply, watched) = self.watch(key, &Command::WatchGet, &limits)?;
+        let changed = match &reply {
+            Reply::Bulk(Some(found)) if found == own => {
+                Changed::Sent(watched.exec(key, &Command::Exec(change.clone()), next, &limits))
+            }
+            _ => Changed::Watched(watched),
+        };
+        Ok((reply, changed))
     }
 
     fn wake_waiting(&self) {

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use super::{
-    Answers, Backend, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport, TransportError,
-    WatchedAll, WatchedConnection,
+    Answers, Backend, Changed, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport,
+    TransportError, WatchedAll, WatchedConnection,
 };
 use crate::clock::Now;
 use crate::key::Key;
 use crate::protocol::lease::End;
-use crate::protocol::{Command, Reply, Request};
+use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
@@ -68,6 +68,17 @@ impl Backend for ScriptedBackend {
         _: &Command,
         _: &Limits<'_>,
     ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
+        unreachable!("Classic watches nothing")
+    }
+
+    fn change(
+        &self,
+        _: &Key,
+        _: &[u8],
+        _: &Change,
+        _: Option<&Next>,
+        _: &Limits<'_>,
+    ) -> Result<(Reply, Changed), Failure> {
         unreachable!("Classic watches nothing")
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use crate::backend::{Manager, OwnBackend};
+use crate::backend::{Manager, PooledBackend};
 use crate::error::Error;
 
 /// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
@@ -103,7 +103,7 @@ impl LockerBuilder {
         if let Some(problem) = self.problem() {
             return Err(Error::Builder { problem });
         }
-        let backend = OwnBackend::new(self.manager, self.pool_size, self.unreachable_timeout);
+        let backend = PooledBackend::own(self.manager, self.pool_size, self.unreachable_timeout);
         let locker = Locker::over(Arc::new(backend));
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.inspect()?.clock();

@@ -213,7 +213,8 @@ fn a_release_ends_the_wait_of_a_queued_thread(target: &Target) -> Outcome {
         waiting(move || semaphore.acquire())
     });
     for waiter in waiters {
-        // Whichever it is: the next thread of the process has it.
+        // Whichever it is: the next thread of the process has it. One that looks just then, as each does first when it is next, is passed over.
+        waiter.rests();
         let released = held.remove(0);
         let freed = slot(&released);
         assert_eq!(released.release()?, target.released());

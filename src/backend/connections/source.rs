@@ -7,7 +7,10 @@ use super::lock_connection::LockConnection;
 use super::manager::Manager;
 use crate::backend::errors::Failure;
 use crate::backend::limits::Limits;
+use crate::backend::{Answers, Changed, Next};
 use crate::clock::Now;
+use crate::key::Key;
+use crate::protocol::{Change, Reply, Request};
 
 /// Lends connections to one server.
 pub(crate) trait Source: Send + Sync + fmt::Debug {
@@ -15,6 +18,23 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
 
     /// Returns a connection, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Self::Checkout, Now), Failure>;
+
+    /// Sends a command together with those of other threads, and returns the answers. `None`: it is to be sent alone.
+    fn share(&self, _: &Key, _: &Request, _: Option<&Next>, _: &Limits<'_>) -> Option<Answers> {
+        None
+    }
+
+    /// The same for a change that follows WATCH, as [`Backend::change`](crate::backend::Backend::change).
+    fn share_change(
+        &self,
+        _: &Key,
+        _own: &[u8],
+        _: &Change,
+        _: Option<&Next>,
+        _: &Limits<'_>,
+    ) -> Option<Result<(Reply, Changed), Failure>> {
+        None
+    }
 
     /// Whether its connections are used by this library alone, each for the time of a command.
     fn is_own(&self) -> bool;

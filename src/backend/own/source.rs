@@ -9,12 +9,12 @@ use std::{fmt, thread};
 use super::leading::Waiting;
 use super::trip::{Job, Line};
 use super::{Lane, Slot};
-use crate::backend::connections::{Checkout, Connection, Dialing, LockConnection as _, Manager, Source};
+use crate::backend::connections::{Checkout, Connection, Dialing, LockConnection as _, Manager, Source as _};
 use crate::backend::errors::{ConnectError, Failure, TransportError};
 use crate::backend::lanes::{Entered, Lanes, Terms, Told};
 use crate::backend::limits::Limits;
 use crate::backend::patience::Patience;
-use crate::clock::{self, Now, Uptime};
+use crate::clock::{self, Uptime};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.
 const LOOK: Duration = Duration::from_millis(50);
@@ -22,8 +22,9 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct OwnSource {
     pub(super) lanes: Arc<Lanes<Job, Line>>,
     pub(super) patience: Patience,
-    dialing: Arc<Dialing>,
-    manager: Manager,
+    pub(super) manager: Manager,
+    pub(super) command_timeout: Duration,
+    pub(super) dialing: Arc<Dialing>,
     /// How many there may be.
     size: usize,
 }
@@ -31,7 +32,9 @@ pub(crate) struct OwnSource {
 impl OwnSource {
     pub(super) fn new(manager: Manager, size: u32) -> Self {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
+        let [_, command_timeout] = manager.timeouts();
         Self {
+            command_timeout,
             lanes: Arc::new(Lanes::new()),
             patience: Patience::default(),
             dialing: Arc::default(),
@@ -124,43 +127,11 @@ fn failed(lanes: &Lanes<Job, Line>, dialing: &Dialing, error: ConnectError) {
     lanes.wake_queued();
 }
 
-impl Source for OwnSource {
-    type Checkout = Alone;
-
-    fn checkout(&self, limits: &Limits<'_>) -> Result<(Alone, Now), Failure> {
-        let slot = Slot::new(Job::default());
-        let Told::Lead(lane) = self.enter(&slot, true, limits)? else {
-            unreachable!("its job is in no batch")
-        };
-        Ok((Alone { lanes: Arc::clone(&self.lanes), lane: Some(lane) }, clock::now()))
-    }
-
-    fn is_own(&self) -> bool {
-        true
-    }
-
-    fn is_connected(&self) -> bool {
-        self.manager.health().open() > 0
-    }
-
-    fn found_no_room(&self) {
-        self.dialing.leave_alone(clock::uptime());
-    }
-
-    fn wake_waiting(&self) {
-        self.lanes.wake_queued();
-    }
-
-    fn manager(&self) -> Option<&Manager> {
-        Some(&self.manager)
-    }
-}
-
 /// A connection that a thread has for itself.
 pub(crate) struct Alone {
-    lanes: Arc<Lanes<Job, Line>>,
+    pub(super) lanes: Arc<Lanes<Job, Line>>,
     /// Until it is dropped.
-    lane: Option<Lane>,
+    pub(super) lane: Option<Lane>,
 }
 
 const HERE: &str = "it is here until it is dropped";
