@@ -11,8 +11,10 @@ const YIELDS: u32 = 16;
 /// Yielding may take so long, unless so many jobs are sent meanwhile: then the threads that run instead are those of this library.
 const LONG: Duration = Duration::from_millis(2);
 const FEW: u64 = 50;
-/// For how long threads park at once, after others were found to compute on these processors.
-const CROWDED: Duration = Duration::from_millis(50);
+/// For how long threads park at once, after others were found to compute on these processors, in microseconds; up to so long if they are
+/// found again and again. A pause of the whole machine looks the same, once.
+const CROWDED: u64 = 50_000;
+const LONG_CROWDED: u64 = 400_000;
 /// How many lanes there are while small trips are quick: on one machine more cost speed. Where a trip takes longer, all connections pay.
 const LANES: usize = 4;
 const QUICK: u64 = 300;
@@ -23,6 +25,7 @@ pub(super) const SMALL: usize = 8;
 pub(super) struct Patience {
     /// In microseconds of uptime.
     crowded_until: AtomicU64,
+    crowded_for: AtomicU64,
     /// How many jobs were sent.
     sent: AtomicU64,
     /// How long a small trip takes of late, in microseconds.
@@ -52,15 +55,30 @@ impl Patience {
     }
 
     /// Returns how many lanes there may be, of so many connections.
-    pub(super) fn lanes(&self, connections: usize) -> usize {
+    pub(super) fn lanes(&self, connections: usize, now: Uptime) -> usize {
         let quick = self.trip.load(Ordering::Relaxed) < QUICK;
-        if quick { connections.min(LANES) } else { connections }
+        if quick && !self.is_crowded(now) { connections.min(LANES) } else { connections }
+    }
+
+    fn note_crowd(&self, now: u64) {
+        let (until, lasted) =
+            (self.crowded_until.load(Ordering::Relaxed), self.crowded_for.load(Ordering::Relaxed));
+        let again = now < until + lasted;
+        let lasts = if again { (2 * lasted).min(LONG_CROWDED) } else { CROWDED };
+        // Of several threads that find it at a time, the first counts.
+        if now >= until {
+            self.crowded_for.store(lasts, Ordering::Relaxed);
+            self.crowded_until.store(now + lasts, Ordering::Relaxed);
+        }
+    }
+
+    fn is_crowded(&self, now: Uptime) -> bool {
+        micros(now.0) < self.crowded_until.load(Ordering::Relaxed)
     }
 
     pub(super) fn yields(&self) -> Yields<'_> {
         let began = clock::uptime();
-        let crowded = micros(began.0) < self.crowded_until.load(Ordering::Relaxed);
-        let left = if crowded { 0 } else { YIELDS };
+        let left = if self.is_crowded(began) { 0 } else { YIELDS };
         Yields { patience: self, began, sent: self.sent.load(Ordering::Relaxed), left }
     }
 }
@@ -85,7 +103,7 @@ impl Drop for Yields<'_> {
         let now = clock::uptime();
         let sent = self.patience.sent.load(Ordering::Relaxed).wrapping_sub(self.sent);
         if now.since(self.began) > LONG && sent < FEW {
-            self.patience.crowded_until.store(micros(now.after(CROWDED).0), Ordering::Relaxed);
+            self.patience.note_crowd(micros(now.0));
         }
     }
 }
@@ -93,6 +111,8 @@ impl Drop for Yields<'_> {
 /// How often a thread looks for a reply before it sleeps, yielding its processor in between. On one machine, and over a fast network, a thread
 /// that sleeps and is woken takes longer than the server needs for a command.
 const LOOKS: u32 = 100;
+/// Looking that takes so long shows that others compute on these processors.
+const CROWD: Duration = Duration::from_millis(1);
 /// How many times what was in vain is left out at most.
 const LEFT_OUT: u32 = 63;
 
@@ -117,20 +137,33 @@ impl Looks {
             return None;
         }
         let next = self.next.load(Ordering::Relaxed);
-        for _ in 0..LOOKS {
-            let found = look();
-            if found.is_some() {
-                if next > 0 {
-                    self.next.store(next / 2, Ordering::Relaxed);
+        let mut found = look();
+        if found.is_none() {
+            let began = clock::uptime();
+            for _ in 0..LOOKS {
+                thread::yield_now();
+                found = look();
+                if clock::uptime().since(began) > CROWD {
+                    // A thread that sleeps is preferred to one that yields.
+                    self.leave_out(LEFT_OUT);
+                    return found;
                 }
-                return found;
+                if found.is_some() {
+                    break;
+                }
             }
-            thread::yield_now();
         }
-        let next = (2 * next + 1).min(LEFT_OUT);
-        self.next.store(next, Ordering::Relaxed);
-        self.left_out.store(next, Ordering::Relaxed);
-        None
+        match &found {
+            Some(_) if next > 0 => self.next.store(next / 2, Ordering::Relaxed),
+            Some(_) => {}
+            None => self.leave_out((2 * next + 1).min(LEFT_OUT)),
+        }
+        found
+    }
+
+    fn leave_out(&self, times: u32) {
+        self.next.store(times, Ordering::Relaxed);
+        self.left_out.store(times, Ordering::Relaxed);
     }
 }
 
@@ -157,6 +190,25 @@ mod tests {
         yields.began = began;
         drop(yields);
         assert_eq!(patience.yields().left, 0);
+    }
+
+    #[test]
+    fn threads_park_longer_and_have_all_connections_where_others_go_on_computing() {
+        let patience = Patience::default();
+        let until = |now: u64| {
+            patience.note_crowd(now);
+            patience.crowded_until.load(Ordering::Relaxed) - now
+        };
+        assert_eq!(until(1_000_000), 50_000);
+        let at = |now: u64| patience.lanes(16, Uptime(Duration::from_micros(now)));
+        assert_eq!([at(1_049_999), at(1_050_000)], [16, 4]);
+        patience.note_crowd(1_020_000);
+        assert_eq!(at(1_050_000), 4, "one of the threads that wait counts");
+        assert_eq!(
+            [until(1_060_000), until(1_200_000), until(1_410_000), until(1_900_000)],
+            [100_000, 200_000, 400_000, 400_000]
+        );
+        assert_eq!(until(9_000_000), 50_000);
     }
 
     #[test]
@@ -190,11 +242,11 @@ mod tests {
     #[test]
     fn there_are_more_lanes_where_trips_take_long() {
         let patience = Patience::default();
-        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections)), [1, 3, 4]);
+        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections, Uptime::default())), [1, 3, 4]);
         (0..30).for_each(|_| patience.note_trip(Duration::from_millis(1)));
-        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections)), [1, 3, 16]);
+        assert_eq!([1, 3, 16].map(|connections| patience.lanes(connections, Uptime::default())), [1, 3, 16]);
         patience.note_trip(Duration::from_micros(50));
         (0..5).for_each(|_| patience.note_trip(Duration::from_millis(1)));
-        assert_eq!(patience.lanes(16), 4);
+        assert_eq!(patience.lanes(16, Uptime::default()), 4);
     }
 }

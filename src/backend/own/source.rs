@@ -56,7 +56,7 @@ impl OwnSource {
         };
         let terms = |now: Uptime| {
             let usable = move |line: &Line| !line.connection.is_suspect_at(now);
-            Terms { most: self.patience.lanes(self.size), usable, may_open }
+            Terms { most: self.patience.lanes(self.size, now), usable, may_open }
         };
         match self.lanes.enter(slot, alone, terms(limits.decided_at.uptime)) {
             Entered::Leads(lane) => return Ok(Told::Lead(lane)),
