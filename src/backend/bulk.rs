@@ -24,9 +24,16 @@ impl<S: Source> PooledBackend<S> {
                 Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),
             };
             let server = connection.server_version();
-            let sends =
-                |[own, next]: &mut [Item; 2]| own.sends(server, now) && (next.sends(server, now), true).1;
-            if items.iter_mut().filter_map(|item| sends(item).then_some(())).count() == 0 {
+            let mut sends = 0;
+            for [own, next] in &mut items {
+                if own.sends(server, now) {
+                    next.sends(server, now);
+                    sends += 1;
+                } else {
+                    next.stays();
+                }
+            }
+            if sends == 0 {
                 break None;
             }
             let limit = limits.answered_by.since(now.uptime);

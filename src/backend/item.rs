@@ -97,11 +97,14 @@ impl Item {
         let too_old = server.is_some_and(|version| version < self.needs.needs());
         let too_late = self.before.is_some_and(|end| end.has_passed(now));
         let sends = !self.packed.forms.is_empty() && !too_old && !too_late;
-        if sends {
-            self.replies.clear();
-            self.state = State::Sent;
-        }
+        self.replies.clear();
+        self.state = if sends { State::Sent } else { State::Unsent };
         sends
+    }
+
+    /// Notes that it is not sent, as what it would go behind is not.
+    pub(super) fn stays(&mut self) {
+        self.state = State::Unsent;
     }
 
     pub(super) fn is_sent(&self) -> bool {
@@ -155,10 +158,7 @@ impl Answers {
     /// What came of a command that was sent, and of the one behind it.
     pub(super) fn of(own: &mut Item, command: &Command, behind: &mut Item, next: Option<&Next>) -> Self {
         let next = next.and_then(|next| behind.outcome(&next.request.command));
-        match own.outcome(command) {
-            Some(own) => Self { own, next },
-            None => unreachable!("it was sent, and read"),
-        }
+        Self { own: own.outcome(command).unwrap_or_else(|| Err(Failure::Lost(hung_up()))), next }
     }
 }
 
@@ -218,7 +218,10 @@ impl<'a> Replies<'a> {
                         continue;
                     }
                     Some(value) => self.lose(codec::unexpected(item.name, Some(&value))),
-                    None if matches!(item.replies.first(), Some(Value::ServerError(_))) => break,
+                    None if matches!(item.replies.first(), Some(Value::ServerError(_))) => {
+                        self.left.out_of_order = true;
+                        break;
+                    }
                     None => {
                         let error = self.ended.take().unwrap_or_else(hung_up);
                         self.lose(error);

@@ -136,13 +136,15 @@ impl OwnSource {
         let (count, is_small) = (trip.count(), lane.batch.len() <= SMALL);
         let deadline = trip.sent_at.after(self.command_timeout);
         let mut ended = trip.failed.take();
+        let resumes = trip.connection.resumes();
         if ended.is_none() && count > 0 {
-            let until = deadline.min(answered_by);
+            let alone = lane.batch.len() == 1;
+            let until = if alone || resumes { deadline.min(answered_by) } else { deadline };
             ended = trip.connection.receive(count, until, is_small, &mut trip.replies).err();
             let own_time_is_up = |error: &TransportError| {
                 error.kind() == io::ErrorKind::TimedOut && clock::uptime() < deadline
             };
-            if ended.as_ref().is_some_and(own_time_is_up) && lane.batch.len() > 1 {
+            if resumes && !alone && ended.as_ref().is_some_and(own_time_is_up) {
                 return Received::OwnTimeIsUp;
             }
         }

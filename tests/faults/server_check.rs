@@ -25,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             an_inspection_of_a_loading_server_fails_and_may_be_repeated,
             a_failed_connection_names_its_address,
             a_server_that_is_replaced_by_a_newer_one_is_used_as_such,
+            a_server_that_is_replaced_by_an_older_one_gets_no_transaction,
             versions_from_1_1_94_on_are_accepted,
         ],
     )
@@ -238,6 +239,19 @@ fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
     proxy.restart_as(Emulated::V2_2);
     assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    Ok(())
+}
+
+fn a_server_that_is_replaced_by_an_older_one_gets_no_transaction() -> Outcome {
+    let server = RedisServer::start()?;
+    let proxy = Proxy::emulating(Emulated::V2_2, server.address())?;
+    let lock = Lock::new(&impatient(&proxy.url(), 2), "downgrade", expiring().protocol(Protocol::Watched))?;
+    let held = lock.lock()?;
+    proxy.restart_as(Emulated::V2_0);
+    // The first to find out may lose its reply.
+    let _ = lock.state();
+    let error = held.release().expect_err("too old");
+    assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
     Ok(())
 }
 

@@ -105,11 +105,16 @@ impl Connection {
         sent.map_err(|error| self.failed(limit, &error))
     }
 
+    /// Whether replies may be received further after a timeout.
+    pub(in crate::backend) fn resumes(&self) -> bool {
+        self.open.as_ref().is_some_and(|open| open.transport.resumes())
+    }
+
     /// Receives the replies that are missing of `count`. `spins`: it may look for them for a while before the thread sleeps.
     ///
     /// # Errors
     ///
-    /// The error that ended them. After a timeout they may be received further.
+    /// The error that ended them. After a timeout they may be received further if it [resumes](Self::resumes).
     pub(in crate::backend) fn receive(
         &mut self,
         count: usize,

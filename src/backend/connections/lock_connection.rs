@@ -35,8 +35,8 @@ pub trait LockConnection: redis::ConnectionLike + Send + 'static {
         true
     }
 
-    /// Opens the connection, if it opens itself when it is first used. May block for as long as connecting may take; called on a thread
-    /// that does nothing else.
+    /// Opens the connection, if it opens itself when it is first used. May block for as long as connecting may take, and so does the call
+    /// that needs it.
     ///
     /// # Errors
     ///

@@ -1,6 +1,7 @@
 //! An r2d2 pool, which other users may share, as a source of connections. Whose turn it is there is left to r2d2.
 
 use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -9,6 +10,7 @@ use std::{fmt, mem, thread};
 use super::dialing::Dialing;
 use super::lock_connection::LockConnection;
 use super::manager::Manager;
+use super::opener;
 use super::source::{Checkout, Source};
 use crate::backend::errors::{Failure, NoConnection, without_arguments};
 use crate::backend::limits::{Incident, Limits};
@@ -74,18 +76,32 @@ where
         last
     }
 
-    /// Opens a connection that has yet to open itself, or waits until that may be tried.
-    fn open(&self, lent: &mut Lent<M>) -> bool {
+    /// Opens a connection that has yet to open itself, on this thread, or waits until that may be tried. Returns it if it is open.
+    fn open(&self, mut lent: Lent<M>, limits: &Limits<'_>) -> Option<Lent<M>> {
         let now = clock::uptime();
+        if now >= limits.connected_by || limits.stop.0() {
+            return None;
+        }
         if !self.dialing.begin(now) {
+            drop(lent);
             thread::sleep(self.dialing.next_attempt().since(now).min(TURN));
-            return false;
+            return None;
         }
-        match lent.connect() {
+        // It may call a user's code, which may panic.
+        let opened = catch_unwind(AssertUnwindSafe(|| lent.connect()));
+        match opened.unwrap_or_else(|panic| Err(opener::panicked(panic.as_ref()))) {
             Ok(()) => self.dialing.succeeded(),
-            Err(error) => self.dialing.failed(clock::uptime(), error),
+            Err(error) => {
+                self.dialing.failed(clock::uptime(), error);
+                return None;
+            }
         }
-        lent.is_connected()
+        if !lent.is_connected() {
+            lent.invalidate();
+            thread::sleep(TURN);
+            return None;
+        }
+        Some(lent)
     }
 
     /// r2d2 reports a cause once, after its own words and a colon, and then its own words only.
@@ -124,15 +140,17 @@ where
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Lent<M>, Now), Failure> {
         loop {
             self.report_stuck(limits);
-            if let Some(mut lent) = self.wait(limits) {
-                if lent.is_suspect() {
+            let lent = match self.wait(limits) {
+                Some(lent) if lent.is_suspect() => {
                     lent.invalidate();
-                    continue;
+                    None
                 }
-                if lent.is_connected() || self.open(&mut lent) {
-                    self.dialing.found_open();
-                    return Ok((lent, clock::now()));
-                }
+                Some(lent) if !lent.is_connected() => self.open(lent, limits),
+                lent => lent,
+            };
+            if let Some(lent) = lent {
+                self.dialing.found_open();
+                return Ok((lent, clock::now()));
             }
             if let Some(failure) = self.given_up(limits) {
                 return Err(failure);

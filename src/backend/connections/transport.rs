@@ -48,6 +48,11 @@ impl Transport {
         }
     }
 
+    /// Whether replies may be received further after a timeout. The redis crate's connection skips a reply for each.
+    pub(super) fn resumes(&self) -> bool {
+        matches!(self, Self::Socket(_))
+    }
+
     /// Receives the next reply, and skips what a server pushes in between. A socket reads at most so many bytes for it, and
     /// looks for it for a while before the thread sleeps if `spins`.
     pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, spins: bool) -> RedisResult<Value> {

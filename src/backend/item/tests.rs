@@ -118,6 +118,21 @@ fn one_that_is_sent_is_lost_as_long_as_it_has_no_reply_and_has_its_reply_then() 
     assert_eq!(short((&mut item, &Command::Del)), "1");
 }
 
+#[test]
+fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
+    let (now, mut fake) =
+        (clock::now(), FakeConnection::answering(|count| (vec![Value::Int(1); count], None)));
+    let mut item = item(&Command::Del, Protocol::Classic, Some(End::of(now, Duration::from_secs(1))));
+    assert!(item.sends(None, now));
+    Replies::of(&mut vec![refused("ERR max number of clients reached")], None).give(&mut item);
+    assert!(item.found_no_room().is_some());
+    let later = crate::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
+    assert!(!item.sends(None, later));
+    trip(&mut fake, &mut [&mut item], Duration::from_secs(1));
+    assert_eq!(fake.sent.lock().unwrap().as_slice(), [(String::new(), 0)]);
+    assert_eq!(short((&mut item, &Command::Del)), "unread");
+}
+
 /// Two deletions in one transaction, and a GET behind it.
 fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3], bool, bool) {
     let delete = Command::Exec(Change::Del);

@@ -211,7 +211,9 @@ impl Line {
     fn end_transaction(&mut self, batch: &[Arc<Slot>], server: Option<Version>, now: Now) {
         for slot in batch {
             let job = &mut *slot.job();
+            // Both under one lock: its thread may give up in between.
             if job.watches && !slot.is_gone() && job.own.sends(server, now) {
+                job.next.sends(server, now);
                 self.packed.append(&job.own.packed);
             }
         }
@@ -220,8 +222,8 @@ impl Line {
         }
         self.packed.command(Form::ListOrNil, &[b"EXEC"]);
         for slot in batch {
-            let job = &mut *slot.job();
-            if job.watches && job.own.is_sent() && job.next.sends(server, now) {
+            let job = slot.job();
+            if job.watches && job.own.is_sent() && job.next.is_sent() {
                 self.packed.append(&job.next.packed);
             }
         }
@@ -240,6 +242,8 @@ impl Line {
                 let Job { own, next, .. } = &mut *job;
                 replies.give(own);
                 replies.give(next);
+                job.is_done = true;
+            } else if !job.look.is_sent() {
                 job.is_done = true;
             }
         }
