@@ -24,22 +24,14 @@ impl<S: Source> PooledBackend<S> {
                 Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),
             };
             let server = connection.server_version();
-            let mut sends = 0;
-            for [own, next] in &mut items {
-                if own.sends(server, now) {
-                    next.sends(server, now);
-                    sends += 1;
-                } else {
-                    next.stays();
-                }
-            }
-            if sends == 0 {
+            let send = |[own, next]: &mut [Item; 2]| usize::from(item::send_both(own, next, server, now));
+            if items.iter_mut().map(send).sum::<usize>() == 0 {
                 break None;
             }
             let limit = limits.answered_by.since(now.uptime);
             let mut all: Vec<&mut Item> = items.iter_mut().flatten().collect();
             let left = item::trip(&mut *connection, &mut all, limit);
-            self.note_role(&left);
+            self.pool.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
             } else {

@@ -102,11 +102,6 @@ impl Item {
         sends
     }
 
-    /// Notes that it is not sent, as what it would go behind is not.
-    pub(super) fn stays(&mut self) {
-        self.state = State::Unsent;
-    }
-
     pub(super) fn is_sent(&self) -> bool {
         !matches!(self.state, State::Unsent)
     }
@@ -154,6 +149,16 @@ impl Item {
     }
 }
 
+/// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
+pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
+    let sends = own.sends(server, now);
+    behind.state = State::Unsent;
+    if sends {
+        behind.sends(server, now);
+    }
+    sends
+}
+
 impl Answers {
     /// What came of a command that was sent, and of the one behind it.
     pub(super) fn of(own: &mut Item, command: &Command, behind: &mut Item, next: Option<&Next>) -> Self {
@@ -164,7 +169,7 @@ impl Answers {
 
 /// In what state a trip leaves the connection.
 #[derive(Debug, Default)]
-pub(super) struct Left {
+pub(crate) struct Left {
     /// It must not be used again (I8).
     pub(super) out_of_order: bool,
     /// The server said that it is no master.

@@ -21,7 +21,7 @@ use crate::key::Key;
 use crate::protocol::{Change, Command, Reply, Request};
 use leading::Leading;
 pub(crate) use source::{Alone, OwnSource};
-use trip::{Job, Line};
+use trip::{Ended, Job, Line};
 
 type Slot = super::lanes::Slot<Job, Line>;
 type Lane = super::lanes::Lane<Job, Line>;
@@ -43,14 +43,14 @@ impl PooledBackend<OwnSource> {
 }
 
 impl OwnSource {
-    /// Has a job sent, by this thread or by another, and returns what `end` makes of it. `end` is also told whether the thread waits no
-    /// longer. Code of the user may run meanwhile and send commands of its own, on another slot.
-    fn carry<T>(
+    /// Has the job of a command sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
+    /// another slot.
+    fn carry(
         &self,
         set: impl FnOnce(&mut Job),
+        (key, command, next): (&Key, &Command, Option<&Next>),
         limits: &Limits<'_>,
-        end: impl FnOnce(&mut Job, bool) -> T,
-    ) -> Result<T, Failure> {
+    ) -> Result<Ended, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
         set(&mut slot.job());
@@ -66,7 +66,7 @@ impl OwnSource {
             }
             Err(failure) => return Err(failure),
         };
-        let ended = end(&mut slot.job(), slot.is_gone());
+        let ended = slot.job().end(slot.is_gone(), key, command, next);
         if !slot.is_gone() {
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
@@ -83,8 +83,7 @@ impl OwnSource {
         limits: &Limits<'_>,
     ) -> Vec<Arc<Slot>> {
         let lanes = &self.lanes;
-        let mut leading = Leading::of(lanes, slot, lane, limits.report);
-        leading.finished = finished;
+        let mut leading = Leading::of(lanes, slot, lane, finished, limits.report);
         if let Some(lane) = leading.lane.as_mut().filter(|lane| lane.batch.is_empty()) {
             lane.batch.push(Arc::clone(slot));
             lanes.fill(lane);
@@ -153,10 +152,7 @@ impl OwnSource {
             self.patience.note_trip(clock::uptime().since(trip.sent_at));
         }
         let left = trip.read(&lane.batch, ended);
-        if left.read_only {
-            // A master that has become a replica: a new connection finds out where the address leads now.
-            self.manager.health().found_closed();
-        }
+        self.note_role(&left);
         Received::All { in_order: !left.out_of_order }
     }
 }
@@ -188,17 +184,8 @@ impl Source for OwnSource {
         next: Option<&Next>,
         limits: &Limits<'_>,
     ) -> Option<Answers> {
-        let sent = self.carry(
-            |job| job.set(key, request, next, limits.needs),
-            &limits,
-            |job, gone| {
-                let answers = job.answers(&request.command, next);
-                if gone && !job.is_done {
-                    job.abandon(key, &request.command, next);
-                }
-                answers
-            },
-        );
+        let set = |job: &mut Job| job.set(key, request, next, limits.needs);
+        let sent = self.carry(set, (key, &request.command, next), limits).map(|ended| ended.answers);
         sent.unwrap_or_else(|failure| Some(Err(failure).into()))
     }
 
@@ -211,22 +198,13 @@ impl Source for OwnSource {
         limits: &Limits<'_>,
     ) -> Option<Result<(Reply, Changed), Failure>> {
         let exec = Command::Exec(change.clone());
-        let sent = self.carry(
-            |job| job.set_change((key, own), change, next, limits.needs),
-            &limits,
-            |job, gone| {
-                let (found, answers) = (job.found(), job.answers(&exec, next));
-                if gone && !job.is_done {
-                    job.abandon(key, &exec, next);
-                }
-                (found, answers)
-            },
-        );
-        let (found, answers) = match sent {
-            Ok((found, answers)) => (found?, answers),
-            Err(failure) => return Some(Err(failure)),
-        };
-        Some(found.map(|found| (found, answers.map_or(Changed::Not, Changed::Sent))))
+        let set = |job: &mut Job| job.set_change((key, own), change, next, limits.needs);
+        match self.carry(set, (key, &exec, next), limits) {
+            Ok(Ended { found, answers }) => {
+                Some(found?.map(|found| (found, answers.map_or(Changed::Not, Changed::Sent))))
+            }
+            Err(failure) => Some(Err(failure)),
+        }
     }
 
     fn is_own(&self) -> bool {

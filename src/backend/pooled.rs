@@ -1,4 +1,4 @@
-//! The backend on a pool: waits for a connection or for another thread's batch, sends, and returns the connection.
+//! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
 
 use std::ops::Deref;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::connections::{
     Checkout as _, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, SharedPool, Source, ask,
 };
 use super::errors::{ConnectError, Failure};
-use super::item::{self, Item, Left};
+use super::item::{self, Item};
 use super::limits::Limits;
 use super::transactions::Transactions;
 use super::watch::PooledWatch;
@@ -73,12 +73,11 @@ impl<S: Source> PooledBackend<S> {
             let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime);
             let server = connection.server_version();
-            if !own.sends(server, now) {
+            if !item::send_both(&mut own, &mut behind, server, now) {
                 return Err(Failure::TooLate);
             }
-            behind.sends(server, now);
             let left = item::trip(&mut *connection, &mut [&mut own, &mut behind], limit);
-            self.note_role(&left);
+            self.pool.note_role(&left);
             if let Some(refusal) = own.found_no_room().cloned() {
                 connection.invalidate();
                 if self.wait_for_room(&mut limits) {
@@ -135,15 +134,6 @@ impl<S: Source> PooledBackend<S> {
                 let waited = limits.decided_at.uptime.since(began);
                 return Err(Failure::of_connecting(ConnectError::Failed(error), waited));
             }
-        }
-    }
-
-    /// A master that has become a replica: a new connection finds out where the address leads now.
-    pub(super) fn note_role(&self, left: &Left) {
-        if left.read_only
-            && let Some(manager) = self.pool.manager()
-        {
-            manager.health().found_closed();
         }
     }
 

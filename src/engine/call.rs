@@ -4,6 +4,7 @@ mod failure;
 mod late_reports;
 mod limits;
 mod many;
+mod watching;
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -11,8 +12,8 @@ use std::time::Duration;
 use super::Engine;
 use super::successor::{Answer, Successor};
 use crate::backend::{
-    Answers, Budget, Changed, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck,
-    TransportError, WatchedConnection,
+    Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
+    WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::event::Event;
@@ -21,7 +22,7 @@ use crate::options::Protocol;
 use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
-use crate::protocol::{Change, Command, GiveUp, Reply, Request, Rules, Step};
+use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::queue::HolderTicket;
 use failure::LastFailure;
 use late_reports::LateReport;
@@ -223,34 +224,6 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Watches the key, and has the change sent at once if it holds our own bytes. Returns the reply to WATCH.
-    fn change(&mut self, own: &[u8], change: &Change, now: Now) -> Reply {
-        self.unwatch();
-        let exec = Command::Exec(change.clone());
-        let behind = self.behind.clone();
-        let sent = self.within_limits(&exec, now, |call, limits| {
-            let along = call.along(&exec, now);
-            let changed = call.engine.backend.change(call.key, own, change, along.next(), limits);
-            (along, changed, limits.needs, limits.for_watching())
-        });
-        let Some((along, changed, needs, limits)) = sent else { return Reply::Unsent };
-        let reply = match changed {
-            Ok((reply, Changed::Sent(answers))) => {
-                self.changed = Some(Box::new((along, answers)));
-                return self.reply(Ok(reply), "WATCH", true, needs);
-            }
-            Ok((reply, Changed::Watched(watched))) => {
-                self.watched = Some(Box::new((watched, limits)));
-                Ok(reply)
-            }
-            Ok((reply, Changed::Not)) => Ok(reply),
-            Err(failure) => Err(failure),
-        };
-        along.end_unsent();
-        self.behind = behind;
-        self.reply(reply, "WATCH", true, needs)
-    }
-
     /// Has `carry` send a command, unless its time is over.
     fn within_limits<T>(
         &mut self,
@@ -388,44 +361,6 @@ impl<'a> Call<'a> {
             Budget::until_sent(self.engine.backend.command_timeout()),
             now,
         )
-    }
-
-    /// A transaction goes to the connection that watches; every other command ends the watch first, so that a call never needs two
-    /// connections at a time.
-    fn carry(&mut self, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        let backend = &self.engine.backend;
-        match request.command.unfenced() {
-            Command::Exec(_) => match self.watched.take().map(|watched| *watched) {
-                // It changes what is watched, or nothing, so it is right at any time.
-                Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),
-                // The watch has ended, so the rules are to look again.
-                None => Ok(Reply::Executed(None)).into(),
-            },
-            Command::WatchGet | Command::WatchGetTtl => {
-                self.unwatch();
-                let watched = backend.watch(self.key, &request.command, limits).map(|(reply, watched)| {
-                    self.watched = Some(Box::new((watched, limits.for_watching())));
-                    reply
-                });
-                watched.into()
-            }
-            _ => {
-                self.unwatch();
-                backend.call(self.key, request, next, limits)
-            }
-        }
-    }
-
-    /// Returns the connection that watches, if there is one (I9).
-    pub(super) fn unwatch(&mut self) {
-        if let Some((watched, limits)) = self.watched.take().map(|watched| *watched) {
-            watched.unwatch(&limits);
-        }
-    }
-
-    /// Drops the connection that watches, without a round trip.
-    pub(super) fn abandon_watch(&mut self) {
-        self.watched = None;
     }
 }
 

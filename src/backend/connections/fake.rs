@@ -7,7 +7,6 @@ use std::{fmt, io};
 use redis::{ConnectionLike, RedisError, RedisResult, Value};
 
 use super::lock_connection::LockConnection;
-use crate::version::Version;
 
 /// Its replies to a number of commands, and the error that ends them.
 type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
@@ -16,7 +15,6 @@ type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 #[derive(Clone)]
 pub(in crate::backend) struct FakeConnection {
     script: Arc<Script>,
-    pub(in crate::backend) version: Option<Version>,
     /// Whether it is suspect and cannot be closed.
     pub(in crate::backend) is_stuck: bool,
     /// What was sent in each exchange, with the number of replies expected.
@@ -27,7 +25,7 @@ impl FakeConnection {
     pub(in crate::backend) fn answering(
         script: impl Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), version: None, is_stuck: false, sent: Arc::default() }
+        Self { script: Arc::new(script), is_stuck: false, sent: Arc::default() }
     }
 }
 
@@ -55,10 +53,6 @@ impl LockConnection for FakeConnection {
 
     fn is_suspect(&self) -> bool {
         self.is_stuck
-    }
-
-    fn server_version(&self) -> Option<Version> {
-        self.version
     }
 
     fn exchange(

@@ -100,7 +100,7 @@ impl fmt::Debug for Opener {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)
-            .field("spin", &self.looks)
+            .field("looks", &self.looks)
             .finish_non_exhaustive()
     }
 }

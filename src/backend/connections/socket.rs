@@ -58,8 +58,12 @@ impl Socket {
 
     /// Receives the next reply, or what the server pushes in between, for which at most so many bytes are read. `looks`: for a while before
     /// the thread sleeps, where that pays.
-    pub(super) fn receive(&mut self, deadline: Uptime, at_most: usize, looks: bool) -> RedisResult<Value> {
-        let mut looks = looks;
+    pub(super) fn receive(
+        &mut self,
+        deadline: Uptime,
+        at_most: usize,
+        mut looks: bool,
+    ) -> RedisResult<Value> {
         let at_most = at_most.max(1);
         while self.parser.is_none() {
             match resp::read(&self.buffer[self.start..self.end]) {
@@ -301,101 +305,4 @@ impl fmt::Debug for Socket {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::net::TcpListener;
-    use std::thread;
-
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    fn after(limit: Duration) -> Uptime {
-        clock::uptime().after(limit)
-    }
-
-    /// A socket, and the stream of its server, with and without spinning.
-    fn pairs() -> [(Socket, TcpStream); 2] {
-        [Looks::never(), Looks::default()].map(|looks| {
-            let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-            let address = listener.local_addr().unwrap();
-            let address = ConnectionAddr::Tcp(address.ip().to_string(), address.port());
-            let looks = Arc::new(looks);
-            let socket = Socket::connect(&address, &TcpSettings::default(), after(LONG), &looks);
-            (socket.unwrap().unwrap(), listener.accept().unwrap().0)
-        })
-    }
-
-    #[test]
-    fn a_reply_may_come_in_pieces_and_several_in_one() {
-        for (mut socket, mut server) in pairs() {
-            let writer = thread::spawn(move || {
-                for piece in [&b"$3\r"[..], b"\nab", b"c\r\n:1\r\n:2\r\n>1\r\n+x\r\n"] {
-                    server.write_all(piece).unwrap();
-                    thread::sleep(Duration::from_millis(20));
-                }
-                server
-            });
-            let deadline = after(LONG);
-            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::BulkString(b"abc".to_vec()));
-            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::Int(1));
-            assert_eq!(socket.receive(deadline, 100, true).unwrap(), Value::Int(2));
-            assert!(matches!(socket.receive(deadline, 100, true).unwrap(), Value::Push { .. }));
-            drop(writer.join().unwrap());
-            assert!(socket.receive(deadline, 100, true).unwrap_err().is_connection_dropped());
-        }
-    }
-
-    #[test]
-    fn the_deadline_is_for_all_pieces_together() {
-        for (mut socket, mut server) in pairs() {
-            let trickling = thread::spawn(move || {
-                // Until the socket is gone.
-                while server.write_all(b"+").is_ok() {
-                    thread::sleep(Duration::from_millis(10));
-                }
-            });
-            let error = socket.receive(after(Duration::from_millis(300)), usize::MAX, true).unwrap_err();
-            assert!(error.is_timeout(), "{error}");
-            drop(socket);
-            trickling.join().unwrap();
-        }
-    }
-
-    #[test]
-    fn what_the_peer_does_not_take_ends_at_the_deadline() {
-        let much = vec![b'x'; 64 << 20];
-        for (mut socket, _server) in pairs() {
-            let error = socket.send(&much, clock::uptime(), after(Duration::from_millis(200))).unwrap_err();
-            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-        }
-    }
-
-    #[test]
-    fn what_has_no_room_at_once_is_sent_when_there_is_some() {
-        let much = vec![b'x'; 16 << 20];
-        for (mut socket, mut server) in pairs() {
-            let reader = thread::spawn(move || {
-                thread::sleep(Duration::from_millis(50));
-                let mut all = vec![0; 16 << 20];
-                server.read_exact(&mut all).map(|()| all)
-            });
-            socket.send(&much, clock::uptime(), after(LONG)).unwrap();
-            assert!(reader.join().unwrap().unwrap() == much);
-        }
-    }
-
-    #[test]
-    fn a_reply_that_is_too_long_is_not_read_to_its_end() {
-        for (mut socket, mut server) in pairs() {
-            let writer = thread::spawn(move || {
-                // Fails once the socket is gone.
-                let _ = server.write_all(b"$1000000000\r\n");
-                while server.write_all(&[b'x'; 1000]).is_ok() {}
-            });
-            let error = socket.receive(after(LONG), 100_000, true).unwrap_err();
-            assert!(error.to_string().contains("longer than a megabyte"), "{error}");
-            drop(socket);
-            writer.join().unwrap();
-        }
-    }
-}
+mod tests;

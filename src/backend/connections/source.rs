@@ -6,6 +6,7 @@ use std::ops::DerefMut;
 use super::lock_connection::LockConnection;
 use super::manager::Manager;
 use crate::backend::errors::Failure;
+use crate::backend::item::Left;
 use crate::backend::limits::Limits;
 use crate::backend::{Answers, Changed, Next};
 use crate::clock::Now;
@@ -48,8 +49,17 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self);
 
-    /// The library's own manager, where it opens the connections: for the server's health, and for a connection beside them.
+    /// The library's own manager, if it opens these connections. It knows the server's health, and opens connections that listen.
     fn manager(&self) -> Option<&Manager>;
+
+    /// A master that has become a replica: a new connection finds out where the address leads now.
+    fn note_role(&self, left: &Left) {
+        if left.read_only
+            && let Some(manager) = self.manager()
+        {
+            manager.health().found_closed();
+        }
+    }
 
     /// Host and port of the server, where they are known.
     fn address(&self) -> String {

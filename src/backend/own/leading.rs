@@ -26,17 +26,10 @@ impl<'a> Leading<'a> {
         lanes: &'a Lanes<Job, Line>,
         slot: &'a Arc<Slot>,
         lane: Lane,
+        finished: Vec<Arc<Slot>>,
         report: Report<'a>,
     ) -> Self {
-        Self {
-            lanes,
-            slot,
-            lane: Some(lane),
-            finished: Vec::new(),
-            abandoned: Vec::new(),
-            report,
-            leads: true,
-        }
+        Self { lanes, slot, lane: Some(lane), finished, abandoned: Vec::new(), report, leads: true }
     }
 
     /// Tells the threads whose jobs are finished.
@@ -115,7 +108,7 @@ impl Drop for Waiting<'_> {
             return;
         }
         if let Some(Told::Lead(lane)) = self.slot.stop() {
-            drop(Leading::of(self.lanes, self.slot, lane, Report::NONE));
+            drop(Leading::of(self.lanes, self.slot, lane, Vec::new(), Report::NONE));
         }
     }
 }

@@ -20,7 +20,7 @@ use super::Slot;
 use crate::backend::codec;
 use crate::backend::connections::{Connection, LockConnection as _};
 use crate::backend::errors::TransportError;
-use crate::backend::item::{Item, Left, Replies};
+use crate::backend::item::{self, Item, Left, Replies};
 use crate::backend::limits::{Incident, Report};
 use crate::backend::resp::{Form, Packed};
 use crate::backend::{Answers, Failure, Next};
@@ -43,6 +43,14 @@ pub(super) struct Job {
     watches: bool,
     pub(super) is_done: bool,
     abandoned: Option<Abandoned>,
+}
+
+/// What came of a job.
+pub(super) struct Ended {
+    /// What the key held; `None` if WATCH was not sent, or not read.
+    pub(super) found: Option<Result<Reply, Failure>>,
+    /// `None` if the command was not sent, or not read.
+    pub(super) answers: Option<Answers>,
 }
 
 /// What a thread had sent that waits no longer.
@@ -86,22 +94,19 @@ impl Job {
         (self.expected, self.watches, self.is_done, self.abandoned) = (None, false, false, None);
     }
 
-    /// Returns the answers; `None` if the command was not sent, or not read.
-    pub(super) fn answers(&mut self, command: &Command, next: Option<&Next>) -> Option<Answers> {
-        let own = self.own.outcome(command)?;
-        Some(Answers { own, next: next.and_then(|next| self.next.outcome(&next.request.command)) })
-    }
-
-    /// Returns what the key held; `None` if WATCH was not sent, or not read.
-    pub(super) fn found(&mut self) -> Option<Result<Reply, Failure>> {
-        self.look.outcome(&Command::WatchGet)
-    }
-
-    /// Notes what it was, for a success that comes later.
-    pub(super) fn abandon(&mut self, key: &Key, command: &Command, next: Option<&Next>) {
-        let (key, command) = (key.clone(), command.clone());
-        let next = next.map(|next| next.request.command.clone());
-        self.abandoned = Some(Abandoned { key, command, next });
+    /// Returns what came of it. `gone`: its thread waits no longer; then it is noted what it was, for a success that comes later.
+    pub(super) fn end(&mut self, gone: bool, key: &Key, command: &Command, next: Option<&Next>) -> Ended {
+        let found = self.look.outcome(&Command::WatchGet);
+        let answers = self
+            .own
+            .outcome(command)
+            .map(|own| Answers { own, next: next.and_then(|next| self.next.outcome(&next.request.command)) });
+        if gone && !self.is_done {
+            let (key, command) = (key.clone(), command.clone());
+            let next = next.map(|next| next.request.command.clone());
+            self.abandoned = Some(Abandoned { key, command, next });
+        }
+        Ended { found, answers }
     }
 
     /// Reports a command that changed the key after its thread had given up. That thread has reported the outcome as unknown, or found it
@@ -187,9 +192,9 @@ impl Line {
             }
             if job.expected.is_some() {
                 self.looks |= job.look.sends(server, now);
-            } else if job.own.sends(server, now) {
+            } else if item::send_both(&mut job.own, &mut job.next, server, now) {
                 self.packed.append(&job.own.packed);
-                if job.next.sends(server, now) {
+                if job.next.is_sent() {
                     self.packed.append(&job.next.packed);
                 }
             }
@@ -212,8 +217,8 @@ impl Line {
         for slot in batch {
             let job = &mut *slot.job();
             // Both under one lock: its thread may give up in between.
-            if job.watches && !slot.is_gone() && job.own.sends(server, now) {
-                job.next.sends(server, now);
+            let sends = job.watches && !slot.is_gone();
+            if sends && item::send_both(&mut job.own, &mut job.next, server, now) {
                 self.packed.append(&job.own.packed);
             }
         }
