@@ -42,11 +42,7 @@ pub(crate) trait Client: Send {
 }
 
 /// Sets up the library that a candidate of that name uses.
-pub(crate) fn open(
-    candidate: &str,
-    url: &str,
-    lease: Duration,
-) -> Result<Box<dyn Locks>, Failure> {
+pub(crate) fn open(candidate: &str, url: &str, lease: Duration) -> Result<Box<dyn Locks>, Failure> {
     if let Some(variant) = VARIANTS.iter().find(|variant| variant.name == candidate) {
         return Ok(Box::new(ours::Ours::open(variant, url, lease)?));
     }
