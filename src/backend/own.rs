@@ -185,8 +185,8 @@ impl Source for OwnSource {
         limits: &Limits<'_>,
     ) -> Option<Answers> {
         let set = |job: &mut Job| job.set(key, request, next, limits.needs);
-        let sent = self.carry(set, (key, &request.command, next), limits).map(|ended| ended.answers);
-        sent.unwrap_or_else(|failure| Some(Err(failure).into()))
+        let answers = self.carry(set, (key, &request.command, next), limits).map(|ended| ended.answers);
+        answers.unwrap_or_else(|failure| Some(Err(failure).into()))
     }
 
     fn share_change(

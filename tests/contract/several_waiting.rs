@@ -88,7 +88,7 @@ fn a_wait_that_is_ended_gives_back_what_it_got(target: &Target) -> Outcome {
     for (n, shuts_down) in [(0, false), (2, false), (2, true)] {
         keys[n].set(FOREIGN);
         let token = CancelToken::new();
-        let own = || Ok::<_, Error>(patient(&target.url)?.build()?);
+        let own = || patient(&target.url)?.build();
         let locker = if shuts_down { own()? } else { target.locker() };
         let locks = target.locks_through(&locker, &keys, expiring().wait_forever()).cancelled_by(&token);
         let waiting = asleep({
