@@ -34,7 +34,7 @@ use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
 pub(crate) use acquire::Acquired;
 use call::Call;
-pub(crate) use holding::Leaving;
+pub(crate) use holding::{Ended, Leaving};
 use keeping::Kept;
 use notifications::Notifications;
 pub(crate) use permits::Permits;

@@ -14,7 +14,7 @@ use crate::protocol::ownership::LossReason;
 use crate::version::Version;
 pub use contention::Contention;
 pub use inspection::InspectionFailure;
-use text::{Ended, Others, Span, TimedOut, TooOld, Unconnected, shown};
+use text::{Ended, LostBy, Others, TimedOut, TooOld, Unconnected, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
@@ -92,27 +92,17 @@ pub enum Error {
         key: Key,
     },
 
-    /// The lease has passed while the lock was held: another holder may have it by now.
-    #[error(
-        "lock {} is no longer held: its lease ended {} ago; stop the protected work, and choose a longer expiration or extend the lease",
-        shown(key), Span(*late)
-    )]
-    #[non_exhaustive]
-    Expired {
-        /// The lock's key.
-        key: Key,
-        /// How long ago the lease ended.
-        late: Duration,
-    },
-
-    /// The lock was lost while it was held, as the server shows: another holder may have it, or have had it.
-    #[error("lock {} is no longer held: {reason}; stop the protected work", shown(key))]
+    /// The lock was lost while it was held: its lease has ended, or the server shows that it is not held any more. Another client may work
+    /// under it at the same time, or have done so.
+    #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
     #[non_exhaustive]
     Lost {
         /// The lock's key.
         key: Key,
         /// Why it is not held any more.
         reason: LossReason,
+        /// How long ago the lease ended, if that is why.
+        late: Option<Duration>,
     },
 
     /// The counter of fencing tokens holds no positive number.
@@ -290,7 +280,6 @@ impl Error {
             | Error::ShutDown { key }
             | Error::Nested { key }
             | Error::Forked { key }
-            | Error::Expired { key, .. }
             | Error::Unknown { key, .. }
             | Error::NoConnection { key, .. }
             | Error::Refused { key, .. }
@@ -336,7 +325,6 @@ impl Error {
             | Error::ShutDown { .. }
             | Error::Nested { .. }
             | Error::Forked { .. }
-            | Error::Expired { .. }
             | Error::Lost { .. }
             | Error::Fence { .. }
             | Error::Unsupported { .. }
@@ -361,9 +349,32 @@ impl Error {
         }
     }
 
-    /// Whether a lock that was held is held no longer.
-    pub(crate) fn is_loss(&self) -> bool {
-        matches!(self, Error::Expired { .. } | Error::Lost { .. })
+    /// Returns true if a lock that was held was lost: another client may have worked under it at the same time. For several keys, if one of
+    /// them was.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Error::Lost { .. } => true,
+            Error::Several { cause, others } => cause.is_lost() || others.iter().any(Error::is_lost),
+            _ => false,
+        }
+    }
+
+    /// Returns the error of a loss; any other failure leaves a call with a body as it is.
+    pub(crate) fn unless_lost(self) -> Result<(), Self> {
+        if self.is_lost() { Err(self) } else { Ok(()) }
+    }
+
+    /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
+    pub(crate) fn of_all(outcomes: Vec<Result<(), Self>>) -> Result<(), Self> {
+        let mut failures: Vec<Self> = outcomes.into_iter().filter_map(Result::err).collect();
+        if failures.is_empty() {
+            return Ok(());
+        }
+        match failures.iter().position(Self::is_lost) {
+            Some(lost) => Err(failures.swap_remove(lost)),
+            None => Err(failures.remove(0).and(failures)),
+        }
     }
 
     /// Returns the error of a call on several keys, with what is the matter with others.

@@ -10,7 +10,6 @@ use crate::contained::{Contained, contained};
 use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
-use crate::protocol::release::Release;
 use crate::value::LockState;
 
 /// Receives the events of a locker's locks, beside the log: see [`Locker::observed_by`](crate::Locker::observed_by).
@@ -149,14 +148,16 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A lock that was held is lost, as far as this process has noticed: reported when it is first noticed, unless that is at the release,
-    /// whose outcome says so. Another holder may work at the same time.
+    /// A lock that was held is lost. Reported once, when this process first notices it: at the latest at the release, which reports no
+    /// [`Released`](Self::Released) then. Another holder may work at the same time.
     #[non_exhaustive]
     Lost {
         /// The lock's key.
         key: &'a Key,
         /// Why.
         reason: &'a LossReason,
+        /// How long ago the lock was acquired.
+        held: Duration,
     },
     /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
     /// the lock tries again to start the thread.
@@ -175,17 +176,20 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
-    /// A lock was released, with any [`Release`] as the outcome.
+    /// A lock was released, or left to expire.
     #[non_exhaustive]
     Released {
         /// The lock's key.
         key: &'a Key,
-        /// The outcome.
-        outcome: Release,
         /// How long the lock was held.
         held: Duration,
-        /// Whether that was longer than its lease, whether or not another holder had the lock meanwhile: the expiration is too short for
-        /// the work.
+        /// Whether the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
+        /// without an expiration, in [`Protocol::Classic`](crate::Protocol::Classic), which does not look, and where a reply was lost.
+        certified: bool,
+        /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
+        /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).
+        left_to_expire: bool,
+        /// Whether the lease had ended, although no other client has taken the lock: the expiration is too short for the work.
         outlived_lease: bool,
     },
     /// A lock could not be released, by a call or by dropping its guard.
@@ -261,8 +265,8 @@ fn log_event(event: &Event<'_>) {
         }
         Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
         Event::ExtendFailed { error, .. } => log::warn!(target: TARGET, "not extended: {}", Chain(error)),
-        Event::Lost { key, reason } => {
-            log_at!(warn, key, "lost: {reason}; another holder may work at the same time");
+        Event::Lost { key, reason, held } => {
+            log_at!(warn, key, "lost: {reason}; another holder may work at the same time (held {held:.1?})");
         }
         Event::KeeperUnavailable { key, reason } => {
             log_at!(warn, key, "is neither extended nor looked at: {reason}");
@@ -270,36 +274,15 @@ fn log_event(event: &Event<'_>) {
         Event::HolderNameNotWritten { error, .. } => {
             log::warn!(target: TARGET, "the holder's name is not written: {}", Chain(error));
         }
-        Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: true } => {
-            log_at!(
-                warn,
-                key,
-                "released after its lease ended (held {held:.1?}); nobody else took it this time: choose a longer expiration"
-            );
-        }
-        Event::Released { key, outcome: Release::Released { .. }, held, outlived_lease: false } => {
-            log_at!(debug, key, "released after {held:.1?}");
-        }
-        Event::Released { key, outcome: Release::LeftToExpire, held, .. } => {
+        Event::Released { key, held, outlived_lease: true, .. } => log_at!(
+            warn,
+            key,
+            "released after its lease ended (held {held:.1?}); nobody else took it this time: choose a longer expiration"
+        ),
+        Event::Released { key, held, left_to_expire: true, .. } => {
             log_at!(debug, key, "left to expire after {held:.1?}");
         }
-        Event::Released { key, outcome: Release::Inherited, .. } => {
-            log_at!(debug, key, "left to the parent process, which holds it");
-        }
-        Event::Released { key, outcome: Release::Expired, held, .. } => {
-            log_at!(
-                warn,
-                key,
-                "released after its lease ended (held {held:.1?}); another holder may have worked at the same time"
-            );
-        }
-        Event::Released { key, outcome: Release::Lost, held, .. } => {
-            log_at!(
-                warn,
-                key,
-                "lost before release (held {held:.1?}): the key was cleared, evicted, taken over, or lost in a failover; another holder may have worked at the same time"
-            );
-        }
+        Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
         Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
     }
 }

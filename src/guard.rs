@@ -8,7 +8,7 @@ use std::{fmt, iter, mem, slice};
 use chrono::{DateTime, Utc};
 
 use crate::clock;
-use crate::engine::{Acquired, Answer, Engine, Leaving};
+use crate::engine::{Acquired, Answer, Ended, Engine, Leaving};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
@@ -16,8 +16,6 @@ use crate::key::Key;
 use crate::loss_signal::LossSignal;
 use crate::options::{LONGEST_EXPIRATION, Protocol};
 use crate::protocol::ownership::LossReason;
-use crate::protocol::release::Release;
-use crate::protocol::verify::Verification;
 use crate::queue::{CancelToken, HolderTicket};
 
 /// A lock that is held: released when dropped, also by a panic.
@@ -38,16 +36,6 @@ pub struct LockGuard {
     slot: Option<usize>,
     /// Taken out at the release; none in a nested call, whose enclosing one releases.
     holder: Option<HolderTicket<Answer>>,
-}
-
-/// That a lease was extended, as [`LockGuard::extend`] returns it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub struct Extended {
-    /// Whether the key still held this holder's very own bytes, so that no other client has had the lock since it was acquired, whatever
-    /// the clocks did. `false` after a loser of a classic takeover had overwritten them, and where a reply was lost: then the clocks say
-    /// that the lock was held, and the server proves nothing.
-    pub certified: bool,
 }
 
 impl LockGuard {
@@ -141,8 +129,8 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] if the lease has passed by either clock: another holder may have the lock by now. [`Error::Lost`] if the server
-    /// has shown that the lock is lost.
+    /// [`Error::Lost`] if the lease has passed by either clock, or the server has shown that the lock is lost: another holder may have it by
+    /// now.
     pub fn ensure_held(&self) -> Result<(), Error> {
         let now = clock::now();
         let Some(reason) = self.hold.lost(now) else { return Ok(()) };
@@ -163,13 +151,13 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] and [`Error::Expired`] if the lock is not held any more: stop the protected work. [`Error::NoConnection`],
+    /// [`Error::Lost`] if the lock is not held any more: stop the protected work. [`Error::NoConnection`],
     /// [`Error::Refused`] and [`Error::Io`] if it was not extended: the lease goes on until its old end. [`Error::Unknown`] if the reply was
     /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Options`] without an expiration.
     /// [`Error::Forked`] in a forked child.
-    pub fn extend(&self) -> Result<Extended, Error> {
+    pub fn extend(&self) -> Result<(), Error> {
         let lease = self.lease(None)?;
-        self.engine.extend(&self.hold, lease).map(|certified| Extended { certified })
+        self.engine.extend(&self.hold, lease)
     }
 
     /// Extends the lease as [`extend`](Self::extend) does, to one of `lease` from now on, which may also end earlier than the present one.
@@ -181,9 +169,9 @@ impl LockGuard {
     /// # Errors
     ///
     /// Those of [`extend`](Self::extend), and [`Error::Options`] for any other time.
-    pub fn extend_by(&self, lease: Duration) -> Result<Extended, Error> {
+    pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         let lease = self.lease(Some(lease))?;
-        self.engine.extend(&self.hold, lease).map(|certified| Extended { certified })
+        self.engine.extend(&self.hold, lease)
     }
 
     /// Returns the time that an extension takes: what is asked for, or the expiration.
@@ -207,16 +195,16 @@ impl LockGuard {
 
     /// Asks the server whether the lock is still held, with one GET, and waits for the reply at most the time of one command.
     ///
-    /// [`Held { certified: true }`](Verification::Held) proves that no other client had the lock until the server answered, in every
-    /// protocol: the key holds this holder's own bytes. In Classic another client may overwrite them without having the lock; then the answer
-    /// is [`Overwritten`](Verification::Overwritten), which proves nothing. In Watched and Ttl only a Ruby client's value is recognised so,
+    /// With an expiration the key names this holder. In Classic another client may overwrite that without having the lock; then a time
+    /// close to this holder's is taken for it, as the clocks say. In Watched and Ttl only a Ruby client's value is recognised so,
     /// and another program's Classic one is taken for a loss. The answer is about the past: it says nothing of the time that is left, which
-    /// [`ensure_held`](Self::ensure_held) tells. Without an expiration the value `1` names no holder, and proves nothing.
+    /// [`ensure_held`](Self::ensure_held) tells. Without an expiration the value `1` names no holder.
     ///
     /// # Errors
     ///
-    /// [`Error::NoConnection`], [`Error::Refused`], [`Error::Io`], or [`Error::Forked`]: nothing is known then. A loss is an answer.
-    pub fn verify(&self) -> Result<Verification, Error> {
+    /// [`Error::Lost`] if the lock is not held any more. [`Error::NoConnection`], [`Error::Refused`], [`Error::Io`], or
+    /// [`Error::Forked`]: nothing is known then.
+    pub fn verify(&self) -> Result<(), Error> {
         self.engine.verify(&self.hold)
     }
 
@@ -250,7 +238,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] and [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only
+    /// [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only
     /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not
     /// positive. [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
@@ -258,17 +246,18 @@ impl LockGuard {
     }
 
     /// Ends the hold without releasing: the key is left to expire at the end of the lease, and a second later others can take it over; it is
-    /// extended no more. Sends nothing. Returns [`Release::LeftToExpire`], or [`Release::Expired`] and [`Release::Lost`] as a release does. A
-    /// lock without an expiration stays held until it is cleared.
+    /// extended no more. Sends nothing. A lock without an expiration stays held until it is cleared.
     ///
     /// The gem has no such thing.
-    #[expect(clippy::must_use_candidate, reason = "nothing is to be done about the outcome")]
-    pub fn keep(mut self) -> Release {
-        // Nothing is sent that could fail.
-        self.end(Leaving::Keep).unwrap_or(Release::LeftToExpire)
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lease has ended or a loss was noticed. [`Error::Forked`] in a forked child.
+    pub fn leave_to_expire(mut self) -> Result<(), Error> {
+        self.end(Leaving::Keep)
     }
 
-    /// Releases the lock and returns the outcome, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while
+    /// Releases the lock, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while
     /// the lease has not passed; after that the key is left to its holder of then. In Watched and Ttl a look at the key, and a
     /// transaction that deletes this holder's value, also after the lease. Waits for the server at most the time of one command, and before that
     /// for a connection that other threads use, at most until the lease ends.
@@ -282,48 +271,58 @@ impl LockGuard {
     ///
     /// # Errors
     ///
+    /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or another client's, or the lease had ended before and the
+    /// server did not prove that no other client had the lock. **Another client may have worked at the same time.**
+    ///
     /// [`Error::Unknown`] if the reply to the deletion was lost, [`Error::Io`] if the look got none, [`Error::NoConnection`] without a
     /// connection, [`Error::Refused`] if the server refuses. In each case an expiring lock frees itself, and nothing is sent
-    /// again.
-    pub fn release(mut self) -> Result<Release, Error> {
+    /// again. [`Error::Forked`] in a forked child, which releases nothing.
+    pub fn release(mut self) -> Result<(), Error> {
         self.end(Leaving::Release)
     }
 
-    fn end(&mut self, leaving: Leaving) -> Result<Release, Error> {
-        match Self::end_all(slice::from_mut(self), leaving).pop() {
-            Some(outcome) => outcome,
-            None => unreachable!("a lock is released once"),
-        }
+    /// Ends the hold of a call with a body. Only a loss is an error: any other failure has been reported as an event.
+    pub(crate) fn leave(self) -> Result<(), Error> {
+        self.release().or_else(Error::unless_lost)
     }
 
-    /// Ends holds of one locker that began together. Returns the outcome of each that has not ended before.
-    pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Vec<Result<Release, Error>> {
+    fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
+        Error::of_all(Self::end_all(slice::from_mut(self), leaving))
+    }
+
+    /// Ends holds of one locker that began together. Returns the outcome of each that has not ended before, and is not nested.
+    pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Vec<Result<(), Error>> {
         let Some(engine) = guards.first().map(|guard| Arc::clone(&guard.engine)) else { return Vec::new() };
         let holders: Vec<_> = guards.iter_mut().map(|guard| guard.holder.take()).collect();
         let now = clock::now();
         let holds = guards.iter().zip(holders).filter_map(|(guard, holder)| Some((&*guard.hold, holder?)));
         let holds: Vec<_> = holds.collect();
-        let ending: Vec<&Hold> = holds.iter().map(|(hold, _)| *hold).collect();
-        // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
-        let is_inherited = !engine.identity.is_this_process();
-        let outlived = |hold: &&Hold| !is_inherited && hold.end().is_some_and(|end| end.has_passed(now));
-        let outlived: Vec<bool> = ending.iter().map(outlived).collect();
-        let outcomes = if is_inherited {
-            for (_, holder) in holds {
+        if !engine.identity.is_this_process() {
+            // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
+            let forked = |(hold, holder): (&Hold, _)| {
                 mem::forget(holder);
-            }
-            ending.iter().map(|_| Ok(Release::Inherited)).collect()
-        } else {
-            engine.end(holds, leaving)
-        };
-        for ((hold, outlived_lease), outcome) in ending.iter().zip(outlived).zip(&outcomes) {
+                Err(Error::Forked { key: hold.key.clone() })
+            };
+            return holds.into_iter().map(forked).collect();
+        }
+        let ending: Vec<&Hold> = holds.iter().map(|(hold, _)| *hold).collect();
+        let ended = engine.end(holds, leaving);
+        for (hold, ended) in ending.iter().zip(&ended) {
             let (key, held) = (&hold.key, now.uptime.since(hold.acquired.uptime));
-            engine.observer.notify(&match outcome {
-                Ok(outcome) => Event::Released { key, outcome: *outcome, held, outlived_lease },
+            engine.observer.notify(&match ended {
+                Ok(Ended { certified, left_to_expire, outlived_lease }) => Event::Released {
+                    key,
+                    held,
+                    certified: *certified,
+                    left_to_expire: *left_to_expire,
+                    outlived_lease: *outlived_lease,
+                },
+                // It has been reported.
+                Err(error) if error.is_lost() => continue,
                 Err(error) => Event::ReleaseFailed { key, error },
             });
         }
-        outcomes
+        ended.into_iter().map(|ended| ended.map(drop)).collect()
     }
 }
 

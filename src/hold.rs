@@ -196,19 +196,10 @@ impl Hold {
 
     /// Notes that the lock is lost. Only the first loss counts. [`report`](Self::report) reports it.
     pub(crate) fn lose(&self, reason: &LossReason) {
-        self.note_loss(reason, true);
-    }
-
-    /// The same for a loss that the end of the hold shows, and reports.
-    pub(crate) fn end_lost(&self, reason: &LossReason) {
-        self.note_loss(reason, false);
-    }
-
-    fn note_loss(&self, reason: &LossReason, unreported: bool) {
         let mut status = self.status();
         if status.phase == Phase::Held {
             status.phase = Phase::Lost(reason.clone());
-            status.unreported = unreported;
+            status.unreported = true;
             drop(status);
             self.changes.note();
         }
@@ -243,7 +234,8 @@ impl Hold {
         let on_loss = mem::take(&mut status.on_loss);
         drop(status);
         if unreported {
-            self.observer.notify(&Event::Lost { key: &self.key, reason: &reason });
+            let held = clock::uptime().since(self.acquired.uptime);
+            self.observer.notify(&Event::Lost { key: &self.key, reason: &reason, held });
         }
         for act in on_loss.into_iter().filter_map(Contained::take) {
             // A panic keeps neither the lock from being released nor the keeper from its work (I10).

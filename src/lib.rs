@@ -21,7 +21,7 @@
 //! // With a guard. One attempt: `None` if another holder has the lock.
 //! if let Some(held) = lock.try_lock()? {
 //!     held.ensure_held()?; // fails if the lease has ended by this machine's clocks
-//!     println!("{:?}", held.release()?);
+//!     held.release()?; // fails if the lock was lost
 //! }
 //! # Ok::<(), Error>(())
 //! ```
@@ -90,7 +90,7 @@ pub use backend::{
 pub use declared::{DeclaredLock, LockId};
 pub use error::{Contention, Error, InspectionFailure};
 pub use event::{Event, Observe};
-pub use guard::{Extended, LockGuard};
+pub use guard::LockGuard;
 pub use key::Key;
 pub use lock::Lock;
 pub use locker::{Locker, LockerBuilder};
@@ -99,8 +99,6 @@ pub use options::{
     DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Polling, Protocol,
 };
 pub use protocol::ownership::LossReason;
-pub use protocol::release::Release;
-pub use protocol::verify::Verification;
 pub use queue::CancelToken;
 pub use several::{Locks, LocksGuard, MOST_KEYS, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
@@ -114,7 +112,7 @@ pub use setnx_lock_macros::locked;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __macros {
-    pub use crate::scope::{Scope, converted, report_skipped};
+    pub use crate::scope::{Scope, converted, report_skipped, run};
 }
 
 /// The locker of an attribute without the argument `locker`. Where there is none, the compiler's message has this name in it.

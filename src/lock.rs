@@ -97,7 +97,8 @@ impl Lock {
     }
 
     /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is
-    /// released afterwards, also when the body panics; a failure of the release goes to the log and the observer.
+    /// released afterwards, also when the body panics. If the lock was lost meanwhile, that is the error, after `body` has run; any other
+    /// failure of the release goes to the log and the observer.
     ///
     /// For a body that returns a `Result`, [`try_with`](Self::try_with) merges its error with those of the lock.
     ///
@@ -107,7 +108,10 @@ impl Lock {
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside another `with` on the same key by the same thread, through the
     /// same locker or a clone of it. If both have the option [`reentrant`](LockOptions::reentrant) it joins that one instead, and fails
-    /// with [`Error::Expired`] or [`Error::Lost`] if that has lost the lock.
+    /// with [`Error::Lost`] if that has lost the lock.
+    ///
+    /// [`Error::Lost`] if the [release](LockGuard::release) finds that the lock was lost: `body` has run, and another client may have
+    /// worked at the same time.
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -124,14 +128,16 @@ impl Lock {
     /// ```
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock_in_scope()?;
-        Ok(body(&guard))
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the lock's errors as the body's type of error.
     ///
     /// # Errors
     ///
-    /// Those of [`with`](Self::with), converted, and the body's own.
+    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the lock is lost, its own is returned.
     ///
     /// ```
     /// # use setnx_lock::{Error, Lock, LockOptions, Locker};
@@ -143,7 +149,10 @@ impl Lock {
     /// # }
     /// ```
     pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
-        self.with(body)?
+        let guard = self.lock_in_scope()?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and looks again, with a last

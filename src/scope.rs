@@ -30,6 +30,27 @@ impl Scope {
         Ok(Self { guard: Some(guard), keeps, not_send: PhantomData })
     }
 
+    /// Ends the hold, and returns what the function returned, or that the lock was lost.
+    ///
+    /// # Errors
+    ///
+    /// Those of the function, and [`Error::Lost`].
+    pub fn leave<T, E: From<Error>>(mut self, returned: Result<T, E>) -> Result<T, E> {
+        let returned = returned?;
+        self.end()?;
+        Ok(returned)
+    }
+
+    fn end(&mut self) -> Result<(), Error> {
+        let Some(guard) = self.guard.take() else { return Ok(()) };
+        // A call that has joined an enclosing one leaves the end to that one.
+        if self.keeps && guard.depth() == 1 {
+            guard.leave_to_expire().or_else(Error::unless_lost)
+        } else {
+            guard.leave()
+        }
+    }
+
     /// Returns the guard of the lock.
     pub fn guard(&self) -> &LockGuard {
         let Some(guard) = &self.guard else { unreachable!("the guard is taken out by the drop only") };
@@ -39,11 +60,8 @@ impl Scope {
 
 impl Drop for Scope {
     fn drop(&mut self) {
-        let Some(guard) = self.guard.take() else { return };
-        // A call that has joined an enclosing one leaves the end to that one.
-        if self.keeps && guard.depth() == 1 {
-            guard.keep();
-        }
+        // After a panic; a loss has been reported.
+        let _ = self.end();
     }
 }
 
@@ -51,6 +69,11 @@ impl fmt::Debug for Scope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Scope").field("guard", &self.guard).finish_non_exhaustive()
     }
+}
+
+/// Runs the function's body, which may return from anywhere.
+pub fn run<R>(body: impl FnOnce() -> R) -> R {
+    body()
 }
 
 /// Returns what the function of `on_contention` makes of the error. A closure knows the type of its argument here.

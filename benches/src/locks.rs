@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::steady::{Log, Window};
 
-pub(crate) use ours::{ONE_CONNECTION, VARIANTS, Variant, released};
+pub(crate) use ours::{ONE_CONNECTION, VARIANTS, Variant};
 
 /// How long an acquisition waits at most. No workload should come near it.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);

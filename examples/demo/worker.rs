@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, LossReason};
 
 use crate::Failure;
 use crate::moment::Moment;
@@ -91,16 +91,15 @@ impl Worker<'_> {
                 true
             }
             // The machine paused for that long. Another thread may count now, so this count is given up.
-            Err(Error::Expired { .. }) => false,
+            Err(Error::Lost { reason: LossReason::Expired, .. }) => false,
             Err(error) => return Err(error.into()),
         };
         // Before the release: after it, another thread has the lock.
         self.log.write(thread, What::Leaves { at: Moment::now(), counted })?;
-        match guard.release()? {
-            Release::Released { .. } => {}
-            outcome => self.log.write(thread, What::Trouble(format!("the release returned {outcome:?}")))?,
+        match guard.release() {
+            Err(error) if error.is_lost() => Ok(self.log.write(thread, What::Trouble(error.to_string()))?),
+            released => Ok(released?),
         }
-        Ok(())
     }
 
     /// Keeps the lock until this process is killed.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use std::{env, thread};
 
 use metrics_exporter_prometheus::PrometheusBuilder;
-use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker, Release};
+use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker};
 
 /// Counts and times what the locks of a locker do.
 fn measured(locker: Locker) -> Locker {
@@ -21,7 +21,7 @@ fn measured(locker: Locker) -> Locker {
             metrics::histogram!("setnx_lock_wait_seconds").record(waited.as_secs_f64());
             metrics::counter!("setnx_lock_acquires_total", "outcome" => outcome).increment(1);
         }
-        Event::Released { outcome: Release::Lost, .. } => released("lost"),
+        Event::Lost { .. } => released("lost"),
         Event::Released { outlived_lease: true, .. } => released("outlived_lease"),
         Event::Released { .. } => released("in_time"),
         Event::ReleaseFailed { .. } => released("error"),

@@ -43,7 +43,8 @@ fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let function = Function::of(item)?;
     let plan = Plan::of(&syn::parse2(arguments)?)?;
     plan.key.check_names(&function.parameters())?;
-    let failures = plan.failures(&function)?;
+    let shape = function.shape()?;
+    let failures = plan.failures(&function, shape)?;
     let name = &function.signature.ident;
     let (scope, error) = (local("scope"), local("error"));
     let Plan { locker, key, options, keeps, guard, .. } = &plan;
@@ -54,14 +55,19 @@ fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     );
     let lock = local("lock");
     // Two statements, so that what the arguments borrow is free while the lock is waited for.
-    Ok(function.beginning_with(&quote! {
+    let before = quote! {
         let #lock = ::setnx_lock::Lock::new(#locker, #key, #options);
         let #scope = match ::setnx_lock::__macros::Scope::enter(#lock, #keeps) {
             ::core::result::Result::Ok(#scope) => #scope,
             ::core::result::Result::Err(#error) => { #failures }
         };
         #guard
-    }))
+    };
+    Ok(match shape {
+        Shape::ResultOfOther | Shape::ResultOrAlias => function.around(&before, &scope),
+        // They cannot show a loss, which is in the log.
+        Shape::Option | Shape::OptionOfResult => function.beginning_with(&before),
+    })
 }
 
 /// A name that the body does not see.
@@ -108,8 +114,8 @@ impl Plan {
     }
 
     /// Returns the statements that return from the function if the lock was not acquired.
-    fn failures(&self, function: &Function) -> Result<TokenStream> {
-        let (shape, at) = (function.shape()?, located(function.return_span()));
+    fn failures(&self, function: &Function, shape: Shape) -> Result<TokenStream> {
+        let at = located(function.return_span());
         // A conversion that is missing is reported at the return type.
         let error = Ident::new("error", at);
         if let Contention::Skipped(span) = self.contention {

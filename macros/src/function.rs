@@ -1,7 +1,7 @@
 //! The function that the attribute is on: what stands before its body, and what its return type can say.
 
-use proc_macro2::{Delimiter, Group, Span, TokenStream, TokenTree};
-use quote::{ToTokens as _, quote};
+use proc_macro2::{Delimiter, Group, Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens as _, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
@@ -29,6 +29,15 @@ fn collect_names(pattern: TokenStream, names: &mut Vec<String>) {
             TokenTree::Punct(_) | TokenTree::Literal(_) => {}
         }
     }
+}
+
+/// Returns whether `impl Trait` stands somewhere in a type.
+fn names_impl(ty: TokenStream) -> bool {
+    ty.into_iter().any(|token| match token {
+        TokenTree::Ident(word) => word == "impl",
+        TokenTree::Group(group) => names_impl(group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
 }
 
 /// How a return type says that the lock was not acquired.
@@ -109,6 +118,29 @@ impl Function {
             ReturnType::Default => self.signature.ident.span(),
             ReturnType::Type(_, ty) => ty.span(),
         }
+    }
+
+    /// Returns the function with these statements before its body, and the end of the scope after it.
+    pub(crate) fn around(&self, before: &TokenStream, scope: &Ident) -> TokenStream {
+        let Self { attributes, visibility, signature, body } = self;
+        let output = &signature.output;
+        // A closure cannot name an `impl Trait`, and finds out by itself.
+        let output = if names_impl(output.to_token_stream()) { TokenStream::new() } else { quote!(#output) };
+        let at = located(body.span());
+        let mut inner = Group::new(Delimiter::Brace, body.stream());
+        inner.set_span(at);
+        let returned = Ident::new("returned", Span::mixed_site());
+        let inner = quote_spanned!(at=> || #output #inner);
+        let mut outer = Group::new(
+            Delimiter::Brace,
+            quote! {
+                #before
+                let #returned = ::setnx_lock::__macros::run(#inner);
+                ::setnx_lock::__macros::Scope::leave(#scope, #returned)
+            },
+        );
+        outer.set_span(body.span());
+        quote!(#(#attributes)* #visibility #signature #outer)
     }
 
     /// Returns the function with these statements before its body.

@@ -2,12 +2,7 @@
 
 #![deny(warnings, clippy::all, clippy::pedantic)]
 #![allow(dead_code, reason = "compiled, never called")]
-#![expect(
-    clippy::needless_pass_by_value,
-    clippy::needless_lifetimes,
-    clippy::needless_return,
-    reason = "of the functions here, also without the attribute"
-)]
+#![expect(clippy::needless_pass_by_value, reason = "of the functions here, also without the attribute")]
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -31,10 +31,23 @@ pub(crate) enum Leaving {
     Keep,
 }
 
+/// How a hold has ended without a loss.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Whether the server has proven that no other client had the lock.
+    pub(crate) certified: bool,
+    pub(crate) left_to_expire: bool,
+    /// Whether the lease had passed before.
+    pub(crate) outlived_lease: bool,
+}
+
+/// What came of the commands of a hold's end; `None` if the key is left to expire.
+type Left = Option<Release>;
+
 /// What a hold's end does with its key.
 enum Way {
     /// Nothing, with this outcome.
-    Over(Release, Option<LossReason>),
+    Over(Left),
     /// Has it expire after this time.
     ExpireAfter(Duration),
     Delete,
@@ -50,9 +63,8 @@ pub(super) struct Extended {
 }
 
 impl Engine {
-    /// Extends the lease to one of `expiration` that begins now. Returns whether the server has proven that no other client had the lock
-    /// since it was acquired.
-    pub(crate) fn extend(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<bool, Error> {
+    /// Extends the lease to one of `expiration` that begins now.
+    pub(crate) fn extend(self: &Arc<Self>, hold: &Arc<Hold>, expiration: Duration) -> Result<(), Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         Self::check_held(hold)?;
@@ -71,7 +83,7 @@ impl Engine {
         self.report_late(&hold.key, &late_reports);
         self.report_unnamed(hold, unnamed.as_ref());
         hold.report();
-        extended.result
+        extended.result.map(drop)
     }
 
     /// The commands of a holder.
@@ -135,7 +147,7 @@ impl Engine {
         match result {
             Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
             // These are reported as a loss.
-            Err(Error::Lost { .. } | Error::Expired { .. }) => {}
+            Err(error) if error.is_lost() => {}
             Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
         }
     }
@@ -147,7 +159,7 @@ impl Engine {
     }
 
     /// Asks the server whether the lock is still held.
-    pub(crate) fn verify(&self, hold: &Arc<Hold>) -> Result<Verification, Error> {
+    pub(crate) fn verify(&self, hold: &Arc<Hold>) -> Result<(), Error> {
         self.refuse_after_fork(&hold.key)?;
         let mut own = hold.own();
         let now = clock::now();
@@ -168,15 +180,15 @@ impl Engine {
         own: &mut Own,
         outcome: Result<Verification, GiveUp>,
         call: Call<'_>,
-    ) -> Result<Verification, Error> {
+    ) -> Result<(), Error> {
         let now = clock::uptime();
         match outcome {
             Ok(verification) => {
                 (own.asked, own.failed) = (now, None);
-                if let Verification::Lost(reason) = &verification {
-                    hold.lose(reason);
+                match verification {
+                    Verification::Held { .. } | Verification::Overwritten => Ok(()),
+                    Verification::Lost(reason) => Err(Self::lose(hold, reason)),
                 }
-                Ok(verification)
             }
             Err(reason) => {
                 own.failed = Some(now);
@@ -257,13 +269,9 @@ impl Engine {
 
     /// Returns the error of a lock that is lost.
     pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
-        let key = hold.key.clone();
-        match (reason, hold.end()) {
-            (LossReason::Expired, Some(End { wall, uptime })) => {
-                Error::Expired { key, late: now.uptime.since(uptime).max(now.wall.since(wall)) }
-            }
-            (reason, _) => Error::Lost { key, reason },
-        }
+        let ended = hold.end().filter(|_| reason == LossReason::Expired);
+        let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
+        Error::Lost { key: hold.key.clone(), reason, late }
     }
 
     /// Ends holds that began together: releases the locks, or leaves them to expire. Waits for commands of theirs that are on their way.
@@ -271,7 +279,7 @@ impl Engine {
         &self,
         holds: Vec<(&Hold, HolderTicket<Answer>)>,
         leaving: Leaving,
-    ) -> Vec<Result<Release, Error>> {
+    ) -> Vec<Result<Ended, Error>> {
         let over = |hold: &Hold| {
             let mut own = hold.own();
             own.over = true;
@@ -283,7 +291,7 @@ impl Engine {
         let way = |((hold, _), lease): (&(&Hold, _), &Lease)| match (hold.noticed_loss(), leaving) {
             // The server has shown that it is not ours: there is nothing to delete.
             (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-                Way::Over(Release::Lost, Some(reason))
+                Way::Over(Some(Release::Lost(reason)))
             }
             (_, Leaving::Keep) => kept(lease, now),
             (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
@@ -304,7 +312,7 @@ impl Engine {
         let mut ended = Vec::with_capacity(holds.len());
         for (((hold, holder), lease), way) in holds.into_iter().zip(&leases).zip(ways) {
             let left = match way {
-                Way::Over(outcome, loss) => Some(Ok((outcome, loss))),
+                Way::Over(left) => Some(Ok(left)),
                 Way::ExpireAfter(_) => all_left.next(),
                 Way::Delete => None,
             };
@@ -317,26 +325,40 @@ impl Engine {
             ended.push((hold, left));
         }
         let mut released = self.release_all(to_release, now).into_iter();
-        let outcome = |(hold, left): (&Hold, Option<_>)| match left.or_else(|| released.next()) {
-            Some(ended) => Self::noted(hold, ended),
-            None => unreachable!("what is not left is released"),
+        let outcome = |(hold, left): (&Hold, Option<_>)| match left {
+            Some(ended) => self.noted(hold, ended, now),
+            None => match released.next() {
+                Some(released) => self.noted(hold, released.map(Some), now),
+                None => unreachable!("what is not left is released"),
+            },
         };
         ended.into_iter().map(outcome).collect()
     }
 
-    /// Notes how a hold has ended.
-    fn noted(hold: &Hold, ended: Result<(Release, Option<LossReason>), Error>) -> Result<Release, Error> {
-        let is_lost = match &ended {
-            Ok((_, Some(reason))) => {
-                hold.end_lost(reason);
-                true
+    /// Notes how a hold has ended. It is lost too if its lease was over before and the server has not proven that it was held all the time.
+    fn noted(&self, hold: &Hold, ended: Result<Left, Error>, began: Now) -> Result<Ended, Error> {
+        let outlived_lease = hold.end().is_some_and(|end| end.has_passed(began));
+        let loss = match &ended {
+            Ok(Some(Release::Lost(reason))) => Some(reason.clone()),
+            Ok(Some(Release::Released { certified: true }) | None) => None,
+            Ok(Some(Release::Released { certified: false })) | Err(_) => {
+                outlived_lease.then_some(LossReason::Expired)
             }
-            _ => hold.finish(),
         };
-        if is_lost {
+        if let Some(reason) = loss {
+            if let Err(error) = &ended {
+                self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error });
+            }
+            let error = Self::lose(hold, reason);
+            hold.report();
+            return Err(error);
+        }
+        if hold.finish() {
             hold.report();
         }
-        ended.map(|(outcome, _)| outcome)
+        let left = ended?;
+        let certified = matches!(left, Some(Release::Released { certified: true }));
+        Ok(Ended { certified, left_to_expire: left.is_none(), outlived_lease })
     }
 
     /// Has each key expire when the given time has passed, and no sooner; all together.
@@ -344,7 +366,7 @@ impl Engine {
         &'a self,
         locks: impl Iterator<Item = (&'a Hold, &'a Lease, Duration)>,
         now: Now,
-    ) -> Vec<Result<(Release, Option<LossReason>), Error>> {
+    ) -> Vec<Result<Left, Error>> {
         let begin = |(hold, lease, rest): (&'a Hold, &Lease, Duration)| {
             let call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
             (hold, Run::new(&hold.key, self.begin_extension(hold, lease, rest, now), call))
@@ -355,18 +377,13 @@ impl Engine {
         runs.into_iter().map(|(hold, run)| self.end_leaving(hold, run)).collect()
     }
 
-    fn end_leaving(
-        &self,
-        hold: &Hold,
-        run: Run<'_, Extending>,
-    ) -> Result<(Release, Option<LossReason>), Error> {
+    fn end_leaving(&self, hold: &Hold, run: Run<'_, Extending>) -> Result<Left, Error> {
         let (outcome, _, mut call) = run.end();
         match outcome {
-            Ok(Extension::Extended { .. }) => Ok((Release::LeftToExpire, None)),
+            Ok(Extension::Extended { .. }) => Ok(None),
             Ok(Extension::Lost { reason, overwrote }) => {
                 self.report_overwritten(hold, overwrote.as_ref());
-                let outcome = if reason == LossReason::Expired { Release::Expired } else { Release::Lost };
-                Ok((outcome, Some(reason)))
+                Ok(Some(Release::Lost(reason)))
             }
             Err(reason) => {
                 let advice = "it frees itself when its lease has passed, which may be later";
@@ -385,9 +402,5 @@ fn time_left_to_hold(hold: &Hold, lease: &Lease, now: Now) -> Option<Duration> {
 
 /// The end of a hold whose key is left as it is.
 fn kept(lease: &Lease, now: Now) -> Way {
-    if lease.has_passed(now) {
-        Way::Over(Release::Expired, Some(LossReason::Expired))
-    } else {
-        Way::Over(Release::LeftToExpire, None)
-    }
+    Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)))
 }

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::hold::{Hold, Own};
 use crate::protocol::extend::Extending;
 use crate::protocol::fence::Fencing;
-use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::verify::Verifying;
 use crate::protocol::{GiveUp, Rules, Step};
 
 /// What is under way for one of the locks.
@@ -50,13 +50,12 @@ impl Engine {
         parts.into_iter().map(end).collect()
     }
 
-    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each. Returns for each
-    /// whether the server has proven that no other client had the lock since it was acquired.
+    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each.
     pub(crate) fn extend_all(
         self: &Arc<Self>,
         holds: &[&Arc<Hold>],
         asked: Option<Duration>,
-    ) -> Vec<Result<bool, Error>> {
+    ) -> Vec<Result<(), Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
             let lease = asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())?;
             Some(self.begin_extension(hold, &own.lease, lease, now))
@@ -85,11 +84,11 @@ impl Engine {
         for (hold, error) in &unnamed {
             self.report_unnamed(hold, Some(error));
         }
-        extended.into_iter().map(|(_, outcome)| outcome.result).collect()
+        extended.into_iter().map(|(_, outcome)| outcome.result.map(drop)).collect()
     }
 
     /// Asks the server whether these locks are still held.
-    pub(crate) fn verify_all(&self, holds: &[&Arc<Hold>]) -> Vec<Result<Verification, Error>> {
+    pub(crate) fn verify_all(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
         let begin = |hold: &Hold, own: &Own, _| Some(Verifying::start(hold.protocol, &own.lease));
         let parts = self.run_parts(holds, begin);
         let mut verified = Vec::with_capacity(parts.len());

@@ -11,7 +11,6 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
-use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
@@ -31,7 +30,6 @@ pub(super) struct HeldLock<'a> {
 /// What came of the commands of a release.
 struct Ended {
     outcome: Result<Release, Error>,
-    loss: Option<LossReason>,
     /// Whether the head of the queue has an answer.
     has_answered: bool,
     /// What was taken from the waiting list.
@@ -58,12 +56,8 @@ impl Engine {
 
     /// Releases locks by the rules that each was acquired by, together, with a few commands and no sleep, and asks for each lock for the next
     /// thread of this process, or notifies the next waiter. All replies come within the time of one command; what cannot go together, or went
-    /// wrong for one, is done for it alone. Returns also why a lock was lost, if it was.
-    pub(super) fn release_all(
-        &self,
-        locks: Vec<HeldLock<'_>>,
-        now: Now,
-    ) -> Vec<Result<(Release, Option<LossReason>), Error>> {
+    /// wrong for one, is done for it alone.
+    pub(super) fn release_all(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Result<Release, Error>> {
         let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now);
         let turns: Vec<Turn> = locks.iter().map(turn).collect();
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
@@ -96,9 +90,9 @@ impl Engine {
         turn: &Turn,
         ended: Ended,
         now: Uptime,
-    ) -> Result<(Release, Option<LossReason>), Error> {
+    ) -> Result<Release, Error> {
         let HeldLock { key, options, holder, .. } = lock;
-        let Ended { outcome, loss, has_answered, taken } = ended;
+        let Ended { outcome, has_answered, taken } = ended;
         let released = matches!(outcome, Ok(Release::Released { .. }));
         if let Turn::Ends(taking) = &turn {
             self.notifications.sent_next(key, taking, taken.as_ref());
@@ -126,7 +120,7 @@ impl Engine {
         if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
             self.notifications.was_left_to_none(key);
         }
-        outcome.map(|outcome| (outcome, loss))
+        outcome
     }
 
     /// Whose turn it is after a release.
@@ -163,12 +157,7 @@ enum Turn {
 fn ended(run: &mut Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
     let outcome = run.outcome();
     let outcome = outcome.map_err(|reason| not_released(&mut run.call, reason, lock.lease));
-    Ended {
-        outcome,
-        loss: run.rules.loss(),
-        has_answered: run.call.has_answered,
-        taken: run.call.taken.take(),
-    }
+    Ended { outcome, has_answered: run.call.has_answered, taken: run.call.taken.take() }
 }
 
 fn not_released(call: &mut Call<'_>, reason: GiveUp, lease: &Lease) -> Error {

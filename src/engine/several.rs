@@ -91,7 +91,7 @@ impl WaitAll<'_> {
                 InTurn::Lost(error) => error,
             };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
-            if !has_time || !error.is_loss() {
+            if !has_time || !error.is_lost() {
                 return Err(error);
             }
         }

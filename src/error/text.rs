@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::backend::{ConnectError, NoConnection, Refusal};
 use crate::key::{Cut, Key};
+use crate::protocol::ownership::LossReason;
 use crate::version::Version;
 
 /// A key, cut where it is long.
@@ -21,6 +22,22 @@ impl fmt::Display for Ended {
             return f.write_str("its cancel token was already cancelled");
         }
         write!(f, "the wait was cancelled after {}", Span(self.0))
+    }
+}
+
+/// Why a lock is not held any more, and what to do.
+pub(super) struct LostBy<'a>(pub(super) &'a LossReason, pub(super) Option<Duration>);
+
+impl fmt::Display for LostBy<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.1 {
+            Some(late) => write!(
+                f,
+                "its lease ended {} ago; stop the protected work, and choose a longer expiration or extend the lease",
+                Span(late)
+            ),
+            None => write!(f, "{}; stop the protected work", self.0),
+        }
     }
 }
 

@@ -30,7 +30,7 @@ fn a_forked_child_releases_nothing() {
         if by_dropping {
             drop(held);
         } else {
-            assert_eq!(held.release().unwrap(), Release::Inherited);
+            assert!(matches!(held.release(), Err(Error::Forked { .. })));
         }
         assert_eq!(commands(&backend), before, "nothing was sent");
     }
@@ -47,7 +47,7 @@ fn a_forked_child_does_nothing_with_the_lock() {
     assert!(matches!(held.extend(), Err(Error::Forked { .. })));
     assert!(matches!(held.verify(), Err(Error::Forked { .. })));
     assert!(matches!(held.fencing_token(), Err(Error::Forked { .. })));
-    assert_eq!(held.keep(), Release::Inherited);
+    assert!(matches!(held.leave_to_expire(), Err(Error::Forked { .. })));
     assert_eq!(commands(&backend), before, "nothing was sent");
 }
 

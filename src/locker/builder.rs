@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::Locker;
 use crate::backend::{Manager, PooledBackend};
 use crate::error::Error;
+use crate::event::{Observe, Observer};
 
 /// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
 /// way, so this serves thousands of threads.
@@ -30,6 +31,7 @@ pub struct LockerBuilder {
     pool_size: u32,
     unreachable_timeout: Duration,
     max_clock_difference: Option<Duration>,
+    observer: Observer,
 }
 
 impl LockerBuilder {
@@ -39,6 +41,7 @@ impl LockerBuilder {
             pool_size: DEFAULT_POOL_SIZE,
             unreachable_timeout: DEFAULT_UNREACHABLE_TIMEOUT,
             max_clock_difference: None,
+            observer: Observer::default(),
         }
     }
 
@@ -92,6 +95,13 @@ impl LockerBuilder {
         Self { manager: self.manager.skip_server_check(), ..self }
     }
 
+    /// Sets an observer, which receives the events of the locker's locks. Events still go to the
+    /// [`log`](https://docs.rs/log) crate, under the target `setnx_lock`; to silence them there, filter that target in your logger
+    /// (`RUST_LOG=warn,setnx_lock=off` with `env_logger`). An observer replaces an earlier one.
+    pub fn observer(self, observer: impl Observe) -> Self {
+        Self { observer: Observer::new(observer), ..self }
+    }
+
     /// Builds the locker. Connects to nothing yet, unless clocks are to be checked.
     ///
     /// # Errors
@@ -104,7 +114,7 @@ impl LockerBuilder {
             return Err(Error::Builder { problem });
         }
         let backend = PooledBackend::own(self.manager, self.pool_size, self.unreachable_timeout);
-        let locker = Locker::over(Arc::new(backend));
+        let locker = Locker::over(Arc::new(backend)).with_engine(|engine| engine.observer = self.observer);
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.inspect()?.clock();
             if difference.is_none_or(|difference| difference.at_most() > limit) {

@@ -35,8 +35,7 @@ impl LockOptions {
     /// unless set. For jobs that several machines start at about the same time, and of which one is to run:
     /// [`documentation::cron`](crate::documentation::cron).
     ///
-    /// Such a release returns [`Release::LeftToExpire`](crate::Release::LeftToExpire); it sends what an extension sends, with the earlier
-    /// time. Gems respect it. The `lockAtLeastFor` of other libraries; the gem has no such option.
+    /// Such a release sends what an extension sends, with the earlier time. Gems respect it. The `lockAtLeastFor` of other libraries; the gem has no such option.
     pub const fn hold_at_least(self, time: Duration) -> Self {
         Self { hold_at_least: time, ..self }
     }

@@ -12,29 +12,16 @@ use super::{Change, Reply, Rules, Step};
 use crate::clock::Now;
 use crate::options::Protocol;
 
-/// The outcome of a release. [`Expired`](Self::Expired) and [`Lost`](Self::Lost) say that another holder may have worked at the same
-/// time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Release {
+/// The outcome of a release.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Release {
     /// The key was deleted: the next contender can acquire the lock.
     Released {
-        /// Whether the key still held this holder's very own bytes, so that no other holder had the lock meanwhile, whatever the clocks
-        /// did. Only [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl) look; without
-        /// an expiration, and in [`Protocol::Classic`](crate::Protocol::Classic), it is `false`.
+        /// Whether the key still held this holder's own bytes, which proves that no other client had the lock. Only Watched and Ttl look.
         certified: bool,
     },
-    /// The lease had passed before the release, by the wall clock or by the monotonic one. Nothing was deleted, since the
-    /// key may belong to another holder by now; **that one may have worked at the same time**. Choose a longer expiration.
-    Expired,
-    /// The key was missing or owned by another holder at release, although the lease had not passed: it was cleared or stolen, or the
-    /// server lost it (eviction, a failover, a restart without persistence). **Another holder may have worked at the same time.**
-    Lost,
-    /// The key was left to expire: as the options ask for ([`hold_at_least`](crate::LockOptions::hold_at_least)), or by
-    /// [`keep`](crate::LockGuard::keep).
-    LeftToExpire,
-    /// This process is a forked child of the one that took the lock: nothing was sent, the parent holds it.
-    Inherited,
+    /// The lock was lost before. Nothing was deleted.
+    Lost(LossReason),
 }
 
 /// Releases one lease, by the rules of its protocol. A lease without an end has a value that names no holder, so looking at
@@ -63,14 +50,6 @@ impl Releasing {
                 let (releasing, step) = ClassicRelease::start(lease.end, now);
                 (Self::Classic(releasing), step)
             }
-        }
-    }
-
-    /// Returns why the lock was lost, once the outcome says so.
-    pub(crate) fn loss(&self) -> Option<LossReason> {
-        match self {
-            Self::Classic(releasing) => releasing.loss(),
-            Self::Watched(releasing) => releasing.loss(),
         }
     }
 }

@@ -6,11 +6,9 @@ use super::{Command, GiveUp, Reply, Request, Rules, Step};
 use crate::clock::Now;
 use crate::options::Protocol;
 
-/// What the server says of a held lock: see [`LockGuard::verify`](crate::LockGuard::verify).
+/// What the server says of a held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[must_use = "a loss is an answer, not an error"]
-#[non_exhaustive]
-pub enum Verification {
+pub(crate) enum Verification {
     /// The key holds this holder's value.
     Held {
         /// Whether that proves that no other client has had the lock from its acquisition until the server answered, whatever the

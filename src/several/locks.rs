@@ -110,38 +110,48 @@ impl Locks {
     }
 
     /// Runs `body` while all locks are held and returns what it returns. Waits up to the timeout of the options. The locks are released
-    /// afterwards, also when the body panics; a failure of that goes to the log and the observer.
+    /// afterwards, also when the body panics. If one of them was lost meanwhile, that is the error, after `body` has run; any other failure
+    /// of the release goes to the log and the observer.
     ///
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside a `with` on one of the keys by the same thread. If all are held so by this
-    /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Expired`] or
-    /// [`Error::Lost`] if one was lost.
+    /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Lost`] if one was lost.
+    /// [`Error::Lost`] if the [release](LocksGuard::release) finds that a lock was lost.
     pub fn with<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
-        let guard = match self.enclosing() {
-            Some(guard) => guard.ensure_held().map(|()| guard)?,
-            None => self.acquire(&self.options, HoldKind::Scoped)?,
-        };
-        Ok(body(&guard))
+        let guard = self.lock_in_scope()?;
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the locks' errors as the body's type of error.
     ///
     /// # Errors
     ///
-    /// Those of [`with`](Self::with), converted, and the body's own.
+    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and a lock is lost, its own is returned.
     pub fn try_with<T, E: From<Error>>(
         &self,
         body: impl FnOnce(&LocksGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.with(body)?
+        let guard = self.lock_in_scope()?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
+    }
+
+    fn lock_in_scope(&self) -> Result<LocksGuard, Error> {
+        match self.enclosing() {
+            Some(guard) => guard.ensure_held().map(|()| guard),
+            None => self.acquire(&self.options, HoldKind::Scoped),
+        }
     }
 
     /// Waits until all locks are held, up to the timeout of the options. How each is waited for is said at [`Lock::lock`](crate::Lock::lock).
     ///
     /// # Errors
     ///
-    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] or [`Error::Expired`] if a
+    /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] if a
     /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
     /// [`Error::Unknown`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
     /// acquired could not be released again.

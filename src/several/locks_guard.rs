@@ -8,14 +8,12 @@ use chrono::{DateTime, Utc};
 
 use crate::engine::{Acquired, Engine, Leaving};
 use crate::error::Error;
-use crate::guard::{Extended, LockGuard};
+use crate::guard::LockGuard;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::loss_signal::LossSignal;
 use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
-use crate::protocol::release::Release;
-use crate::protocol::verify::Verification;
 use crate::queue::CancelToken;
 
 /// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
@@ -125,7 +123,7 @@ impl LocksGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Expired`] and [`Error::Lost`] with the first key that is not held any more.
+    /// [`Error::Lost`] with the first key that is not held any more.
     pub fn ensure_held(&self) -> Result<(), Error> {
         self.guards.iter().try_for_each(LockGuard::ensure_held)
     }
@@ -134,9 +132,9 @@ impl LocksGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`LockGuard::extend`], with the first key that failed; a lock that is lost comes first. The others may have been extended:
+    /// Those of [`LockGuard::extend`], with the first key that is lost, else the first that failed. Other leases may have been extended:
     /// [`remaining`](Self::remaining) of each guard says for how long.
-    pub fn extend(&self) -> Result<Extended, Error> {
+    pub fn extend(&self) -> Result<(), Error> {
         self.extend_to(None)
     }
 
@@ -145,38 +143,40 @@ impl LocksGuard {
     /// # Errors
     ///
     /// Those of [`extend`](Self::extend), and [`Error::Options`] for a time that is none.
-    pub fn extend_by(&self, lease: Duration) -> Result<Extended, Error> {
+    pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         self.extend_to(Some(lease))
     }
 
-    fn extend_to(&self, lease: Option<Duration>) -> Result<Extended, Error> {
+    fn extend_to(&self, lease: Option<Duration>) -> Result<(), Error> {
         // Those of nested calls may have different options.
         self.guards.iter().try_for_each(|guard| guard.lease(lease).map(drop))?;
-        let engine = self.first().engine();
-        if !engine.identity.is_this_process() {
-            return Err(Error::Forked { key: self.first().key().clone() });
-        }
-        let extended = engine.extend_all(&self.holds(), lease);
-        let certified = extended.iter().all(|extended| matches!(extended, Ok(true)));
-        let (lost, failed): (Vec<Error>, Vec<Error>) =
-            extended.into_iter().filter_map(Result::err).partition(Error::is_loss);
-        match lost.into_iter().chain(failed).next() {
-            Some(error) => Err(error),
-            None => Ok(Extended { certified }),
-        }
+        Self::first_failure(self.engine()?.extend_all(&self.holds(), lease))
     }
 
-    /// Asks the server whether the locks are still held, in one trip: see [`LockGuard::verify`]. Returns what it says of each key, in their
-    /// order.
-    #[must_use = "a loss is an answer"]
-    pub fn verify(&self) -> Vec<(&Key, Result<Verification, Error>)> {
-        let engine = self.first().engine();
-        let verified = if engine.identity.is_this_process() {
-            engine.verify_all(&self.holds())
+    /// Asks the server whether the locks are still held, in one trip: see [`LockGuard::verify`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::verify`], with the first key that is lost, else the first that failed.
+    pub fn verify(&self) -> Result<(), Error> {
+        Self::first_failure(self.engine()?.verify_all(&self.holds()))
+    }
+
+    /// Returns the first loss, else the first failure: what holds for the other keys, their guards say.
+    fn first_failure(outcomes: Vec<Result<(), Error>>) -> Result<(), Error> {
+        let mut failures: Vec<Error> = outcomes.into_iter().filter_map(Result::err).collect();
+        failures.sort_by_key(|error| !error.is_lost());
+        failures.into_iter().next().map_or(Ok(()), Err)
+    }
+
+    fn engine(&self) -> Result<&Arc<Engine>, Error> {
+        let first = self.first();
+        let engine = first.engine();
+        if engine.identity.is_this_process() {
+            Ok(engine)
         } else {
-            self.keys().map(|key| Err(Error::Forked { key: key.clone() })).collect()
-        };
-        self.keys().zip(verified).collect()
+            Err(Error::Forked { key: first.key().clone() })
+        }
     }
 
     /// Returns a signal that says when one of the locks is lost, for the threads that do the protected work.
@@ -213,33 +213,32 @@ impl LocksGuard {
     ///
     /// Those of [`LockGuard::fencing_token`], with the first key that failed.
     pub fn fencing_tokens(&self) -> Result<Vec<(&Key, u64)>, Error> {
-        let engine = self.first().engine();
-        if !engine.identity.is_this_process() {
-            return Err(Error::Forked { key: self.first().key().clone() });
-        }
-        let tokens = engine.fencing_tokens(&self.holds());
+        let tokens = self.engine()?.fencing_tokens(&self.holds());
         self.keys().zip(tokens).map(|(key, token)| Ok((key, token?))).collect()
     }
 
-    /// Ends the hold without releasing: see [`LockGuard::keep`]. Returns the outcome for each key, in their order.
-    #[expect(clippy::must_use_candidate, reason = "nothing is to be done about the outcome")]
-    pub fn keep(mut self) -> Vec<(Key, Release)> {
-        let ended = LockGuard::end_all(&mut self.guards, Leaving::Keep);
-        // Nothing is sent that could fail.
-        let kept = |outcome: Result<Release, Error>| outcome.unwrap_or(Release::LeftToExpire);
-        self.keys().cloned().zip(ended.into_iter().map(kept)).collect()
-    }
-
-    /// Releases all locks together and returns the outcome for each key, in their order: see [`LockGuard::release`]. Where one of them meets
-    /// a failure, the others are released all the same.
+    /// Ends the hold without releasing: see [`LockGuard::leave_to_expire`].
     ///
     /// # Errors
     ///
-    /// For each key those of [`LockGuard::release`].
-    #[must_use = "some may not have been released"]
-    pub fn release(mut self) -> Vec<(Key, Result<Release, Error>)> {
-        let ended = LockGuard::end_all(&mut self.guards, Leaving::Release);
-        self.keys().cloned().zip(ended).collect()
+    /// Those of [`LockGuard::leave_to_expire`], as in [`release`](Self::release).
+    pub fn leave_to_expire(mut self) -> Result<(), Error> {
+        Error::of_all(LockGuard::end_all(&mut self.guards, Leaving::Keep))
+    }
+
+    /// Releases all locks together: see [`LockGuard::release`]. Where one of them meets a failure, the others are released all the same.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the first such key; else the failure of the first key,
+    /// or [`Error::Several`] if more than one failed. Events say what came of each.
+    pub fn release(mut self) -> Result<(), Error> {
+        Error::of_all(LockGuard::end_all(&mut self.guards, Leaving::Release))
+    }
+
+    /// Ends the holds of a call with a body: see [`LockGuard::leave`].
+    pub(super) fn leave(self) -> Result<(), Error> {
+        self.release().or_else(Error::unless_lost)
     }
 }
 

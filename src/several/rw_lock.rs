@@ -12,7 +12,6 @@ use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
-use crate::protocol::release::Release;
 use crate::queue::CancelToken;
 use crate::thread_holds::HoldKind;
 
@@ -123,7 +122,9 @@ impl RwLock {
     /// Those of [`Locks::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
         let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
-        Ok(body(&guard))
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// The same as [`with_read`](Self::with_read) for a body that can fail.
@@ -135,7 +136,7 @@ impl RwLock {
         &self,
         body: impl FnOnce(&LockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.with_read(body)?
+        self.semaphore.try_with(body)
     }
 
     /// The same as [`with_write`](Self::with_write) for a body that can fail.
@@ -147,7 +148,10 @@ impl RwLock {
         &self,
         body: impl FnOnce(&LocksGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        self.with_write(body)?
+        let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// Waits until it can be read, up to the timeout of the options: see [`Semaphore::acquire`].
@@ -230,13 +234,12 @@ impl WriteGuard {
         guard.keep_one(&key).of_slot(kept)
     }
 
-    /// Releases all, and returns the outcome for each key: see [`LocksGuard::release`].
+    /// Releases all: see [`LocksGuard::release`].
     ///
     /// # Errors
     ///
-    /// For each key those of [`LockGuard::release`].
-    #[must_use = "some may not have been released"]
-    pub fn release(self) -> Vec<(Key, Result<Release, Error>)> {
+    /// Those of [`LocksGuard::release`].
+    pub fn release(self) -> Result<(), Error> {
         self.guard.release()
     }
 }

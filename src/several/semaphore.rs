@@ -129,15 +129,19 @@ impl Semaphore {
     }
 
     /// Runs `body` while a permit is held and returns what it returns. Waits up to the timeout of the options. The permit is released
-    /// afterwards, also when the body panics; a failure of that goes to the log and the observer.
+    /// afterwards, also when the body panics. If it was lost meanwhile, that is the error, after `body` has run; any other failure of the
+    /// release goes to the log and the observer.
     ///
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire). [`Error::Nested`] if this thread is inside such calls that hold all permits; that a thread holds
-    /// some of them is no error, but it takes them from others.
+    /// some of them is no error, but it takes them from others. [`Error::Lost`] if the [release](LockGuard::release) finds that the permit
+    /// was lost.
     pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
-        Ok(body(&guard))
+        let returned = body(&guard);
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the errors of the permit as the body's type of
@@ -145,9 +149,12 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`with`](Self::with), converted, and the body's own.
+    /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the permit is lost, its own is returned.
     pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
-        self.with(body)?
+        let guard = self.wait(&self.options, HoldKind::Scoped)?;
+        let returned = body(&guard)?;
+        guard.leave()?;
+        Ok(returned)
     }
 
     /// Waits for a permit, up to the timeout of the options. The guard is that of the permit's lock; [`LockGuard::slot`] says which.

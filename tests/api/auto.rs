@@ -2,10 +2,10 @@
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Lock, Protocol, Release};
+use setnx_lock::{Lock, Protocol};
 
 use crate::support::scenario::opened;
-use crate::support::{Outcome, RedisServer, expiring, tests};
+use crate::support::{Outcome, RedisServer, Release, expiring, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -25,10 +25,10 @@ fn acquires_and_releases(rights: &str, expected: Release) -> Outcome {
     let locker = opened(&server.url().replace("redis://", "redis://tester:pw@"))?;
     let lock = Lock::new(&locker, KEY, expiring().protocol(Protocol::Auto))?;
     let held = lock.lock()?;
-    assert_eq!(held.release()?, expected, "{rights}");
+    assert_eq!(release(held)?, expected, "{rights}");
     let () = direct.set(KEY, "1532000016.5")?;
     let held = lock.lock()?;
-    assert_eq!(held.release()?, expected, "after a takeover, {rights}");
+    assert_eq!(release(held)?, expected, "after a takeover, {rights}");
     assert!(!direct.exists::<_, bool>(KEY)?);
     Ok(())
 }

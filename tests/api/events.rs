@@ -4,11 +4,11 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Event, Lock, LockOptions, Observe, Protocol};
+use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observe, Protocol};
 
 use crate::servers::{Emulated, Fault};
 use crate::support::scenario::{FOREIGN, Scenario, opened};
-use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             what_is_found_at_a_key,
             lost_replies_and_failed_releases,
+            a_release_that_fails_after_the_lease_is_a_loss_as_well,
             a_grant_after_the_lease,
             a_release_after_the_lease_is_reported_without_a_takeover,
             what_a_holder_does_with_its_lock,
@@ -31,14 +32,21 @@ pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
 impl Observe for EventLog {
     fn event(&self, event: &Event<'_>) {
+        releases::record(event);
         let shown = format!("{event:?}");
         let name = shown.split([' ', '{']).next().unwrap_or_default();
         let line = match event {
             Event::AcquireFinished { outcome: Ok(()), .. } => "Acquired".to_owned(),
             Event::AcquireFinished { outcome: Err(_), .. } => "AcquireFailed".to_owned(),
-            Event::Released { outcome, outlived_lease, .. } => {
-                format!("{name} {outcome:?}{}", if *outlived_lease { ", outlived its lease" } else { "" })
+            Event::Released { certified, left_to_expire, outlived_lease, .. } => {
+                let flags = [
+                    (certified, ", certified"),
+                    (left_to_expire, ", left to expire"),
+                    (outlived_lease, ", outlived its lease"),
+                ];
+                flags.iter().filter(|(is, _)| **is).fold(name.to_owned(), |line, (_, words)| line + words)
             }
+            Event::Lost { reason, .. } => format!("{name} {reason:?}"),
             Event::ReplyLost { command, .. } => format!("{name} {command}"),
             _ => name.to_owned(),
         };
@@ -61,7 +69,7 @@ fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog
 }
 
 fn what_is_found_at_a_key() -> Outcome {
-    let released = "Released Released { certified: false }";
+    let released = "Released";
     for (found, expected) in [
         (None, &["Acquired", released][..]),
         (Some("1532000016.5"), &["TakenOver", "Acquired", released][..]),
@@ -94,6 +102,26 @@ fn lost_replies_and_failed_releases() -> Outcome {
     scenario.proxy.next("DEL", Fault::CutBefore);
     assert!(held.release().is_err());
     assert_eq!(events.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
+    // A release that could not be sent is no loss.
+    lock.clear()?;
+    scenario.proxy.next("DEL", Fault::CutBefore);
+    assert_eq!(lock.with(|_| 7)?, 7);
+    assert_eq!(events.lines(), ["Acquired", "ReplyLost DEL", "ReleaseFailed"]);
+    Ok(())
+}
+
+/// Nothing proves then that no other client had the lock.
+fn a_release_that_fails_after_the_lease_is_a_loss_as_well() -> Outcome {
+    let scenario = Scenario::set()?;
+    let brief = LockOptions::expiring_after(millis(200)).timeout(LONG).protocol(Protocol::Watched);
+    let (lock, events) = observed(&scenario, brief)?;
+    let outcome = lock.with(|_| {
+        std::thread::sleep(millis(210));
+        scenario.proxy.next("WATCH", Fault::Say("-NOPERM this user has no permissions\r\n"));
+    });
+    let error = outcome.expect_err("it is not proven");
+    assert!(matches!(error, Error::Lost { reason: LossReason::Expired, .. }), "{error:?}");
+    assert_eq!(events.lines(), ["Acquired", "ReleaseFailed", "Lost Expired"]);
     Ok(())
 }
 
@@ -109,10 +137,9 @@ fn a_grant_after_the_lease() -> Outcome {
 fn a_release_after_the_lease_is_reported_without_a_takeover() -> Outcome {
     let scenario = Scenario::set()?;
     let brief = LockOptions::expiring_after(millis(200)).timeout(LONG);
-    for (protocol, released) in [
-        (Protocol::Classic, "Released Expired, outlived its lease"),
-        (Protocol::Watched, "Released Released { certified: true }, outlived its lease"),
-    ] {
+    for (protocol, released) in
+        [(Protocol::Classic, "Lost Expired"), (Protocol::Watched, "Released, certified, outlived its lease")]
+    {
         let (lock, events) = observed(&scenario, brief.protocol(protocol))?;
         let held = lock.lock()?;
         std::thread::sleep(millis(210));
@@ -130,17 +157,17 @@ fn what_a_holder_does_with_its_lock() -> Outcome {
     held.extend()?;
     scenario.proxy.next("GET", Fault::Say("-LOADING Redis is loading\r\n"));
     assert!(held.extend().is_err());
-    let _ = held.verify()?;
+    held.verify()?;
     held.fencing_token()?;
-    held.keep();
-    assert_eq!(events.lines(), ["Acquired", "Extended", "ExtendFailed", "Released LeftToExpire"]);
+    held.leave_to_expire()?;
+    assert_eq!(events.lines(), ["Acquired", "Extended", "ExtendFailed", "Released, left to expire"]);
     lock.clear()?;
     // A call that joins another one asks for nothing.
     lock.with(|_| lock.with(|_| ()))??;
-    assert_eq!(events.lines(), ["Acquired", "Released Released { certified: false }"]);
+    assert_eq!(events.lines(), ["Acquired", "Released"]);
     let lock = lock.with_options(expiring().hold_at_least(LONG / 2))?;
     drop(lock.lock()?);
-    assert_eq!(events.lines(), ["Acquired", "Released LeftToExpire"]);
+    assert_eq!(events.lines(), ["Acquired", "Released, left to expire"]);
     Ok(())
 }
 
@@ -149,24 +176,24 @@ fn a_loss_is_reported_once() -> Outcome {
     let (lock, events) = observed(&scenario, expiring())?;
     let held = lock.lock()?;
     lock.clear()?;
-    let _ = held.verify()?;
+    assert!(held.verify().is_err());
     assert!(held.extend().is_err() && held.ensure_held().is_err() && held.lost().is_lost());
     drop(held);
-    assert_eq!(events.lines(), ["Acquired", "Lost", "Released Lost"]);
-    // One that the release finds out is reported by that alone.
+    assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
+    // Also if the release finds it out.
     let held = lock.lock()?;
     lock.clear()?;
     let signal = held.lost();
     drop(held);
     assert!(signal.is_lost());
-    assert_eq!(events.lines(), ["Acquired", "Released Lost"]);
+    assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
     // A lease that passes is noticed by whichever looks first.
     let lock = lock.with_options(LockOptions::expiring_after(millis(30)).timeout(LONG))?;
     let held = lock.lock()?;
     assert!(held.lost().wait_timeout(LONG) && held.ensure_held().is_err());
     drop(held);
     let lines = events.lines();
-    assert_eq!(lines[lines.len() - 2..], ["Lost", "Released Expired, outlived its lease"], "{lines:?}");
+    assert_eq!(lines[lines.len() - 1..], ["Lost Expired"], "{lines:?}");
     Ok(())
 }
 
@@ -175,7 +202,7 @@ fn a_name_that_cannot_be_written() -> Outcome {
     let (lock, events) = observed(&scenario, expiring().holder_name("worker"))?;
     scenario.proxy.next("SETEX", Fault::Say("-NOPERM this user has no permissions\r\n"));
     drop(lock.lock()?);
-    let released = "Released Released { certified: false }";
+    let released = "Released";
     assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
     let old = Scenario::of(&Arc::new(RedisServer::start()?), Some(Emulated::V1_2), Load::Any)?;
     let (lock, events) = observed(&old, expiring().holder_name("worker"))?;

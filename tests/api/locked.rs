@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Key, Lock, LockOptions, LockState, Locker, Protocol, Verification, locked};
+use setnx_lock::{Error, Key, Lock, LockOptions, LockState, Locker, Protocol, locked};
 
 use crate::support::scenario::opened;
 use crate::support::{LONG, Outcome, RedisServer, expiring, log_capture, tests};
@@ -16,6 +16,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "locked",
         tests![
             the_lock_is_held_during_the_body_and_released_after_it,
+            a_function_that_lost_its_lock_does_not_look_like_a_success,
             keys_are_as_they_are_written,
             contention_is_an_error_of_the_function,
             contention_can_be_skipped_and_no_other_error_is_skipped_silently,
@@ -134,6 +135,28 @@ fn the_lock_is_held_during_the_body_and_released_after_it() -> Outcome {
         };
         assert!(as_expected, "{end:?}");
     }
+    Ok(())
+}
+
+/// Returns from anywhere, and what it has lost is no success.
+#[locked(locker = shop.locker, key = "lost", expiration = LONG, timeout = LONG)]
+fn loses(shop: &Shop, beside: &Lock, end: End) -> Result<u8, AppError> {
+    beside.clear()?;
+    if end == End::Early {
+        return Ok(2);
+    }
+    finish(end)
+}
+
+fn a_function_that_lost_its_lock_does_not_look_like_a_success() -> Outcome {
+    let shop = Shop::open()?;
+    let beside = Lock::new(&shop.locker, "lost", expiring())?;
+    for end in [End::Last, End::Early] {
+        let outcome = loses(&shop, &beside, end);
+        assert!(matches!(outcome, Err(AppError::Lock(Error::Lost { .. }))), "{end:?}: {outcome:?}");
+    }
+    let outcome = loses(&shop, &beside, End::Error);
+    assert!(matches!(outcome, Err(AppError::Own("propagated"))), "its own error goes first: {outcome:?}");
     Ok(())
 }
 
@@ -386,7 +409,7 @@ fn the_body_can_use_the_guard() -> Outcome {
         let token = held.fencing_token()?;
         held.ensure_held()?;
         beside.clear()?;
-        assert!(matches!(held.verify()?, Verification::Lost { .. }));
+        assert!(held.verify().is_err_and(|error| error.is_lost()));
         held.ensure_held()?;
         Ok(token)
     }

@@ -6,9 +6,9 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
-    Extended, InspectionFailure, InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker,
-    LockerBuilder, LossReason, LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal,
-    RefusalKind, Release, Role, ServerReport, TransportError, Verification, Version, Warning,
+    InspectionFailure, InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder,
+    LossReason, LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal, RefusalKind,
+    Role, ServerReport, TransportError, Version, Warning,
 };
 
 use crate::support::{Outcome, tests};
@@ -38,9 +38,9 @@ macro_rules! each {
 fn every_type_implements_debug_send_and_sync() -> Outcome {
     each![
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Polling, Protocol,
-        DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Release, Error, Contention,
+        DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
         ConnectError, NoConnection, TransportError, Refusal, RefusalKind, InspectionFailure, ServerReport,
-        Extended, LossReason, LossSignal, Verification, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
+        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
     ];
     Ok(())
 }

@@ -3,9 +3,9 @@
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use setnx_lock::{Error, Lock, LockOptions, LockState, Release};
+use setnx_lock::{Error, Lock, LockOptions, LockState, LossReason};
 
-use crate::support::{LONG, Outcome, Target, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Release, Target, expiring, millis, release, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     a_free_lock_is_acquired_and_released,
@@ -35,7 +35,7 @@ fn a_free_lock_is_acquired_and_released(target: &Target) -> Outcome {
     assert_eq!(held.attempts(), 1);
     assert_eq!(held.protocol(), target.decided_protocol());
     assert!(held.waited() > Duration::ZERO);
-    assert_eq!(held.release()?, target.released());
+    assert_eq!(release(held)?, target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -66,7 +66,7 @@ fn state_exists_and_clear_report_the_key(target: &Target) -> Outcome {
     assert_eq!(expiry.date(), Some(promised + Duration::from_secs(1)), "the gem's extra second");
     assert!(lock.exists()? && lock.clear()?);
     assert_eq!(key.value(), None);
-    assert_eq!(held.release()?, Release::Lost);
+    assert_eq!(release(held)?, Release::Lost);
     key.set("1");
     assert_eq!(lock.state()?, LockState::Unexpiring);
     Ok(())
@@ -80,7 +80,7 @@ fn any_bytes_are_a_key(target: &Target) -> Outcome {
     let held = lock.lock()?;
     assert!(lock.exists()?);
     assert!(format!("{held:?}").contains("\\xff\\u{0}\\r\\n"), "{held:?}");
-    assert_eq!(held.release()?, target.released());
+    assert_eq!(release(held)?, target.released());
     assert!(!lock.exists()?);
     Ok(())
 }
@@ -128,8 +128,8 @@ fn an_expired_lock_is_taken_over(target: &Target) -> Outcome {
     let held = target.lock(&key, options).lock()?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     assert!(now >= free, "acquired at {now}, before {free}");
-    assert!(matches!(expired.ensure_held(), Err(Error::Expired { .. })));
-    assert_eq!(expired.release()?, Release::Expired, "another holder has the key");
+    assert!(matches!(expired.ensure_held(), Err(Error::Lost { reason: LossReason::Expired, .. })));
+    assert_eq!(release(expired)?, Release::Expired, "another holder has the key");
     drop(held);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What a lock does, by every protocol on every server.
 
 mod locking;
+mod losses;
 mod permits;
 mod powers;
 mod rw_locks;
@@ -16,8 +17,9 @@ use crate::support::{Outcome, Target};
 type Test = fn(&Target) -> Outcome;
 type Tests = &'static [(&'static str, Test)];
 
-const TESTS: [Tests; 7] = [
+const TESTS: [Tests; 8] = [
     locking::TESTS,
+    losses::TESTS,
     waiting::TESTS,
     powers::TESTS,
     several::TESTS,

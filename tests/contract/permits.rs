@@ -6,13 +6,15 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use setnx_lock::{
-    CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, MOST_PERMITS, Protocol, Release,
-    RwLock, Semaphore, Verification,
+    CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, MOST_PERMITS, Protocol, RwLock,
+    Semaphore,
 };
 
 use crate::support::asleep::Sleeper;
 use crate::support::scenario::{FOREIGN, QUEUED};
-use crate::support::{LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, PAST, Release, Target, TestKey, assert_says, expiring, extend, millis, release, tests,
+};
 
 pub(super) const TESTS: super::Tests = tests![
     as_many_permits_are_held_as_there_are,
@@ -44,7 +46,7 @@ impl<'a> Pool<'a> {
         Self { target, name: target.key(&name), slots }
     }
 
-    fn semaphore(&self, options: LockOptions) -> Semaphore {
+    pub(super) fn semaphore(&self, options: LockOptions) -> Semaphore {
         self.semaphore_through(&self.target.locker(), options)
     }
 
@@ -114,7 +116,7 @@ fn as_many_permits_are_held_as_there_are(target: &Target) -> Outcome {
     assert!(target.lock(&pool.name, expiring()).try_lock()?.is_some(), "a lock of that name is another");
     let last = held.pop().expect("there are three");
     let freed = slot(&last);
-    assert_eq!(last.release()?, target.released());
+    assert_eq!(release(last)?, target.released());
     assert!(!pool.held().contains(&freed));
     let again = semaphore.try_acquire()?.expect("one is free");
     assert_eq!(slot(&again), freed);
@@ -133,7 +135,7 @@ fn a_permit_is_an_ordinary_lock(target: &Target) -> Outcome {
     let promised = held.expires_at().expect("it expires") + Duration::from_secs(1);
     let LockState::Until(expiry) = lock.state()? else { panic!("{:?}", lock.state()) };
     assert_eq!(expiry.date(), Some(promised));
-    assert_eq!(held.release()?, target.released());
+    assert_eq!(release(held)?, target.released());
 
     let lock = locks[0].lock()?;
     assert_eq!(lock.slot(), None, "it is no permit");
@@ -171,7 +173,7 @@ fn expired_permits_are_taken_over(target: &Target) -> Outcome {
     assert!(semaphore.try_acquire()?.is_none());
     for held in held {
         held.ensure_held()?;
-        assert_eq!(held.release()?, target.released());
+        assert_eq!(release(held)?, target.released());
     }
 
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
@@ -217,7 +219,7 @@ fn a_release_ends_the_wait_of_a_queued_thread(target: &Target) -> Outcome {
         waiter.rests();
         let released = held.remove(0);
         let freed = slot(&released);
-        assert_eq!(released.release()?, target.released());
+        assert_eq!(release(released)?, target.released());
         let next = waiter.join()?;
         assert_eq!(slot(&next), freed, "the others are held");
         next.ensure_held()?;
@@ -267,8 +269,8 @@ fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
     let fenced = pool.semaphore(expiring().auto_extend(LONG).fenced());
     let held = fenced.acquire()?;
     let key = &pool.slots[slot(&held)];
-    assert!(held.extend()?.certified);
-    assert_eq!(held.verify()?, Verification::Held { certified: true });
+    assert!(extend(&held)?);
+    held.verify()?;
     let first = held.fencing_token()?;
     drop(held);
 
@@ -281,9 +283,9 @@ fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
     pool.slots[slot(&lost)].set(FOREIGN);
     assert!(matches!(lost.extend(), Err(Error::Lost { .. })));
     assert!(lost.lost().is_lost() && !kept.lost().is_lost());
-    assert_eq!(lost.release()?, Release::Lost);
+    assert_eq!(release(lost)?, Release::Lost);
     kept.ensure_held()?;
-    assert_eq!(kept.release()?, target.released());
+    assert_eq!(release(kept)?, target.released());
     Ok(())
 }
 
@@ -303,7 +305,7 @@ fn a_permit_without_an_expiration(target: &Target) -> Outcome {
     assert_eq!(pool.slots[1].value().as_deref(), Some("1"));
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
     assert!(semaphore.try_acquire()?.is_none());
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     assert_eq!(pool.slots[1].value(), None);
     Ok(())
 }

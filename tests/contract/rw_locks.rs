@@ -3,13 +3,13 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{slice, thread};
 
-use setnx_lock::{CancelToken, Error, LockGuard, Locker, Release, RwLock};
+use setnx_lock::{CancelToken, Error, LockGuard, Locker, RwLock};
 
 use super::permits::{Pool, waiting};
 use crate::support::asleep::Sleeper;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, QUEUED};
-use crate::support::{LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, tests};
+use crate::support::{LONG, Outcome, PAST, Target, TestKey, assert_says, expiring, millis, release, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     readers_read_together_and_a_writer_writes_alone,
@@ -22,12 +22,6 @@ pub(super) const TESTS: super::Tests = tests![
     a_writer_among_readers_and_a_reader_among_writers_get_their_turn,
     readers_and_writers_of_several_lockers,
 ];
-
-#[track_caller]
-fn assert_released(released: &[(setnx_lock::Key, Result<Release, Error>)]) {
-    let is_released = |outcome: &Result<Release, Error>| matches!(outcome, Ok(Release::Released { .. }));
-    assert!(released.iter().all(|(_, outcome)| is_released(outcome)), "{released:?}");
-}
 
 fn readers_read_together_and_a_writer_writes_alone(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw", 3);
@@ -52,7 +46,7 @@ fn readers_read_together_and_a_writer_writes_alone(target: &Target) -> Outcome {
         assert!(lock.try_read_for(millis(20))?.is_none());
         assert!(lock.try_write_for(millis(20))?.is_none());
     }
-    assert_released(&writer.release());
+    writer.release()?;
     assert_eq!(pool.held(), [0_usize; 0]);
     let written = here.with_write(|writer| writer.guards().len())?;
     let read = elsewhere.with_read(|_| pool.held().len())?;
@@ -108,7 +102,7 @@ fn readers_wait_for_a_writer(target: &Target) -> Outcome {
         let lock = lock.clone();
         waiting(move || lock.read())
     });
-    assert_released(&writer.release());
+    writer.release()?;
     // All read at a time.
     let mut slots = Vec::new();
     let readers: Vec<LockGuard> = readers.into_iter().map(Sleeper::join).collect::<Result<_, _>>()?;
@@ -142,7 +136,7 @@ fn a_writer_becomes_a_reader_without_a_gap(target: &Target) -> Outcome {
     reader.ensure_held()?;
     writer.rests();
     assert!(lock.try_write()?.is_none());
-    assert_eq!(reading.release()?, target.released());
+    assert_eq!(release(reading)?, target.released());
     writer.rests();
     drop(reader);
     let writer = writer.join()?;

@@ -6,11 +6,13 @@ use std::{panic, thread};
 
 use setnx_lock::{
     CancelToken, Error, Key, LockGuard, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol,
-    Release, Verification, Version,
+    Version,
 };
 
 use crate::support::scenario::FOREIGN;
-use crate::support::{LONG, Outcome, PAST, Target, TestKey, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, PAST, Release, Target, TestKey, expiring, millis, release, release_all, tests,
+};
 
 pub(super) const TESTS: super::Tests = tests![
     several_free_locks_are_acquired_and_released_together,
@@ -42,7 +44,7 @@ fn are_free(keys: &[TestKey]) -> bool {
 /// Releases all, and asserts that this is the outcome for each key.
 #[track_caller]
 fn assert_released(held: LocksGuard, expected: Release) {
-    for (key, outcome) in held.release() {
+    for (key, outcome) in release_all(held) {
         assert_eq!(outcome.unwrap(), expected, "{key}");
     }
 }
@@ -108,7 +110,7 @@ fn none_is_left_held_if_one_is_held(target: &Target) -> Outcome {
         assert!(locks.try_lock()?.is_none());
         assert!(locks.try_lock_for(millis(30))?.is_none());
         assert_eq!(values(&keys), before, "the others are free, and that one is its holder's");
-        assert_eq!(single.release()?, target.released());
+        assert_eq!(release(single)?, target.released());
         assert_released(locks.try_lock()?.expect("all are free"), target.released());
     }
     Ok(())
@@ -145,7 +147,7 @@ fn locks_without_an_expiration_are_acquired_together(target: &Target) -> Outcome
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
     assert!(matches!(held.extend(), Err(Error::Options { .. })));
     assert!(locks.try_lock()?.is_none());
-    assert!(held.release().into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::Released { .. }))));
+    held.release()?;
     // An expired one is waited for all the same.
     keys[2].set(PAST);
     assert!(locks.try_lock()?.is_none());
@@ -186,7 +188,7 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
     let single = target.lock_through(&locker, &keys[1], options);
     let beyond = target.locks_through(&locker, &keys[1..], options);
     let plain = target.locks_through(&locker, &keys[..2], expiring());
-    locks.try_with(|held| -> Outcome {
+    let lost = locks.try_with(|held| -> Outcome {
         assert_eq!(held.depth(), 1);
         let before = values(&keys);
         locks.try_with(|inner| -> Outcome {
@@ -202,11 +204,12 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
         assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
         assert_eq!(keys[2].value(), None);
         keys[1].set(FOREIGN);
-        let _ = held.verify();
+        assert!(held.verify().is_err_and(|error| error.is_lost()));
         assert!(matches!(locks.with(|_| ()), Err(Error::Lost { .. })));
         keys[1].delete();
         Ok(())
-    })?;
+    });
+    assert!(lost.is_err(), "the enclosing call says so, too");
     assert!(are_free(&keys));
     plain.with(|_| ())?;
     Ok(())
@@ -243,7 +246,7 @@ fn all_leases_are_extended_together(target: &Target) -> Outcome {
     let held = target.locks(&keys, expiring()).lock()?;
     let (before, ends) = (values(&keys), held.expires_at());
     thread::sleep(millis(5));
-    assert!(held.extend()?.certified, "each key held the holder's own bytes");
+    held.extend()?;
     assert!(held.expires_at() > ends);
     assert!(values(&keys).iter().zip(&before).all(|(after, before)| after.is_some() && after != before));
     held.extend_by(2 * LONG)?;
@@ -272,7 +275,7 @@ fn an_extension_reports_the_lock_that_is_lost(target: &Target) -> Outcome {
         assert!(after[0] != before[0] && after[2] != before[2], "the others are extended");
         assert_eq!(held.ensure_held().expect_err("one is lost").key(), Some(&keys[1].key));
         assert!(held.guards()[0].ensure_held().is_ok() && held.guards()[2].ensure_held().is_ok());
-        let released: Result<Vec<_>, _> = held.release().into_iter().map(|(_, outcome)| outcome).collect();
+        let released: Result<Vec<_>, _> = release_all(held).into_iter().map(|(_, outcome)| outcome).collect();
         assert_eq!(released?, [target.released(), Release::Lost, target.released()]);
         assert_eq!(keys[1].value().as_deref(), value, "also by the release");
         keys[1].delete();
@@ -285,12 +288,11 @@ fn verification_says_it_of_each_key(target: &Target) -> Outcome {
     let held = target.locks(&keys, expiring()).lock()?;
     keys[0].set(FOREIGN);
     keys[2].delete();
-    let found = held.verify();
-    assert!(found.iter().map(|(key, _)| *key).eq(keys.iter().map(|key| &key.key)));
-    let found: Vec<_> = found.into_iter().map(|(_, verification)| verification).collect::<Result<_, _>>()?;
-    assert!(matches!(found[0], Verification::Lost(LossReason::Taken(_))), "{found:?}");
-    assert_eq!(found[1], Verification::Held { certified: true });
-    assert!(matches!(found[2], Verification::Lost(LossReason::Gone)), "{found:?}");
+    let error = held.verify().expect_err("two are lost");
+    assert!(matches!(error, Error::Lost { reason: LossReason::Taken(_), .. }), "{error:?}");
+    assert_eq!(error.key(), Some(&keys[0].key));
+    let of_each = held.guards().iter().map(|guard| guard.lost().reason()).collect::<Vec<_>>();
+    assert!(matches!(of_each[..], [Some(LossReason::Taken(_)), None, Some(LossReason::Gone)]), "{of_each:?}");
     let error = held.ensure_held().expect_err("two are lost");
     assert_eq!(error.key(), Some(&keys[0].key), "the first of them");
     Ok(())
@@ -300,8 +302,8 @@ fn a_release_after_the_lease_says_so_of_each_key(target: &Target) -> Outcome {
     let keys = target.keys("outcomes", 3);
     let held = target.locks(&keys, LockOptions::expiring_after(millis(50)).timeout(LONG)).lock()?;
     thread::sleep(millis(60));
-    assert!(matches!(held.ensure_held(), Err(Error::Expired { .. })));
-    for (key, outcome) in held.release() {
+    assert!(matches!(held.ensure_held(), Err(Error::Lost { reason: LossReason::Expired, .. })));
+    for (key, outcome) in release_all(held) {
         // Bytes that are still there prove that no other client had the lock.
         let proves = target.decided_protocol() != Protocol::Classic;
         let outcome = outcome?;
@@ -371,7 +373,7 @@ fn all_are_kept_or_held_at_least_for_a_time(target: &Target) -> Outcome {
     keys.iter().for_each(TestKey::delete);
     let held = locks.lock()?;
     let before = values(&keys);
-    assert!(held.keep().iter().all(|(_, outcome)| *outcome == Release::LeftToExpire));
+    held.leave_to_expire()?;
     assert_eq!(values(&keys), before);
     assert!(locks.try_lock()?.is_none());
     Ok(())

@@ -9,7 +9,7 @@ use setnx_lock::{CancelToken, Error, Event, LockGuard, LockOptions, LocksGuard, 
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, patient};
-use crate::support::{LONG, Outcome, Target, TestKey, expiring, millis, tests};
+use crate::support::{LONG, Outcome, Target, TestKey, expiring, millis, release_all, tests};
 
 pub(super) const TESTS: super::Tests = tests![
     several_locks_are_waited_for,
@@ -48,7 +48,7 @@ fn several_locks_are_waited_for(target: &Target) -> Outcome {
         drop(single);
         let held = waiting.join().unwrap()?;
         held.ensure_held()?;
-        for (_, outcome) in held.release() {
+        for (_, outcome) in release_all(held) {
             assert_eq!(outcome?, target.released());
         }
     }

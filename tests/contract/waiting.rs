@@ -188,7 +188,7 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
     let locker = target.locker();
     let lock = target.lock_through(&locker, &key, expiring().reentrant());
     let plain = target.lock_through(&locker, &key, expiring().timeout(Duration::ZERO));
-    lock.try_with(|held| -> Outcome {
+    let lost = lock.try_with(|held| -> Outcome {
         assert_eq!(held.depth(), 1);
         let (value, token) = (key.value(), held.fencing_token()?);
         let depth = lock.with(|inner| {
@@ -215,11 +215,12 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         assert_eq!(lock.with(LockGuard::depth)?, 2);
         // A loss is that of all.
         key.set(FOREIGN);
-        let _ = held.verify()?;
+        assert!(held.verify().is_err_and(|error| error.is_lost()));
         assert!(matches!(lock.with(|_| ()), Err(Error::Lost { .. })));
         key.delete();
         Ok(())
-    })?;
+    });
+    assert!(lost.is_err(), "the enclosing call says so, too");
     plain.with(|_| ())?;
     Ok(())
 }

@@ -153,7 +153,7 @@ pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> proces
     for _asked in io::stdin().lines() {
         let still = match held.ensure_held() {
             Ok(()) => "held",
-            Err(Error::Expired { .. }) => "expired",
+            Err(Error::Lost { .. }) => "expired",
             Err(error) => return Err(error.into()),
         };
         let remaining = held.remaining().expect("it expires");

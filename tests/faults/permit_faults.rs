@@ -7,13 +7,15 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, LockGuard, LockOptions, LockState, Protocol, RefusalKind, Release, Semaphore};
+use setnx_lock::{Error, LockGuard, LockOptions, LockState, Protocol, RefusalKind, Semaphore};
 
 use crate::support::asleep::Sleeper;
 use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Load, Outcome, PAST, RedisServer, TestKey, chain, expiring, millis, tests};
+use crate::support::{
+    LONG, Load, Outcome, PAST, RedisServer, Release, TestKey, chain, expiring, millis, release, tests,
+};
 
 const SHORT_LEASE: Duration = Duration::from_millis(1500);
 const PERMITS: usize = 3;
@@ -115,7 +117,7 @@ impl Stage for PermitStage {
         let (mut guard, mut unknown) = (None, false);
         if let Some(held) = self.held.take() {
             let slot = held.slot().ok_or("it is a permit")?;
-            match (held.release(), self.slots[slot].value()) {
+            match (release(held), self.slots[slot].value()) {
                 _ if self.successor.is_some() => unknown = true,
                 (Ok(Release::Released { .. }), None) => {}
                 // The last two: not sent. In Ttl the server may have deleted the key since.

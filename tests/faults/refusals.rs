@@ -7,11 +7,13 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
 
 use crate::servers::Fault;
 use crate::support::scenario::{Scenario, impatient, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -82,7 +84,7 @@ fn a_server_over_its_memory() -> Outcome {
     let held = lock.lock()?;
     server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
     assert_eq!(refused(&target.lock(&key, expiring()).lock().unwrap_err()), RefusalKind::OverMemory);
-    assert_eq!(held.release()?, Release::Released { certified: false }, "the server executes DEL");
+    assert_eq!(release(held)?, Release::Released { certified: false }, "the server executes DEL");
     let error = lock.lock().unwrap_err();
     assert_says(&error, &key, &["OOM", "free memory or raise the limit"]);
     server.say(&["CONFIG", "SET", "maxmemory", "0"])?;

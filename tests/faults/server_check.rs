@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    ConnectError, Error, InspectionFailure, Lock, NoConnection, Protocol, RefusalKind, Release, Warning,
+    ConnectError, Error, InspectionFailure, Lock, NoConnection, Protocol, RefusalKind, Warning,
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::scenario::{Scenario, impatient, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Release, expiring, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -76,7 +76,7 @@ fn a_proxy_without_transactions_is_found_out_before_a_lock_is_acquired() -> Outc
         // These send the gem's commands alone.
         for protocol in [Protocol::Auto, Protocol::Classic] {
             let lock = Lock::new(&locker, &key.key, expiring().protocol(protocol))?;
-            assert_eq!(lock.lock()?.release()?, Release::Released { certified: false });
+            assert_eq!(release(lock.lock()?)?, Release::Released { certified: false });
             assert_eq!(scenario.proxy.names(), ["SETNX", "DEL"], "{protocol:?}");
             scenario.proxy.forget();
         }
@@ -238,7 +238,7 @@ fn a_server_that_is_replaced_by_a_newer_one_is_used_as_such() -> Outcome {
     let error = lock.lock().expect_err("too old");
     assert!(matches!(error, Error::Unsupported { version: Some(_), .. }), "{error:?}");
     proxy.restart_as(Emulated::V2_2);
-    assert_eq!(lock.lock()?.release()?, Release::Released { certified: true });
+    assert_eq!(release(lock.lock()?)?, Release::Released { certified: true });
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Manager, Release};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Manager};
 
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
@@ -17,7 +17,9 @@ use crate::support::notified::until;
 use crate::support::scenario::{
     Scenario, assert_nothing_sent_twice, brief, impatient, until_answered, until_connected,
 };
-use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+};
 
 pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, load::Test)] = tests![
@@ -120,7 +122,7 @@ fn a_connection_reset_before_the_request_was_read(load: Load) -> Outcome {
     assert_eq!(scenario.proxy.names(), ["SETNX", "GET", "SETNX"]);
     assert_eq!(held.attempts(), 1);
     assert_nothing_sent_twice(&scenario.proxy);
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
 
     // A lost reply whose outcome was found by reading is not reported when a later command fails.
     scenario.proxy.next("SETNX", Fault::CutBefore);
@@ -137,7 +139,7 @@ fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
     let held = scenario.lock(&key, expiring()).lock()?;
     assert_eq!(scenario.proxy.names(), ["SETNX", "GET"], "found by reading, and not sent again");
     assert_eq!(key.value().as_ref(), scenario.proxy.asked()[0].arguments.get(1));
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     // Without an expiration the value names no holder.
     scenario.proxy.forget();
@@ -171,7 +173,7 @@ fn the_reply_to_del_is_lost(load: Load) -> Outcome {
     let lock = scenario.lock(&key, expiring());
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutAfter);
-    assert_eq!(held.release()?, Release::Released { certified: false }, "found by reading");
+    assert_eq!(release(held)?, Release::Released { certified: false }, "found by reading");
     assert_eq!(scenario.proxy.names(), ["SETNX", "DEL", "GET"]);
 
     let held = lock.lock()?;

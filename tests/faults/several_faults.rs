@@ -8,13 +8,15 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Key, Locks, Protocol, RefusalKind, Release};
+use setnx_lock::{Error, Key, Locks, Protocol, RefusalKind};
 
 use crate::servers::Fault;
 use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{Load, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests};
+use crate::support::{
+    Load, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
+};
 use paths::{KeysStage, PATHS};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -56,7 +58,7 @@ fn a_server_without_the_command_on_several_keys() -> Outcome {
         let locks = Locks::new(&locker, each, expiring().protocol(protocol))?;
         let held = locks.try_lock()?.expect("each is acquired by itself");
         assert!(keys.iter().all(|key| key.value().is_some()));
-        assert!(held.release().into_iter().all(|(_, outcome)| outcome.is_ok()));
+        held.release()?;
         keys[1].set(FOREIGN);
         assert!(locks.try_lock()?.is_none());
         assert_eq!([keys[0].value(), keys[2].value()], [None, None]);
@@ -109,9 +111,8 @@ fn a_server_without_transactions() -> Outcome {
         let held = locks.lock()?;
         held.extend()?;
         held.fencing_tokens()?;
-        assert!(held.verify().into_iter().all(|(_, verification)| verification.is_ok()));
-        let is_released = |outcome: Result<Release, Error>| matches!(outcome, Ok(Release::Released { .. }));
-        assert!(held.release().into_iter().all(|(_, outcome)| is_released(outcome)));
+        held.verify()?;
+        held.release()?;
         assert!(keys.iter().all(|key| key.value().is_none()));
     }
     for protocol in [Protocol::Watched, Protocol::Ttl] {
@@ -149,7 +150,7 @@ fn a_server_over_its_memory() -> Outcome {
         over_memory(&held.extend().expect_err("the server has no memory"));
         assert_eq!((keys.iter().map(TestKey::value).collect::<Vec<_>>(), held.expires_at()), (values, end));
         held.ensure_held()?;
-        for (_, outcome) in held.release() {
+        for (_, outcome) in release_all(held) {
             match (protocol, outcome) {
                 (Protocol::Classic, outcome) => {
                     assert_eq!(outcome?, Release::Released { certified: false }, "the server executes DEL");
@@ -208,7 +209,7 @@ fn a_refusal_concerns_one_key() -> Outcome {
     assert_eq!(extended, [true, false, true]);
     held.ensure_held()?;
     scenario.proxy.nth("DEL", 2, refusal());
-    let released: Vec<_> = held.release().into_iter().map(|(_, outcome)| outcome).collect();
+    let released: Vec<_> = release_all(held).into_iter().map(|(_, outcome)| outcome).collect();
     assert!(matches!(released[1], Err(Error::Refused { .. })), "{released:?}");
     assert!(released[0].is_ok() && released[2].is_ok(), "{released:?}");
     assert_eq!([keys[0].value(), keys[2].value()], [None, None]);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Locker, Protocol, Release, Verification};
+use setnx_lock::{Error, Lock, Locker, Protocol};
 
 use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
 
@@ -99,8 +99,11 @@ fn run(disturb: impl Fn(&RedisServer) + Sync) -> Result<Found, libtest_mimic::Fa
 /// Acquires, looks and releases. Returns whether each reply was what no one but this thread changes.
 fn pair(lock: &Lock) -> Result<bool, Error> {
     let Some(guard) = lock.try_lock()? else { return Ok(false) };
-    let held = matches!(guard.verify(), Ok(Verification::Held { .. }) | Err(_));
-    Ok(matches!(guard.release()?, Release::Released { .. }) && held)
+    let held = !guard.verify().is_err_and(|error| error.is_lost());
+    match guard.release() {
+        Err(error) if error.is_lost() => Ok(false),
+        released => released.map(|()| held),
+    }
 }
 
 impl Found {

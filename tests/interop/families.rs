@@ -6,12 +6,12 @@ use std::time::{Duration, SystemTime};
 use std::{fs, io, iter, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Release, Version};
+use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Version};
 
 use crate::support::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL};
-use crate::support::{LONG, Load, Outcome, Target, TestKey, Variant, millis, trial};
+use crate::support::{LONG, Load, Outcome, Release, Target, TestKey, Variant, millis, release, trial};
 
 /// The expiration on both sides in the tests without a crash.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -129,7 +129,7 @@ fn ruby_holds_and_rust_waits(pair: &Pair) -> Outcome {
     assert!(!waiting.is_finished());
     ruby.release(&name)?;
     let held = waiting.join().unwrap()?.expect("Ruby has released it");
-    assert_eq!(held.release()?, pair.target.released());
+    assert_eq!(release(held)?, pair.target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -148,7 +148,7 @@ fn rust_holds_and_ruby_waits(pair: &Pair) -> Outcome {
     ruby.begin_to_acquire(&name, Some(EXPIRATION), LONG)?;
     thread::sleep(millis(150));
     assert_eq!(key.value(), value);
-    assert_eq!(held.release()?, pair.target.released());
+    assert_eq!(release(held)?, pair.target.released());
     assert_eq!(ruby.outcome(&name)?, Attempt::Held);
     ruby.release(&name)?;
     assert_eq!(key.value(), None);
@@ -179,7 +179,7 @@ fn ruby_is_killed_and_rust_takes_over(pair: &Pair) -> Outcome {
     ruby.kill()?;
     let held = pair.target.lock(&key, options().timeout(LONG)).lock()?;
     assert!(seconds_now() >= expiry, "taken over before {expiry}");
-    assert_eq!(held.release()?, pair.target.released());
+    assert_eq!(release(held)?, pair.target.released());
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -238,7 +238,7 @@ fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
         assert_eq!(ruby.outcome(&name)?, Attempt::Held);
         assert!(SystemTime::now() >= end, "taken over before {end:?}");
         assert!(held.lost().is_lost());
-        assert_eq!(held.release()?, Release::Expired);
+        assert_eq!(release(held)?, Release::Expired);
         ruby.release(&name)?;
         assert_eq!(key.value(), None);
     }

@@ -138,7 +138,10 @@ impl Sides {
     fn release(&mut self, hold: Hold) -> io::Result<()> {
         match hold {
             Hold::Ruby { gem, name } => self.peers.get_mut(gem).map_or(Ok(()), |peer| peer.release(name)),
-            Hold::Ours(guard) => guard.release().map(|_| ()).map_err(io::Error::other),
+            Hold::Ours(guard) => match guard.release() {
+                Err(error) if !error.is_lost() => Err(io::Error::other(error)),
+                _ => Ok(()),
+            },
         }
     }
 

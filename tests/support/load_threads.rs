@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use setnx_lock::{Lock, LockGuard, Locker, Release};
+use setnx_lock::{Lock, LockGuard, Locker};
 
 use super::{LONG, expiring};
 
@@ -55,7 +55,7 @@ impl LoadThreads {
 fn lock_and_release(lock: &Lock, tolerance: Tolerance, over: &AtomicBool) {
     while !over.load(Ordering::Relaxed) {
         match (lock.lock().and_then(LockGuard::release), tolerance) {
-            (Ok(Release::Released { .. }), _) => {}
+            (Ok(()), _) => {}
             (outcome, Tolerance::Strict) => panic!("a lock without contenders: {outcome:?}"),
             // A key that is left behind would block the next round until it expires.
             (_, Tolerance::Patient) => drop(lock.clear()),

@@ -9,6 +9,7 @@ pub(crate) mod notified;
 pub(crate) mod part;
 pub(crate) mod processes;
 pub(crate) mod record;
+pub(crate) mod releases;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod second_run;
@@ -23,6 +24,7 @@ use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
+pub(crate) use releases::{Release, extend, leave_to_expire, release, release_all};
 pub(crate) use second_run::trial;
 pub(crate) use target::{PAST, Target, TestKey};
 pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, redis_server, ruby};

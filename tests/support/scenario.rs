@@ -12,7 +12,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
 use super::redis_server::free_port;
-use super::{LONG, Load, RedisServer, Target, TestKey};
+use super::{LONG, Load, RedisServer, Target, TestKey, releases};
 use crate::servers::{Emulated, Proxy};
 
 /// A real server and a proxy before it.
@@ -78,7 +78,11 @@ pub(crate) fn impatient(url: &str, pool_size: u32) -> Locker {
 
 /// Returns a builder of a locker with time limits that no pause of a busy machine exceeds, for tests without faults.
 pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
-    Ok(Locker::builder(url)?.connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG))
+    Ok(Locker::builder(url)?
+        .connect_timeout(LONG)
+        .command_timeout(LONG)
+        .unreachable_timeout(LONG)
+        .observer(releases::record))
 }
 
 /// Opens a locker with such time limits.
@@ -117,7 +121,7 @@ pub(crate) fn pool_of_one(
     let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
     let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
     let pool = builder.build_unchecked(manager.clone());
-    Ok((Locker::with_managed_pool(pool.clone(), &manager), pool))
+    Ok((Locker::with_managed_pool(pool.clone(), &manager).observed_by(releases::record), pool))
 }
 
 /// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.
@@ -132,7 +136,7 @@ pub(crate) const BRIEF: Duration = Duration::from_secs(2);
 
 /// Returns a builder of a locker with short time limits.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
-    let builder = Locker::builder(url).unwrap().pool_size(pool_size);
+    let builder = Locker::builder(url).unwrap().pool_size(pool_size).observer(releases::record);
     builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(BRIEF)
 }
 

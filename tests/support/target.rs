@@ -6,10 +6,10 @@ use std::time::Duration;
 use std::{env, process};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Locks, Protocol, Release, Version};
+use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Locks, Protocol, Version};
 
 use super::scenario::patient;
-use super::{Load, Outcome, RedisServer, Variant, assert_says, expiring};
+use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring};
 use crate::servers::{Emulated, Proxy};
 
 /// Names the URLs of more servers to test on, separated by commas.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker};
 use signal_hook::consts::SIGTERM;
 use signal_hook::iterator::Signals;
 
@@ -14,7 +14,7 @@ use crate::support::monitor::connected;
 use crate::support::notified::Worker;
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened};
-use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, Variant, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Release, Target, TestKey, Variant, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -92,7 +92,7 @@ fn a_cancelled_token_lets_no_wait_begin() -> Outcome {
     assert!(matches!(cancelled.try_lock(), Err(Error::Cancelled { .. })));
     assert!(matches!(cancelled.lock(), Err(Error::Cancelled { .. })));
     assert!(matches!(cancelled.try_with(|_| Ok::<_, Error>(())), Err(Error::Cancelled { .. })));
-    assert_eq!(held.release()?, Release::Released { certified: false }, "a held lock can be released");
+    assert_eq!(release(held)?, Release::Released { certified: false }, "a held lock can be released");
     drop(lock.lock()?);
     assert_eq!(server.say(&["DBSIZE"])?, ":0");
     Ok(())
@@ -130,7 +130,7 @@ fn a_command_in_flight_is_awaited_and_may_acquire_the_lock() -> Outcome {
     let waiter = waiter(&lock);
     cancel_token.cancel();
     let held = waiter.join().unwrap()?;
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     Ok(())
 }
 
@@ -166,7 +166,7 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
             assert!(matches!(refused, Err(Error::ShutDown { .. })));
         }
         for held in held {
-            assert_eq!(held.release()?, Release::Released { certified: false });
+            assert_eq!(release(held)?, Release::Released { certified: false });
         }
         assert_eq!(key.value(), None);
     }
@@ -202,6 +202,6 @@ fn a_signal_ends_a_wait() -> Outcome {
     assert_eq!(worker.says()?, "cancelled");
     assert!(worker.ends_well()?);
     held.ensure_held()?;
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     Ok(())
 }

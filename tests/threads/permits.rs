@@ -133,7 +133,7 @@ fn a_free_permit_takes_one_trip() -> Outcome {
         semaphore.states()?;
         assert_eq!(recorded.trips(), [["MGET"]]);
         // One permit is a lock.
-        pool(&recorded.locker, 1, expiring().protocol(protocol)).acquire()?.keep();
+        pool(&recorded.locker, 1, expiring().protocol(protocol)).acquire()?.leave_to_expire()?;
         assert_eq!(recorded.trips(), [[first(protocol)]]);
     }
     Ok(())

@@ -13,7 +13,7 @@ use crate::servers::{Asked, Proxy};
 use crate::support::contention::{await_batch_of, contention, contention_with_faults, pairs};
 use crate::support::scenario::{FOREIGN, Scenario};
 use crate::support::staged::staged;
-use crate::support::{LONG, Outcome, RedisServer, Target, expiring, tests};
+use crate::support::{LONG, Outcome, RedisServer, Target, expiring, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -40,6 +40,7 @@ pub(crate) fn with_one_connection(url: &str) -> Locker {
         .pool_size(1)
         .command_timeout(LONG)
         .unreachable_timeout(LONG)
+        .observer(releases::record)
         .build()
         .unwrap()
 }

@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Polling, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Polling, Protocol};
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
@@ -55,7 +55,7 @@ impl Scenario {
 }
 
 /// A thread that waits for a lock, and then releases it.
-type Waiter = JoinHandle<Result<Release, Error>>;
+type Waiter = JoinHandle<Result<(), Error>>;
 
 /// The names of waiters, in the order in which they acquired the lock.
 type Order = Arc<Mutex<Vec<&'static str>>>;

@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use setnx_lock::{Error, Lock, LockOptions, Locks, LocksGuard, Protocol, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locks, LocksGuard, Protocol};
 
 use crate::servers::Proxy;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
@@ -22,7 +22,8 @@ use crate::support::ruby::{Attempt, Gem, RubyPeer};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    LONG, Load, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests, trial,
+    LONG, Load, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
+    trial,
 };
 
 type Test = fn(Protocol) -> Outcome;
@@ -98,7 +99,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
         trips(proxy),
         if transactions { [WATCHES, "SET SET SET EXEC"] } else { ["GET GET GET", "GETSET GETSET GETSET"] }
     );
-    assert!(held.verify().into_iter().all(|(_, verification)| verification.is_ok()));
+    held.verify()?;
     assert_eq!(trips(proxy), ["GET GET GET"]);
     for _ in 0..2 {
         held.fencing_tokens()?;
@@ -110,7 +111,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     // The clocks alone.
     let _ = (held.ensure_held()?, held.remaining(), held.expires_at(), held.lost().is_lost());
     assert!(trips(proxy).is_empty());
-    assert!(held.release().into_iter().all(|(_, outcome)| outcome.is_ok()));
+    held.release()?;
     assert_eq!(
         trips(proxy),
         if transactions { vec![WATCHES, "DEL DEL DEL EXEC"] } else { vec!["DEL DEL DEL"] }
@@ -118,7 +119,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     // Keys that are left to expire.
     let held = locks.with_options(locks.options().hold_at_least(LONG / 2))?.lock()?;
     trips(proxy);
-    assert!(held.release().into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::LeftToExpire))));
+    assert!(release_all(held).into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::LeftToExpire))));
     assert!(keys.iter().all(|key| key.value().is_some()));
     assert_eq!(
         trips(proxy),
@@ -255,7 +256,7 @@ pub(crate) fn as_worker(url: &str, folder: &Path, rounds: &str, protocol: &str) 
         for n in &inside {
             flock(&files[*n], FlockOperation::Unlock)?;
         }
-        held.release().into_iter().try_for_each(|(_, outcome)| outcome.map(drop))?;
+        held.release()?;
     }
     Ok(())
 }
@@ -306,9 +307,7 @@ fn processes_that_are_killed_leave_keys_that_are_taken_over(protocol: Protocol) 
     let locker = opened(&server.url())?;
     let options = LockOptions::expiring_after(LEASE).timeout(LONG).protocol(protocol);
     let all = Locks::new(&locker, names(6), options)?.lock()?;
-    for (key, outcome) in all.release() {
-        assert!(outcome.is_ok(), "{key}: {outcome:?}");
-    }
+    all.release()?;
     Ok(())
 }
 
@@ -340,7 +339,7 @@ fn ruby_and_rust_hold_each_other_off(protocol: Protocol) -> Outcome {
                 let attempt = ruby.try_as(&format!("try:{n}"), name, EXPIRATION)?;
                 assert!(matches!(attempt, Attempt::Timeout(_)), "{gem}: {attempt:?}");
             }
-            assert!(held.release().into_iter().all(|(_, outcome)| outcome.is_ok()));
+            held.release()?;
         }
         assert!(keys.iter().all(|key| key.value().is_none()));
     }

@@ -4,11 +4,11 @@
 use std::thread;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockGuard, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, Protocol};
 
 use crate::servers::{Asked, Fault};
 use crate::support::scenario::{FOREIGN, Scenario};
-use crate::support::{Outcome, TestKey, expiring, millis, tests};
+use crate::support::{Outcome, Release, TestKey, expiring, millis, release, tests};
 use crate::threads::pipelining::with_one_connection;
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -89,10 +89,6 @@ fn names(batch: &[Asked]) -> Vec<&str> {
     batch.iter().map(|asked| asked.name.as_str()).collect()
 }
 
-fn release(held: LockGuard) -> Released {
-    held.release()
-}
-
 /// Asserts that each but the first released its lock, and returns what came of the first.
 fn others_released(outcomes: Vec<Released>) -> Released {
     let mut outcomes = outcomes.into_iter();
@@ -114,10 +110,10 @@ fn threads_that_release_share_two_trips() -> Outcome {
 }
 
 fn threads_that_extend_share_two_trips() -> Outcome {
-    let extend = |held: LockGuard| held.extend().map(|_| held);
+    let extend = |held: LockGuard| held.extend().map(|()| held);
     let (scenario, _keys, extended) = together(None, None, extend)?;
     for held in extended {
-        assert_eq!(held?.release()?, CERTIFIED);
+        assert_eq!(release(held?)?, CERTIFIED);
     }
     let changed = |batch: &Vec<Asked>| names(batch) == [["SET"].repeat(THREADS), vec!["EXEC"]].concat();
     assert!(scenario.proxy.batches().iter().any(changed), "{:?}", scenario.proxy.batches());

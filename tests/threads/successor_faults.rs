@@ -4,12 +4,12 @@
 use std::thread;
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, LockOptions, Protocol, Release};
+use setnx_lock::{CancelToken, Error, LockOptions, Protocol};
 
 use crate::servers::{Fault, Hold};
 use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Load, Outcome, assert_says, load, millis, tests};
+use crate::support::{LONG, Load, Outcome, Release, assert_says, load, millis, release, tests};
 use crate::threads::successors::{Scenario, assert_cancelled, first, successor};
 
 type Test = fn(Protocol, Load) -> Outcome;
@@ -45,7 +45,7 @@ fn the_next_is_ended_meanwhile(protocol: Protocol, load: Load) -> Outcome {
         let ended = successor(&scenario.lock(QUEUED).cancelled_by(&cancel_token));
         let behind = by_token.then(|| successor(&scenario.lock(QUEUED)));
         let deletion = hold_deletion(&scenario);
-        let releasing = thread::spawn(move || held.release());
+        let releasing = thread::spawn(move || release(held));
         deletion.reached();
         if by_token {
             cancel_token.cancel();
@@ -65,7 +65,7 @@ fn the_next_is_ended_meanwhile(protocol: Protocol, load: Load) -> Outcome {
             Some(behind) => {
                 let behind = behind.join()?;
                 scenario.assert_holds(&behind);
-                assert_eq!(behind.release()?, scenario.released());
+                assert_eq!(release(behind)?, scenario.released());
             }
             None => assert!(scenario.lock_of_another_process()?.try_lock()?.is_some(), "it is free"),
         }
@@ -80,7 +80,7 @@ fn the_answer_comes_after_the_next_s_lease(protocol: Protocol, load: Load) -> Ou
     let brief = LockOptions::expiring_after(millis(300)).poll_interval(LONG).timeout(LONG);
     let next = successor(&scenario.lock(brief));
     let deletion = hold_deletion(&scenario);
-    let releasing = thread::spawn(move || held.release());
+    let releasing = thread::spawn(move || release(held));
     deletion.reached();
     // The lease of the next thread began before that.
     thread::sleep(millis(310));
@@ -100,7 +100,7 @@ fn the_next_is_refused(protocol: Protocol, load: Load) -> Outcome {
     let next = successor(&lock);
     let over_memory = Fault::Say("-OOM command not allowed when used memory > 'maxmemory'.\r\n");
     scenario.proxy.next(first(protocol), over_memory);
-    assert_eq!(held.release()?, scenario.released());
+    assert_eq!(release(held)?, scenario.released());
     let error = next.join().expect_err("over memory");
     assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert_says(&error, &scenario.key, &["OOM"]);
@@ -115,7 +115,7 @@ fn the_key_is_written_meanwhile(protocol: Protocol, load: Load) -> Outcome {
     let held = lock.lock()?;
     let next = successor(&lock);
     let deletion = hold_deletion(&scenario);
-    let releasing = thread::spawn(move || held.release());
+    let releasing = thread::spawn(move || release(held));
     deletion.reached();
     scenario.key.set(FOREIGN);
     deletion.go_on();

@@ -111,7 +111,7 @@ fn classic_sends_four_commands_only() -> Outcome {
     let held = lock.with_options(expiring())?.lock()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
     let _ = (lock.state()?, lock.exists()?, held.remaining(), lock.clear()?);
-    assert!(held.release().is_ok());
+    assert!(held.release().is_err_and(|error| error.is_lost()));
     let held = lock.lock()?;
     thread::sleep(Duration::from_millis(120));
     drop(held);
@@ -131,12 +131,12 @@ fn a_holder_sends_what_it_does_with_its_lock() -> Outcome {
     let monitor = Monitor::on(&server)?;
     let held = lock.lock()?;
     held.extend()?;
-    let _ = held.verify()?;
+    held.verify()?;
     held.fencing_token()?;
     held.fencing_token()?;
     // The clocks alone.
     let _ = (held.lost().is_lost(), held.ensure_held()?, held.remaining());
-    held.keep();
+    held.leave_to_expire()?;
     let commands = monitor.recorded(&server)?;
     assert_eq!(names(&commands), ["SETNX", "GET", "GETSET", "GET", "INCR"]);
     assert_eq!(commands[4], ["INCR", &fence]);

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, RefusalKind, Release};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, RefusalKind};
 
 #[cfg(feature = "tls-rustls")]
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
+use crate::support::releases::record;
 use crate::support::scenario::{opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, Test, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Release, Test, expiring, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     #[cfg(feature = "tls-rustls")]
@@ -153,12 +154,12 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     let four: Vec<_> = (0..4).map(|_| pool.get()).collect::<Result<_, _>>()?;
     drop(four);
     assert_eq!(pool.state().idle_connections, 4);
-    let locker = Locker::with_managed_pool(pool, &manager);
+    let locker = Locker::with_managed_pool(pool, &manager).observed_by(record);
     let options = expiring().timeout(Duration::ZERO);
     server.restart()?;
     let lock = Lock::new(&locker, "restart:0", options)?;
     let held = lock.lock()?;
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     // Without an expiration a lost reply is an error: at most once for each restart, not for each closed connection.
     let unexpiring =
         Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
@@ -184,7 +185,7 @@ fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
     ];
     thread::sleep(millis(11_000));
     for held in held {
-        assert_eq!(held.release()?, Release::Released { certified: false });
+        assert_eq!(release(held)?, Release::Released { certified: false });
     }
     Ok(())
 }

@@ -5,13 +5,14 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Persistence, Protocol, Release, Role,
-    Version, Warning,
+    Error, InspectionFailure, Lock, Locker, Manager, NoConnection, Persistence, Protocol, Role, Version,
+    Warning,
 };
 
 use crate::servers::{Emulated, Fault, Proxy};
+use crate::support::releases::record;
 use crate::support::scenario::{Scenario, closed_port, opened, patient};
-use crate::support::{LONG, Outcome, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, RedisServer, Release, expiring, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -34,7 +35,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn on_one_connection(url: &str) -> Result<Locker, Box<dyn std::error::Error>> {
     let manager = Manager::new(redis::Client::open(url)?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
-    Ok(Locker::with_managed_pool(pool, &manager))
+    Ok(Locker::with_managed_pool(pool, &manager).observed_by(record))
 }
 
 fn every_version_reports_what_it_can_do_and_is_left_as_it_was() -> Outcome {
@@ -69,7 +70,7 @@ fn every_version_reports_what_it_can_do_and_is_left_as_it_was() -> Outcome {
 
         // No key is left, nothing is watched, and no transaction is open.
         assert_eq!(server.say(&["DBSIZE"])?, ":0", "{}", emulated.number());
-        let _released = Lock::new(&locker, "after", expiring().protocol(best))?.lock()?.release()?;
+        Lock::new(&locker, "after", expiring().protocol(best))?.lock()?.release()?;
         assert_eq!(server.say(&["EXISTS", "after"])?, ":0");
     }
     let report = opened(&server.url())?.inspect()?;
@@ -186,7 +187,7 @@ fn an_inspection_leaves_no_transaction_open_without_discard() -> Outcome {
     assert!(reason.is_some_and(|why| why.contains("DISCARD")), "{report}");
     let held = Lock::new(&locker, "half", expiring())?.lock()?;
     assert_eq!(server.say(&["EXISTS", "half"])?, ":1", "it was not queued");
-    assert_eq!(held.release()?, Release::Released { certified: false });
+    assert_eq!(release(held)?, Release::Released { certified: false });
     Ok(())
 }
 

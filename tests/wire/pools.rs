@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Manager, NoConnection, Protocol, Release};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Manager, NoConnection, Protocol};
 
 use crate::servers::Fault;
+use crate::support::releases::record;
 use crate::support::scenario::{BRIEF, FOREIGN, QUEUED, Scenario, brief, closed_port, patient, pool_of_one};
-use crate::support::{LONG, Outcome, RedisServer, Target, assert_says, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
+};
 use crate::threads::successors::{assert_cancelled, successor};
 use crate::wire::connections::works;
 
@@ -92,7 +95,7 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
         let waits = QUEUED.takeover_margin(LONG).protocol(protocol);
         let next = successor(&Lock::new(&locker, &key.key, waits)?.cancelled_by(&cancel_token));
         let taken = pool.get()?;
-        let releasing = thread::spawn(move || held.release());
+        let releasing = thread::spawn(move || release(held));
         thread::sleep(millis(400));
         key.set(FOREIGN); // the lease has passed, and another client has the lock
         drop(taken);
@@ -117,7 +120,7 @@ fn a_release_waits_for_another_command_beyond_the_command_timeout() -> Outcome {
         let lock = Lock::new(&locker, &other.key, expiring())?;
         let reading = thread::spawn(move || lock.state());
         stuck.reached();
-        let released = held.release()?;
+        let released = release(held)?;
         assert_eq!(released, Release::Released { certified: protocol != Protocol::Classic });
         assert!(matches!(reading.join().unwrap(), Err(Error::Io { .. })));
         assert_eq!(key.value(), None);
@@ -156,11 +159,11 @@ fn more_threads_than_the_server_takes_clients() -> Outcome {
             .command_timeout(LONG);
         let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
         let pool = builder.build_unchecked(manager.clone());
-        let locker = Locker::with_managed_pool(pool.clone(), &manager);
+        let locker = Locker::with_managed_pool(pool.clone(), &manager).observed_by(record);
         // The pool cannot grow; a call that can wait for its one connection does not fail for that.
         let held = Lock::new(&locker, "clients", expiring().protocol(protocol))?.lock()?;
         let taken = pool.get()?;
-        let releasing = thread::spawn(move || held.release());
+        let releasing = thread::spawn(move || release(held));
         thread::sleep(millis(600));
         assert!(!releasing.is_finished(), "{:?}", releasing.join());
         drop(taken);
@@ -175,12 +178,12 @@ fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
     let key = scenario.target.key("tested");
     let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool, &manager);
+    let locker = Locker::with_managed_pool(pool, &manager).observed_by(record);
     let held =
         Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
     key.set(FOREIGN);
     scenario.proxy.next("PING", Fault::AnswerLate(millis(700)));
-    assert_eq!(held.release()?, Release::Expired, "the connection test outlasted the lease");
+    assert_eq!(release(held)?, Release::Expired, "the connection test outlasted the lease");
     assert_eq!(key.value().as_deref(), Some(FOREIGN));
     Ok(())
 }

@@ -6,11 +6,14 @@ use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol};
 
 use crate::servers::Fault;
+use crate::support::releases::record;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
-use crate::support::{LONG, Outcome, PAST, RedisServer, Target, TestKey, expiring, millis, tests};
+use crate::support::{
+    LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release, release_all, tests,
+};
 
 pub(crate) const BOTH: [Protocol; 2] = [Protocol::Watched, Protocol::Ttl];
 pub(crate) const CERTIFIED: Release = Release::Released { certified: true };
@@ -51,7 +54,7 @@ fn only_ttl_puts_a_time_to_live_on_the_key() -> Outcome {
             } else {
                 assert_eq!(left, -1, "{protocol:?} after {before:?}");
             }
-            assert_eq!(held.release()?, target.released());
+            assert_eq!(release(held)?, target.released());
         }
     }
     Ok(())
@@ -75,7 +78,7 @@ fn a_ttl_contender_leaves_a_key_with_a_time_to_live_to_the_server() -> Outcome {
     target.lock(key, expiring().timeout(LONG)).lock()?.release()?;
     // What no server removes is taken over by the clock, and one of several locks that has expired one by one.
     key.set(PAST);
-    for (_, released) in locks.lock()?.release() {
+    for (_, released) in release_all(locks.lock()?) {
         assert_eq!(released?, CERTIFIED);
     }
     Ok(())
@@ -123,7 +126,7 @@ fn what_another_client_wrote_is_deleted_only_if_it_lost_a_takeover() -> Outcome 
                 _ => (classic_value(&held, 1050), UNCERTIFIED),
             };
             key.set(&other);
-            assert_eq!(held.release()?, outcome, "{other:?}");
+            assert_eq!(release(held)?, outcome, "{other:?}");
             assert_eq!(key.value(), (outcome == Release::Lost).then_some(other));
             key.delete();
         }
@@ -144,7 +147,7 @@ fn a_lock_that_outlived_its_lease_without_contention_is_released_and_certified()
     let held = target.lock(&key, LockOptions::expiring_after(millis(20)).timeout(LONG)).lock()?;
     thread::sleep(millis(30));
     assert!(held.ensure_held().is_err(), "the lease has passed");
-    assert_eq!(held.release()?, CERTIFIED, "no other holder took the lock");
+    assert_eq!(release(held)?, CERTIFIED, "no other holder took the lock");
     assert_eq!(key.value(), None);
     Ok(())
 }
@@ -191,7 +194,7 @@ fn a_key_that_is_written_after_it_was_read_is_not_deleted() -> Outcome {
         let locker = patient(&scenario.proxy.url())?.pool_size(1).build()?;
         let held = Lock::new(&locker, &key.key, expiring().protocol(protocol))?.lock()?;
         scenario.proxy.next("GET", Fault::AnswerLate(millis(800)));
-        let releasing = thread::spawn(move || held.release());
+        let releasing = thread::spawn(move || release(held));
         write_after_get(&scenario, &key, FOREIGN, 1);
         assert_eq!(releasing.join().unwrap()?, Release::Lost);
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
@@ -207,13 +210,13 @@ fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
     let key = target.key("watched");
     let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
     let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let locker = Locker::with_managed_pool(pool.clone(), &manager).observed_by(record);
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     let id = || redis::cmd("CLIENT").arg("ID").query::<i64>(&mut pool.get().unwrap()).unwrap();
     let before = id();
     let held = lock.lock()?;
     key.set(FOREIGN);
-    assert_eq!(held.release()?, Release::Lost);
+    assert_eq!(release(held)?, Release::Lost);
     assert!(lock.try_lock()?.is_none());
     // A key that is still watched would make this transaction fail.
     key.set("1895000000.6");
@@ -224,7 +227,7 @@ fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
     assert_eq!(done, [redis::Value::Array(vec![redis::Value::Okay])]);
     drop(connection);
     key.delete();
-    assert_eq!(lock.lock()?.release()?, CERTIFIED);
+    assert_eq!(release(lock.lock()?)?, CERTIFIED);
     assert_eq!(id(), before, "no connection was replaced");
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use setnx_lock::{Key, Lock, LockOptions, Locker, Protocol, Release};
+use setnx_lock::{Key, Lock, LockOptions, Locker, Protocol};
 
 use super::{Client, Locks, TIMEOUT, version_of};
 use crate::Failure;
@@ -109,15 +109,8 @@ impl Client for Thread {
         };
         let guard = lock.lock()?;
         inside();
-        released(guard.release()?)
-    }
-}
-
-/// Any other outcome of a release is a failure: no lease ends within a workload.
-pub(crate) fn released(outcome: Release) -> Result<(), Failure> {
-    match outcome {
-        Release::Released { .. } => Ok(()),
-        outcome => Err(format!("the release said {outcome:?}").into()),
+        // No lease ends within a workload.
+        Ok(guard.release()?)
     }
 }
 

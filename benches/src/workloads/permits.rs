@@ -10,7 +10,7 @@ use super::loops::{HOLD, Summary, Work, run_threads};
 use crate::Failure;
 use crate::candidates::Candidate;
 use crate::format::{cell, figure, plain, rounds};
-use crate::locks::{TIMEOUT, released};
+use crate::locks::TIMEOUT;
 use crate::moment::as_f64;
 use crate::plot::{ALONE, Panel};
 use crate::report::{Section, Table};
@@ -88,7 +88,7 @@ impl Shared {
                 most.fetch_max(holders.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                 inside();
                 holders.fetch_sub(1, Ordering::SeqCst);
-                released(guard.release()?)
+                Ok(guard.release()?)
             })
         };
         let keys: Vec<_> = self.keys().iter().map(Key::as_bytes).collect();
@@ -236,7 +236,7 @@ fn share(lock: &RwLock, time: Duration) -> Result<[(Summary, u64); 2], Failure> 
             }
             inside();
             holders.fetch_sub(1, Ordering::SeqCst);
-            released(guard.release()?)
+            Ok(guard.release()?)
         })
     };
     let write = || -> Work<'_> {
@@ -247,7 +247,7 @@ fn share(lock: &RwLock, time: Duration) -> Result<[(Summary, u64); 2], Failure> 
             }
             inside();
             holders.fetch_sub(WRITER, Ordering::SeqCst);
-            guard.release().into_iter().try_for_each(|(_, outcome)| released(outcome?))
+            Ok(guard.release()?)
         })
     };
     let work = (0..READERS).map(|_| read()).chain((0..WRITERS).map(|_| write()));

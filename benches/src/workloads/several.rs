@@ -9,7 +9,7 @@ use super::loops::{HOLD, Summary, Work, run_threads};
 use crate::Failure;
 use crate::candidates::Candidate;
 use crate::format::{cell, figure, rounds};
-use crate::locks::{TIMEOUT, released};
+use crate::locks::TIMEOUT;
 use crate::plot::Panel;
 use crate::report::{Section, Table};
 use crate::rounds::{Contender, Run};
@@ -108,12 +108,12 @@ fn measure_free(
         let one_key = move |time| {
             let guard = lock.lock()?;
             pause(time);
-            released(guard.release()?)
+            Ok(guard.release()?)
         };
         let several_keys = move |time| {
             let guard = locks.lock()?;
             pause(time);
-            guard.release().into_iter().try_for_each(|(_, outcome)| released(outcome?))
+            Ok(guard.release()?)
         };
         contenders.push(Contender { name: one, state: Some(Box::new(one_key)) });
         contenders.push(Contender { name: several, state: Some(Box::new(several_keys)) });
@@ -222,7 +222,7 @@ fn contend(protocol: Protocol, time: Duration, server: &ServerUnderTest) -> Resu
             for key in &chosen {
                 holders[*key].fetch_sub(1, Ordering::SeqCst);
             }
-            guard.release().into_iter().try_for_each(|(_, outcome)| released(outcome?))
+            Ok(guard.release()?)
         })
     };
     let logs = run_threads(time, (0..THREADS).map(work).collect())?;

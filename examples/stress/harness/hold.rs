@@ -33,7 +33,6 @@ pub(crate) enum End {
 /// What the release reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    Certified,
     Released,
     /// The lock passed to another thread of the process.
     Expired,
@@ -60,6 +59,6 @@ impl Hold {
 
     /// Whether the release reported nothing of another holder.
     pub(crate) fn reported_no_problem(&self) -> bool {
-        matches!(self.end, End::Left(_, Some(Outcome::Certified | Outcome::Released | Outcome::Silent)))
+        matches!(self.end, End::Left(_, Some(Outcome::Released | Outcome::Silent)))
     }
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe, Protocol, Release};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observe, Protocol};
 
 use super::Failure;
 use super::contender::{HeldLock, ThreadClient};
@@ -97,11 +97,9 @@ impl HeldLock for LockGuard {
 
     fn release(self: Box<Self>) -> (Outcome, Option<String>) {
         let outcome = match LockGuard::release(*self) {
-            Ok(Release::Released { certified: true }) => Outcome::Certified,
-            Ok(Release::Released { certified: false }) => Outcome::Released,
-            Ok(Release::Expired) => Outcome::Expired,
-            Ok(Release::Lost) => Outcome::Lost,
-            Ok(other) => return (Outcome::Failed, Some(format!("{other:?}"))),
+            Ok(()) => Outcome::Released,
+            Err(Error::Lost { reason: LossReason::Expired, .. }) => Outcome::Expired,
+            Err(Error::Lost { .. }) => Outcome::Lost,
             Err(error) => return (Outcome::Failed, Some(format!("{error:?}"))),
         };
         (outcome, None)

@@ -24,8 +24,7 @@ pub(crate) enum Line {
     Note { at: Moment, words: String },
 }
 
-const OUTCOMES: [(Outcome, &str); 6] = [
-    (Outcome::Certified, "certified"),
+const OUTCOMES: [(Outcome, &str); 5] = [
     (Outcome::Released, "released"),
     (Outcome::Expired, "expired"),
     (Outcome::Lost, "lost"),

@@ -131,7 +131,7 @@ impl From<Error> for Failure {
             }
             Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
             Error::Unknown { .. } => Code::Of(Condition::Unknown),
-            Error::Expired { .. } | Error::Lost { .. } => Code::Of(Condition::Lost),
+            Error::Lost { .. } => Code::Of(Condition::Lost),
             _ => Code::Fixed(USAGE),
         };
         Self { code, text }

@@ -19,7 +19,7 @@ use log::LevelFilter;
 use nix::sys::signal::Signal;
 use setnx_lock::{
     CancelToken, ConnectError, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason,
-    NoConnection, Polling, Release,
+    NoConnection, Polling,
 };
 
 use crate::arguments::{Condition, OnLoss, Run};
@@ -179,11 +179,10 @@ fn finished(
         // What the release finds has been said.
         log::set_max_level(LevelFilter::Off);
     }
-    let released = if arguments.keep { Ok(held.keep()) } else { held.release() };
+    let released = if arguments.keep { held.leave_to_expire() } else { held.release() };
     let lost = match (lost, released) {
         (Some(reason), _) => Some(reason.to_string()),
-        (None, Ok(Release::Expired)) => Some("its lease had ended".into()),
-        (None, Ok(Release::Lost)) => Some("its key was missing or another client's at the release".into()),
+        (None, Err(Error::Lost { reason, .. })) => Some(reason.to_string()),
         (None, Err(_)) => {
             // Why is in the log.
             let until = ends.map_or_else(String::new, |end| format!(" until {}", keys::date(end + MARGIN)));
@@ -192,7 +191,7 @@ fn finished(
             );
             None
         }
-        (None, Ok(_)) => None,
+        (None, Ok(())) => None,
     };
     match lost {
         Some(reason) if arguments.on_loss != OnLoss::Warn => Err(lost_failure(&key, &reason, status)),

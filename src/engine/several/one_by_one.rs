@@ -43,7 +43,7 @@ impl Engine {
         let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
         let ended = self.end(ending, Leaving::Release);
         let failed = |(hold, released): (&Arc<Hold>, Result<_, Error>)| {
-            let error = released.err()?;
+            let error = released.err().filter(|error| !error.is_lost())?;
             self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };

@@ -21,7 +21,6 @@ use crate::protocol::{Command, GiveUp, Reply, Request};
 #[derive(Clone, Debug)]
 pub(crate) struct ClassicRelease {
     end: Option<End>,
-    loss: Option<LossReason>,
     state: State,
 }
 
@@ -31,37 +30,27 @@ enum State {
     Checking,
 }
 
+const EXPIRED: Step<Release> = Step::Done(Release::Lost(LossReason::Expired));
+
 impl ClassicRelease {
     pub(super) fn start(end: Option<End>, now: Now) -> (Self, Step<Release>) {
-        let mut releasing = Self { end, loss: None, state: State::Deleting };
+        let releasing = Self { end, state: State::Deleting };
         let step = match end {
-            Some(end) if end.has_passed(now) => releasing.expired(), // I5
+            Some(end) if end.has_passed(now) => EXPIRED, // I5
             Some(end) => Step::Send(Request::before(end, Command::Del)),
             None => Step::Send(Request::at_any_time(Command::Del)),
         };
         (releasing, step)
     }
 
-    pub(super) fn loss(&self) -> Option<LossReason> {
-        self.loss.clone()
-    }
-
-    fn expired(&mut self) -> Step<Release> {
-        self.loss = Some(LossReason::Expired);
-        Step::Done(Release::Expired)
-    }
-
     pub(super) fn reply(&mut self, reply: &Reply, now: Now) -> Step<Release> {
         let passed = self.end.is_some_and(|end| end.has_passed(now));
         match (self.state, reply) {
-            (State::Deleting, Reply::Integer(0)) => {
-                self.loss = Some(LossReason::Gone);
-                Step::Done(Release::Lost)
-            }
+            (State::Deleting, Reply::Integer(0)) => Step::Done(Release::Lost(LossReason::Gone)),
             (State::Deleting, Reply::Integer(_)) => Step::Done(Release::Released { certified: false }),
-            (State::Deleting, Reply::TooLate) => self.expired(),
+            (State::Deleting, Reply::TooLate) => EXPIRED,
             (State::Deleting, Reply::Refused | Reply::NoLock) => Step::GiveUp(GiveUp::Refused),
-            (State::Deleting, Reply::Unsent) if passed => self.expired(),
+            (State::Deleting, Reply::Unsent) if passed => EXPIRED,
             (State::Deleting, Reply::Unsent) => Step::GiveUp(GiveUp::Unsent),
             (State::Checking, Reply::Bulk(None)) if !passed => {
                 Step::Done(Release::Released { certified: false })

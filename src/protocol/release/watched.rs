@@ -26,7 +26,6 @@ pub(crate) struct WatchedRelease {
     /// Whether the rules of Classic will do where WATCH or MULTI is refused, since Auto chose Watched by the server's version alone.
     or_classic: bool,
     looked_again: bool,
-    loss: Option<LossReason>,
     state: State,
 }
 
@@ -39,10 +38,8 @@ enum State {
 impl WatchedRelease {
     pub(super) fn start(lease: Lease, or_classic: bool) -> (Self, Step<Release>) {
         let (change, request) = WatchedChange::start(lease.clone(), Change::Del);
-        (
-            Self { lease, or_classic, looked_again: false, loss: None, state: State::Deleting(change) },
-            Step::Send(request),
-        )
+        let releasing = Self { lease, or_classic, looked_again: false, state: State::Deleting(change) };
+        (releasing, Step::Send(request))
     }
 
     pub(super) fn intended(&self) -> Option<(&[u8], &Change)> {
@@ -85,16 +82,8 @@ impl WatchedRelease {
         step
     }
 
-    fn not_ours(&mut self, reason: LossReason, now: Now) -> Step<Release> {
-        let passed = self.lease.has_passed(now);
-        self.loss = Some(if passed { LossReason::Expired } else { reason });
-        Step::Done(if passed { Release::Expired } else { Release::Lost })
-    }
-
-    pub(super) fn loss(&self) -> Option<LossReason> {
-        match &self.state {
-            State::Deleting(_) => self.loss.clone(),
-            State::Fallback(releasing) => releasing.loss(),
-        }
+    fn not_ours(&self, reason: LossReason, now: Now) -> Step<Release> {
+        let reason = if self.lease.has_passed(now) { LossReason::Expired } else { reason };
+        Step::Done(Release::Lost(reason))
     }
 }

@@ -167,7 +167,8 @@ impl Client {
                 match release {
                     Release::Released { certified: false } => "released".into(),
                     Release::Released { certified: true } => "released, certified".into(),
-                    other => format!("released: {other:?}"),
+                    Release::Lost(LossReason::Expired) => "released: Expired".into(),
+                    Release::Lost(_) => "released: Lost".into(),
                 }
             }
             Step::GiveUp(reason) => {

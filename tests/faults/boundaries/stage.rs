@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 use std::{mem, thread};
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, LossReason, Protocol};
 
 use super::{Case, IN_TIME, LEASE, Path};
 use crate::support::every_command::COMMAND_TIMEOUT;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
-use crate::support::{LONG, PAST, RedisServer, TestKey, Variant, expiring, millis};
+use crate::support::{LONG, PAST, RedisServer, Release, TestKey, Variant, expiring, millis, release};
 use crate::threads::successors::{Successor, successor};
 
 /// Everything that a path starts from.
@@ -93,7 +93,7 @@ impl Stage {
                     held.fencing_token()?;
                     mem::forget(held);
                 }
-                _ => match held.release()? {
+                _ => match release(held)? {
                     Release::Released { .. } | Release::LeftToExpire => {}
                     late => return Err(format!("the machine stalled: {late:?}").into()),
                 },
@@ -126,7 +126,7 @@ impl Stage {
             }
             Some(held) => {
                 let lease_end = held.expires_at_system_time().ok_or("a lease has an end")?;
-                let released = held.release();
+                let released = release(held);
                 assert!(began.elapsed() < IN_TIME);
                 match self.successor.take() {
                     None => self.judge_released(&released, lease_end)?,
@@ -199,7 +199,7 @@ impl Stage {
             Err(Error::Unknown { .. }) => extends && !has_more,
             Err(Error::Io { .. } | Error::NoConnection { .. }) => !has_more,
             // Extended, but the reply came after the new lease.
-            Err(Error::Expired { .. }) => passed,
+            Err(Error::Lost { reason: LossReason::Expired, .. }) => passed,
             Err(_) => false,
         };
         let ours = self.holds_our_value();

@@ -6,12 +6,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
 use setnx_lock::chrono::{DateTime, Utc};
-use setnx_lock::{Error, Key, Lock, LockGuard, LockOptions, LockState, Locks, LocksGuard, Protocol, Release};
+use setnx_lock::{
+    Error, Key, Lock, LockGuard, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol,
+};
 
 use super::named;
 use crate::support::every_command::{COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
-use crate::support::{LONG, Load, PAST, RedisServer, TestKey, expiring, millis};
+use crate::support::{LONG, Load, PAST, RedisServer, Release, TestKey, expiring, millis, release_all};
 
 /// A path through the commands on several keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,7 +100,7 @@ impl Stage for KeysStage {
                 };
                 self.judge_acquired(acquired)?;
             }
-            Some(held) if self.path == Path::Release => self.judge_released(&held.release())?,
+            Some(held) if self.path == Path::Release => self.judge_released(&release_all(held))?,
             Some(held) => {
                 let ends: Vec<_> = held.guards().iter().map(LockGuard::expires_at).collect();
                 let used = match self.path {
@@ -217,7 +219,12 @@ impl KeysStage {
             }
         }
         match used {
-            Ok(()) | Err(Error::Io { .. } | Error::NoConnection { .. } | Error::Expired { .. }) => Ok(()),
+            Ok(())
+            | Err(
+                Error::Io { .. }
+                | Error::NoConnection { .. }
+                | Error::Lost { reason: LossReason::Expired, .. },
+            ) => Ok(()),
             Err(Error::Unknown { .. }) if extends => Ok(()),
             Err(error) => Err(format!("{error:?}")),
         }

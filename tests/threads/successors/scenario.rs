@@ -4,14 +4,14 @@ use std::error::Error as StdError;
 use std::sync::Arc;
 use std::time::Duration;
 
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, Release};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol};
 
 use crate::api::events::EventLog;
 use crate::servers::{Emulated, Proxy};
 use crate::support::asleep::Sleeper;
 use crate::support::load_threads::{self, LoadThreads, Tolerance};
 use crate::support::scenario::patient;
-use crate::support::{Load, RedisServer, Target, TestKey, expiring};
+use crate::support::{Load, RedisServer, Release, Target, TestKey, expiring};
 
 pub(crate) struct Scenario {
     /// They end before the proxy and the server do.

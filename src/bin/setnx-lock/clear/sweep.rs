@@ -50,9 +50,10 @@ pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Resul
             .try_lock()
             .and_then(|held| held.map(LockGuard::release).transpose())
         {
-            Ok(Some(_)) => removed += 1,
+            Ok(Some(())) => removed += 1,
             // Another client was faster.
             Ok(None) => {}
+            Err(error) if error.is_lost() => {}
             Err(Error::Refused { key, refusal, .. }) => {
                 refused += 1;
                 progress.suspend(|| output::warning(&format!("lock {key} was left: {refusal}")));
