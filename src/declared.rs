@@ -138,7 +138,7 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoId`] for an empty id, and [`Error::Options`] as [`Lock::new`].
+    /// [`Error::Invalid`] for an empty id, and as [`Lock::new`].
     pub fn of(&self, locker: &Locker, id: impl LockId) -> Result<Lock, Error> {
         Lock::new(locker, self.key(id)?, self.options)
     }
@@ -149,7 +149,7 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`Lock::new`].
+    /// [`Error::Invalid`] as [`Lock::new`].
     pub fn global(&self, locker: &Locker) -> Result<Lock, Error> {
         Lock::new(locker, self.global_key(), self.options)
     }
@@ -201,13 +201,15 @@ impl DeclaredLock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoId`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`. A template without `#{id}`
+    /// [`Error::Invalid`] for an empty id, which would be the key of the global lock: the gem's `NilObjectId`. A template without `#{id}`
     /// needs no id.
     pub fn key(&self, id: impl LockId) -> Result<Key, Error> {
         let id = id.to_key_part();
         let needs_id = self.template.is_none_or(|template| template.contains(ID));
         if id.is_empty() && needs_id {
-            Err(Error::NoId { key: self.filled(ID) })
+            let problem = "it needs an id, and the id is empty (unsaved record?); give the record's id, or use `global` for the lock of the \
+                           whole class";
+            Err(Error::invalid(self.filled(ID), problem))
         } else {
             Ok(self.filled(&id))
         }
@@ -259,17 +261,17 @@ mod tests {
     fn an_empty_id_is_an_error_and_never_the_global_lock() {
         for declared in [TRADE, TRADE.key_template("draft:#{id}")] {
             let error = declared.key("").unwrap_err();
-            assert!(matches!(error, Error::NoId { .. }), "{error:?}");
+            assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         }
         let text = TRADE.key("").unwrap_err().to_string();
         assert_eq!(
             text,
-            "lock \"team:#{id}:trade_players_lock\" needs an id, and the id is empty (unsaved record?); give the record's id, or use \
+            "lock team:#{id}:trade_players_lock: it needs an id, and the id is empty (unsaved record?); give the record's id, or use \
              `global` for the lock of the whole class"
         );
         assert_eq!(shown(TRADE.key_template("fixed").key("")), "fixed", "which needs none");
         let error = TRADE.key_template("draft:#{id}").key("").unwrap_err();
-        assert!(matches!(&error, Error::NoId { key } if key.to_string() == "draft:#{id}"), "{error:?}");
+        assert_eq!(error.key().map(Key::to_string).as_deref(), Some("draft:#{id}"), "{error:?}");
         assert_eq!(TRADE.key_template("gtpl:#{id}").global_key().to_string(), "gtpl:", "as the gem");
     }
 

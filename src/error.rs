@@ -1,71 +1,120 @@
 //! What can go wrong: each error with the key, what happened, and what to do. Why it happened is the error's source.
 
 mod contention;
-mod inspection;
 mod text;
 
+use std::borrow::Cow;
+use std::io;
 use std::time::Duration;
 
-use crate::backend::ConnectError;
-use crate::backend::{ClockDifference, NoConnection, Refusal, TransportError};
+use crate::backend::{ConnectError, NoConnection, Refusal, TransportError};
 use crate::key::{Cut, Key};
-use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
-use crate::version::Version;
 pub use contention::Contention;
-pub use inspection::InspectionFailure;
-use text::{Ended, LostBy, Others, TimedOut, TooOld, Unconnected, shown};
+use text::{Ended, LostBy, Of, Others, Refused, TimedOut, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
 ///
 /// An error's text says what happened to which key and what to do; its [`source`](std::error::Error::source) says why, where another
-/// error is the reason. Print both, with `{:#}` of anyhow say. No text is longer than 1 kB: long keys and values are cut.
+/// error is the reason. Print both, for example with anyhow's `{:#}`. No text is longer than 1 kB: long keys and values are cut.
+///
+/// ```
+/// # use setnx_lock::{Error, LockGuard};
+/// # fn handle(outcome: Result<LockGuard, Error>) {
+/// match outcome {
+///     Ok(held) => println!("{held:?}"),
+///     Err(Error::Contended { details, .. }) => println!("held by another: {:?}", details.seen),
+///     Err(Error::Lost { reason, .. }) => println!("lost: {reason}"),
+///     Err(error) if error.is_transient() => println!("try again later: {error}"),
+///     Err(error) => println!("{error}"),
+/// }
+/// # }
+/// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Another holder had the lock until the timeout: the gem's `Redis::Lock::LockTimeout`, whose text this begins with if the timeout is
-    /// not zero.
+    /// Another holder had the lock until the timeout, or at each of the attempts that
+    /// [`max_attempts`](crate::LockOptions::max_attempts) allows. The gem's `Redis::Lock::LockTimeout`, whose text this begins with after a
+    /// timeout that is not zero.
     #[error("{}{details}", TimedOut(key, *timeout))]
     #[non_exhaustive]
-    Timeout {
+    Contended {
         /// The lock's key.
         key: Key,
-        /// The timeout as it was given.
-        timeout: Duration,
+        /// The timeout as it was given; `None` if the attempts were used up before.
+        timeout: Option<Duration>,
         /// What was seen while waiting.
         details: Box<Contention>,
     },
 
-    /// Another holder had the lock at each of the attempts that [`max_attempts`](crate::LockOptions::max_attempts) allows.
-    #[error("lock {} not acquired: its attempts are used up{details}", shown(key))]
-    #[non_exhaustive]
-    AttemptsExhausted {
-        /// The lock's key.
-        key: Key,
-        /// What was seen while waiting.
-        details: Box<Contention>,
-    },
-
-    /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled.
-    #[error("lock {} not acquired: {}", shown(key), Ended(*waited))]
+    /// The wait was ended by its [`CancelToken`](crate::CancelToken), or began after that was cancelled; or the locker was
+    /// [shut down](crate::Locker::shut_down), and acquires no more locks.
+    #[error("lock {} not acquired: {}", shown(key), Ended { waited: *waited, shut_down: *shut_down })]
     #[non_exhaustive]
     Cancelled {
         /// The lock's key.
         key: Key,
         /// How long the wait was.
         waited: Duration,
+        /// Whether the locker was shut down.
+        shut_down: bool,
     },
 
-    /// The locker was [shut down](crate::Locker::shut_down), and acquires no more locks.
+    /// The lock was lost while it was held: its lease has ended, or the server shows that it is not held any more. Another client may work
+    /// under it at the same time, or have done so.
+    #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
+    #[non_exhaustive]
+    Lost {
+        /// The lock's key.
+        key: Key,
+        /// Why it is not held any more.
+        reason: LossReason,
+        /// How long ago the lease ended, if that is why.
+        late: Option<Duration>,
+    },
+
+    /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
     #[error(
-        "lock {} not acquired: its locker was shut down; open a new one if the program goes on",
+        "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
         shown(key)
     )]
     #[non_exhaustive]
-    ShutDown {
+    InDoubt {
         /// The lock's key.
         key: Key,
+        /// The command that got no reply.
+        command: &'static str,
+        /// What it means for the key and what to do.
+        advice: &'static str,
+        /// Why the reply was lost.
+        #[source]
+        cause: TransportError,
+    },
+
+    /// There was no connection to the server in time, or no reply to a command that changes nothing. Nothing is in doubt.
+    #[error("{}{problem}", Of(key.as_ref()))]
+    #[non_exhaustive]
+    Unavailable {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// What happened, and what to do.
+        problem: String,
+        /// Why.
+        #[source]
+        cause: TransportError,
+    },
+
+    /// The server refused a command, or the connection. The command was not carried out, and nothing is in doubt.
+    #[error("{}{}", Of(key.as_ref()), Refused(refusal, *advice))]
+    #[non_exhaustive]
+    Refused {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// Its [kind](Refusal::kind), the server's text, and what to do.
+        refusal: Box<Refusal>,
+        /// What it means for a lock that was to be released.
+        advice: Option<&'static str>,
     },
 
     /// This thread is inside [`Lock::with`](crate::Lock::with), or a function with the attribute `locked`, on this key: waiting would
@@ -83,57 +132,24 @@ pub enum Error {
 
     /// This process was forked from the one that opened the locker, whose connections it must not use.
     #[error(
-        "lock {}: this process was forked after its locker was opened; open a new one in the child",
-        shown(key)
+        "{}this process was forked after its locker was opened; open a new one in the child",
+        Of(key.as_ref())
     )]
     #[non_exhaustive]
     Forked {
-        /// The lock's key.
-        key: Key,
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
     },
 
-    /// The lock was lost while it was held: its lease has ended, or the server shows that it is not held any more. Another client may work
-    /// under it at the same time, or have done so.
-    #[error("lock {} is no longer held: {}", shown(key), LostBy(reason, *late))]
+    /// What was given cannot be used: options, a key, an address, the id of a declared lock (the gem's `NilObjectId`), the values of a
+    /// builder; or what was found: clocks that differ by more than the builder allows, a counter of fencing tokens that is not positive.
+    #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
-    Lost {
-        /// The lock's key.
-        key: Key,
-        /// Why it is not held any more.
-        reason: LossReason,
-        /// How long ago the lease ended, if that is why.
-        late: Option<Duration>,
-    },
-
-    /// The counter of fencing tokens holds no positive number.
-    #[error(
-        "lock {}: its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen",
-        shown(key)
-    )]
-    #[non_exhaustive]
-    Fence {
-        /// The lock's key.
-        key: Key,
-        /// What the counter holds.
-        found: i64,
-    },
-
-    /// The reply to a command that may have changed the key was lost, and reading the key did not settle it.
-    #[error(
-        "lock {}: the reply to {command} was lost, so the server may or may not have carried it out; {advice}",
-        shown(key)
-    )]
-    #[non_exhaustive]
-    Unknown {
-        /// The lock's key.
-        key: Key,
-        /// The command that got no reply.
-        command: &'static str,
-        /// What it means for the key and what to do.
-        advice: &'static str,
-        /// Why the reply was lost.
-        #[source]
-        cause: TransportError,
+    Invalid {
+        /// The lock's key; `None` where a locker is meant.
+        key: Option<Key>,
+        /// What is wrong, and what to do instead.
+        problem: Cow<'static, str>,
     },
 
     /// Several locks were not acquired or not released, and there is more to say than for one key: whether each of the others is held is
@@ -147,124 +163,6 @@ pub enum Error {
         /// What is the matter with other keys.
         others: Vec<Error>,
     },
-
-    /// There was no connection to the server in time, and so the last command was not sent. Nothing is in doubt.
-    #[error("lock {}: {}", shown(key), Unconnected(cause, *waited))]
-    #[non_exhaustive]
-    NoConnection {
-        /// The lock's key.
-        key: Key,
-        /// How long a connection was waited for.
-        waited: Duration,
-        /// Why there was none.
-        #[source]
-        cause: NoConnection,
-    },
-
-    /// The server refused the last command, which was not carried out. Nothing is in doubt.
-    #[error("lock {}: {refusal}{}", shown(key), advice.map(|advice| format!("; {advice}")).unwrap_or_default())]
-    #[non_exhaustive]
-    Refused {
-        /// The lock's key.
-        key: Key,
-        /// The server's text, and what to do.
-        refusal: Box<Refusal>,
-        /// After a release: what it means for the lock.
-        advice: Option<&'static str>,
-    },
-
-    /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands. Nothing is in doubt.
-    #[error(
-        "lock {}: {} protocol {protocol:?}, which needs Redis {}; {}",
-        shown(key), TooOld(*version, refusal.as_deref()), protocol.needs(), protocol.instead()
-    )]
-    #[non_exhaustive]
-    Unsupported {
-        /// The lock's key.
-        key: Key,
-        /// The protocol that the server is too old for.
-        protocol: Protocol,
-        /// The server's version, where it is known: it is asked for when a connection is opened.
-        version: Option<Version>,
-        /// How the server refused a command that it does not know; `None` if its version was enough to know, or if
-        /// connections are closed on WATCH, as proxies do.
-        refusal: Option<Box<Refusal>>,
-    },
-
-    /// Talking to the server failed, for a command that changes nothing. Nothing is in doubt.
-    #[error("lock {}: {command} failed; check the server and the network, then try again", shown(key))]
-    #[non_exhaustive]
-    Io {
-        /// The lock's key.
-        key: Key,
-        /// The command that failed.
-        command: &'static str,
-        /// Why it failed.
-        source: TransportError,
-    },
-
-    /// The options that the lock is made with, or the arguments of a call, make no sense.
-    #[error("lock \"{}\": {problem}", shown(key))]
-    #[non_exhaustive]
-    Options {
-        /// The lock's key.
-        key: Key,
-        /// What is wrong, and what to do instead.
-        problem: &'static str,
-    },
-
-    /// A declared lock was asked for without an id: the gem's `NilObjectId`.
-    #[error(
-        "lock \"{}\" needs an id, and the id is empty (unsaved record?); give the record's id, or use `global` for the lock of the \
-         whole class",
-        shown(key)
-    )]
-    #[non_exhaustive]
-    NoId {
-        /// The key with `#{id}` in the place of the id.
-        key: Key,
-    },
-
-    /// The server could not be inspected.
-    #[error("cannot inspect the server{}", cause.advice())]
-    #[non_exhaustive]
-    Inspection {
-        /// Why not.
-        #[source]
-        cause: Box<InspectionFailure>,
-    },
-
-    /// The server's clock and this machine's differ by more than the builder allows, or the server does not report its clock.
-    #[error("cannot rely on clocks: {}", match difference {
-        Some(difference) => format!("the server's is {difference}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again"),
-        None => "the server does not report its own; permit TIME to this user, or build the locker without `max_clock_difference`".to_owned(),
-    })]
-    #[non_exhaustive]
-    Clocks {
-        /// How far they are apart; `None` if the server does not report its clock.
-        difference: Option<ClockDifference>,
-        /// What the builder allows.
-        limit: Duration,
-    },
-
-    /// A locker was to be built with values that make no sense.
-    #[error("cannot build a locker: {problem}")]
-    #[non_exhaustive]
-    Builder {
-        /// What is wrong, and what to do instead.
-        problem: &'static str,
-    },
-
-    /// The server's address cannot be used.
-    #[error(
-        "this is no address of a Redis server: {problem}; use redis://[:password@]host[:port][/database], \
-         unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…"
-    )]
-    #[non_exhaustive]
-    Address {
-        /// What is wrong with it.
-        problem: String,
-    },
 }
 
 impl Error {
@@ -272,76 +170,59 @@ impl Error {
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match self {
-            Error::Timeout { key, .. }
-            | Error::AttemptsExhausted { key, .. }
-            | Error::Lost { key, .. }
-            | Error::Fence { key, .. }
+            Error::Contended { key, .. }
             | Error::Cancelled { key, .. }
-            | Error::ShutDown { key }
-            | Error::Nested { key }
-            | Error::Forked { key }
-            | Error::Unknown { key, .. }
-            | Error::NoConnection { key, .. }
+            | Error::Lost { key, .. }
+            | Error::InDoubt { key, .. }
+            | Error::Nested { key } => Some(key),
+            Error::Unavailable { key, .. }
             | Error::Refused { key, .. }
-            | Error::Unsupported { key, .. }
-            | Error::Io { key, .. }
-            | Error::Options { key, .. }
-            | Error::NoId { key } => Some(key),
+            | Error::Forked { key }
+            | Error::Invalid { key, .. } => key.as_ref(),
             Error::Several { cause, .. } => cause.key(),
-            Error::Inspection { .. }
-            | Error::Clocks { .. }
-            | Error::Builder { .. }
-            | Error::Address { .. } => None,
         }
     }
 
-    /// Returns whether the lock was not acquired because another holder had it until the timeout, or at the last attempt.
+    /// Returns true if the lock was not acquired because another holder had it until the timeout, or at the last attempt.
     #[must_use]
     pub fn is_contention(&self) -> bool {
-        matches!(self, Error::Timeout { .. } | Error::AttemptsExhausted { .. })
+        matches!(self, Error::Contended { .. })
     }
 
-    /// Returns whether the same call may succeed later without any change: after contention, while the server is unreachable, restarts,
+    /// Returns true if a lock that was held was lost: another client may have worked under it at the same time.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        match self {
+            Error::Lost { .. } => true,
+            Error::Several { cause, .. } => cause.is_lost(),
+            _ => false,
+        }
+    }
+
+    /// Returns true if the same call may succeed later without any change: after contention, while the server is unreachable, restarts,
     /// is a replica (as in a failover) or is over its memory, and after a lost reply.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
-            Error::Timeout { .. } | Error::AttemptsExhausted { .. } => true,
-            Error::Unknown { .. } | Error::Io { .. } => true,
+            Error::Contended { .. } | Error::InDoubt { .. } | Error::Unavailable { .. } => true,
+            Error::Refused { refusal, .. } => refusal.may_pass(),
             Error::Several { cause, others } => {
                 cause.is_transient() && others.iter().all(Error::is_transient)
             }
-            Error::NoConnection { cause, .. } => may_pass(cause),
-            Error::Refused { refusal, .. } => refusal.may_pass(),
-            Error::Inspection { cause } => match &**cause {
-                InspectionFailure::NoConnection { cause, .. } => may_pass(cause),
-                InspectionFailure::ConnectionRefused(refusal) | InspectionFailure::InfoRefused(refusal) => {
-                    refusal.may_pass()
-                }
-                InspectionFailure::Lost(_) => true,
-                InspectionFailure::Forked => false,
-            },
             Error::Cancelled { .. }
-            | Error::ShutDown { .. }
+            | Error::Lost { .. }
             | Error::Nested { .. }
             | Error::Forked { .. }
-            | Error::Lost { .. }
-            | Error::Fence { .. }
-            | Error::Unsupported { .. }
-            | Error::Options { .. }
-            | Error::NoId { .. }
-            | Error::Clocks { .. }
-            | Error::Builder { .. }
-            | Error::Address { .. } => false,
+            | Error::Invalid { .. } => false,
         }
     }
 
-    /// Returns whether the lock may be held although the call failed: the reply to a command that acquires, extends, releases or clears it
+    /// Returns true if the lock may be held although the call failed: the reply to a command that acquires, extends, releases or clears it
     /// was lost. An expiring lock frees itself then.
     #[must_use]
     pub fn may_hold_lock(&self) -> bool {
         match self {
-            Error::Unknown { .. } => true,
+            Error::InDoubt { .. } => true,
             Error::Several { cause, others } => {
                 cause.may_hold_lock() || others.iter().any(Error::may_hold_lock)
             }
@@ -349,14 +230,82 @@ impl Error {
         }
     }
 
-    /// Returns true if a lock that was held was lost: another client may have worked under it at the same time. For several keys, if one of
-    /// them was.
-    #[must_use]
-    pub fn is_lost(&self) -> bool {
+    /// Returns the error of a call on a lock that is invalid.
+    pub(crate) fn invalid(key: Key, problem: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { key: Some(key), problem: problem.into() }
+    }
+
+    /// Returns the error of a locker that is invalid.
+    pub(crate) fn invalid_locker(problem: impl Into<Cow<'static, str>>) -> Self {
+        Self::Invalid { key: None, problem: problem.into() }
+    }
+
+    pub(crate) fn refused(key: Option<Key>, refusal: Refusal) -> Self {
+        Self::Refused { key, refusal: Box::new(refusal), advice: None }
+    }
+
+    /// Returns the error of a connection that was waited for that long.
+    pub(crate) fn no_connection(key: Option<Key>, cause: NoConnection, waited: Duration) -> Self {
+        let within = text::within(waited);
+        let (problem, cause) = match cause {
+            NoConnection::Connect(ConnectError::Refused(refusal)) => return Self::refused(key, refusal),
+            NoConnection::Connect(ConnectError::Replica { address, of }) => {
+                return Self::refused(key, Refusal::of_replica(&address, of.as_deref()));
+            }
+            NoConnection::Connect(ConnectError::Sentinel { address }) => {
+                return Self::refused(key, Refusal::of_sentinel(&address));
+            }
+            NoConnection::Connect(ConnectError::Panicked(panic)) => {
+                let problem = format!(
+                    "connecting panicked: {panic}; with the feature tls-rustls a program must choose its cryptography: let it depend on \
+                     rustls with the feature ring or aws_lc_rs"
+                );
+                return Self::Invalid { key, problem: problem.into() };
+            }
+            NoConnection::PoolExhausted => (
+                format!(
+                    "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
+                ),
+                TransportError::new(io::ErrorKind::WouldBlock, "all connections of the pool were in use"),
+            ),
+            NoConnection::Pool(text) => (
+                format!(
+                    "no connection{within}; check that the server is up and that the pool is large enough"
+                ),
+                TransportError::new(io::ErrorKind::NotConnected, &text),
+            ),
+            NoConnection::Connecting { address } => (
+                text::unconnected(Some(&address), &within),
+                TransportError::at(
+                    &address,
+                    io::ErrorKind::TimedOut,
+                    " has not answered the attempt to connect yet",
+                ),
+            ),
+            NoConnection::Connect(ConnectError::Failed(error)) => {
+                (text::unconnected(error.address(), &within), error)
+            }
+        };
+        Self::Unavailable { key, problem, cause }
+    }
+
+    /// Returns the error of a command without a reply that changes nothing.
+    pub(crate) fn no_reply(key: Option<Key>, command: &'static str, cause: TransportError) -> Self {
+        let at = cause.address().map(|address| format!(" at {address}")).unwrap_or_default();
+        let problem = format!("{command} failed{at}; check the server and the network, then try again");
+        Self::Unavailable { key, problem, cause }
+    }
+
+    /// Returns the error of a release that was not carried out, with what that means for the lock.
+    pub(crate) fn not_released(self, means: &'static str) -> Self {
         match self {
-            Error::Lost { .. } => true,
-            Error::Several { cause, others } => cause.is_lost() || others.iter().any(Error::is_lost),
-            _ => false,
+            Self::Refused { key, refusal, .. } => Self::Refused { key, refusal, advice: Some(means) },
+            Self::Unavailable { key, mut problem, cause } => {
+                let what = problem.split(';').next().unwrap_or_default().len();
+                problem.truncate(what);
+                Self::Unavailable { key, problem: format!("{problem}; {means}"), cause }
+            }
+            error => error,
         }
     }
 
@@ -387,17 +336,6 @@ impl Error {
             }
             cause => Self::Several { cause: Box::new(cause), others },
         }
-    }
-}
-
-fn may_pass(cause: &NoConnection) -> bool {
-    match cause {
-        NoConnection::Connect(ConnectError::Sentinel { .. } | ConnectError::Panicked(_)) => false,
-        NoConnection::Connect(ConnectError::Refused(refusal)) => refusal.may_pass(),
-        NoConnection::Connect(ConnectError::Failed(_) | ConnectError::Replica { .. })
-        | NoConnection::PoolExhausted
-        | NoConnection::Connecting { .. }
-        | NoConnection::Pool(_) => true,
     }
 }
 

@@ -151,9 +151,9 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is not held any more: stop the protected work. [`Error::NoConnection`],
-    /// [`Error::Refused`] and [`Error::Io`] if it was not extended: the lease goes on until its old end. [`Error::Unknown`] if the reply was
-    /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Options`] without an expiration.
+    /// [`Error::Lost`] if the lock is not held any more: stop the protected work. [`Error::Unavailable`]
+    /// and [`Error::Refused`] if it was not extended: the lease goes on until its old end. [`Error::InDoubt`] if the reply was
+    /// lost and reading the key did not settle it: the old lease counts, and no longer. [`Error::Invalid`] without an expiration.
     /// [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<(), Error> {
         let lease = self.lease(None)?;
@@ -168,7 +168,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`extend`](Self::extend), and [`Error::Options`] for any other time.
+    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] for any other time.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         let lease = self.lease(Some(lease))?;
         self.engine.extend(&self.hold, lease)
@@ -185,12 +185,12 @@ impl LockGuard {
         } else {
             return Ok(lease);
         };
-        Err(Error::Options { key: self.hold.key.clone(), problem })
+        Err(Error::invalid(self.hold.key.clone(), problem))
     }
 
     fn no_lease(&self) -> Error {
         let problem = "it has no expiration, so there is no lease to extend: it is held until it is released";
-        Error::Options { key: self.hold.key.clone(), problem }
+        Error::invalid(self.hold.key.clone(), problem)
     }
 
     /// Asks the server whether the lock is still held, with one GET, and waits for the reply at most the time of one command.
@@ -202,7 +202,7 @@ impl LockGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::Lost`] if the lock is not held any more. [`Error::NoConnection`], [`Error::Refused`], [`Error::Io`], or
+    /// [`Error::Lost`] if the lock is not held any more. [`Error::Unavailable`], [`Error::Refused`], or
     /// [`Error::Forked`]: nothing is known then.
     pub fn verify(&self) -> Result<(), Error> {
         self.engine.verify(&self.hold)
@@ -239,8 +239,8 @@ impl LockGuard {
     /// # Errors
     ///
     /// [`Error::Lost`] if a token is to be taken and the lock is not held any more: in Classic a token counts only
-    /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Fence`] if that is not
-    /// positive. [`Error::NoConnection`], [`Error::Io`], [`Error::Forked`].
+    /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Invalid`] if that is not
+    /// positive. [`Error::Unavailable`], [`Error::Forked`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
         self.engine.fencing_token(&self.hold)
     }
@@ -274,7 +274,7 @@ impl LockGuard {
     /// [`Error::Lost`] if the lock was lost while it was held: the key is missing or another client's, or the lease had ended before and the
     /// server did not prove that no other client had the lock. **Another client may have worked at the same time.**
     ///
-    /// [`Error::Unknown`] if the reply to the deletion was lost, [`Error::Io`] if the look got none, [`Error::NoConnection`] without a
+    /// [`Error::InDoubt`] if the reply to the deletion was lost, [`Error::Unavailable`] if the look got none, or without a
     /// connection, [`Error::Refused`] if the server refuses. In each case an expiring lock frees itself, and nothing is sent
     /// again. [`Error::Forked`] in a forked child, which releases nothing.
     pub fn release(mut self) -> Result<(), Error> {
@@ -301,7 +301,7 @@ impl LockGuard {
             // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
             let forked = |(hold, holder): (&Hold, _)| {
                 mem::forget(holder);
-                Err(Error::Forked { key: hold.key.clone() })
+                Err(Error::Forked { key: Some(hold.key.clone()) })
             };
             return holds.into_iter().map(forked).collect();
         }

@@ -88,7 +88,7 @@ pub use backend::{
     RefusalKind, Role, ServerReport, TransportError, Warning,
 };
 pub use declared::{DeclaredLock, LockId};
-pub use error::{Contention, Error, InspectionFailure};
+pub use error::{Contention, Error};
 pub use event::{Event, Observe};
 pub use guard::LockGuard;
 pub use key::Key;

@@ -55,14 +55,14 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for options that make no sense, and a key that is empty or longer than a server takes: an expiration or a poll
+    /// [`Error::Invalid`] for options that make no sense, and a key that is empty or longer than a server takes: an expiration or a poll
     /// interval below a millisecond, an expiration of more than ten years, a takeover margin of more than that or without an expiration, no
     /// expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), polling that makes no sense, what a holder cannot do without an expiration or
     /// within it, or notifications through a locker that was made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         match problem(locker, &key, &options) {
-            Some(problem) => Err(Error::Options { key, problem }),
+            Some(problem) => Err(Error::invalid(key, problem)),
             None => Ok(Self { locker: locker.clone(), key, options, cancel_token: None }),
         }
     }
@@ -82,7 +82,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`new`](Self::new).
+    /// [`Error::Invalid`] as [`new`](Self::new).
     pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
         let lock = Self::new(&self.locker, self.key.clone(), options)?;
         Ok(Self { cancel_token: self.cancel_token.clone(), ..lock })
@@ -167,12 +167,11 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Timeout`] if another holder had it, or other threads were queued ahead, all that time, with what was seen.
-    /// [`Error::AttemptsExhausted`] if it was held at each of the [attempts that are allowed](LockOptions::max_attempts).
-    /// [`Error::Cancelled`] and [`Error::ShutDown`] if the wait was ended from outside. [`Error::Nested`] inside a
-    /// [`with`](Self::with) on the same key by the same thread. [`Error::NoConnection`], [`Error::Refused`] and [`Error::Io`] if
-    /// the server is unreachable, refuses, or is not understood: the lock is not held. [`Error::Unsupported`] if the server is
-    /// too old for the protocol. [`Error::Forked`] in a child of the process that opened the locker. [`Error::Unknown`] if the
+    /// [`Error::Contended`] if another holder had it, or other threads were queued ahead, all that time, or at each of the
+    /// [attempts that are allowed](LockOptions::max_attempts), with what was seen.
+    /// [`Error::Cancelled`] if the wait was ended from outside. [`Error::Nested`] inside a
+    /// [`with`](Self::with) on the same key by the same thread. [`Error::Unavailable`] and [`Error::Refused`] if
+    /// the server is unreachable, is not understood, refuses, or is too old for the protocol: the lock is not held. [`Error::Forked`] in a child of the process that opened the locker. [`Error::InDoubt`] if the
     /// server may have granted the lock and the reply was lost.
     pub fn lock(&self) -> Result<LockGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
@@ -209,7 +208,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoConnection`], [`Error::Refused`] (the key may hold something that is no lock), [`Error::Io`], or [`Error::Forked`].
+    /// [`Error::Unavailable`], [`Error::Refused`] (the key may hold something that is no lock), or [`Error::Forked`].
     pub fn state(&self) -> Result<LockState, Error> {
         self.locker.engine().state(&self.key)
     }
@@ -241,7 +240,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::NoConnection`], [`Error::Refused`], [`Error::Forked`], or [`Error::Unknown`] if the reply was lost.
+    /// [`Error::Unavailable`], [`Error::Refused`], [`Error::Forked`], or [`Error::InDoubt`] if the reply was lost.
     pub fn clear(&self) -> Result<bool, Error> {
         self.locker.engine().clear(&self.key)
     }

@@ -7,11 +7,11 @@ use std::process;
 use std::sync::Arc;
 
 use crate::backend::{
-    Backend, Changed, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, ServerReport,
+    Backend, Changed, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, Refusal, ServerReport,
 };
 use crate::clock;
 use crate::engine::Engine;
-use crate::error::{Error, InspectionFailure};
+use crate::error::Error;
 use crate::event::{Observe, Observer};
 use crate::identity::Identity;
 use crate::key::{Cut, Key};
@@ -56,7 +56,7 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] for any other.
+    /// [`Error::Invalid`] for any other.
     pub fn open(url: &str) -> Result<Self, Error> {
         Self::builder(url)?.build()
     }
@@ -65,12 +65,10 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Address`] as [`open`](Self::open).
+    /// [`Error::Invalid`] as [`open`](Self::open).
     pub fn builder(url: &str) -> Result<LockerBuilder, Error> {
         let client = redis::Client::open(url);
-        client
-            .map(Self::with_client)
-            .map_err(|error| Error::Address { problem: Cut(error.to_string().as_bytes()).to_string() })
+        client.map(Self::with_client).map_err(|error| not_an_address(&error))
     }
 
     /// Returns a builder of a locker that connects as `client` does: for what a URL cannot express,
@@ -151,7 +149,7 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`Error::Inspection`] if the server is unreachable, or refuses INFO. A replica is refused as everywhere, unless the builder's
+    /// [`Error::Unavailable`] if the server is unreachable, [`Error::Refused`] if it refuses the connection or INFO. A replica is refused as everywhere, unless the builder's
     /// [`skip_server_check`](LockerBuilder::skip_server_check) was called.
     ///
     /// ```no_run
@@ -166,26 +164,25 @@ impl Locker {
     pub fn inspect(&self) -> Result<ServerReport, Error> {
         let identity = &self.engine.identity;
         if !identity.is_this_process() {
-            return Err(Error::Inspection { cause: Box::new(InspectionFailure::Forked) });
+            return Err(Error::Forked { key: None });
         }
         let probe = Key::from(format!("setnx-lock:probe:{}:{}", process::id(), identity.next_nonce()));
         let now = clock::now();
         let deadline = now.uptime.after(self.engine.backend.unreachable_timeout());
         let limits = Limits::within(self.engine.budget(Some(deadline)), now);
-        let cause = match self.inspector.inspect(&probe, &limits) {
-            Ok(Ok(report)) => return Ok(report),
-            Ok(Err(refusal)) => InspectionFailure::InfoRefused(refusal),
-            Err(Failure::NoConnection { cause, waited }) => InspectionFailure::NoConnection { cause, waited },
-            Err(Failure::Refused(refusal)) => InspectionFailure::ConnectionRefused(refusal),
-            Err(Failure::Lost(error)) => InspectionFailure::Lost(error),
+        match self.inspector.inspect(&probe, &limits) {
+            Ok(Ok(report)) => Ok(report),
+            Ok(Err(refusal)) => Err(Error::refused(None, Refusal::of_info(&refusal))),
+            Err(Failure::NoConnection { cause, waited }) => Err(Error::no_connection(None, cause, waited)),
+            Err(Failure::Refused(refusal)) => Err(Error::refused(None, refusal)),
+            Err(Failure::Lost(error)) => Err(Error::no_reply(None, "inspecting the server", error)),
             Err(Failure::TooLate | Failure::TooOld(_) | Failure::NoTransactions(_)) => {
                 unreachable!("any time and any server will do")
             }
-        };
-        Err(Error::Inspection { cause: Box::new(cause) })
+        }
     }
 
-    /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::ShutDown`], as does
+    /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::Cancelled`], as does
     /// every later call that asks for a lock. A command on its way is waited for first; if it acquires the lock, the wait ends with
     /// the lock. Locks that are held stay held, and can be released. Returns without waiting.
     ///
@@ -227,4 +224,12 @@ impl Locker {
     pub(crate) fn in_forked_child(self) -> Self {
         self.with_engine(|engine| engine.identity = Arc::new(Identity::in_forked_child()))
     }
+}
+
+fn not_an_address(error: &redis::RedisError) -> Error {
+    Error::invalid_locker(format!(
+        "this is no address of a Redis server: {}; use redis://[:password@]host[:port][/database], \
+         unix:///path, or with this crate's feature tls-rustls or tls-native-tls rediss://…",
+        Cut(error.to_string().as_bytes())
+    ))
 }

@@ -106,7 +106,7 @@ impl LockOptions {
     /// it stays held until [`Lock::clear`](crate::Lock::clear) is called.
     ///
     /// The gem's lock without `expiration:`. Its value is `1` and names no holder, so after a lost reply it is unknown
-    /// which process holds the lock: [`Error::Unknown`](crate::Error::Unknown).
+    /// which process holds the lock: [`Error::InDoubt`](crate::Error::InDoubt).
     pub const fn held_until_released() -> Self {
         Self {
             expiration: None,
@@ -154,7 +154,7 @@ impl LockOptions {
     }
 
     /// Returns the options with a limit for how often a call asks the server for the lock, beside the timeout: it ends with whichever comes
-    /// first, and then fails with [`Error::AttemptsExhausted`](crate::Error::AttemptsExhausted). 1 is one attempt, when it is this thread's
+    /// first, and then fails with [`Error::Contended`](crate::Error::Contended). 1 is one attempt, when it is this thread's
     /// turn in the process. At least 1; no limit unless set.
     ///
     /// An attempt is SETNX and what follows it, or a look at the key after a pause. Those of other threads of this process that were queued

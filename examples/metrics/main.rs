@@ -15,7 +15,7 @@ fn measured(locker: Locker) -> Locker {
                 Ok(()) => "acquired",
                 Err(error) if error.is_contention() => "contention",
                 // The program has ended the wait itself.
-                Err(Error::Cancelled { .. } | Error::ShutDown { .. }) => "stopped",
+                Err(Error::Cancelled { .. }) => "stopped",
                 Err(_) => "error",
             };
             metrics::histogram!("setnx_lock_wait_seconds").record(waited.as_secs_f64());

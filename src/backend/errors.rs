@@ -8,6 +8,7 @@ mod transport_error;
 pub use connect_error::ConnectError;
 pub(crate) use failure::Failure;
 pub use failure::NoConnection;
+pub(crate) use refusal::TooOld;
 pub(super) use refusal::without_arguments;
 pub use refusal::{Refusal, RefusalKind};
 pub use transport_error::TransportError;

@@ -133,8 +133,8 @@ fn unnamed(call: Call<'_>, reply: &Reply) -> Option<Error> {
 }
 
 fn too_old(key: &Key) -> Error {
-    Error::Options {
-        key: key.clone(),
-        problem: "a holder's name needs SETEX, which servers before Redis 2.0 lack; leave `holder_name` out, or use a newer server",
-    }
+    Error::invalid(
+        key.clone(),
+        "a holder's name needs SETEX, which servers before Redis 2.0 lack; leave `holder_name` out, or use a newer server",
+    )
 }

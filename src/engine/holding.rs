@@ -227,11 +227,18 @@ impl Engine {
         match outcome {
             Ok(Fenced::Token(found)) => {
                 own.token = fence::usable(found);
-                own.token.ok_or_else(|| Error::Fence { key: hold.key.clone(), found })
+                own.token.ok_or_else(|| Self::no_token(hold, found))
             }
             Ok(Fenced::Lost(reason)) => Err(Self::lose(hold, reason)),
             Err(reason) => Err(call.error(reason, "ask again")),
         }
+    }
+
+    fn no_token(hold: &Hold, found: i64) -> Error {
+        let problem = format!(
+            "its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen"
+        );
+        Error::invalid(hold.key.clone(), problem)
     }
 
     /// Does this when the lock is lost: also if only the clocks notice it.

@@ -284,7 +284,7 @@ impl WaitForOne<'_> {
     fn of_all(&self, mut error: Error) -> Error {
         let slots = self.wanted.slots;
         let is_ours = |slot| thread_holds::by_this_thread(&self.engine.identity, slot).is_some();
-        if let Error::Timeout { details, .. } | Error::AttemptsExhausted { details, .. } = &mut error {
+        if let Error::Contended { details, .. } = &mut error {
             details.permits = Some(slots.len());
             details.taken_by_this_thread = slots.iter().all(is_ours);
         }

@@ -128,7 +128,7 @@ impl<'a> Wait<'a> {
         self.key
     }
 
-    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Timeout`].
+    /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Contended`].
     pub(super) fn acquire(&self) -> Result<Granted, Error> {
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
@@ -427,13 +427,10 @@ impl<'a> Wait<'a> {
 
     /// Fails where the wait was ended from outside.
     pub(super) fn check(&self) -> Result<(), Error> {
-        let key = || self.key.clone();
-        if self.engine.queue.is_closed() {
-            return Err(Error::ShutDown { key: key() });
-        }
-        if self.is_cancelled() {
+        let shut_down = self.engine.queue.is_closed();
+        if shut_down || self.is_cancelled() {
             let waited = clock::uptime().since(self.began.uptime);
-            return Err(Error::Cancelled { key: key(), waited });
+            return Err(Error::Cancelled { key: self.key.clone(), waited, shut_down });
         }
         Ok(())
     }
@@ -443,14 +440,14 @@ impl<'a> Wait<'a> {
         let details = self.contention(seen, 0, now);
         let is_at_deadline = self.deadline.is_some_and(|deadline| now.uptime >= deadline);
         if exhausted && !is_at_deadline {
-            return Error::AttemptsExhausted { key: self.key.clone(), details: Box::new(details) };
+            return Error::Contended { key: self.key.clone(), timeout: None, details: Box::new(details) };
         }
         self.timed_out(details)
     }
 
     pub(super) fn timed_out(&self, details: Contention) -> Error {
-        let timeout = self.options.timeout.unwrap_or(Duration::MAX);
-        Error::Timeout { key: self.key.clone(), timeout, details: Box::new(details) }
+        let timeout = Some(self.options.timeout.unwrap_or(Duration::MAX));
+        Error::Contended { key: self.key.clone(), timeout, details: Box::new(details) }
     }
 
     /// Whether an error is to name the holder. A call that tries once has none to show.

@@ -4,6 +4,8 @@ use super::*;
 use std::error::Error as _;
 use std::io;
 
+use crate::backend::TooOld;
+use crate::options::Protocol;
 use crate::value::LockState;
 
 fn chain(error: &dyn std::error::Error) -> Vec<String> {
@@ -13,21 +15,18 @@ fn chain(error: &dyn std::error::Error) -> Vec<String> {
 
 #[test]
 fn a_cause_is_the_source_and_stands_in_no_other_text() {
-    let reset = TransportError::new(io::ErrorKind::ConnectionReset, "10.0.0.1:6379 closed the connection");
+    let reset = TransportError::at("10.0.0.1:6379", io::ErrorKind::ConnectionReset, " closed the connection");
     let key = || Key::from("k");
     let connect = NoConnection::Connect(ConnectError::Failed(reset.clone()));
     let errors = [
-        Error::Unknown { key: key(), command: "SETNX", advice: "wait", cause: reset.clone() },
-        Error::Io { key: key(), command: "GET", source: reset.clone() },
-        Error::NoConnection { key: key(), waited: Duration::ZERO, cause: connect.clone() },
-        Error::Inspection { cause: Box::new(InspectionFailure::Lost(reset.clone())) },
-        Error::Inspection {
-            cause: Box::new(InspectionFailure::NoConnection { waited: Duration::ZERO, cause: connect }),
-        },
+        Error::InDoubt { key: key(), command: "SETNX", advice: "wait", cause: reset.clone() },
+        Error::no_reply(Some(key()), "GET", reset.clone()),
+        Error::no_connection(Some(key()), connect.clone(), Duration::ZERO),
+        Error::no_connection(None, connect, Duration::ZERO),
     ];
     for error in errors {
         let chain = chain(&error);
-        let times = chain.iter().filter(|text| text.contains("10.0.0.1")).count();
+        let times = chain.iter().filter(|text| text.contains("closed the connection")).count();
         assert_eq!(times, 1, "{chain:?}");
         assert!(error.source().is_some() && error.is_transient());
         assert!(format!("{error:?}").contains("10.0.0.1"), "Debug shows the fields: {error:?}");
@@ -53,15 +52,10 @@ fn no_text_grows_with_what_it_shows() {
     let timeout = Duration::from_secs(5);
     let lost = TransportError::new(io::ErrorKind::InvalidData, &String::from_utf8_lossy(&huge));
     let errors = [
-        Error::Timeout { key: key.clone(), timeout, details: Box::new(details) },
-        Error::Refused { key: key.clone(), refusal: Box::new(refusal.clone()), advice: None },
-        Error::Unsupported {
-            key: key.clone(),
-            protocol: Protocol::Ttl,
-            version: None,
-            refusal: Some(Box::new(refusal)),
-        },
-        Error::Io { key, command: "GET", source: lost },
+        Error::Contended { key: key.clone(), timeout: Some(timeout), details: Box::new(details) },
+        Error::refused(Some(key.clone()), refusal.clone()),
+        Error::refused(Some(key.clone()), Refusal::too_old(Protocol::Ttl, TooOld::Refuses(&refusal))),
+        Error::no_reply(Some(key), "GET", lost),
     ];
     for error in errors {
         for text in chain(&error).into_iter().chain([format!("{error:?}")]) {
@@ -73,14 +67,32 @@ fn no_text_grows_with_what_it_shows() {
 #[test]
 fn errors_are_classified() {
     let key = || Key::from("k");
-    let refused = |text| Error::Refused { key: key(), refusal: Box::new(Refusal::new(text)), advice: None };
+    let refused = |text| Error::refused(Some(key()), Refusal::new(text));
     assert!(refused("LOADING Redis is loading the dataset in memory").is_transient());
     assert!(!refused("WRONGTYPE Operation against a key").is_transient());
     let replica = NoConnection::Connect(ConnectError::Replica { address: "a:1".into(), of: None });
-    assert!(Error::NoConnection { key: key(), waited: Duration::ZERO, cause: replica }.is_transient());
+    assert!(Error::no_connection(Some(key()), replica, Duration::ZERO).is_transient());
     let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
-    let unknown = Error::Unknown { key: key(), command: "DEL", advice: "", cause };
+    let unknown = Error::InDoubt { key: key(), command: "DEL", advice: "", cause };
     assert!(unknown.may_hold_lock() && unknown.is_transient() && !unknown.is_contention());
     let nested = Error::Nested { key: key() };
     assert!(!nested.may_hold_lock() && !nested.is_transient() && !nested.is_contention());
+}
+
+#[test]
+fn seconds_are_written_as_they_were_given() {
+    let text = |millis| {
+        let timeout = Some(Duration::from_millis(millis));
+        TimedOut(&Key::from("k"), timeout).to_string()
+    };
+    for (millis, seconds) in [(5000, "5"), (250, "0.25"), (1602, "1.602"), (1, "0.001")] {
+        assert_eq!(text(millis), format!("Timeout on lock k exceeded {seconds} sec"));
+    }
+}
+
+#[test]
+fn a_release_that_failed_says_what_that_means_for_the_lock() {
+    let reset = TransportError::at("a:1", io::ErrorKind::ConnectionReset, " closed the connection");
+    let error = Error::no_reply(Some(Key::from("k")), "WATCH", reset).not_released("it frees itself");
+    assert_eq!(error.to_string(), "lock k: WATCH failed at a:1; it frees itself");
 }

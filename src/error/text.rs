@@ -3,25 +3,43 @@
 use std::fmt;
 use std::time::Duration;
 
-use crate::backend::{ConnectError, NoConnection, Refusal};
+use crate::backend::Refusal;
 use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
-use crate::version::Version;
 
 /// A key, cut where it is long.
 pub(super) fn shown(key: &Key) -> Cut<'_> {
     Cut(key.as_bytes())
 }
 
-/// How a wait was cancelled, which may have been before it began.
-pub(super) struct Ended(pub(super) Duration);
+/// What an error is about: a lock, or a locker, which has no name.
+pub(super) struct Of<'a>(pub(super) Option<&'a Key>);
+
+impl fmt::Display for Of<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(key) if key.is_empty() => f.write_str("lock \"\": "),
+            Some(key) => write!(f, "lock {}: ", shown(key)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// How a wait was ended, which may have been before it began.
+pub(super) struct Ended {
+    pub(super) waited: Duration,
+    pub(super) shut_down: bool,
+}
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.0 < Duration::from_millis(1) {
+        if self.shut_down {
+            return f.write_str("its locker was shut down; open a new one if the program goes on");
+        }
+        if self.waited < Duration::from_millis(1) {
             return f.write_str("its cancel token was already cancelled");
         }
-        write!(f, "the wait was cancelled after {}", Span(self.0))
+        write!(f, "the wait was cancelled after {}", Span(self.waited))
     }
 }
 
@@ -41,54 +59,24 @@ impl fmt::Display for LostBy<'_> {
     }
 }
 
-/// That there was no connection, and what to do.
-pub(super) struct Unconnected<'a>(pub(super) &'a NoConnection, pub(super) Duration);
-
-impl fmt::Display for Unconnected<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let within = match self.1 {
-            // A call that does not wait.
-            waited if waited < Duration::from_millis(1) => String::new(),
-            waited => format!(" within {}", Span(waited)),
-        };
-        match self.0 {
-            NoConnection::PoolExhausted => write!(
-                f,
-                "no free connection of the pool{within}; make the pool larger, or hold its connections for less long"
-            ),
-            NoConnection::Connect(ConnectError::Replica { .. } | ConnectError::Sentinel { .. }) => {
-                f.write_str("the server cannot be used; lock on its master")
-            }
-            NoConnection::Connect(ConnectError::Panicked(_)) => f.write_str(
-                "connecting panicked; with the feature tls-rustls a program must choose its cryptography: let it depend on rustls \
-                 with the feature ring or aws_lc_rs",
-            ),
-            NoConnection::Pool(_) => write!(
-                f,
-                "no connection{within}; check that the server is up and that the pool is large enough"
-            ),
-            NoConnection::Connecting { .. } | NoConnection::Connect(_) => write!(
-                f,
-                "no connection to the server{within}; check that the server is up and that the address is right"
-            ),
-        }
-    }
+/// Returns how long a connection was waited for; nothing for a call that does not wait.
+pub(super) fn within(waited: Duration) -> String {
+    if waited < Duration::from_millis(1) { String::new() } else { format!(" within {}", Span(waited)) }
 }
 
-/// How a server is known to be too old.
-pub(super) struct TooOld<'a>(pub(super) Option<Version>, pub(super) Option<&'a Refusal>);
+/// Returns that there was no connection, and what to do.
+pub(super) fn unconnected(address: Option<&str>, within: &str) -> String {
+    let server = address.unwrap_or("the server");
+    format!("no connection to {server}{within}; check that the server is up and that the address is right")
+}
 
-impl fmt::Display for TooOld<'_> {
+/// A refusal, and what it means for the lock.
+pub(super) struct Refused<'a>(pub(super) &'a Refusal, pub(super) Option<&'static str>);
+
+impl fmt::Display for Refused<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0, self.1) {
-            (Some(version), _) => write!(f, "the server is Redis {version}, too old for the"),
-            (None, Some(refusal)) => {
-                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text())
-            }
-            (None, None) => f.write_str(
-                "connections are closed on WATCH, as a proxy does, so it lacks the commands of the",
-            ),
-        }
+        write!(f, "{}", self.0)?;
+        self.1.map_or(Ok(()), |advice| write!(f, "; {advice}"))
     }
 }
 
@@ -111,14 +99,29 @@ impl<E: fmt::Display> fmt::Display for Others<'_, E> {
     }
 }
 
-/// That the lock was not acquired in time, with the seconds as the gem writes them: `5`, `0.25`.
-pub(super) struct TimedOut<'a>(pub(super) &'a Key, pub(super) Duration);
+/// That the lock was not acquired: in time, with the seconds as the gem writes them, `5` or `0.25`, or by the allowed attempts.
+pub(super) struct TimedOut<'a>(pub(super) &'a Key, pub(super) Option<Duration>);
 
 impl fmt::Display for TimedOut<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let key = shown(self.0);
         match self.1 {
-            Duration::ZERO => write!(f, "lock {} not acquired without waiting", shown(self.0)),
-            timeout => write!(f, "Timeout on lock {} exceeded {} sec", shown(self.0), timeout.as_secs_f64()),
+            None => write!(f, "lock {key} not acquired: its attempts are used up"),
+            Some(Duration::ZERO) => write!(f, "lock {key} not acquired without waiting"),
+            Some(timeout) => write!(f, "Timeout on lock {key} exceeded {} sec", Seconds(timeout)),
+        }
+    }
+}
+
+/// Seconds with as many decimals as they have.
+struct Seconds(Duration);
+
+impl fmt::Display for Seconds {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decimals = format!("{:09}", self.0.subsec_nanos());
+        match decimals.trim_end_matches('0') {
+            "" => write!(f, "{}", self.0.as_secs()),
+            decimals => write!(f, "{}.{decimals}", self.0.as_secs()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use crate::backend::{Manager, PooledBackend};
+use crate::backend::{ClockDifference, Manager, PooledBackend};
 use crate::error::Error;
 use crate::event::{Observe, Observer};
 
@@ -106,19 +106,19 @@ impl LockerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Builder`] for a pool of no connections, or a timeout of zero. With
-    /// [`max_clock_difference`](Self::max_clock_difference) also [`Error::Clocks`], and [`Error::Inspection`] if the server cannot be
-    /// inspected.
+    /// [`Error::Invalid`] for a pool of no connections, or a timeout of zero. With
+    /// [`max_clock_difference`](Self::max_clock_difference) also if the clocks differ by more, and the errors of
+    /// [`Locker::inspect`].
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
-            return Err(Error::Builder { problem });
+            return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
         let backend = PooledBackend::own(self.manager, self.pool_size, self.unreachable_timeout);
         let locker = Locker::over(Arc::new(backend)).with_engine(|engine| engine.observer = self.observer);
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.inspect()?.clock();
             if difference.is_none_or(|difference| difference.at_most() > limit) {
-                return Err(Error::Clocks { difference, limit });
+                return Err(clocks(difference, limit));
             }
         }
         Ok(locker)
@@ -143,4 +143,16 @@ impl LockerBuilder {
             .contains(&Duration::ZERO)
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
+}
+
+/// The error of clocks that differ by more than is allowed, or of a server that does not report its own.
+fn clocks(difference: Option<ClockDifference>, limit: Duration) -> Error {
+    Error::invalid_locker(match difference {
+        Some(difference) => format!(
+            "cannot rely on clocks: the server's is {difference}, and {limit:?} is allowed; set the clock that is wrong (NTP), then try again"
+        ),
+        None => "cannot rely on clocks: the server does not report its own; permit TIME to this user, or build the locker without \
+                 `max_clock_difference`"
+            .to_owned(),
+    })
 }

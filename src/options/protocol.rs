@@ -73,8 +73,8 @@ impl Protocol {
     pub(crate) fn instead(self) -> &'static str {
         match self {
             Protocol::Auto | Protocol::Classic => "use a newer server",
-            Protocol::Watched => "use Protocol::Auto or Protocol::Classic",
-            Protocol::Ttl => "use Protocol::Auto",
+            Protocol::Watched => "use the protocol Auto or Classic",
+            Protocol::Ttl => "use the protocol Auto",
         }
     }
 }

@@ -54,7 +54,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for another number of keys, and what [`Lock::new`](crate::Lock::new) refuses.
+    /// [`Error::Invalid`] for another number of keys, and what [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<K: Into<Key>>(
         locker: &Locker,
         keys: impl IntoIterator<Item = K>,
@@ -72,7 +72,7 @@ impl Locks {
             keys => keys.iter().find_map(|key| Some((key.clone(), problem(locker, key, &options)?))),
         };
         if let Some((key, problem)) = problem {
-            return Err(Error::Options { key, problem });
+            return Err(Error::invalid(key, problem));
         }
         Ok(Self { locker: locker.clone(), keys: keys.into(), options, cancel_token: None, shared: None })
     }
@@ -97,7 +97,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`new`](Self::new).
+    /// [`Error::Invalid`] as [`new`](Self::new).
     pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
         let locks = Self::new(&self.locker, self.keys.iter().cloned(), options)?;
         Ok(Self { cancel_token: self.cancel_token.clone(), shared: self.shared.clone(), ..locks })
@@ -153,7 +153,7 @@ impl Locks {
     ///
     /// Those of [`Lock::lock`](crate::Lock::lock), with the key that could not be acquired, and [`Error::Lost`] if a
     /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
-    /// [`Error::Unknown`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
+    /// [`Error::InDoubt`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
     /// acquired could not be released again.
     pub fn lock(&self) -> Result<LocksGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
@@ -217,9 +217,9 @@ mod tests {
         let twice = (0..2 * MOST_KEYS).map(|n| format!("k{}", n / 2));
         assert!(Locks::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
         let error = locks(MOST_KEYS + 1).unwrap_err();
-        assert!(matches!(error, Error::Options { .. }), "{error:?}");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         let text = error.to_string();
-        assert!(text.starts_with("lock \"k0\": it is the first of over 1,000 keys"), "{text}");
+        assert!(text.starts_with("lock k0: it is the first of over 1,000 keys"), "{text}");
     }
 
     proptest! {

@@ -142,7 +142,7 @@ impl LocksGuard {
     ///
     /// # Errors
     ///
-    /// Those of [`extend`](Self::extend), and [`Error::Options`] for a time that is none.
+    /// Those of [`extend`](Self::extend), and [`Error::Invalid`] for a time that is none.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         self.extend_to(Some(lease))
     }
@@ -175,7 +175,7 @@ impl LocksGuard {
         if engine.identity.is_this_process() {
             Ok(engine)
         } else {
-            Err(Error::Forked { key: first.key().clone() })
+            Err(Error::Forked { key: Some(first.key().clone()) })
         }
     }
 

@@ -52,7 +52,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`Semaphore::new`].
+    /// [`Error::Invalid`] as [`Semaphore::new`].
     pub fn new(
         locker: &Locker,
         name: impl Into<Key>,
@@ -92,7 +92,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`new`](Self::new).
+    /// [`Error::Invalid`] as [`new`](Self::new).
     pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
         Ok(Self {
             semaphore: self.semaphore.with_options(options)?,

@@ -57,7 +57,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also with
+    /// [`Error::Invalid`] for another number, and what [`Lock::new`](crate::Lock::new) refuses; also with
     /// [`notify_waiters`](LockOptions::notify_waiters): waiters of other processes poll.
     pub fn new(
         locker: &Locker,
@@ -77,7 +77,7 @@ impl Semaphore {
             ),
         };
         if let Some(problem) = problem {
-            return Err(Error::Options { key: name, problem });
+            return Err(Error::invalid(name, problem));
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
         let queue = queue_key(&name, permits);
@@ -116,7 +116,7 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// [`Error::Options`] as [`new`](Self::new).
+    /// [`Error::Invalid`] as [`new`](Self::new).
     pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
         let semaphore = Self::new(&self.locker, self.name.clone(), self.permits(), options)?;
         Ok(Self { cancel_token: self.cancel_token.clone(), ..semaphore })

@@ -132,7 +132,7 @@ fn real_failures_are_classified_and_each_cause_is_printed_once() -> Outcome {
                 assert_eq!(chain(&error).matches(cause.as_str()).count(), 1, "{name}: {texts:?}");
             }
         }
-        let has_cause = name.starts_with("no server") || name.starts_with("lost ") || name == "replica";
+        let has_cause = name.starts_with("no server") || name.starts_with("lost ");
         assert_eq!(texts.len() > 1, has_cause, "{name}: {error:?}");
         // The reason of a refused connection is the last of the causes.
         if name.starts_with("no server") {
@@ -171,15 +171,15 @@ fn a_long_value_is_cut_and_a_longer_one_is_not_read() -> Outcome {
         for value in ["x", "\u{200b}", "\n"] {
             key.set(&value.repeat(900_000 / value.len()));
             let error = lock.lock().expect_err("held");
-            let Error::Timeout { details, .. } = &error else { panic!("{error:?}") };
+            let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
             assert!(details.seen.is_some() && chain(&error).contains(" bytes)"), "{error}");
             assert_short(&error);
         }
         key.set(&"x".repeat(3_000_000));
         let error = lock.lock().expect_err("held");
         assert_says(&error, &key, &["longer than a megabyte"]);
-        let Error::Io { source, .. } = &error else { panic!("{error:?}") };
-        assert_eq!(source.kind(), std::io::ErrorKind::InvalidData);
+        let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(cause.kind(), std::io::ErrorKind::InvalidData);
     }
     Ok(())
 }
@@ -259,7 +259,7 @@ fn a_long_refusal_is_cut() -> Outcome {
     let info = format!("redis_version:2.4.18\r\nrole:slave\r\nmaster_host:{host}\r\nmaster_port:6379\r\n");
     scenario.proxy.next("INFO", Fault::Say(format!("${}\r\n{info}\r\n", info.len()).leak()));
     let error = Lock::new(&scenario.locker(), "replica", expiring())?.lock().expect_err("a replica");
-    assert!(matches!(error, Error::NoConnection { .. }), "{error}");
+    assert!(matches!(error, Error::Refused { .. }), "{error}");
     assert_short(&error);
     assert_short(
         &Locker::open(&format!("redis://localhost/?protocol={host}")).expect_err("no such protocol"),

@@ -250,16 +250,19 @@ fn contention_is_an_error_of_the_function() -> Outcome {
 
     let shop = Shop::open()?;
     let held = shop.hold_elsewhere("k")?;
-    assert!(matches!(converted(&shop), Err(AppError::Lock(Error::Timeout { .. }))));
-    assert!(matches!(by_a_variant(&shop), Err(AppError::Busy(Error::Timeout { .. }))));
-    assert!(matches!(inside_an_option(&shop), Some(Err(AppError::Busy(Error::Timeout { .. })))));
+    assert!(matches!(converted(&shop), Err(AppError::Lock(Error::Contended { .. }))));
+    assert!(matches!(by_a_variant(&shop), Err(AppError::Busy(Error::Contended { .. }))));
+    assert!(matches!(inside_an_option(&shop), Some(Err(AppError::Busy(Error::Contended { .. })))));
     held.release()?;
     assert!(matches!(converted(&shop), Err(AppError::Own("ran"))));
     assert!(matches!(by_a_variant(&shop), Err(AppError::Own("ran"))));
     // Another error than contention is converted by `From`.
     shop.locker.shut_down();
-    assert!(matches!(by_a_variant(&shop), Err(AppError::Lock(Error::ShutDown { .. }))));
-    assert!(matches!(inside_an_option(&shop), Some(Err(AppError::Lock(Error::ShutDown { .. })))));
+    assert!(matches!(by_a_variant(&shop), Err(AppError::Lock(Error::Cancelled { shut_down: true, .. }))));
+    assert!(matches!(
+        inside_an_option(&shop),
+        Some(Err(AppError::Lock(Error::Cancelled { shut_down: true, .. })))
+    ));
     Ok(())
 }
 
@@ -297,8 +300,14 @@ fn contention_can_be_skipped_and_no_other_error_is_skipped_silently() -> Outcome
     assert_eq!(log_capture::warnings_with(function), [""; 0], "contention is expected");
 
     shop.locker.shut_down();
-    assert!(matches!(skipping::result_of_option(&shop), Err(AppError::Lock(Error::ShutDown { .. }))));
-    assert!(matches!(skipping::option_of_result(&shop), Some(Err(AppError::Lock(Error::ShutDown { .. })))));
+    assert!(matches!(
+        skipping::result_of_option(&shop),
+        Err(AppError::Lock(Error::Cancelled { shut_down: true, .. }))
+    ));
+    assert!(matches!(
+        skipping::option_of_result(&shop),
+        Some(Err(AppError::Lock(Error::Cancelled { shut_down: true, .. })))
+    ));
     assert!(skipping::option(&shop).is_none());
     let warnings = log_capture::warnings_with(function);
     let one = matches!(&warnings[..], [one] if one.contains("does not run: lock k not acquired"));
@@ -398,7 +407,7 @@ fn options_reach_the_lock() -> Outcome {
     assert!(remaining.is_some_and(|remaining| remaining > HOUR / 2), "{remaining:?}");
     assert_eq!(endless(&shop)?, None);
     let held = shop.hold_elsewhere("busy")?;
-    assert!(matches!(tried_once(&shop), Err(Error::AttemptsExhausted { .. })));
+    assert!(matches!(tried_once(&shop), Err(Error::Contended { .. })));
     held.release()?;
     Ok(tried_once(&shop)?)
 }

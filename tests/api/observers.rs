@@ -174,13 +174,13 @@ fn one_event_for_contention() -> Outcome {
     let lock = Lock::new(&locker, &key.key, expiring().timeout(timeout).poll_interval(millis(20)))?;
     assert!(lock.try_lock()?.is_none());
     let finished = calls.only();
-    assert!(finished.error.is_some_and(|error| error.starts_with("Timeout")) && finished.attempts == 1);
+    assert!(finished.error.is_some_and(|error| error.starts_with("Contended")) && finished.attempts == 1);
     assert!(lock.try_lock_for(timeout)?.is_none());
     assert!(calls.only().waited >= timeout);
     calls.assert_failed(&lock.with(|_| ()).expect_err("held"), timeout);
     let error = lock.lock().expect_err("held");
     let finished = calls.assert_failed(&error, timeout);
-    let Error::Timeout { details, .. } = &error else { panic!("{error:?}") };
+    let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
     assert_eq!(finished.attempts, details.attempts);
     assert!(finished.waited >= details.waited, "{finished:?}");
     Ok(())
@@ -221,7 +221,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
 
     locker.shut_down();
     let error = lock.try_lock().expect_err("shut down");
-    assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
+    assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
     assert_eq!(calls.assert_failed(&error, Duration::ZERO).attempts, 0);
 
     // A server that is not there.
@@ -234,7 +234,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
         (expiring().timeout(Duration::ZERO), Duration::ZERO),
     ] {
         let error = Lock::new(&locker, "unconnected", options)?.lock().expect_err("no server listens there");
-        assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
         assert_eq!(calls.assert_failed(&error, least).attempts, 1);
     }
     Ok(())

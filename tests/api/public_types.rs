@@ -6,9 +6,9 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
-    InspectionFailure, InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder,
-    LossReason, LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal, RefusalKind,
-    Role, ServerReport, TransportError, Version, Warning,
+    InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason,
+    LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal, RefusalKind, Role,
+    ServerReport, TransportError, Version, Warning,
 };
 
 use crate::support::{Outcome, tests};
@@ -39,7 +39,7 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
     each![
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Polling, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
-        ConnectError, NoConnection, TransportError, Refusal, RefusalKind, InspectionFailure, ServerReport,
+        ConnectError, NoConnection, TransportError, Refusal, RefusalKind, ServerReport,
         LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
     ];
     Ok(())
@@ -53,7 +53,7 @@ fn what_locks_survives_a_panic() -> Outcome {
 
 fn errors_can_be_boxed_and_sent() -> Outcome {
     each![
-        is_an_error: Error, ConnectError, NoConnection, TransportError, InspectionFailure, InvalidVersion,
+        is_an_error: Error, ConnectError, NoConnection, TransportError, InvalidVersion,
     ];
     Ok(())
 }

@@ -237,7 +237,7 @@ fn a_wait_for_a_permit_times_out_and_names_the_semaphore(target: &Target) -> Out
     let waiter = pool.semaphore(expiring().timeout(millis(250)));
     let error = waiter.acquire().expect_err("all are held");
     assert_says(&error, &pool.name, &["Timeout on lock", "exceeded 0.25 sec", "held until 2"]);
-    assert!(matches!(&error, Error::Timeout { .. }) && error.is_contention(), "{error:?}");
+    assert!(matches!(&error, Error::Contended { .. }) && error.is_contention(), "{error:?}");
     let error = pool.semaphore(expiring().max_attempts(1)).acquire().expect_err("all are held");
     assert!(error.is_contention(), "{error:?}");
     drop(held);
@@ -295,7 +295,7 @@ fn a_permit_without_an_expiration(target: &Target) -> Outcome {
     let locker = target.locker();
     if target.protocol == Protocol::Ttl {
         let refused = Semaphore::new(&locker, &pool.name.key, 2, options.protocol(Protocol::Ttl));
-        assert!(matches!(refused, Err(Error::Options { .. })), "{refused:?}");
+        assert!(matches!(refused, Err(Error::Invalid { .. })), "{refused:?}");
         return Ok(());
     }
     let semaphore = pool.semaphore_through(&locker, options);
@@ -340,17 +340,17 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
         (2, LockOptions::expiring_after(Duration::ZERO), ""),
     ] {
         let refused = Semaphore::new(&locker, "senseless", permits, options).expect_err("it makes no sense");
-        assert!(matches!(refused, Error::Options { .. }), "{refused:?}");
+        assert!(matches!(refused, Error::Invalid { .. }), "{refused:?}");
         assert_eq!(refused.key().map(ToString::to_string).as_deref(), Some("senseless"));
         assert!(refused.to_string().contains(words), "{refused}");
         let refused = RwLock::new(&locker, "senseless", permits, options).expect_err("it makes no sense");
         assert!(refused.to_string().contains(words), "{refused}");
     }
-    assert!(matches!(Semaphore::new(&locker, "", 2, options), Err(Error::Options { .. })));
-    assert!(matches!(RwLock::new(&locker, "", 2, options), Err(Error::Options { .. })));
+    assert!(matches!(Semaphore::new(&locker, "", 2, options), Err(Error::Invalid { .. })));
+    assert!(matches!(RwLock::new(&locker, "", 2, options), Err(Error::Invalid { .. })));
     let most = Semaphore::new(&locker, "most", MOST_PERMITS, options)?;
     assert_eq!(most.keys().last().map(ToString::to_string).as_deref(), Some("most:999"));
-    assert!(matches!(most.with_options(options.notify_waiters()), Err(Error::Options { .. })));
+    assert!(matches!(most.with_options(options.notify_waiters()), Err(Error::Invalid { .. })));
     assert_eq!(most.with_options(options.timeout(millis(1)))?.permits(), MOST_PERMITS);
     Ok(())
 }
@@ -386,7 +386,7 @@ fn a_thread_that_holds_all_permits_is_refused_another(target: &Target) -> Outcom
     })??;
     // Guards may move to another thread, so they are waited for.
     let held = acquire_all(&semaphore)?;
-    assert!(matches!(semaphore.acquire(), Err(Error::Timeout { .. })));
+    assert!(matches!(semaphore.acquire(), Err(Error::Contended { .. })));
     drop(held);
     semaphore.with(|_| ())?;
     Ok(())

@@ -91,11 +91,11 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
 fn keys_are_sorted_and_named_once_and_others_are_refused(target: &Target) -> Outcome {
     let locker = target.locker();
     let none = Locks::new(&locker, Vec::<Key>::new(), expiring()).expect_err("there is no key");
-    assert!(matches!(&none, Error::Options { .. }) && none.to_string().contains("there is no key"), "{none}");
+    assert!(matches!(&none, Error::Invalid { .. }) && none.to_string().contains("there is no key"), "{none}");
     let empty = Locks::new(&locker, ["one", ""], expiring()).expect_err("a key is empty");
-    assert!(matches!(empty, Error::Options { .. }), "{empty}");
+    assert!(matches!(empty, Error::Invalid { .. }), "{empty}");
     let zero = Locks::new(&locker, ["one"], LockOptions::expiring_after(Duration::ZERO));
-    assert!(matches!(zero, Err(Error::Options { .. })));
+    assert!(matches!(zero, Err(Error::Invalid { .. })));
     let locks = Locks::new(&locker, ["c", "a", "c", "b", "a"], expiring().protocol(target.protocol))?;
     assert_eq!(locks.keys(), ["a", "b", "c"].map(Key::from));
     Ok(())
@@ -145,7 +145,7 @@ fn locks_without_an_expiration_are_acquired_together(target: &Target) -> Outcome
     let held = locks.lock()?;
     assert_eq!(values(&keys), [(); 3].map(|()| Some("1".to_owned())));
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
-    assert!(matches!(held.extend(), Err(Error::Options { .. })));
+    assert!(matches!(held.extend(), Err(Error::Invalid { .. })));
     assert!(locks.try_lock()?.is_none());
     held.release()?;
     // An expired one is waited for all the same.

@@ -32,8 +32,8 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
     let expected = format!("Timeout on lock {} exceeded 0.25 sec after ", key.key);
     assert!(text.starts_with(&expected), "{text}");
     assert!(text.contains("last seen: held until 2"), "{text}");
-    let Error::Timeout { details, timeout, .. } = error else { panic!("{text}") };
-    assert_eq!(timeout, millis(250));
+    let Error::Contended { details, timeout, .. } = error else { panic!("{text}") };
+    assert_eq!(timeout, Some(millis(250)));
     assert!(details.attempts >= 1 && details.waited >= millis(250), "{details:?}");
     assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
 
@@ -132,7 +132,7 @@ fn with_returns_what_its_body_returns_and_releases(target: &Target) -> Outcome {
 
     let held = target.lock(&key, expiring()).lock()?;
     let refused = lock.with(|_| unreachable!("another holder has the lock"));
-    assert!(matches!(refused, Err(Error::Timeout { .. })), "{refused:?}");
+    assert!(matches!(refused, Err(Error::Contended { .. })), "{refused:?}");
     // As a statement: the outcome of a release may be ignored.
     held.release()?;
     // Its own error and that of the lock stay apart.
@@ -238,7 +238,7 @@ fn attempts_are_limited(target: &Target) -> Outcome {
         assert!(lock.try_lock_for(LONG)?.is_none());
     }
     let lock = target.lock(&key, options.max_attempts(1000).timeout(millis(20)));
-    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })), "whichever comes first");
+    assert!(matches!(lock.lock(), Err(Error::Contended { .. })), "whichever comes first");
     key.delete();
     assert!(target.lock(&key, options.max_attempts(1)).try_lock_for(LONG)?.is_some());
     Ok(())

@@ -121,11 +121,7 @@ impl Stage for PermitStage {
                 _ if self.successor.is_some() => unknown = true,
                 (Ok(Release::Released { .. }), None) => {}
                 // The last two: not sent. In Ttl the server may have deleted the key since.
-                (
-                    Ok(Release::Expired)
-                    | Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }),
-                    _,
-                ) => {
+                (Ok(Release::Expired) | Err(Error::InDoubt { .. } | Error::Unavailable { .. }), _) => {
                     unknown = true;
                 }
                 (released, value) => {
@@ -139,7 +135,7 @@ impl Stage for PermitStage {
             match self.semaphore.acquire() {
                 Ok(acquired) => guard = Some(acquired),
                 // With enough time each loss of a reply is made good, but that of GETSET: its value proves nothing.
-                Err(Error::Unknown { key, command: "GETSET", .. }) => {
+                Err(Error::InDoubt { key, command: "GETSET", .. }) => {
                     assert!(self.semaphore.keys().contains(&key), "{key} is no permit");
                     unknown = true;
                 }

@@ -123,7 +123,7 @@ fn a_server_without_transactions() -> Outcome {
             Error::Several { cause, .. } => cause,
             error => error,
         };
-        assert!(matches!(cause, Error::Unsupported { .. }), "{error:?}");
+        assert!(matches!(cause, Error::Refused { .. }), "{error:?}");
         assert_eq!(keys[1].value().as_deref(), Some(PAST));
         for key in [&keys[0], &keys[2]] {
             assert!(key.value().is_none() || named(&error).contains(&key.key), "{error:?}");
@@ -231,7 +231,7 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         }
         let error = locks.lock().expect_err("one is held");
         let Error::Several { cause, others, .. } = &error else { panic!("{error:?}") };
-        assert!(matches!(**cause, Error::Timeout { .. }), "{error:?}");
+        assert!(matches!(**cause, Error::Contended { .. }), "{error:?}");
         assert_eq!(error.key(), Some(&keys[2].key));
         let left: Vec<_> = others.iter().filter_map(Error::key).collect();
         assert_eq!(left, [&keys[0].key, &keys[1].key], "{error:?}");
@@ -258,7 +258,7 @@ fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
         let Error::Several { cause, others, .. } = &error else { panic!("{error:?}") };
         let unknown: Vec<&Error> = [&**cause].into_iter().chain(others).collect();
         for (key, error) in keys.iter().zip(&unknown) {
-            assert!(matches!(error, Error::Unknown { .. }), "{error:?}");
+            assert!(matches!(error, Error::InDoubt { .. }), "{error:?}");
             assert_eq!(error.key(), Some(&key.key));
             assert!(error.to_string().contains(&format!("the reply to {command} was lost")), "{error}");
             assert!(key.value().is_some(), "in this case it was acquired");

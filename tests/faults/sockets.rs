@@ -43,8 +43,8 @@ fn a_reply_that_trickles_in_takes_no_longer_than_a_command_may() -> Outcome {
     let lock = Lock::new(&builder.unreachable_timeout(Duration::ZERO).build()?, "trickles", expiring())?;
     let error = lock.state().expect_err("no reply is complete");
     assert!(error.to_string().contains("trickles"), "{error}");
-    let Error::Io { source, .. } = &error else { panic!("{error:?}") };
-    assert_eq!(source.kind(), io::ErrorKind::TimedOut);
+    let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(cause.kind(), io::ErrorKind::TimedOut);
     assert!(trickling.join().unwrap()? > 1);
     Ok(())
 }

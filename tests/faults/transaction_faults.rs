@@ -115,7 +115,7 @@ fn the_round_trips_of_a_release_share_one_time_limit(load: Load) -> Outcome {
             scenario.proxy.next(command, Fault::AnswerLate(BRIEF * 3 / 4));
         }
         let error = held.release().expect_err("no reply in time");
-        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{late:?}: {error:?}");
+        assert!(matches!(error, Error::InDoubt { command: "EXEC", .. }), "{late:?}: {error:?}");
     }
     Ok(())
 }
@@ -255,7 +255,7 @@ fn the_reply_to_exec_is_lost_in_a_release(load: Load) -> Outcome {
         let held = lock.lock()?;
         scenario.proxy.next("EXEC", Fault::CutBefore);
         let error = held.release().expect_err("it may still be executed");
-        assert!(matches!(error, Error::Unknown { command: "EXEC", .. }), "{error:?}");
+        assert!(matches!(error, Error::InDoubt { command: "EXEC", .. }), "{error:?}");
         assert_says(&error, &key, &["it frees itself when its lease has passed"]);
         assert_eq!(scenario.proxy.names().iter().filter(|name| *name == "EXEC").count(), 2);
     }
@@ -273,7 +273,7 @@ fn a_watch_without_a_reply_is_repeated_once(load: Load) -> Outcome {
         scenario.proxy.next("WATCH", Fault::CutBefore);
         scenario.proxy.next("GET", Fault::CutAfter);
         let error = held.release().expect_err("both replies are lost");
-        assert!(matches!(error, Error::Io { .. }), "the key was only read: {error:?}");
+        assert!(matches!(error, Error::Unavailable { .. }), "the key was only read: {error:?}");
         assert!(key.value().is_some(), "nothing was deleted");
     }
     Ok(())

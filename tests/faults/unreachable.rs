@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{ConnectError, Error, InspectionFailure, Lock, Locker, NoConnection};
+use setnx_lock::{Error, Lock, Locker, TransportError};
 
 use crate::servers::Fault;
 use crate::support::scenario::{Scenario, closed_port};
@@ -36,16 +36,15 @@ fn without_a_server(unreachable_timeout: Duration) -> Result<Locker, Box<dyn std
 
 #[track_caller]
 fn assert_refused(error: &Error) {
-    let Error::NoConnection { cause, .. } = error else { panic!("{error:?}") };
+    let Error::Unavailable { cause, .. } = error else { panic!("{error:?}") };
     assert_connection_refused(cause);
     let text = chain(error);
-    assert!(text.starts_with("lock unreachable: no connection to the server"), "{text}");
+    assert!(text.starts_with("lock unreachable: no connection to 127.0.0.1:"), "{text}");
     assert!(text.contains("check that the server is up") && text.contains(": 127.0.0.1:"), "{text}");
 }
 
 #[track_caller]
-fn assert_connection_refused(cause: &NoConnection) {
-    let NoConnection::Connect(ConnectError::Failed(failed)) = cause else { panic!("{cause:?}") };
+fn assert_connection_refused(failed: &TransportError) {
     assert_eq!(failed.kind(), io::ErrorKind::ConnectionRefused, "{failed}");
     assert!(failed.to_string().contains("Connection refused"), "{failed}");
 }
@@ -71,8 +70,7 @@ fn zero_fails_at_the_first_refused_connection() -> Outcome {
         assert_refused(&lock.clear().expect_err("no server listens there"));
     }
     let error = locker.inspect().expect_err("no server listens there");
-    let Error::Inspection { cause, .. } = &error else { panic!("{error:?}") };
-    let InspectionFailure::NoConnection { cause, .. } = &**cause else { panic!("{error:?}") };
+    let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
     assert_connection_refused(cause);
     Ok(())
 }
@@ -135,8 +133,10 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
             assert!((SHORT..LONG).contains(&took), "{fault:?} after {took:?}: {error}");
             match &error {
                 // The key was only read.
-                Error::Io { command: "GET", .. } => assert!(held, "{error:?}"),
-                Error::Unknown { command: "SETNX", .. } => assert!(!held, "{error:?}"),
+                Error::Unavailable { problem, .. } => {
+                    assert!(held && problem.starts_with("GET failed at "), "{error:?}");
+                }
+                Error::InDoubt { command: "SETNX", .. } => assert!(!held, "{error:?}"),
                 other => panic!("{fault:?}: {other:?}"),
             }
             assert!(scenario.proxy.faults_left() > 0);

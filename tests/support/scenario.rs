@@ -96,7 +96,8 @@ pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<
     let end = Instant::now() + LONG;
     loop {
         match call() {
-            Err(Error::NoConnection { .. }) if Instant::now() < end => {}
+            Err(Error::Unavailable { problem, .. })
+                if problem.starts_with("no connection") && Instant::now() < end => {}
             outcome => return outcome,
         }
     }
@@ -107,7 +108,7 @@ pub(crate) fn until_answered<T>(call: impl Fn() -> Result<T, Error>) -> Result<T
     let end = Instant::now() + LONG;
     loop {
         match until_connected(&call) {
-            Err(Error::Unknown { .. } | Error::Io { .. }) if Instant::now() < end => {}
+            Err(Error::InDoubt { .. } | Error::Unavailable { .. }) if Instant::now() < end => {}
             outcome => return outcome,
         }
     }

@@ -114,7 +114,7 @@ fn an_unknown_outcome_is_reported_rather_than_the_cancellation() -> Outcome {
     cancel_token.cancel();
     let error = waiter.join().unwrap().expect_err("the wait was cancelled");
     assert!(
-        matches!(error, Error::Unknown { .. }),
+        matches!(error, Error::InDoubt { .. }),
         "the lock was acquired, and no read has shown that: {error:?}"
     );
     Ok(())
@@ -159,11 +159,11 @@ fn shutting_down_ends_all_waits_and_lets_holders_release() -> Outcome {
         locker.clone().shut_down();
         for waiter in waiters {
             let error = waiter.join().unwrap().expect_err("the locker was shut down");
-            assert!(matches!(error, Error::ShutDown { .. }), "{error:?}");
+            assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
             assert!(error.to_string().contains("its locker was shut down"), "{error}");
         }
         for refused in [lock.lock().map(Some), lock.try_lock(), lock.try_lock_for(millis(5))] {
-            assert!(matches!(refused, Err(Error::ShutDown { .. })));
+            assert!(matches!(refused, Err(Error::Cancelled { shut_down: true, .. })));
         }
         for held in held {
             assert_eq!(release(held)?, Release::Released { certified: false });

@@ -97,7 +97,7 @@ fn a_server_is_left_alone_while_no_call_waits() -> Outcome {
     let locker = Locker::builder(&server.url())?.unreachable_timeout(millis(100)).build()?;
     let lock = Lock::new(&locker, "dead", expiring())?;
     server.stop();
-    assert!(matches!(lock.lock(), Err(Error::NoConnection { .. })));
+    assert!(matches!(lock.lock(), Err(Error::Unavailable { .. })));
     server.restart()?;
     is_left_alone(&server.url())?;
     drop(lock.lock()?);

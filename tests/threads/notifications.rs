@@ -316,7 +316,7 @@ fn a_pool_that_cannot_listen_is_refused() -> Outcome {
     let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open(server.url())?);
     let error =
         Lock::new(&Locker::with_pool(pool), "k", NOTIFIED).expect_err("it opens no connection of its own");
-    assert!(matches!(error, Error::Options { .. }), "{error:?}");
+    assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     let text = chain(&error);
     assert!(text.contains("`with_pool`") && text.contains("`with_managed_pool`"), "{text}");
     Ok(())

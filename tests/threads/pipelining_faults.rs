@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, NoConnection};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker};
 
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
@@ -52,10 +52,10 @@ const CLOSED: &str = "closed the connection";
 const NOT_REDIS: &str = "does not answer as a Redis server does";
 
 /// Applies a fault to the command at this place of a batch. Asserts that this command and all after it have no reply, for this reason,
-/// that no command is sent twice, and that each outcome is true. `no_connection` says whether a thread may find the only connection in use.
+/// that no command is sent twice, and that each outcome is true. `no_connection` says if a thread may find the only connection in use.
 fn assert_reported(
     open: impl Fn(&str) -> Locker,
-    no_connection: impl Fn(&NoConnection) -> bool,
+    no_connection: bool,
     place: usize,
     fault: &Fault,
     reason: &str,
@@ -71,8 +71,8 @@ fn assert_reported(
     for (_, error) in &errors {
         let expected = match error {
             // The lock is acquired in the end, whatever the outcome of the first attempt. A release may stay unknown.
-            Error::Unknown { command, .. } => *command == "DEL",
-            Error::NoConnection { cause, .. } => no_connection(cause),
+            Error::InDoubt { command, .. } => *command == "DEL",
+            Error::Unavailable { .. } => no_connection,
             _ => false,
         };
         assert!(expected, "{what}: {error:?}");
@@ -93,7 +93,7 @@ fn assert_reported(
 
 fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
     for (place, fault, reason) in FAULTS {
-        assert_reported(with_one_connection, |_| false, *place, fault, reason)?;
+        assert_reported(with_one_connection, false, *place, fault, reason)?;
     }
     Ok(())
 }
@@ -101,7 +101,7 @@ fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
 fn a_server_that_stops_replying() -> Outcome {
     // Long enough for every other command under load.
     let limited = |url: &str| patient(url).unwrap().pool_size(1).command_timeout(BRIEF).build().unwrap();
-    assert_reported(limited, |_| true, 2, &Fault::HalfOpen, "")
+    assert_reported(limited, true, 2, &Fault::HalfOpen, "")
 }
 
 fn a_server_that_freezes() -> Outcome {
@@ -130,10 +130,7 @@ fn a_server_that_freezes() -> Outcome {
     );
     server.thaw();
     let is_expected = |error: &Error| {
-        matches!(
-            error,
-            Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. } | Error::Timeout { .. }
-        )
+        matches!(error, Error::InDoubt { .. } | Error::Unavailable { .. } | Error::Contended { .. })
     };
     assert!(!errors.is_empty() && errors.iter().all(|(_, error)| is_expected(error)), "{errors:?}");
     // Once the server replies again, it has executed the commands in its buffers.

@@ -90,7 +90,7 @@ fn only_the_head_of_the_queue_talks_to_the_server() -> Outcome {
     assert!(commands.len() <= 2 * intervals + 3, "{} in {intervals} intervals of a head", commands.len());
     scenario.locker.shut_down();
     for waiter in waiters {
-        assert!(matches!(waiter.join().unwrap(), Err(Error::ShutDown { .. })));
+        assert!(matches!(waiter.join().unwrap(), Err(Error::Cancelled { shut_down: true, .. })));
     }
     Ok(())
 }
@@ -164,7 +164,7 @@ fn waiters_back_off_and_still_keep_their_deadline() -> Outcome {
     let polling = Polling::every(millis(2)).backing_off_to(LONG).jittered_by(50);
     let lock = connected(scenario.lock(expiring().timeout(millis(600)).polling(polling))?)?;
     let monitor = Monitor::on(&scenario.server)?;
-    let Err(Error::Timeout { details, .. }) = lock.lock() else { panic!("the lock is held") };
+    let Err(Error::Contended { details, .. }) = lock.lock() else { panic!("the lock is held") };
     assert!(details.waited >= millis(600), "{details:?}");
     // Pauses of 1 to 2 ms, 2 to 4, 4 to 8 …: ten of them are longer than the timeout. One more attempt is made at the deadline.
     let commands = monitor.recorded(&scenario.server)?;
@@ -182,7 +182,7 @@ fn threads_that_give_up_leave_the_others_in_order() -> Outcome {
     let cancelled = waiter(lock.clone().cancelled_by(&token));
     let second = named_waiter(lock.clone(), "second", &order);
     token.cancel();
-    assert!(matches!(times_out.join().unwrap(), Err(Error::Timeout { .. })));
+    assert!(matches!(times_out.join().unwrap(), Err(Error::Contended { .. })));
     assert!(matches!(cancelled.join().unwrap(), Err(Error::Cancelled { .. })));
     drop(held);
     for waiter in [first, second] {
@@ -206,7 +206,7 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
         }
         match head.join().unwrap() {
             Err(Error::Cancelled { .. }) => assert!(is_cancelled),
-            Err(Error::Timeout { details, .. }) => {
+            Err(Error::Contended { details, .. }) => {
                 assert!(details.attempts >= 2, "one at once, and one at the deadline: {details:?}");
             }
             other => panic!("the lock is held: {other:?}"),
@@ -223,13 +223,13 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
     let head = waiter(scenario.lock(QUEUED)?);
     let error = scenario.lock(QUEUED.timeout(millis(50)))?.lock().expect_err("the lock is held");
     let text = chain(&error);
-    let Error::Timeout { details, .. } = error else { panic!("{text}") };
+    let Error::Contended { details, .. } = error else { panic!("{text}") };
     assert_eq!((details.attempts, details.ahead), (0, 1));
     let expected = "after 0 attempts: other threads of this process were queued ahead, and 1 still are; \
                     last seen: held until 2030-";
     assert!(text.contains(expected), "{text}");
     scenario.locker.shut_down();
-    assert!(matches!(head.join().unwrap(), Err(Error::ShutDown { .. })));
+    assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { shut_down: true, .. })));
     Ok(())
 }
 
@@ -242,7 +242,7 @@ fn unreachable() -> Result<Locker, Box<dyn std::error::Error>> {
 #[track_caller]
 fn assert_no_connection(outcome: Result<impl Sized, Error>) {
     let error = outcome.map(drop).expect_err("there is no server");
-    assert!(matches!(error, Error::NoConnection { .. }), "{error:?}");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
 }
 
 fn threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time() -> Outcome {

@@ -164,7 +164,7 @@ fn one_by_one_is_in_the_order_of_the_keys(protocol: Protocol) -> Outcome {
     let options = expiring().timeout(millis(60)).poll_interval(millis(5));
     let (scenario, keys, locks) = recorded(protocol, options, 3)?;
     keys[1].set(FOREIGN);
-    assert!(matches!(locks.lock(), Err(Error::Timeout { .. })));
+    assert!(matches!(locks.lock(), Err(Error::Contended { .. })));
     let single = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
     let asked = scenario.proxy.asked();
     let singles: Vec<&String> =

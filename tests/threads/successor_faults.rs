@@ -56,8 +56,7 @@ fn the_next_is_ended_meanwhile(protocol: Protocol, load: Load) -> Outcome {
         assert_eq!(releasing.join().unwrap()?, scenario.released());
         let error = ended.join().expect_err("its wait was ended");
         let expected = match &error {
-            Error::Cancelled { .. } => by_token,
-            Error::ShutDown { .. } => !by_token,
+            Error::Cancelled { shut_down, .. } => *shut_down != by_token,
             _ => false,
         };
         assert!(expected, "{error:?}");

@@ -162,7 +162,7 @@ fn a_thread_whose_protocol_the_server_is_too_old_for_is_told_so() -> Outcome {
     scenario.proxy.forget();
     assert_eq!(release(held)?, scenario.released());
     let error = next.join().expect_err("SET has no options there");
-    assert!(matches!(error, Error::Unsupported { .. }), "{error:?}");
+    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
     assert!(!scenario.proxy.names().contains(&"SET".to_owned()));
     assert_eq!(scenario.key.value(), None);
     Ok(())

@@ -156,7 +156,7 @@ fn a_call_asks_at_its_deadline_in_a_window() -> Outcome {
     while began.elapsed() < Duration::from_millis(2300) {
         match brief.lock() {
             Ok(held) => held.release().map(drop)?,
-            Err(Error::Timeout { details, .. }) => refused.push(details.seen),
+            Err(Error::Contended { details, .. }) => refused.push(details.seen),
             Err(error) => return Err(error.into()),
         }
     }

@@ -69,7 +69,7 @@ fn contention_and_takeover_send_the_gem_s_commands_with_the_gem_s_arguments() ->
     let lock = connected(target.lock(&key, expiring().timeout(millis(50))))?;
     key.set("1895000000.5");
     let monitor = Monitor::on(&server)?;
-    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
+    assert!(matches!(lock.lock(), Err(Error::Contended { .. })));
     let commands = monitor.recorded(&server)?;
     // One attempt and one look; after that a waiter sends GET only.
     assert_eq!(names(&commands)[..2], ["SETNX", "GET"]);

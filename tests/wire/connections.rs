@@ -105,7 +105,7 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     // Without it in the trusted roots, the certificate is refused.
     let once = patient(&url)?.unreachable_timeout(Duration::ZERO).build()?;
     let error = Lock::new(&once, "works", expiring().timeout(LONG))?.lock().unwrap_err();
-    assert!(matches!(error, setnx_lock::Error::NoConnection { .. }), "nothing was sent: {error}");
+    assert!(matches!(error, setnx_lock::Error::Unavailable { .. }), "nothing was sent: {error}");
     let text = crate::support::chain(&error);
     assert!(text.contains("certificate") && text.contains("localhost"), "{text}");
     Ok(())
@@ -168,7 +168,7 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     server.stop();
     assert!(lock.lock().is_err());
     thread::sleep(millis(300));
-    assert!(matches!(lock.lock(), Err(Error::NoConnection { .. })));
+    assert!(matches!(lock.lock(), Err(Error::Unavailable { .. })));
     server.restart()?;
     drop(Lock::new(&locker, "restart:2", expiring().timeout(LONG))?.lock()?);
     Ok(())

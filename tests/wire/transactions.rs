@@ -69,8 +69,8 @@ fn a_ttl_contender_leaves_a_key_with_a_time_to_live_to_the_server() -> Outcome {
     let locks = target.locks(&keys, expiring().timeout(Duration::ZERO));
     // As a holder writes it whose clock is years behind.
     server.say(&["SET", &key.key.to_string(), PAST, "PX", "600000"])?;
-    assert!(matches!(lock.lock(), Err(Error::Timeout { .. })));
-    assert!(matches!(locks.lock(), Err(Error::Timeout { .. })));
+    assert!(matches!(lock.lock(), Err(Error::Contended { .. })));
+    assert!(matches!(locks.lock(), Err(Error::Contended { .. })));
     assert_eq!(key.value().as_deref(), Some(PAST));
     // A client that goes by its clock takes the key over.
     target.with(Protocol::Watched).lock(key, expiring()).lock()?.release()?;
@@ -101,7 +101,7 @@ fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
     assert!(now >= until, "removed at {now}, before {until}");
     // Without an expiration there is no time to live.
     let error = Lock::new(&target.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
-    assert!(matches!(&error, Err(Error::Options { .. })), "{error:?}");
+    assert!(matches!(&error, Err(Error::Invalid { .. })), "{error:?}");
     assert!(error.unwrap_err().to_string().contains("the protocol Ttl needs an expiration"));
     Ok(())
 }
@@ -179,7 +179,7 @@ fn a_lost_takeover_overwrites_nothing() -> Outcome {
         let contending = thread::spawn(move || lock.lock());
         write_after_get(&scenario, &key, FOREIGN, nth);
         let error = contending.join().unwrap().expect_err("another client was faster");
-        assert!(matches!(error, Error::Timeout { .. }), "{error:?}");
+        assert!(matches!(error, Error::Contended { .. }), "{error:?}");
         assert!(nth == 1 || error.to_string().contains("last seen: held until 2030"), "{error}");
         assert_eq!(key.value().as_deref(), Some(FOREIGN));
         assert_eq!(scenario.proxy.names()[1..].join(" "), commands);

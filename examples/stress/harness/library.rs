@@ -76,7 +76,7 @@ impl ThreadClient for &Library {
             Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
             // Part of the stress: some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts
             // its connecting.
-            Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => Ok(None),
+            Err(Error::InDoubt { .. } | Error::Unavailable { .. }) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }

@@ -6,12 +6,15 @@ use redis::{ErrorKind, RedisError, ServerError};
 
 use crate::key::Cut;
 use crate::options::Protocol;
+use crate::version::Version;
 
 /// A server's refusal: its kind, and its text. The command was not carried out.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Refusal {
     kind: RefusalKind,
     text: String,
+    /// Whether the server has said it; else the text says all.
+    is_said: bool,
     /// Host and port, if the connection itself was refused.
     address: Option<String>,
 }
@@ -36,8 +39,12 @@ pub enum RefusalKind {
     Busy,
     /// The server has as many clients as it takes.
     TooManyClients,
-    /// The server is a replica that takes no writes.
+    /// The server is a replica: it takes no writes, or a lock there would protect nothing.
     ReadOnly,
+    /// The server is a Sentinel, which has no keys.
+    Sentinel,
+    /// The server is too old for the protocol of the options, or behind a proxy that does not forward its commands.
+    TooOld,
     /// The server cannot save its data and takes no writes.
     CannotSave,
     /// The server does not know the command.
@@ -90,7 +97,44 @@ impl Refusal {
             .iter()
             .find(|(words, _)| lower.starts_with(words))
             .map_or(RefusalKind::Other, |(_, kind)| *kind);
-        Self { kind, text, address: None }
+        Self { kind, text, is_said: true, address: None }
+    }
+
+    /// What is known of a server without its word.
+    fn found(kind: RefusalKind, text: String) -> Self {
+        Self { kind, text, is_said: false, address: None }
+    }
+
+    /// The server at this address is a replica of that one.
+    pub(crate) fn of_replica(address: &str, of: Option<&str>) -> Self {
+        let of = of.map_or(String::new(), |master| format!(" of {}", Cut(master.as_bytes())));
+        let text =
+            format!("{address} is a replica{of}, and a lock there protects nothing; lock on its master");
+        Self::found(RefusalKind::ReadOnly, text)
+    }
+
+    /// The server at this address is a Sentinel.
+    pub(crate) fn of_sentinel(address: &str) -> Self {
+        let text = format!(
+            "{address} is a Sentinel, which has no keys; lock on the master, whose address it returns for SENTINEL GET-MASTER-ADDR-BY-NAME"
+        );
+        Self::found(RefusalKind::Sentinel, text)
+    }
+
+    /// The server refuses INFO, without which nothing is known of it.
+    pub(crate) fn of_info(refusal: &Self) -> Self {
+        let text = format!("the server refused INFO: {}; permit INFO to this user", refusal.text);
+        Self::found(refusal.kind, text)
+    }
+
+    /// The server is too old for a protocol.
+    pub(crate) fn too_old(protocol: Protocol, known_by: TooOld<'_>) -> Self {
+        let text = format!(
+            "{known_by} protocol {protocol:?}, which needs Redis {}; {}",
+            protocol.needs(),
+            protocol.instead()
+        );
+        Self::found(RefusalKind::TooOld, text)
     }
 
     /// Notes that the server at this address refused the connection.
@@ -118,7 +162,7 @@ impl Refusal {
         self.kind
     }
 
-    /// Returns the server's own words, with control characters escaped; a long text is cut, and arguments that the server repeats are
+    /// Returns the server's own words, or what was found out about it, with control characters escaped; a long text is cut, and arguments that the server repeats are
     /// left out, since a password may be among them.
     #[must_use]
     pub fn text(&self) -> &str {
@@ -147,6 +191,8 @@ impl Refusal {
             | RefusalKind::UnknownCommand
             | RefusalKind::NoSuchDatabase
             | RefusalKind::OtherNode
+            | RefusalKind::Sentinel
+            | RefusalKind::TooOld
             | RefusalKind::Other => false,
         }
     }
@@ -174,6 +220,29 @@ impl Refusal {
     }
 }
 
+/// How a server is known to be too old.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TooOld<'a> {
+    Reported(Version),
+    Refuses(&'a Refusal),
+    /// Connections are closed on WATCH.
+    HangsUp,
+}
+
+impl fmt::Display for TooOld<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reported(version) => write!(f, "the server is Redis {version}, too old for the"),
+            Self::Refuses(refusal) => {
+                write!(f, "the server refused with \"{}\", so it lacks the commands of the", refusal.text)
+            }
+            Self::HangsUp => f.write_str(
+                "connections are closed on WATCH, as a proxy does (it is tried again after a minute), so the server lacks the commands of the",
+            ),
+        }
+    }
+}
+
 /// Leaves out the arguments of an unknown command, which servers from version 5 on repeat: of AUTH and HELLO, the password.
 pub(in crate::backend) fn without_arguments(text: &str) -> &str {
     text.split_once(", with args beginning with").map_or(text, |(before, _)| before)
@@ -186,7 +255,7 @@ impl fmt::Debug for Refusal {
             .field("kind", &self.kind)
             .field("text", &format_args!("\"{}\"", self.text))
             .field("address", &self.address)
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 
@@ -233,6 +302,8 @@ impl RefusalKind {
             Self::OtherNode => {
                 "the key belongs to another node of the cluster; connect to that node, or use a pool of connections that know the cluster"
             }
+            Self::Sentinel => "lock on the master",
+            Self::TooOld => "use a newer server, or another protocol",
             Self::NotReady => "its cluster or its master is down; try again when it is up",
             Self::Other => "the command was not carried out",
         }
@@ -241,6 +312,9 @@ impl RefusalKind {
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.is_said {
+            return f.write_str(&self.text);
+        }
         if let Some(address) = &self.address {
             write!(f, "{address}: ")?;
         }

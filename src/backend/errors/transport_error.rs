@@ -18,27 +18,40 @@ const LONGEST_TEXT: usize = 512;
 #[error("{text}")]
 pub struct TransportError {
     kind: io::ErrorKind,
+    /// Host and port, where they are known.
+    address: Option<Box<str>>,
     text: Box<str>,
 }
 
 impl TransportError {
     pub(crate) fn new(kind: io::ErrorKind, text: &str) -> Self {
-        Self { kind, text: CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into() }
+        let text = CutAt(without_arguments(text).as_bytes(), LONGEST_TEXT).to_string().into();
+        Self { kind, address: None, text }
+    }
+
+    /// Says of the server at this address what it has done.
+    pub(crate) fn at(address: &str, kind: io::ErrorKind, what: &str) -> Self {
+        Self { address: Some(address.into()), ..Self::new(kind, &format!("{address}{what}")) }
+    }
+
+    /// Returns the server's host and port, where they are known.
+    pub(crate) fn address(&self) -> Option<&str> {
+        self.address.as_deref()
     }
 
     /// Describes an error of a connection to `address`, on which an answer may take `limit`. The system's own words are
     /// "Resource temporarily unavailable" when time is up, and name no address.
     pub(in crate::backend) fn on(address: &str, limit: Duration, error: &RedisError) -> Self {
         if let Some(described) = described(error) {
-            Self::new(described.kind, &format!("{address}: {described}"))
+            Self::at(address, described.kind, &format!(": {described}"))
         } else if error.is_timeout() {
-            Self::new(io::ErrorKind::TimedOut, &format!("{address} gave no reply within {limit:?}"))
+            Self::at(address, io::ErrorKind::TimedOut, &format!(" gave no reply within {limit:?}"))
         } else if error.is_connection_refusal() {
-            Self::new(io::ErrorKind::ConnectionRefused, &format!("{address}: {error}"))
+            Self::at(address, io::ErrorKind::ConnectionRefused, &format!(": {error}"))
         } else if error.is_connection_dropped() {
-            Self::new(io::ErrorKind::ConnectionReset, &format!("{address} closed the connection: {error}"))
+            Self::at(address, io::ErrorKind::ConnectionReset, &format!(" closed the connection: {error}"))
         } else if error.is_io_error() {
-            Self::new(io::ErrorKind::Other, &format!("{address}: {error}"))
+            Self::at(address, io::ErrorKind::Other, &format!(": {error}"))
         } else {
             Self::unreadable(address, error)
         }
@@ -71,7 +84,7 @@ impl fmt::Debug for TransportError {
         f.debug_struct("TransportError")
             .field("kind", &self.kind)
             .field("text", &format_args!("\"{}\"", self.text))
-            .finish()
+            .finish_non_exhaustive()
     }
 }
 

@@ -5,9 +5,7 @@ use std::process::ExitCode;
 
 use serde::Serialize;
 use setnx_lock::redis;
-use setnx_lock::{
-    ClockDifference, Error, InspectionFailure, Persistence, Protocol, Role, ServerReport, Warning,
-};
+use setnx_lock::{ClockDifference, Error, Persistence, Protocol, Role, ServerReport, Warning};
 
 use crate::arguments::{Condition, Doctor, Server};
 use crate::failure::Failure;
@@ -64,9 +62,7 @@ pub(crate) fn doctor(arguments: &Doctor) -> Result<ExitCode, Failure> {
     // Without the check of new connections, which refuses replicas: they are reported as well.
     let target = Target::of(&server)?;
     let report = match target.locker().skip_server_check().build()?.inspect() {
-        Err(Error::Inspection { cause, .. })
-            if matches!(*cause, InspectionFailure::Lost(_)) && answers_get(&target) =>
-        {
+        Err(Error::Unavailable { .. }) if answers_get(&target) => {
             return Err(Failure::of(
                 Condition::Refused,
                 "connections are closed on INFO, as a proxy does; give the address of the server itself",

@@ -6,7 +6,7 @@ use std::io;
 use std::process::ExitCode;
 
 use setnx_lock::redis::{Client, RedisError};
-use setnx_lock::{ConnectError, Error, InspectionFailure, Key, Refusal, RefusalKind};
+use setnx_lock::{ConnectError, Error, Key, Refusal, RefusalKind};
 
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
@@ -96,41 +96,31 @@ impl Failure {
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         let text = Some(match &error {
+            Error::Invalid { key: Some(key), problem, .. } => format!("lock {key}: {problem}"),
             // In the words of the command line.
-            Error::Unsupported { key, protocol, version: None, refusal: None, .. } => format!(
-                "lock {key}: connections are closed on WATCH, as a proxy does, so the protocol {} does not work there; use --protocol auto",
-                protocol.name()
-            ),
-            Error::Unsupported { key, protocol, .. } => format!(
-                "lock {key}: the server is too old for the protocol {}, which needs Redis {}; use --protocol auto",
-                protocol.name(),
-                protocol.needs()
-            ),
-            Error::Options { key, problem, .. } => format!("lock {key}: {problem}"),
-            Error::Inspection { cause, .. } => match &**cause {
-                InspectionFailure::ConnectionRefused(refusal) => {
-                    format!("cannot inspect the server: {}", refused_words(refusal))
-                }
-                _ => with_sources(&error),
-            },
-            Error::Refused { key, refusal, .. } => format!("lock {key}: {}", refused_words(refusal)),
+            Error::Refused { key, refusal, .. } if login_advice(refusal.kind()).is_some() => {
+                let about = key.as_ref().map_or(String::new(), |key| format!("lock {key}: "));
+                format!("{about}{}", refused_words(refusal))
+            }
+            Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::TooOld => {
+                with_sources(&error).replace("use the protocol Auto or Classic", "use --protocol auto").replace(
+                    "use the protocol Auto",
+                    "use --protocol auto",
+                )
+            }
             // It may have a password in it.
-            Error::Address { .. } => "what --url or REDIS_URL gives is no address of a Redis server; use redis://[user@]host[:port][/database] or unix:///path".into(),
+            Error::Invalid { key: None, .. } => "what --url or REDIS_URL gives is no address of a Redis server; use redis://[user@]host[:port][/database] or unix:///path".into(),
             error => with_sources(error),
         });
         let code = match &error {
-            Error::Timeout { .. } | Error::AttemptsExhausted { .. } => Code::Of(Condition::Contended),
+            Error::Contended { .. } => Code::Of(Condition::Contended),
             Error::Refused { refusal, .. } if refusal.kind() == RefusalKind::WrongType => {
                 Code::Of(Condition::Stuck)
             }
-            Error::NoConnection { .. }
-            | Error::Inspection { .. }
-            | Error::Io { .. }
-            | Error::Refused { .. } => {
+            Error::Unavailable { .. } | Error::Refused { .. } => {
                 Code::Of(if error.is_transient() { Condition::Unreachable } else { Condition::Refused })
             }
-            Error::Unsupported { .. } | Error::Fence { .. } => Code::Of(Condition::Refused),
-            Error::Unknown { .. } => Code::Of(Condition::Unknown),
+            Error::InDoubt { .. } => Code::Of(Condition::Unknown),
             Error::Lost { .. } => Code::Of(Condition::Lost),
             _ => Code::Fixed(USAGE),
         };

@@ -18,8 +18,7 @@ use std::time::{Duration, Instant};
 use log::LevelFilter;
 use nix::sys::signal::Signal;
 use setnx_lock::{
-    CancelToken, ConnectError, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason,
-    NoConnection, Polling,
+    CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, Polling,
 };
 
 use crate::arguments::{Condition, OnLoss, Run};
@@ -71,7 +70,7 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     }
     let held = match held {
         Err(Error::Cancelled { .. }) => return Ok(exit_code(Status::Signaled(Signal::SIGINT as i32))),
-        Err(Error::Timeout { details, .. }) => return Err(contended(&target, lock.key(), *details)),
+        Err(Error::Contended { details, .. }) => return Err(contended(&target, lock.key(), *details)),
         held => held?,
     };
     let guard = Guard::start(arguments);
@@ -100,11 +99,7 @@ fn acquired(arguments: &Run, lock: &Lock) -> Result<LockGuard, Error> {
 
 /// Whether the server answers and may grant locks later: a replica in a failover, a full server.
 fn grants_none_now(error: &Error) -> bool {
-    match error {
-        Error::NoConnection { cause: NoConnection::Connect(ConnectError::Replica { .. }), .. } => true,
-        Error::Refused { .. } => error.is_transient(),
-        _ => false,
-    }
+    matches!(error, Error::Refused { .. }) && error.is_transient()
 }
 
 /// That another holder has the lock, until when, and which; or that the key holds what never frees itself.

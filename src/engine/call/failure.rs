@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Call;
-use crate::backend::{ConnectError, NoConnection, Refusal, TransportError};
+use crate::backend::{ConnectError, NoConnection, Refusal, TooOld, TransportError};
 use crate::error::Error;
 use crate::options::Protocol;
 use crate::protocol::GiveUp;
@@ -57,45 +57,37 @@ impl Call<'_> {
         self.take_error(reason, advice)
     }
 
-    /// The same for a release, which says also of a refusal what it means for the lock.
+    /// The same for a release, which says also of another failure what it means for the lock.
     pub(in crate::engine) fn take_release_error(
         &mut self,
         reason: GiveUp,
         if_unknown: &'static str,
         if_refused: &'static str,
     ) -> Error {
-        match self.take_error(reason, if_unknown) {
-            Error::Refused { key, refusal, .. } => Error::Refused { key, refusal, advice: Some(if_refused) },
-            error => error,
-        }
+        self.take_error(reason, if_unknown).not_released(if_refused)
     }
 
     /// The same, once.
     pub(in crate::engine) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
-        match (self.unanswered.take(), self.last_failure.take()) {
-            (Some((command, cause)), _) if reason == GiveUp::Unknown => {
-                Error::Unknown { key, command, advice, cause }
+        if let (GiveUp::Unknown, Some((command, cause))) = (reason, self.unanswered.take()) {
+            return Error::InDoubt { key, command, advice, cause };
+        }
+        let key = Some(key);
+        let too_old =
+            |protocol, known_by| Error::refused(Some(self.key.clone()), Refusal::too_old(protocol, known_by));
+        match self.last_failure.take() {
+            Some(LastFailure::TooOld { version, protocol }) => too_old(protocol, TooOld::Reported(version)),
+            Some(LastFailure::NoTransactions { refusal, protocol }) => {
+                too_old(protocol, refusal.as_ref().map_or(TooOld::HangsUp, TooOld::Refuses))
             }
-            (_, Some(LastFailure::TooOld { version, protocol })) => {
-                Error::Unsupported { key, protocol, version: Some(version), refusal: None }
-            }
-            (_, Some(LastFailure::NoTransactions { refusal, protocol })) => {
-                Error::Unsupported { key, protocol, version: None, refusal: refusal.map(Box::new) }
-            }
-            (_, Some(LastFailure::Refused { command, refusal })) => match refusal.protocol_too_new(command) {
-                Some(protocol) => {
-                    Error::Unsupported { key, protocol, version: None, refusal: Some(Box::new(refusal)) }
-                }
-                None => Error::Refused { key, refusal: Box::new(refusal), advice: None },
+            Some(LastFailure::Refused { command, refusal }) => match refusal.protocol_too_new(command) {
+                Some(protocol) => too_old(protocol, TooOld::Refuses(&refusal)),
+                None => Error::refused(key, refusal),
             },
-            (_, Some(LastFailure::Lost { command, error })) => Error::Io { key, command, source: error },
-            (_, Some(LastFailure::NoConnection { cause, waited })) => {
-                Error::NoConnection { key, waited, cause }
-            }
-            (_, None) => {
-                Error::NoConnection { key, waited: Duration::ZERO, cause: NoConnection::PoolExhausted }
-            }
+            Some(LastFailure::Lost { command, error }) => Error::no_reply(key, command, error),
+            Some(LastFailure::NoConnection { cause, waited }) => Error::no_connection(key, cause, waited),
+            None => Error::no_connection(key, NoConnection::PoolExhausted, Duration::ZERO),
         }
     }
 }

@@ -161,7 +161,7 @@ impl WaitAll<'_> {
         let options = self.wanted.options;
         let wait = self.wait(key, now, None);
         let details = Contention { attempts: 1, ..wait.contention(Some(seen), 0, now) };
-        let timeout = options.timeout.unwrap_or_default();
-        Error::Timeout { key: key.clone(), timeout, details: Box::new(details) }
+        let timeout = Some(options.timeout.unwrap_or_default());
+        Error::Contended { key: key.clone(), timeout, details: Box::new(details) }
     }
 }

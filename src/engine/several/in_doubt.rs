@@ -88,7 +88,7 @@ impl WaitAll<'_> {
     ) -> Vec<Error> {
         let (command, cause) = unanswered.unwrap_or_else(|| ("EXEC", carried_out_in_part()));
         let advice = Wait::advice(self.wanted.options);
-        let unknown = |key: &Key| Error::Unknown { key: key.clone(), command, advice, cause: cause.clone() };
+        let unknown = |key: &Key| Error::InDoubt { key: key.clone(), command, advice, cause: cause.clone() };
         keys.map(unknown).collect()
     }
 

@@ -129,7 +129,7 @@ impl WaitAll<'_> {
 
     /// Of a timeout for one lock, what the wait for all was.
     fn with_whole_wait(&self, mut error: Error) -> Error {
-        if let Error::Timeout { details, .. } | Error::AttemptsExhausted { details, .. } = &mut error {
+        if let Error::Contended { details, .. } = &mut error {
             details.waited = clock::uptime().since(self.began.uptime);
         }
         error

@@ -172,13 +172,15 @@ impl Stage {
                 Ok(())
             }
             // The server may have granted the lock, or not.
-            Err(Error::Unknown { .. }) => Ok(()),
+            Err(Error::InDoubt { .. }) => Ok(()),
             // Granted after its lease, so the grant was not used, and the call waited for its own value to expire.
-            Err(Error::Timeout { .. }) if self.holds_our_value() || self.may_have_expired(began + LEASE) => {
+            Err(Error::Contended { .. })
+                if self.holds_our_value() || self.may_have_expired(began + LEASE) =>
+            {
                 Ok(())
             }
             // Nothing is in doubt, so no value of ours may be left.
-            Err(Error::Io { .. } | Error::NoConnection { .. }) if !self.holds_our_value() => Ok(()),
+            Err(Error::Unavailable { .. }) if !self.holds_our_value() => Ok(()),
             Err(error) => Err(format!("{error:?}, and the key holds {:?}", self.key.value())),
         }
     }
@@ -196,8 +198,8 @@ impl Stage {
         let plausible = match used {
             Ok(()) => has_more == extends,
             // The old lease counts, and no longer.
-            Err(Error::Unknown { .. }) => extends && !has_more,
-            Err(Error::Io { .. } | Error::NoConnection { .. }) => !has_more,
+            Err(Error::InDoubt { .. }) => extends && !has_more,
+            Err(Error::Unavailable { .. }) => !has_more,
             // Extended, but the reply came after the new lease.
             Err(Error::Lost { reason: LossReason::Expired, .. }) => passed,
             Err(_) => false,
@@ -217,10 +219,9 @@ impl Stage {
             (Ok(Release::LeftToExpire), None) if self.may_have_expired(lease_end - LEASE + LEASE / 4) => {}
             // The deletion failed, or the lease passed before it.
             (Ok(Release::Expired), _) => {}
-            (Err(Error::Unknown { .. }), _) => {}
-            (Err(Error::Io { .. } | Error::NoConnection { .. }), Some(_)) => {}
-            (Err(Error::Io { .. } | Error::NoConnection { .. }), None)
-                if self.may_have_expired(lease_end) => {}
+            (Err(Error::InDoubt { .. }), _) => {}
+            (Err(Error::Unavailable { .. }), Some(_)) => {}
+            (Err(Error::Unavailable { .. }), None) if self.may_have_expired(lease_end) => {}
             _ => return Err(format!("{released:?}, and the key holds {value:?}")),
         }
         // Once a deletion may have been carried out, none follows.
@@ -237,7 +238,7 @@ impl Stage {
     ) -> Result<(), Box<dyn std::error::Error>> {
         match released {
             Ok(Release::Released { .. } | Release::Expired) => {}
-            Err(Error::Unknown { .. } | Error::Io { .. } | Error::NoConnection { .. }) => {}
+            Err(Error::InDoubt { .. } | Error::Unavailable { .. }) => {}
             _ => return Err(format!("{released:?}").into()),
         }
         let successor =

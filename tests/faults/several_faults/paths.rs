@@ -180,9 +180,9 @@ impl KeysStage {
             let value = self.keys[n].value();
             match (released, &value) {
                 (Ok(Release::Released { .. }), None) => {}
-                (Ok(Release::Expired) | Err(Error::Unknown { .. }), _) => {}
+                (Ok(Release::Expired) | Err(Error::InDoubt { .. }), _) => {}
                 // Not sent. In Ttl the server may have deleted the key since.
-                (Err(Error::Io { .. } | Error::NoConnection { .. }), _) => {}
+                (Err(Error::Unavailable { .. }), _) => {}
                 _ => return Err(format!("{key}: {released:?}, and the key holds {value:?}")),
             }
         }
@@ -219,13 +219,10 @@ impl KeysStage {
             }
         }
         match used {
-            Ok(())
-            | Err(
-                Error::Io { .. }
-                | Error::NoConnection { .. }
-                | Error::Lost { reason: LossReason::Expired, .. },
-            ) => Ok(()),
-            Err(Error::Unknown { .. }) if extends => Ok(()),
+            Ok(()) | Err(Error::Unavailable { .. } | Error::Lost { reason: LossReason::Expired, .. }) => {
+                Ok(())
+            }
+            Err(Error::InDoubt { .. }) if extends => Ok(()),
             Err(error) => Err(format!("{error:?}")),
         }
     }

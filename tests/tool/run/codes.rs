@@ -126,7 +126,7 @@ fn a_server_that_is_down() -> Outcome {
     ] {
         let ended = finished(run(&url).args(options).args(["k", "--", "echo", "ran"]))?;
         let ended = ended.with_code(code).prints("");
-        let ended = ended.says_one_line(&["lock k: no connection to the server", "Connection refused"]);
+        let ended = ended.says_one_line(&["lock k: no connection to 127.0.0.1:", "Connection refused"]);
         assert!(!ended.errors.contains("secret"), "{}", ended.errors);
     }
     let ended = finished(run(&url).args(["-n", "-E", "unreachable=0", "k", "--", "echo", "ran"]))?;

@@ -54,9 +54,9 @@ pub(super) fn sweep(arguments: &Clear, target: &Target, pattern: &[u8]) -> Resul
             // Another client was faster.
             Ok(None) => {}
             Err(error) if error.is_lost() => {}
-            Err(Error::Refused { key, refusal, .. }) => {
+            Err(Error::Refused { refusal, .. }) => {
                 refused += 1;
-                progress.suspend(|| output::warning(&format!("lock {key} was left: {refusal}")));
+                progress.suspend(|| output::warning(&format!("lock {} was left: {refusal}", report.key)));
             }
             Err(error) => return Err(error.into()),
         }
