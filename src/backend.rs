@@ -146,7 +146,7 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     fn command_timeout(&self) -> Duration;
 
     /// How long an unreachable server is waited for.
-    fn unreachable_timeout(&self) -> Duration;
+    fn retry_for(&self) -> Duration;
 }
 
 /// A connection that watches a key, with a transaction open: for one change, or to be unwatched. A dropped one is not used again.

@@ -234,7 +234,7 @@ impl DeclaredLock {
 mod tests {
     use super::*;
 
-    const OPTIONS: LockOptions = LockOptions::held_until_released();
+    const OPTIONS: LockOptions = LockOptions::without_expiration();
     const TRADE: DeclaredLock = DeclaredLock::in_class("Team", "trade_players", OPTIONS);
 
     fn shown(key: Result<Key, Error>) -> String {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use crate::backend::{Backend, Budget};
 use crate::clock::{self, Uptime};
 use crate::error::Error;
-use crate::event::Observer;
+use crate::event::EventSink;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
 use crate::key::Key;
@@ -45,7 +45,9 @@ pub(crate) use successor::Answer;
 #[derive(Clone, Debug)]
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
-    pub(crate) observer: Observer,
+    pub(crate) observer: EventSink,
+    /// What tells people who holds a lock.
+    pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
     pub(crate) queue: Arc<WaitQueue<Answer>>,
     notifications: Arc<Notifications>,
@@ -72,7 +74,8 @@ impl Engine {
         let notifications = Arc::new(Notifications::new(Arc::clone(&backend), Arc::clone(&queue), random));
         Self {
             backend,
-            observer: Observer::default(),
+            observer: EventSink::default(),
+            holder_name: None,
             identity: Arc::new(identity),
             queue,
             notifications,
@@ -118,8 +121,7 @@ impl Engine {
             | Reply::Bulk(_)
             | Reply::Expiring(..)
             | Reply::Bulks(_)
-            | Reply::Executed(_)
-            | Reply::Fenced(..)) => return Ok(reply),
+            | Reply::Executed(_)) => return Ok(reply),
             Reply::Refused | Reply::NoLock => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
             Reply::Lost if request.command == Command::Del => GiveUp::Unknown,
@@ -148,8 +150,8 @@ impl Engine {
 
     /// How long a wait that began then retries while the server is unreachable: only briefly where another thread has just given up
     /// while this one was queued behind it. Otherwise the waits of a queue would add up.
-    fn unreachable_timeout(&self, began: Uptime) -> Duration {
-        let full = self.backend.unreachable_timeout();
+    fn retry_for(&self, began: Uptime) -> Duration {
+        let full = self.backend.retry_for();
         let found = Uptime(Duration::from_micros(self.unreachable_since.load(Ordering::Relaxed)));
         let just_now = began < found && clock::uptime().since(found) < full;
         if just_now { SHORT_CONNECT_WAIT.min(full) } else { full }
@@ -158,7 +160,7 @@ impl Engine {
     pub(crate) fn budget(&self, deadline: Option<Uptime>) -> Budget {
         Budget {
             deadline,
-            unreachable_timeout: self.backend.unreachable_timeout(),
+            retry_for: self.backend.retry_for(),
             command_timeout: self.backend.command_timeout(),
         }
     }

@@ -121,7 +121,7 @@ pub enum Error {
     /// wait for itself.
     #[error(
         "lock {} is already held by this thread, in an enclosing `with` or `#[locked]`: acquiring it again would wait for itself; pass the \
-         guard down, use another key for the inner work, or have calls on a `Lock` or `Locks` join by `reentrant`",
+         guard down, use another key for the inner work, or have calls on a `Lock` or `MultiLock` join by `reentrant`",
         shown(key)
     )]
     #[non_exhaustive]

@@ -12,7 +12,7 @@ use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
 use crate::value::LockState;
 
-/// Receives the events of a locker's locks, beside the log: see [`Locker::observed_by`](crate::Locker::observed_by).
+/// Receives the events of a locker's locks, besides the log: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
 /// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
 /// quick. [`CarriedOutLate`](Event::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
@@ -24,25 +24,26 @@ use crate::value::LockState;
 ///
 /// static TAKEOVERS: AtomicU64 = AtomicU64::new(0);
 ///
-/// let locker = Locker::open("redis://127.0.0.1/")?.observed_by(|event: &Event<'_>| {
+/// let builder = Locker::builder("redis://127.0.0.1/")?.observer(|event: &Event<'_>| {
 ///     if let Event::TakenOver { .. } = event {
 ///         TAKEOVERS.fetch_add(1, Ordering::Relaxed);
 ///     }
 /// });
+/// let locker = builder.build()?;
 /// # Ok::<(), setnx_lock::Error>(())
 /// ```
-pub trait Observe: Send + Sync + 'static {
+pub trait Observer: Send + Sync + 'static {
     /// Receives one event.
     fn event(&self, event: &Event<'_>);
 }
 
-impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observe for F {
+impl<F: Fn(&Event<'_>) + Send + Sync + 'static> Observer for F {
     fn event(&self, event: &Event<'_>) {
         self(event);
     }
 }
 
-impl<T: Observe + ?Sized> Observe for Arc<T> {
+impl<T: Observer + ?Sized> Observer for Arc<T> {
     fn event(&self, event: &Event<'_>) {
         (**self).event(event);
     }
@@ -53,7 +54,7 @@ impl<T: Observe + ?Sized> Observe for Arc<T> {
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
-    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::Locks) reports one for each key that it
+    /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::MultiLock) reports one for each key that it
     /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key.
     #[non_exhaustive]
     AcquireFinished {
@@ -287,13 +288,6 @@ fn log_event(event: &Event<'_>) {
     }
 }
 
-/// Writes to the log that a function with `#[locked(skip)]` does not run, because of an error that its return type cannot show.
-#[cfg(feature = "macros")]
-pub(crate) fn log_skipped(function: &str, error: &Error) {
-    // I10: a logger that panics must not reach a function whose result is no error.
-    contained(|| log::warn!(target: TARGET, "not acquired, so {function} does not run: {}", Chain(error)));
-}
-
 /// An error and its sources, on one line.
 struct Chain<'a>(&'a Error);
 
@@ -311,10 +305,10 @@ impl fmt::Display for Chain<'_> {
 
 /// Where events go.
 #[derive(Clone, Default)]
-pub(crate) struct Observer(Option<Contained<Arc<dyn Observe>>>);
+pub(crate) struct EventSink(Option<Contained<Arc<dyn Observer>>>);
 
-impl Observer {
-    pub(crate) fn new(observer: impl Observe) -> Self {
+impl EventSink {
+    pub(crate) fn new(observer: impl Observer) -> Self {
         Self(Some(Contained::new(Arc::new(observer))))
     }
 
@@ -327,8 +321,8 @@ impl Observer {
     }
 }
 
-impl fmt::Debug for Observer {
+impl fmt::Debug for EventSink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Observer").field(&self.0.is_some()).finish()
+        f.debug_tuple("EventSink").field(&self.0.is_some()).finish()
     }
 }

@@ -14,7 +14,7 @@ use crate::event::Event;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::loss_signal::LossSignal;
-use crate::options::{LONGEST_EXPIRATION, Protocol};
+use crate::options::{LockOptions, Protocol};
 use crate::protocol::ownership::LossReason;
 use crate::queue::{CancelToken, HolderTicket};
 
@@ -140,7 +140,7 @@ impl LockGuard {
 
     /// Extends the lease: it begins anew now, and lasts for the expiration of the options. Can be called from any thread, as often as
     /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first. With a
-    /// [`holder_name`](crate::LockOptions::holder_name) one more.
+    /// [`holder_name`](crate::LockerBuilder::holder_name) one more.
     ///
     /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction
     /// that changes the key only if it still holds that value; that is a proof, so these extend also after the lease has passed, as long as
@@ -161,7 +161,7 @@ impl LockGuard {
     }
 
     /// Extends the lease as [`extend`](Self::extend) does, to one of `lease` from now on, which may also end earlier than the present one.
-    /// A millisecond to [`LONGEST_EXPIRATION`](crate::LONGEST_EXPIRATION).
+    /// A millisecond to [`LockOptions::MAX_EXPIRATION`](crate::LockOptions::MAX_EXPIRATION).
     ///
     /// In Classic all clients of a key should use one expiration; a longer lease can be cut short by the loser of a takeover
     /// ([`documentation::limits`](crate::documentation::limits)).
@@ -180,7 +180,7 @@ impl LockGuard {
         let lease = asked.unwrap_or(expiration);
         let problem = if lease < Duration::from_millis(1) {
             "the lease is to be extended by less than a millisecond; give the time that the work still needs"
-        } else if lease > LONGEST_EXPIRATION {
+        } else if lease > LockOptions::MAX_EXPIRATION {
             "the lease is to be extended by over ten years; give the time that the work still needs"
         } else {
             return Ok(lease);
@@ -208,15 +208,18 @@ impl LockGuard {
         self.engine.verify(&self.hold)
     }
 
-    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. Sends nothing and starts no thread.
+    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. From then on the locker's keeper thread
+    /// looks at the key of a lock with an expiration every third of that, with one GET, unless an extension tells as much. Waits for a command
+    /// of this hold that is on its way.
     #[must_use]
-    pub fn lost(&self) -> LossSignal {
+    pub fn loss_signal(&self) -> LossSignal {
+        self.engine.watch(&self.hold);
         LossSignal::of(iter::once(Arc::clone(&self.hold)))
     }
 
-    /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. It is called by the thread that notices:
-    /// the locker's keeper thread, which this starts for a lock with an expiration, or one that extends, verifies, releases or looks at a
-    /// [signal](Self::lost). It should be quick; a panic in it is dropped.
+    /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. Runs on the thread that notices the loss,
+    /// usually the locker's keeper thread, which looks at the key as for a [signal](Self::loss_signal). It should be quick; a panic in it is
+    /// dropped.
     pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
         self.engine.on_loss(&self.hold, Box::new(act));
     }
@@ -230,8 +233,8 @@ impl LockGuard {
 
     /// Returns this hold's fencing token: a number that is greater than that of every earlier holder of the key, for a storage that refuses
     /// writes with a smaller one than it has seen. The first call takes one, with INCR of `KEY:setnx-lock:fence` (in Watched and Ttl within a
-    /// transaction that watches the lock's key: two trips), later ones return the same. With [`fenced`](crate::LockOptions::fenced) it comes
-    /// with the lock. [`documentation::holding`](crate::documentation::holding) has an example.
+    /// transaction that watches the lock's key: two trips), later ones return the same.
+    /// [`documentation::holding`](crate::documentation::holding) has an example.
     ///
     /// Tokens start again if the counter is deleted: the storage refuses them until they have passed what it has seen. A token that was
     /// taken is returned also after a loss: it is for the storage to refuse it.

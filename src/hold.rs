@@ -8,7 +8,7 @@ use std::{fmt, io, mem};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::{Contained, contained};
-use crate::event::{Event, Observer};
+use crate::event::{Event, EventSink};
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::{End, Lease};
@@ -33,7 +33,7 @@ pub(crate) struct Hold {
     pub(crate) is_dropped: AtomicBool,
     /// How many calls of its thread are nested in it, the outermost included.
     pub(crate) depth: AtomicUsize,
-    observer: Observer,
+    observer: EventSink,
     /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
     own: Mutex<Own>,
     /// Locked for a moment.
@@ -92,8 +92,7 @@ impl Hold {
         protocol: Protocol,
         acquired: Now,
         lease: Lease,
-        token: Option<u64>,
-        observer: Observer,
+        observer: EventSink,
     ) -> Self {
         let status = Status {
             end: lease.end,
@@ -113,7 +112,7 @@ impl Hold {
             observer,
             own: Mutex::new(Own {
                 lease,
-                token,
+                token: None,
                 began: acquired.uptime,
                 asked: acquired.uptime,
                 failed: None,

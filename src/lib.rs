@@ -34,7 +34,7 @@
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
-//! [`Locks`] hold several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
+//! [`MultiLock`] hold several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
 //! [`documentation::several`].
 //!
 //! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
@@ -54,7 +54,7 @@
 //! # Errors and events
 //!
 //! A failed call returns an [`Error`]. Takeovers, lost replies, late releases and more are reported as an [`Event`], to the `log` crate and
-//! to an observer that implements [`Observe`] ([`Locker::observed_by`]).
+//! to an observer that implements [`Observer`] ([`LockerBuilder::observer`]).
 
 mod backend;
 mod clock;
@@ -89,18 +89,16 @@ pub use backend::{
 };
 pub use declared::{DeclaredLock, LockId};
 pub use error::{Contention, Error};
-pub use event::{Event, Observe};
+pub use event::{Event, Observer};
 pub use guard::LockGuard;
 pub use key::Key;
 pub use lock::Lock;
 pub use locker::{Locker, LockerBuilder};
 pub use loss_signal::LossSignal;
-pub use options::{
-    DEFAULT_POLL_INTERVAL, DEFAULT_TIMEOUT, LONGEST_EXPIRATION, LockOptions, Polling, Protocol,
-};
+pub use options::{LockOptions, Protocol};
 pub use protocol::ownership::LossReason;
 pub use queue::CancelToken;
-pub use several::{Locks, LocksGuard, MOST_KEYS, MOST_PERMITS, RwLock, Semaphore, WriteGuard};
+pub use several::{MultiLock, MultiLockGuard, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 
@@ -112,7 +110,7 @@ pub use setnx_lock_macros::locked;
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __macros {
-    pub use crate::scope::{Scope, converted, report_skipped, run};
+    pub use crate::scope::{Scope, converted, run};
 }
 
 /// The locker of an attribute without the argument `locker`. Where there is none, the compiler's message has this name in it.

@@ -222,7 +222,7 @@ impl Lock {
         Ok(self.state()? != LockState::Absent)
     }
 
-    /// Returns the name that the holder has written, if its options have a [`holder_name`](LockOptions::holder_name) and it still holds the
+    /// Returns the name that the holder has written, if its locker has a [`holder_name`](crate::LockerBuilder::holder_name) and it still holds the
     /// lock as far as the key says; `None` for every other holder, gems among them, and if there is none. Two GETs in one trip. Good for
     /// looking, not for deciding.
     ///

@@ -12,7 +12,7 @@ use crate::backend::{
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::event::{Observe, Observer};
+use crate::event::{EventSink, Observer};
 use crate::identity::Identity;
 use crate::key::{Cut, Key};
 use crate::protocol::{Change, Command, Entry, Reply, Request};
@@ -142,7 +142,7 @@ impl Locker {
     /// Print the report to read it, and look at [`ServerReport::warnings`].
     ///
     /// Waits for an unreachable, full or loading server and for a connection as a call on a lock does whose timeout is the
-    /// [`unreachable_timeout`](LockerBuilder::unreachable_timeout), and at most a command timeout for each reply. Sends INFO, and what the
+    /// [`retry_for`](LockerBuilder::retry_for), and at most a command timeout for each reply. Sends INFO, and what the
     /// version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and TIME, on a key of its own named
     /// `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an expiry time and watched for up to
     /// a second. One connection of the pool is in use meanwhile, and closed then.
@@ -168,7 +168,7 @@ impl Locker {
         }
         let probe = Key::from(format!("setnx-lock:probe:{}:{}", process::id(), identity.next_nonce()));
         let now = clock::now();
-        let deadline = now.uptime.after(self.engine.backend.unreachable_timeout());
+        let deadline = now.uptime.after(self.engine.backend.retry_for());
         let limits = Limits::within(self.engine.budget(Some(deadline)), now);
         match self.inspector.inspect(&probe, &limits) {
             Ok(Ok(report)) => Ok(report),
@@ -201,8 +201,8 @@ impl Locker {
     ///
     /// An observer replaces an earlier one.
     #[must_use]
-    pub fn observed_by(self, observer: impl Observe) -> Self {
-        self.with_engine(|engine| engine.observer = Observer::new(observer))
+    pub fn observed_by(self, observer: impl Observer) -> Self {
+        self.with_engine(|engine| engine.observer = EventSink::new(observer))
     }
 
     fn with_engine(self, change: impl FnOnce(&mut Engine)) -> Self {
@@ -218,6 +218,11 @@ impl Locker {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    #[cfg(test)]
+    pub(crate) fn named(self, name: &str) -> Self {
+        self.with_engine(|engine| engine.holder_name = Some(name.into()))
     }
 
     #[cfg(test)]

@@ -9,18 +9,17 @@ use crate::hold::{self, Hold};
 use crate::key::Key;
 use crate::protocol::ownership::LossReason;
 
-/// Says whether a lock that was held has been lost: of [`LockGuard::lost`](crate::LockGuard::lost), and for several locks at once of
-/// [`LocksGuard::lost`](crate::LocksGuard::lost). Clone it, and give it to the threads that do the protected work.
+/// Says whether a lock that was held has been lost: of [`LockGuard::loss_signal`](crate::LockGuard::loss_signal), and for several locks at once of
+/// [`MultiLockGuard::loss_signal`](crate::MultiLockGuard::loss_signal). Clone it, and give it to the threads that do the protected work.
 ///
-/// A loss is noticed by the clocks when the lease passes; by [`extend`](crate::LockGuard::extend) and
-/// [`verify`](crate::LockGuard::verify); and by the keeper thread, with [`auto_extend`](crate::LockOptions::auto_extend) or
-/// [`verify_every`](crate::LockOptions::verify_every). What was noticed stays so. It does not keep the lock: after a release in time it says
-/// for ever that nothing was lost.
+/// A loss is noticed by the clocks when the lease passes, by [`extend`](crate::LockGuard::extend) and
+/// [`verify`](crate::LockGuard::verify), and by the keeper thread, which looks at the key of a lock with an expiration every third of that.
+/// What was noticed stays so. A signal does not keep the lock held: after a timely release it always reports that nothing was lost.
 ///
 /// ```
 /// # use setnx_lock::{Error, LockGuard};
 /// # fn work(held: &LockGuard, chunks: Vec<u32>) -> Result<(), Error> {
-/// let lost = held.lost();
+/// let lost = held.loss_signal();
 /// std::thread::scope(|scope| {
 ///     scope.spawn(move || {
 ///         for chunk in chunks {

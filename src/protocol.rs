@@ -70,8 +70,6 @@ pub(crate) enum Command {
     Exec(Change),
     /// Increases the key's counter of fencing tokens.
     Count,
-    /// A command that may acquire the lock, and [`Count`](Self::Count) in the same trip, or in the same transaction.
-    Fenced(Box<Command>),
     /// On the holder's name. Part of no rules.
     HolderName(HolderName),
     /// On the waiting list. Part of no rules.
@@ -120,7 +118,6 @@ impl Command {
             Command::WatchGet | Command::WatchGetTtl => "WATCH",
             Command::Exec(_) => "EXEC",
             Command::Count => "INCR",
-            Command::Fenced(command) => command.name(),
             Command::HolderName(name) => name.name(),
             Command::Waiting(waiting) => waiting.name(),
         }
@@ -139,16 +136,8 @@ impl Command {
                 true
             }
             Command::SetNx(_) | Command::SetNxAll(..) | Command::GetSet(_) => false,
-            Command::Del | Command::Fenced(_) => false,
+            Command::Del => false,
             Command::Exec(Change::Set(_) | Change::Del) => false,
-        }
-    }
-
-    /// Returns it without the counter.
-    pub(crate) fn unfenced(&self) -> &Command {
-        match self {
-            Command::Fenced(command) => command,
-            command => command,
         }
     }
 }
@@ -185,8 +174,6 @@ pub(crate) enum Reply {
     /// To EXEC: how many keys the change found to change, or `None` if it was not carried out because the key had been
     /// written since it was watched.
     Executed(Option<i64>),
-    /// To a [`Command::Fenced`]: the reply to the command, and the number, if the counter could be increased.
-    Fenced(Box<Reply>, Option<i64>),
     /// The server refused: the command was not carried out.
     Refused,
     /// The same, since the key holds something else than a string: it is no lock.
@@ -197,16 +184,6 @@ pub(crate) enum Reply {
     Unsent,
     /// The time that the command was bound to, a lease's or a takeover's, passed before it could be sent: nothing was sent.
     TooLate,
-}
-
-impl Reply {
-    /// Returns the reply without the number, and the number.
-    pub(crate) fn unfenced(self) -> (Reply, Option<i64>) {
-        match self {
-            Reply::Fenced(reply, token) => (*reply, token),
-            reply => (reply, None),
-        }
-    }
 }
 
 /// Why an attempt ended without its goal. The engine makes the user's error of it.

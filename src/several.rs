@@ -1,11 +1,11 @@
 //! What is made of several ordinary locks: several keys at once, the permits of a semaphore, readers and writers.
 
-mod locks;
-mod locks_guard;
+mod multi_lock;
+mod multi_lock_guard;
 mod rw_lock;
 mod semaphore;
 
-pub use locks::{Locks, MOST_KEYS};
-pub use locks_guard::LocksGuard;
+pub use multi_lock::MultiLock;
+pub use multi_lock_guard::MultiLockGuard;
 pub use rw_lock::{RwLock, WriteGuard};
-pub use semaphore::{MOST_PERMITS, Semaphore};
+pub use semaphore::Semaphore;

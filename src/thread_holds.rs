@@ -87,7 +87,7 @@ mod tests {
 
     use crate::LockOptions;
     use crate::clock;
-    use crate::event::Observer;
+    use crate::event::EventSink;
     use crate::options::Protocol;
     use crate::protocol::lease::Lease;
     use crate::value::Nonce;
@@ -107,9 +107,9 @@ mod tests {
     }
 
     fn hold(key: &Key) -> Arc<Hold> {
-        let (now, options) = (clock::now(), LockOptions::held_until_released());
+        let (now, options) = (clock::now(), LockOptions::without_expiration());
         let lease = Lease::beginning(now, None, Nonce::from_random(1));
-        Arc::new(Hold::new(key.clone(), options, Protocol::Classic, now, lease, None, Observer::default()))
+        Arc::new(Hold::new(key.clone(), options, Protocol::Classic, now, lease, EventSink::default()))
     }
 
     #[test]

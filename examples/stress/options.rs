@@ -92,9 +92,9 @@ impl Options {
 /// The oldest server that the contender can use.
 fn oldest(contender: Contender) -> Version {
     match contender {
-        Contender::Library(protocol) => protocol.needs(),
-        Contender::Notified | Contender::Pipelined => Protocol::Watched.needs(),
-        Contender::Gem => Protocol::Classic.needs(),
+        Contender::Library(protocol) => protocol.min_version(),
+        Contender::Notified | Contender::Pipelined => Protocol::Watched.min_version(),
+        Contender::Gem => Protocol::Classic.min_version(),
     }
 }
 

@@ -1,14 +1,14 @@
-//! What the attribute expands to: a lock that is acquired before the body and ended by the drop of a local variable, so that the body
-//! stays the body of the function.
+//! What the attribute expands to: a lock that is acquired before the body, and ended after it. The body runs as a closure, so that a loss
+//! that the end finds out becomes the function's error.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned as _;
 use syn::{Error, Expr, Result};
 
-use crate::arguments::{Argument, Arguments, Value};
-use crate::function::{Function, Shape};
-use crate::key::{self, Key, Prefix};
+use crate::arguments::{Argument, Arguments};
+use crate::function::Function;
+use crate::key::Key;
 use crate::options;
 use crate::syntax::located;
 
@@ -17,18 +17,9 @@ struct Plan {
     locker: Expr,
     key: Key,
     options: TokenStream,
-    contention: Contention,
-    keeps: bool,
+    /// What the user converts a contention error with.
+    on_contention: Option<Expr>,
     guard: Option<Ident>,
-}
-
-/// What happens when another holder has the lock.
-enum Contention {
-    /// The lock's error is converted.
-    Error,
-    /// A function of the user converts it.
-    Converted(Expr),
-    Skipped(Span),
 }
 
 /// Expands the attribute. After an error the function is left as it is, so that no errors follow where it is called.
@@ -43,13 +34,12 @@ fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let function = Function::of(item)?;
     let plan = Plan::of(&syn::parse2(arguments)?)?;
     plan.key.check_names(&function.parameters())?;
-    let shape = function.shape()?;
-    let failures = plan.failures(&function, shape)?;
-    let name = &function.signature.ident;
+    function.check_return_type()?;
     let (scope, error) = (local("scope"), local("error"));
-    let Plan { locker, key, options, keeps, guard, .. } = &plan;
+    let failure = plan.failure(&error, located(function.return_span()));
+    let Plan { locker, key, options, guard, .. } = &plan;
     let locker = quote_spanned!(located(locker.span())=> &#locker);
-    let key = key.expression(name);
+    let key = key.expression(&function.signature.ident);
     let guard = guard.as_ref().map(
         |guard| quote!(let #guard: &::setnx_lock::LockGuard = ::setnx_lock::__macros::Scope::guard(&#scope);),
     );
@@ -57,17 +47,13 @@ fn expanded(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     // Two statements, so that what the arguments borrow is free while the lock is waited for.
     let before = quote! {
         let #lock = ::setnx_lock::Lock::new(#locker, #key, #options);
-        let #scope = match ::setnx_lock::__macros::Scope::enter(#lock, #keeps) {
+        let #scope = match ::setnx_lock::__macros::Scope::enter(#lock) {
             ::core::result::Result::Ok(#scope) => #scope,
-            ::core::result::Result::Err(#error) => { #failures }
+            ::core::result::Result::Err(#error) => { #failure }
         };
         #guard
     };
-    Ok(match shape {
-        Shape::ResultOfOther | Shape::ResultOrAlias => function.around(&before, &scope),
-        // They cannot show a loss, which is in the log.
-        Shape::Option | Shape::OptionOfResult => function.beginning_with(&before),
-    })
+    Ok(function.around(&before, &scope))
 }
 
 /// A name that the body does not see.
@@ -77,94 +63,34 @@ fn local(name: &str) -> Ident {
 
 impl Plan {
     fn of(arguments: &Arguments) -> Result<Self> {
-        let options = options::options(arguments)?;
         let mut plan = Self {
             // The compiler names this macro where there is no `LOCKER`.
             locker: syn::parse_quote!(::setnx_lock::__declare_a_static_LOCKER_or_add_the_argument_locker!()),
-            key: Key::Joined(None, Vec::new()),
-            options,
-            contention: Contention::Error,
-            keeps: false,
+            key: Key::Default,
+            options: options::options(arguments)?,
+            on_contention: None,
             guard: None,
         };
-        for Argument { name, value, .. } in &arguments.0 {
-            match (name.to_string().as_str(), value) {
-                ("locker", Value::One(value)) => plan.locker = value.clone(),
-                ("key", Value::One(value)) => plan.key = Key::of(value.clone())?,
-                ("prefix", Value::One(value)) => {
-                    if let Key::Joined(prefix, _) = &mut plan.key {
-                        *prefix = Some(Prefix::of(value.clone())?);
-                    }
-                }
-                ("args", Value::Many(values)) => {
-                    if let Key::Joined(_, arguments) = &mut plan.key {
-                        arguments.clone_from(values);
-                    }
-                }
-                ("on_contention", Value::One(value)) => {
-                    plan.contention = Contention::Converted(value.clone());
-                }
-                ("skip", _) => plan.contention = Contention::Skipped(name.span()),
-                ("keep", _) => plan.keeps = true,
-                ("guard", Value::One(value)) => plan.guard = Some(guard_name(value)?),
+        for Argument { name, value } in &arguments.0 {
+            match name.to_string().as_str() {
+                "locker" => plan.locker = value.clone(),
+                "key" => plan.key = Key::of(value.clone())?,
+                "on_contention" => plan.on_contention = Some(value.clone()),
+                "guard" => plan.guard = Some(guard_name(value)?),
                 _ => {}
             }
         }
         Ok(plan)
     }
 
-    /// Returns the statements that return from the function if the lock was not acquired.
-    fn failures(&self, function: &Function, shape: Shape) -> Result<TokenStream> {
-        let at = located(function.return_span());
-        // A conversion that is missing is reported at the return type.
-        let error = Ident::new("error", at);
-        if let Contention::Skipped(span) = self.contention {
-            if shape == Shape::ResultOfOther {
-                return Err(Error::new(
-                    span,
-                    "`skip` needs a return type that can say that nothing was done: `Result<Option<T>, E>`, `Option<T>` or \
-                     `Option<Result<T, E>>`",
-                ));
-            }
-        } else if shape == Shape::Option {
-            return Err(Error::new(
-                function.return_span(),
-                "an `Option` does not show the lock's error; return a `Result`, or add `skip` for `None` while another holder has the lock",
-            ));
-        }
-        let none = quote_spanned!(at=> ::core::option::Option::None);
-        let failed = |error: TokenStream| {
-            let failed = quote_spanned!(at=> ::core::result::Result::Err(#error));
-            match shape {
-                Shape::OptionOfResult => quote_spanned!(at=> ::core::option::Option::Some(#failed)),
-                _ => failed,
-            }
-        };
-        let is_contention = quote!(::setnx_lock::Error::is_contention(&#error));
-        let converted = failed(quote_spanned!(at=> ::core::convert::From::from(#error)));
-        Ok(match &self.contention {
-            Contention::Error => quote_spanned!(at=> return #converted;),
-            Contention::Converted(conversion) => {
-                let by_user = failed(quote!(::setnx_lock::__macros::converted(#error, #conversion)));
-                quote_spanned!(at=> if #is_contention { return #by_user; } return #converted;)
-            }
-            Contention::Skipped(_) if shape == Shape::Option => {
-                let name = key::qualified(&function.signature.ident);
-                quote_spanned! {at=>
-                    if !#is_contention {
-                        ::setnx_lock::__macros::report_skipped(#name, &#error);
-                    }
-                    return #none;
-                }
-            }
-            Contention::Skipped(_) => {
-                let skipped = match shape {
-                    Shape::OptionOfResult => none,
-                    _ => quote_spanned!(at=> ::core::result::Result::Ok(#none)),
-                };
-                quote_spanned!(at=> if #is_contention { return #skipped; } return #converted;)
-            }
-        })
+    /// Returns the statements that return from the function if the lock was not acquired. A conversion that is missing is reported at the
+    /// return type.
+    fn failure(&self, error: &Ident, at: Span) -> TokenStream {
+        let failed = |error| quote_spanned!(at=> return ::core::result::Result::Err(#error););
+        let otherwise = failed(quote_spanned!(at=> ::core::convert::From::from(#error)));
+        let Some(conversion) = &self.on_contention else { return otherwise };
+        let by_user = failed(quote!(::setnx_lock::__macros::converted(#error, #conversion)));
+        quote_spanned!(at=> if ::setnx_lock::Error::is_contention(&#error) { #by_user } #otherwise)
     }
 }
 

@@ -5,10 +5,7 @@ use quote::{ToTokens as _, quote, quote_spanned};
 use syn::ext::IdentExt as _;
 use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned as _;
-use syn::{
-    Attribute, Error, FnArg, GenericArgument, Path, PathArguments, Result, ReturnType, Signature, Token,
-    Type, Visibility, braced,
-};
+use syn::{Attribute, Error, FnArg, Result, ReturnType, Signature, Token, Type, Visibility, braced};
 
 use crate::syntax::located;
 
@@ -38,18 +35,6 @@ fn names_impl(ty: TokenStream) -> bool {
         TokenTree::Group(group) => names_impl(group.stream()),
         TokenTree::Punct(_) | TokenTree::Literal(_) => false,
     })
-}
-
-/// How a return type says that the lock was not acquired.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
-    /// `Option<Result<…>>`.
-    OptionOfResult,
-    Option,
-    /// A `Result` of something else than an `Option`.
-    ResultOfOther,
-    /// A `Result<Option<…>>`, or a name that may stand for it, or for another `Result`.
-    ResultOrAlias,
 }
 
 impl Function {
@@ -93,23 +78,19 @@ impl Function {
         names
     }
 
-    /// Returns how the return type says that the lock was not acquired.
-    pub(crate) fn shape(&self) -> Result<Shape> {
+    /// Refuses a return type that cannot say that the lock was not acquired, or was lost. A name other than those of the standard library
+    /// may stand for a `Result`.
+    pub(crate) fn check_return_type(&self) -> Result<()> {
         let ty = match &self.signature.output {
-            ReturnType::Default => return Err(Error::new_spanned(&self.signature.ident, RETURNS_NOTHING)),
+            ReturnType::Default => return Err(Error::new_spanned(&self.signature.ident, NO_RESULT)),
             ReturnType::Type(_, ty) => unwrapped(ty),
         };
-        match ty {
-            Type::Never(_) => Err(Error::new_spanned(ty, RETURNS_NOTHING)),
-            Type::Tuple(tuple) if tuple.elems.is_empty() => Err(Error::new_spanned(ty, RETURNS_NOTHING)),
-            Type::Path(path) => Ok(shape(&path.path)),
-            Type::Macro(_) => Ok(Shape::ResultOrAlias),
-            _ => Err(Error::new_spanned(
-                ty,
-                "this return type cannot say that the lock was not acquired; return a `Result` of it, whose error has \
-                 `From<setnx_lock::Error>`, or an `Option` of it with `skip`",
-            )),
-        }
+        let is_result = match ty {
+            Type::Path(path) => path.path.segments.last().is_some_and(|segment| segment.ident != "Option"),
+            Type::Macro(_) => true,
+            _ => false,
+        };
+        if is_result { Ok(()) } else { Err(Error::new_spanned(ty, NO_RESULT)) }
     }
 
     /// Where the return type stands.
@@ -142,22 +123,10 @@ impl Function {
         outer.set_span(body.span());
         quote!(#(#attributes)* #visibility #signature #outer)
     }
-
-    /// Returns the function with these statements before its body.
-    pub(crate) fn beginning_with(&self, statements: &TokenStream) -> TokenStream {
-        let Self { attributes, visibility, signature, body } = self;
-        // A span of this crate, and so of its edition: what the last expression of the body borrows ends before the lock is released, in
-        // each edition of the user's crate.
-        let mut inner = Group::new(Delimiter::Brace, body.stream());
-        inner.set_span(located(body.span()));
-        let mut outer = Group::new(Delimiter::Brace, quote!(#statements #inner));
-        outer.set_span(body.span());
-        quote!(#(#attributes)* #visibility #signature #outer)
-    }
 }
 
-const RETURNS_NOTHING: &str = "this function returns nothing, and cannot say that the lock was not acquired; return `Result<(), E>`, where `E` has \
-     `From<setnx_lock::Error>`, or `Option<()>` with `skip`";
+const NO_RESULT: &str = "this return type cannot say that the lock was not acquired or was lost; return a `Result` whose error has \
+     `From<setnx_lock::Error>`";
 
 impl Parse for Function {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
@@ -190,42 +159,6 @@ fn unwrapped(ty: &Type) -> &Type {
     }
 }
 
-fn shape(path: &Path) -> Shape {
-    let argument = first_argument(path);
-    let is_option = |path: &Path| ends_with(path, "Option");
-    if is_option(path) {
-        return if argument.is_some_and(|inner| ends_with(inner, "Result")) {
-            Shape::OptionOfResult
-        } else {
-            Shape::Option
-        };
-    }
-    let has_arguments =
-        path.segments.last().is_some_and(|segment| !matches!(segment.arguments, PathArguments::None));
-    if ends_with(path, "Result") && has_arguments && !argument.is_some_and(is_option) {
-        Shape::ResultOfOther
-    } else {
-        Shape::ResultOrAlias
-    }
-}
-
-fn ends_with(path: &Path, name: &str) -> bool {
-    path.segments.last().is_some_and(|segment| segment.ident == name)
-}
-
-/// The path that is the first argument of a generic type, if that is one.
-fn first_argument(path: &Path) -> Option<&Path> {
-    let PathArguments::AngleBracketed(arguments) = &path.segments.last()?.arguments else { return None };
-    let types = arguments.args.iter().filter_map(|argument| match argument {
-        GenericArgument::Type(ty) => Some(unwrapped(ty)),
-        _ => None,
-    });
-    match types.into_iter().next()? {
-        Type::Path(path) => Some(&path.path),
-        _ => None,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -236,38 +169,26 @@ mod tests {
     }
 
     #[test]
-    fn return_types_are_told_apart() {
-        for (ty, shape) in [
-            ("Result<(), E>", Shape::ResultOfOther),
-            ("std::result::Result<Vec<Option<u8>>, E>", Shape::ResultOfOther),
-            ("io::Result<(u8, u8)>", Shape::ResultOfOther),
-            ("Result<Option<()>, E>", Shape::ResultOrAlias),
-            ("(Result<core::option::Option<u8>>)", Shape::ResultOrAlias),
-            ("crate::Result", Shape::ResultOrAlias),
-            ("Outcome", Shape::ResultOrAlias),
-            ("Answer<u8>", Shape::ResultOrAlias),
-            ("Option<u8>", Shape::Option),
-            ("std::option::Option<&'a str>", Shape::Option),
-            ("Option<Result<u8, E>>", Shape::OptionOfResult),
-            ("Option<anyhow::Result<()>>", Shape::OptionOfResult),
+    fn results_and_names_that_may_stand_for_them_are_accepted() {
+        for ty in [
+            "Result<(), E>",
+            "std::result::Result<Vec<Option<u8>>, E>",
+            "(io::Result<u8>)",
+            "Outcome",
+            "Answer<u8>",
         ] {
-            assert_eq!(function(&format!("fn f() -> {ty} {{}}")).unwrap().shape().unwrap(), shape, "{ty}");
+            function(&format!("fn f() -> {ty} {{}}")).unwrap().check_return_type().unwrap();
         }
     }
 
     #[test]
-    fn types_that_say_nothing_are_refused() {
-        for (output, words) in [
-            ("", "returns nothing"),
-            ("-> ()", "returns nothing"),
-            ("-> !", "returns nothing"),
-            ("-> (u8, u8)", "cannot say"),
-            ("-> &str", "cannot say"),
-            ("-> impl Future<Output = ()>", "cannot say"),
-        ] {
+    fn types_that_show_no_error_are_refused() {
+        for output in
+            ["", "-> ()", "-> !", "-> (u8, u8)", "-> &str", "-> impl Future<Output = ()>", "-> Option<u8>"]
+        {
             let error =
-                function(&format!("fn f() {output} {{}}")).unwrap().shape().err().unwrap().to_string();
-            assert!(error.contains(words), "{output}: {error}");
+                function(&format!("fn f() {output} {{}}")).unwrap().check_return_type().err().unwrap();
+            assert!(error.to_string().contains("cannot say"), "{output}: {error}");
         }
     }
 
@@ -293,7 +214,9 @@ mod tests {
             "extern \"C\" fn f () -> R",
             "pub (crate) unsafe extern \"C\" fn f < 'a , T : A > (& 'a self , T (x) : T) -> R where T : B",
         ] {
-            let tokens = function(&format!("{head} {{}}")).unwrap().beginning_with(&TokenStream::new());
+            let tokens = function(&format!("{head} {{}}"))
+                .unwrap()
+                .around(&TokenStream::new(), &Ident::new("scope", Span::call_site()));
             assert!(tokens.to_string().starts_with(head), "{tokens}");
         }
     }
@@ -303,7 +226,7 @@ mod tests {
         let function = function("/// Doc.\npub fn f() -> R { #![allow(dead_code)] body() }").unwrap();
         assert_eq!(function.attributes.len(), 2);
         assert_eq!(function.body.stream().to_string(), "body ()");
-        let tokens = function.beginning_with(&quote!(first();)).to_string();
+        let tokens = function.around(&quote!(first();), &Ident::new("scope", Span::call_site())).to_string();
         assert!(tokens.contains("# [allow (dead_code)] pub fn f () -> R {"), "{tokens}");
         assert!(function.signature.output.to_token_stream().to_string().contains('R'));
     }

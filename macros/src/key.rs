@@ -1,4 +1,4 @@
-//! The key of the lock: a literal with expressions in braces, a prefix with arguments, or the function's name.
+//! The key of the lock: a literal with expressions in braces, another expression, or the function's name.
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{ToTokens as _, quote, quote_spanned};
@@ -13,14 +13,8 @@ pub(crate) enum Key {
     Formatted(Template),
     /// An expression that converts into a key.
     Computed(Expr),
-    /// A prefix, or the default key, and arguments behind it.
-    Joined(Option<Prefix>, Vec<Expr>),
-}
-
-/// What the arguments are appended to.
-pub(crate) enum Prefix {
-    Text(LitStr),
-    Computed(Expr),
+    /// The path of the function.
+    Default,
 }
 
 /// A literal in the syntax of `format!`, whose expressions have become arguments.
@@ -68,47 +62,15 @@ impl Key {
         match self {
             Self::Formatted(template) => template.expression(),
             Self::Computed(expression) => expression.to_token_stream(),
-            Self::Joined(prefix, arguments) if arguments.is_empty() => match prefix {
-                None => qualified(function),
-                Some(Prefix::Text(text)) => text.to_token_stream(),
-                Some(Prefix::Computed(expression)) => {
-                    quote!(::std::string::ToString::to_string(&#expression))
-                }
-            },
-            Self::Joined(prefix, arguments) => {
-                let prefix = match prefix {
-                    None => qualified(function),
-                    Some(Prefix::Text(text)) => text.to_token_stream(),
-                    Some(Prefix::Computed(expression)) => expression.to_token_stream(),
-                };
-                let format = vec!["{}"; arguments.len() + 1].join(":");
-                quote!(::std::format!(#format, #prefix, #(#arguments),*))
-            }
+            Self::Default => qualified(function),
         }
     }
 }
 
 /// The path of the function's module and its name.
-pub(crate) fn qualified(function: &Ident) -> TokenStream {
+fn qualified(function: &Ident) -> TokenStream {
     let name = function.unraw().to_string();
     quote!(::core::concat!(::core::module_path!(), "::", #name))
-}
-
-impl Prefix {
-    pub(crate) fn of(value: Expr) -> Result<Self> {
-        match literal(&value) {
-            Some(Lit::Str(text)) if text.value().is_empty() => Err(Error::new(
-                text.span(),
-                "the prefix is empty; leave it out, or name what the key protects",
-            )),
-            Some(Lit::Str(text)) if text.value().contains(['{', '}']) => Err(Error::new(
-                text.span(),
-                "a prefix is plain text; for expressions in braces, write `key = \"…\"` instead",
-            )),
-            Some(Lit::Str(text)) => Ok(Self::Text(text.clone())),
-            _ => Ok(Self::Computed(value)),
-        }
-    }
 }
 
 impl Template {

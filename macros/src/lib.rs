@@ -12,11 +12,12 @@ mod syntax;
 use proc_macro::TokenStream;
 
 /// Runs a function or a method while a lock is held: the lock is acquired before the body and released after it, also after `?`, an early
-/// `return` or a panic.
+/// `return` or a panic. If the lock was lost meanwhile, the function returns `Error::Lost`, unless the body failed itself.
 ///
 /// ```no_run
-/// use setnx_lock::{Locker, locked};
+/// use setnx_lock::{LockOptions, Locker, locked};
 /// use std::sync::LazyLock;
+/// use std::time::Duration;
 ///
 /// static LOCKER: LazyLock<Locker> =
 ///     LazyLock::new(|| Locker::open("redis://127.0.0.1/").expect("a valid address"));
@@ -40,10 +41,13 @@ use proc_macro::TokenStream;
 ///     Ok(())
 /// }
 ///
-/// // One attempt; `None` while another process does it.
-/// #[locked(expiration = "10m", timeout = "0s", skip)]
-/// fn close_day() -> Result<Option<u32>, AppError> {
-///     Ok(Some(7))
+/// // One attempt, and everything else by the options.
+/// const ONCE: LockOptions =
+///     LockOptions::expiring_after(Duration::from_secs(600)).timeout(Duration::ZERO).hold_at_least(Duration::from_secs(60));
+///
+/// #[locked(options = ONCE, on_contention = AppError::Busy)]
+/// fn close_day() -> Result<u32, AppError> {
+///     Ok(7)
 /// }
 ///
 /// # struct Warehouse { locker: Locker, name: String }
@@ -67,46 +71,31 @@ use proc_macro::TokenStream;
 /// | `locker = EXPR` | which locker: a static, `self.locker`, or a call that returns a reference to one; `LOCKER` unless given |
 /// | `key = "…"` | the key, in the syntax of `format!`; in braces stands any expression, with a format behind a colon perhaps: `"team:{team.id}"`, `"{self.name()}"`, `"{id:>05}"` |
 /// | `key = EXPR` | the key as an expression that converts into a `Key` |
-/// | `prefix = "…"`, `args(a, b)` | the key `prefix:a:b`; `prefix` alone is the key; `args` alone are appended to the default key |
 /// | `expiration = "15s"` | how long the lease is; 30 s unless given, and work that may take longer needs its own |
-/// | `held_until_released` | no lease: the lock is held until it is released, also after a crash |
-/// | `options = EXPR` | the `LockOptions` that the other arguments refine, instead of the two above |
-/// | `timeout = "5s"`, `wait_forever`, `max_attempts = 3` | how long the lock is waited for; 5 s unless given |
+/// | `timeout = "5s"` | how long the lock is waited for; 5 s unless given |
 /// | `protocol = Auto` | one of `Classic`, `Watched`, `Ttl`, `Auto` |
-/// | `poll_interval`, `polling`, `notify_waiters`, `time_slice`, `takeover_margin`, `stealing_as_the_gem_does` | how the lock is waited for and taken over |
-/// | `hold_at_least`, `auto_extend`, `verify_every`, `fenced`, `reentrant`, `holder_name` | what the holder does |
-/// | `on_contention = PATH` | makes the function's error of the lock's, if another holder has the lock: a function, a variant or a closure |
-/// | `skip` | returns `None` instead |
-/// | `keep` | does not release the lock: it is left to expire, also after an error or a panic |
+/// | `auto_extend = "10m"` | how long the lease is extended in total while the body runs |
+/// | `options = EXPR` | the `LockOptions`, for everything else; instead of `expiration`, and refined by the others |
+/// | `on_contention = PATH` | converts a contention error into your error type: a function, a variant or a closure |
 /// | `guard = NAME` | gives the body the `&LockGuard` by this name |
-///
-/// An argument with the name of a method of `LockOptions` does what is said there.
 ///
 /// # The default key
 ///
-/// Without `key`, `prefix` and `args` the key is the path of the module and the name of the function: `my_crate::orders::close_day`. The
+/// Without `key` the key is the path of the module and the name of the function: `my_crate::orders::close_day`. The
 /// attribute does not see the type that a method belongs to, so **two methods of one name in one module share that key**: name the key of
 /// a method. A function that is renamed or moved has another key than its older versions that still run. The key is made before the
 /// lock is waited for, and before the body runs.
 ///
-/// # Without the lock
+/// # Errors
 ///
-/// | return type | another holder has the lock | the same with `skip` | another error |
-/// |---|---|---|---|
-/// | `Result<T, E>` | the error | does not compile | the error |
-/// | `Result<Option<T>, E>` | the error | `Ok(None)` | the error |
-/// | `Option<Result<T, E>>` | `Some` of the error | `None` | `Some` of the error |
-/// | `Option<T>` | does not compile | `None` | `None`, and a warning in the log |
-///
-/// The error is the lock's, converted by `From<setnx_lock::Error>` into `E`; during contention (`Error::is_contention`) by
-/// `on_contention` if it is given. The types are known by the names `Result` and `Option`. Another name is taken for a `Result`; inside
-/// an `Option`, write `Result` out. A function that returns nothing does not compile.
+/// The function returns a `Result`, or an alias of one. An error of the lock is converted by `From<setnx_lock::Error>` into its error type;
+/// during contention (`Error::is_contention`) by `on_contention` if that is given. A function with any other return type does not compile.
 ///
 /// # Nested calls
 ///
 /// A call inside another one, or inside `Lock::with`, on the same key by the same thread and through the same locker fails with
-/// `Error::Nested`. If both have `reentrant` it joins the enclosing call, which releases or keeps the lock: the inner one's `keep` has no
-/// effect then. A failed release goes to the log and the observer, as after `Lock::with`.
+/// `Error::Nested`. If the options of both are `reentrant()` it joins the enclosing call, which releases the lock. A failed release goes to
+/// the log and the observer, as after `Lock::with`.
 ///
 /// # What it is not for
 ///

@@ -30,11 +30,3 @@ pub(crate) fn nearest<T: AsRef<str>>(name: &str, known: impl IntoIterator<Item =
     let nearest = known.into_iter().max_by(|one, other| likeness(one).total_cmp(&likeness(other)));
     nearest.filter(|nearest| likeness(nearest) >= ALIKE)
 }
-
-/// The number that an expression is, if it is a literal.
-pub(crate) fn number(expression: &Expr) -> Option<u64> {
-    match literal(expression)? {
-        Lit::Int(number) => number.base10_parse().ok(),
-        _ => None,
-    }
-}

@@ -7,11 +7,11 @@
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::error::Error as StdError;
-use std::fmt::{Debug, Display};
+use std::fmt::Debug;
 use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
-use setnx_lock::{Key, LockGuard, LockOptions, Locker, Polling, Protocol, locked};
+use setnx_lock::{Key, LockGuard, LockOptions, Locker, Protocol, locked};
 
 static LOCKER: LazyLock<Locker> = LazyLock::new(|| Locker::open("redis://127.0.0.1/").expect("an address"));
 
@@ -83,26 +83,6 @@ fn formatted(team: &Team, id: u8, ids: &[u8], width: usize) -> Outcome<usize> {
     Ok(team.name.len() + usize::from(id) + ids.len() + width)
 }
 
-#[locked(prefix = "trade", args(team.id, kind))]
-fn joined<T: Display>(team: &Team, kind: T) -> Outcome<String> {
-    Ok(format!("{}{kind}", team.name))
-}
-
-#[locked(prefix = PREFIX, args(id))]
-fn prefixed_by_a_constant(id: u8) -> Outcome<u8> {
-    Ok(id)
-}
-
-#[locked(prefix = PREFIX)]
-fn prefix_alone() -> Outcome {
-    Ok(())
-}
-
-#[locked(args(id, &name))]
-fn arguments_alone(id: u8, name: String) -> Outcome<(u8, String)> {
-    Ok((id, name))
-}
-
 #[locked(key = Key::joined(["a", name.as_str()]))]
 fn key_of_an_expression(name: String) -> Outcome<String> {
     Ok(name)
@@ -156,33 +136,7 @@ fn boxed() -> Result<Box<dyn Debug>, Boxed> {
     Ok(Box::new(1))
 }
 
-#[locked(key = "k", skip)]
-fn skips() -> Outcome<Option<u8>> {
-    Ok(Some(1))
-}
-
-#[locked(key = "k", skip)]
-fn skips_without_errors() -> Option<u8> {
-    let parsed = "1".parse().ok()?;
-    Some(parsed)
-}
-
-#[locked(key = "k", skip)]
-fn skips_with_errors_inside() -> Option<Result<u8, AppError>> {
-    Some(Ok(1))
-}
-
-#[locked(key = "k")]
-fn an_option_that_shows_errors() -> Option<Result<u8, AppError>> {
-    None
-}
-
-#[locked(key = "k", on_contention = AppError::Busy)]
-fn an_option_with_a_conversion() -> Option<Result<u8, AppError>> {
-    Some(Err(AppError::Other))
-}
-
-#[locked(key = "k", guard = held, keep)]
+#[locked(key = "k", guard = held)]
 fn with_the_guard() -> Outcome<u64> {
     held.ensure_held()?;
     takes_a_guard(held);
@@ -232,7 +186,7 @@ extern "Rust" fn foreign() -> Outcome {
     Ok(())
 }
 
-#[locked(options = BASE, key = "k", timeout = LEASE, reentrant, fenced, holder_name = "me", takeover_margin = "1s")]
+#[locked(options = BASE.reentrant(), key = "k", timeout = LEASE)]
 fn refined() -> Outcome {
     const INSIDE: u8 = 1;
     fn inner() -> u8 {
@@ -242,25 +196,20 @@ fn refined() -> Outcome {
 }
 
 #[locked(
-    locker = LOCKER,
+    locker = locker(),
     key = "k",
-    expiration = "1m",
-    protocol = Watched,
-    wait_forever,
-    max_attempts = 3,
-    polling = Polling::every(Duration::from_millis(50)),
-    hold_at_least = "1s",
+    expiration = "15s",
+    timeout = "5s",
+    protocol = Protocol::Watched,
     auto_extend = "10m",
-    verify_every = "5s",
-    notify_waiters,
-    time_slice = "10ms",
-    stealing_as_the_gem_does,
+    on_contention = AppError::Busy,
+    guard = _held
 )]
 fn every_option() -> Outcome {
     Ok(())
 }
 
-#[locked(held_until_released, key = "k", poll_interval = "20ms", protocol = "classic")]
+#[locked(options = LockOptions::without_expiration(), key = "k", protocol = "classic")]
 fn without_expiration() -> Outcome {
     Ok(())
 }

@@ -26,18 +26,6 @@ const NO_TTL: i64 = -1;
 /// Packs a command.
 pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
-        Command::Fenced(command) => match &**command {
-            // The counter is increased behind the command, but within a transaction.
-            Command::Exec(change) => {
-                pack_change(packed, key, change);
-                count(packed, key, Form::Queued);
-                packed.command(Form::ListOrNil, &[b"EXEC"]);
-            }
-            command => {
-                pack(packed, key, command);
-                count(packed, key, Form::Integer);
-            }
-        },
         Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
         Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
         Command::SetNxAll(keys, value) => {
@@ -186,7 +174,6 @@ pub(super) fn read(
 
 fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
     match command {
-        Command::Fenced(command) => return read_fenced(command, replies),
         Command::Exec(change) => return executed(command, change, replies),
         Command::WatchGetTtl => return read_watch_ttl(replies),
         _ => {}
@@ -255,38 +242,6 @@ fn read_watch_ttl(mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, Tra
         (Ok(_), Some(Value::ServerError(error))) => Err(error.into()),
         (Ok(_), other) => return Err(unexpected(Command::WatchGetTtl.name(), other.as_ref())),
     })
-}
-
-/// Reads the replies to a command and to the counter behind it, or within its transaction. That the counter could not be increased takes
-/// nothing from what the command did.
-fn read_fenced(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, Refusal>, TransportError> {
-    let number = match (command, replies.as_mut_slice()) {
-        (Command::Exec(_), [_, counted, Value::Array(results)]) if results.len() == 2 => {
-            if !is_queued(counted) {
-                return Err(unexpected(command.name(), Some(counted)));
-            }
-            results.pop()
-        }
-        // Without a second result it was not carried out: the first refusal is the reason.
-        (Command::Exec(_), [_, counted, Value::Nil | Value::ServerError(_)]) => match refusal(counted) {
-            Some(refusal) => return Ok(Err(refusal)),
-            None => None,
-        },
-        (Command::SetNx(_) | Command::GetSet(_), [_, _]) => replies.pop(),
-        _ => None,
-    };
-    if let Command::Exec(_) = command
-        && replies.len() == 3
-    {
-        replies.remove(1);
-    }
-    let token = match number {
-        Some(Value::Int(token)) => Some(token),
-        Some(Value::ServerError(_)) | None => None,
-        Some(other) => return Err(unexpected(Command::Count.name(), Some(&other))),
-    };
-    let read = read_any(command, replies)?;
-    Ok(read.map(|reply| Reply::Fenced(Box::new(reply), token)))
 }
 
 fn is_queued(reply: &Value) -> bool {

@@ -94,7 +94,7 @@ impl Item {
 
     /// Notes that it is sent now, if there is one and it may be: not to a server that is too old, nor once its time has passed (I4, I5).
     pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
-        let too_old = server.is_some_and(|version| version < self.needs.needs());
+        let too_old = server.is_some_and(|version| version < self.needs.min_version());
         let too_late = self.before.is_some_and(|end| end.has_passed(now));
         let sends = !self.packed.forms.is_empty() && !too_old && !too_late;
         self.replies.clear();

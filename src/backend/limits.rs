@@ -39,7 +39,7 @@ pub(crate) struct Budget {
     /// When the call ends, but for its last command; `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
     /// How long an unreachable server is waited for.
-    pub(crate) unreachable_timeout: Duration,
+    pub(crate) retry_for: Duration,
     /// How long one command may take.
     pub(crate) command_timeout: Duration,
 }
@@ -82,8 +82,8 @@ impl Limits<'static> {
     /// Returns the limits of a command that is decided on now. A call ends within its deadline and the time of one command: the last
     /// attempt comes at the deadline and may have to wait for a connection of the pool.
     pub(crate) fn within(budget: Budget, now: Now) -> Self {
-        let Budget { deadline, unreachable_timeout, command_timeout } = budget;
-        let patient_until = now.uptime.after(unreachable_timeout);
+        let Budget { deadline, retry_for, command_timeout } = budget;
+        let patient_until = now.uptime.after(retry_for);
         let (reachable_by, accepted_by, connected_by, answered_by) = match deadline {
             Some(deadline) => {
                 let last = deadline.after(command_timeout);
@@ -162,8 +162,8 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn within(deadline: Option<Uptime>, now: Now) -> Limits<'static> {
-        let (unreachable_timeout, command_timeout) = (4 * SECOND, 2 * SECOND);
-        Limits::within(Budget { deadline, unreachable_timeout, command_timeout }, now)
+        let (retry_for, command_timeout) = (4 * SECOND, 2 * SECOND);
+        Limits::within(Budget { deadline, retry_for, command_timeout }, now)
     }
 
     #[test]

@@ -36,9 +36,9 @@ thread_local! {
 
 impl PooledBackend<OwnSource> {
     /// A backend with connections of its own.
-    pub(crate) fn own(manager: Manager, pool_size: u32, unreachable_timeout: Duration) -> Self {
+    pub(crate) fn own(manager: Manager, pool_size: u32, retry_for: Duration) -> Self {
         let [_, command_timeout] = manager.timeouts();
-        Self::over(OwnSource::new(manager, pool_size), command_timeout, unreachable_timeout)
+        Self::over(OwnSource::new(manager, pool_size), command_timeout, retry_for)
     }
 }
 

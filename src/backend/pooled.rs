@@ -28,15 +28,15 @@ pub(crate) struct PooledBackend<S> {
     pub(super) pool: S,
     transactions: Transactions,
     pub(super) command_timeout: Duration,
-    unreachable_timeout: Duration,
+    retry_for: Duration,
 }
 
 impl PooledBackend<SharedPool<Manager>> {
     /// A backend on an r2d2 pool of this manager.
     pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
         let [_, command_timeout] = manager.timeouts();
-        let unreachable_timeout = pool.connection_timeout();
-        Self::over(SharedPool::new(pool, Some(manager.clone())), command_timeout, unreachable_timeout)
+        let retry_for = pool.connection_timeout();
+        Self::over(SharedPool::new(pool, Some(manager.clone())), command_timeout, retry_for)
     }
 }
 
@@ -46,14 +46,14 @@ where
 {
     /// A backend on an r2d2 pool of another manager.
     pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
-        let unreachable_timeout = pool.connection_timeout();
-        Self::over(SharedPool::new(pool, None), DEFAULT_COMMAND_TIMEOUT, unreachable_timeout)
+        let retry_for = pool.connection_timeout();
+        Self::over(SharedPool::new(pool, None), DEFAULT_COMMAND_TIMEOUT, retry_for)
     }
 }
 
 impl<S: Source> PooledBackend<S> {
-    pub(super) fn over(pool: S, command_timeout: Duration, unreachable_timeout: Duration) -> Self {
-        Self { pool, transactions: Transactions::default(), command_timeout, unreachable_timeout }
+    pub(super) fn over(pool: S, command_timeout: Duration, retry_for: Duration) -> Self {
+        Self { pool, transactions: Transactions::default(), command_timeout, retry_for }
     }
 
     /// Sends one command and the one behind it on a connection of the pool. Returns the answers, and the connection if that is in good order
@@ -121,7 +121,7 @@ impl<S: Source> PooledBackend<S> {
         loop {
             let began = limits.decided_at.uptime;
             let (mut connection, now) = self.pool.checkout(limits)?;
-            let version = connection.server_version().filter(|version| *version < limits.needs.needs());
+            let version = connection.server_version().filter(|version| *version < limits.needs.min_version());
             let Some(version) = version else { return Ok((connection, now)) };
             // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
             let limit = limits.answered_by.since(now.uptime);
@@ -230,8 +230,8 @@ impl<S: Source> Backend for PooledBackend<S> {
         self.command_timeout
     }
 
-    fn unreachable_timeout(&self) -> Duration {
-        self.unreachable_timeout
+    fn retry_for(&self) -> Duration {
+        self.retry_for
     }
 }
 
@@ -240,7 +240,7 @@ impl<S: Source> fmt::Debug for PooledBackend<S> {
         f.debug_struct("PooledBackend")
             .field("pool", &self.pool)
             .field("command_timeout", &self.command_timeout)
-            .field("unreachable_timeout", &self.unreachable_timeout)
+            .field("retry_for", &self.retry_for)
             .finish_non_exhaustive()
     }
 }

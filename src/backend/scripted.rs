@@ -90,7 +90,7 @@ impl Backend for ScriptedBackend {
         Duration::from_secs(2)
     }
 
-    fn unreachable_timeout(&self) -> Duration {
+    fn retry_for(&self) -> Duration {
         Duration::from_secs(5)
     }
 }

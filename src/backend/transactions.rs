@@ -45,7 +45,7 @@ impl Transactions {
         limits: &Limits<'a>,
         connect: impl Fn(&mut Limits<'a>) -> Result<(C, Now), Failure>,
     ) -> Result<(), Failure> {
-        let needed = limits.needs.needs() >= Protocol::Watched.needs();
+        let needed = limits.needs.min_version() >= Protocol::Watched.min_version();
         if !needed || self.work.load(Ordering::Relaxed) {
             return Ok(());
         }

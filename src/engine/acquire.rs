@@ -61,12 +61,12 @@ impl Engine {
     ) -> Vec<Acquired> {
         let changes = Arc::<Changes>::default();
         let begin = |(key, granted): (Key, Granted)| {
-            let Granted { lease, protocol, holder, at, attempts, waited, token } = granted;
-            let hold = Hold::new(key, *options, protocol, at, lease, token, self.observer.clone());
+            let Granted { lease, protocol, holder, at, attempts, waited } = granted;
+            let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone());
             Acquired { hold: Arc::new(hold.among(&changes)), holder, attempts, waited }
         };
         let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
-        if options.holder_name.is_some() {
+        if self.holder_name.is_some() {
             self.name(&acquired);
         }
         for Acquired { hold, .. } in &acquired {
@@ -87,7 +87,7 @@ impl Engine {
             return self.report_unnamed(hold, unnamed.as_ref());
         }
         let named = |Acquired { hold, .. }: &'_ Acquired| {
-            Self::naming(&hold.options, &hold.own().lease.value, hold.options.expiration)
+            self.naming(&hold.own().lease.value, hold.options.expiration)
         };
         let named = acquired.iter().filter_map(|acquired| Some((&acquired.hold, named(acquired)?)));
         for (hold, error) in &self.write_names(named.collect()) {

@@ -19,7 +19,6 @@ use crate::clock::{self, Now, Uptime};
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
@@ -38,10 +37,6 @@ pub(super) struct Call<'a> {
     /// Until when the lock is held that it releases; only of a release.
     held_until: Option<Uptime>,
     stop: StopCheck<'a>,
-    /// Whether a fencing token is taken along with each command that may acquire the lock.
-    fenced: bool,
-    /// What came with the last reply.
-    pub(super) token: Option<i64>,
     last_failure: Option<LastFailure>,
     /// Whether the last command got no answer.
     unanswered_last: bool,
@@ -110,8 +105,6 @@ impl<'a> Call<'a> {
             budget,
             held_until: None,
             stop,
-            fenced: false,
-            token: None,
             last_failure: None,
             unanswered_last: false,
             late_reports: None,
@@ -125,8 +118,8 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
-    pub(super) fn stopped_by(self, stop: StopCheck<'a>, unreachable_timeout: Duration) -> Self {
-        let budget = Budget { unreachable_timeout, ..self.budget };
+    pub(super) fn stopped_by(self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
+        let budget = Budget { retry_for, ..self.budget };
         Self { budget, stop, ..self }
     }
 
@@ -155,11 +148,6 @@ impl<'a> Call<'a> {
     /// Gives its commands less time, if the command timeout is longer.
     pub(super) fn hurry(&mut self, time: Duration) {
         self.budget.command_timeout = self.budget.command_timeout.min(time);
-    }
-
-    /// Returns the call as one that takes a fencing token along, or does not.
-    pub(super) fn fenced(self, fenced: bool) -> Self {
-        Self { fenced, ..self }
     }
 
     /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
@@ -201,14 +189,6 @@ impl<'a> Call<'a> {
     }
 
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
-        if self.fenced && !matches!(request.command, Command::Fenced(_)) {
-            let Request { command, before } = request.clone();
-            return self.send_once(&Request { command: fence::fenced(command), before }, now);
-        }
-        self.send_once(request, now)
-    }
-
-    fn send_once(&mut self, request: &Request, now: Now) -> Reply {
         if let Some((along, answers)) = self.changed.take().map(|changed| *changed) {
             let needs = self.needs(&request.command);
             return self.answers(&request.command, along, answers, needs);
@@ -305,14 +285,9 @@ impl<'a> Call<'a> {
         only_reads: bool,
         needs: Protocol,
     ) -> Reply {
-        self.token = None;
         self.unanswered_last = matches!(carried, Err(Failure::Lost(_) | Failure::NoConnection { .. }));
         let (reply, failure) = match carried {
-            Ok(reply) => {
-                let (reply, token) = reply.unfenced();
-                self.token = token;
-                return reply;
-            }
+            Ok(reply) => return reply,
             Err(Failure::TooLate) => return Reply::TooLate,
             Err(Failure::TooOld(version)) => {
                 (Reply::Refused, LastFailure::TooOld { version, protocol: needs })

@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::options::{LockOptions, Protocol};
+use crate::options::Protocol;
 use crate::protocol::holder_name::{HolderName, named};
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::version::Version;
@@ -23,13 +23,13 @@ const NEEDED: Version = Version::new(2, 0, 0);
 const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
 
 impl Engine {
-    /// Returns the command that writes the name of a holder behind this value, if its options name one.
-    pub(super) fn naming(options: &LockOptions, value: &[u8], lease: Option<Duration>) -> Option<Request> {
-        let write = HolderName::write(options.holder_name?, value, lease?);
+    /// Returns the command that writes the holder's name behind this value, if it has one.
+    pub(super) fn naming(&self, value: &[u8], lease: Option<Duration>) -> Option<Request> {
+        let write = HolderName::write(self.holder_name.as_deref()?, value, lease?);
         Some(Request::at_any_time(Command::HolderName(write)))
     }
 
-    /// Writes the name of a holder, if its options name one. Returns why not, to be reported, and what else is.
+    /// Writes the holder's name, if it has one. Returns why not, to be reported, and what else is.
     pub(super) fn write_name(
         &self,
         hold: &Hold,
@@ -37,7 +37,7 @@ impl Engine {
         lease: Option<Duration>,
         now: Now,
     ) -> (Option<Error>, LateReports) {
-        let Some(request) = Self::naming(&hold.options, value, lease) else {
+        let Some(request) = self.naming(value, lease) else {
             return (None, LateReports::new());
         };
         if !self.has_names() {
@@ -94,7 +94,7 @@ impl Engine {
     }
 
     /// Returns the name that the holder of a key has written, if it can be read.
-    pub(super) fn holder_name(&self, key: &Key, now: Now) -> Option<String> {
+    pub(super) fn name_of_holder(&self, key: &Key, now: Now) -> Option<String> {
         self.holder(key, now).ok().flatten()
     }
 

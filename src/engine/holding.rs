@@ -245,6 +245,11 @@ impl Engine {
     pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
         hold.on_loss(act);
         hold.report();
+        self.watch(hold);
+    }
+
+    /// Has the keeper look at a lock, since the program wants to know of a loss.
+    pub(crate) fn watch(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.identity.is_this_process() && hold.end().is_some() {
             self.keep_from_now_on(hold);
         }

@@ -69,7 +69,7 @@ impl Engine {
                 None => Self::not_extended(hold),
             };
             let lease = asked.or(hold.options.expiration);
-            let name = Self::naming(&hold.options, &own.lease.value, lease);
+            let name = self.naming(&own.lease.value, lease);
             if let (Some(name), Ok(_)) = (name, &outcome.result) {
                 named.push((hold, name));
             }

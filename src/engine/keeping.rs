@@ -95,7 +95,7 @@ pub(super) fn work(mut due: Vec<(u64, Kept)>) {
 impl Engine {
     /// Has the keeper work on a lock that has just been acquired, if its options say so.
     pub(super) fn keep_by_options(self: &Arc<Self>, hold: &Arc<Hold>) {
-        if hold.options.auto_extend.is_some() || hold.options.verify_every.is_some() {
+        if hold.options.auto_extend.is_some() {
             self.keep_from_now_on(hold);
         }
     }
@@ -229,7 +229,7 @@ impl Engine {
                 });
                 let extended = Self::end_extension(hold, &mut own, &rules, outcome, call);
                 let name = match &extended.result {
-                    Ok(_) => Self::naming(&hold.options, &own.lease.value, Some(time)),
+                    Ok(_) => self.naming(&own.lease.value, Some(time)),
                     Err(_) => None,
                 };
                 let now = clock::now();

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{Answer, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits};
 use crate::clock::{self, Uptime};
-use crate::event::{Event, Observer};
+use crate::event::{Event, EventSink};
 use crate::key::Key;
 use crate::protocol::waiting_list::{Entry, Owed, Waiting};
 use crate::protocol::{Command, Reply, Request};
@@ -104,7 +104,7 @@ impl Notifications {
     }
 
     /// Enters the list without a look. Returns whether none is needed, since another process is ahead.
-    pub(super) fn enter_only(&self, key: &Key, observer: &Observer) -> bool {
+    pub(super) fn enter_only(&self, key: &Key, observer: &EventSink) -> bool {
         let Some(waiting) = self.enter(key) else { return false };
         let reply = self.send(key, waiting.clone(), &self.brief_limits());
         let is_behind = match (&waiting, &reply) {
@@ -123,7 +123,7 @@ impl Notifications {
         key: &Key,
         waiting: &Waiting,
         reply: Option<Result<Reply, Failure>>,
-        observer: &Observer,
+        observer: &EventSink,
     ) -> bool {
         let Some(reply) = reply else {
             self.forget_entry(key);
@@ -180,7 +180,7 @@ impl Notifications {
         key: &Key,
         taken: Result<Reply, Failure>,
         budget: Budget,
-        observer: &Observer,
+        observer: &EventSink,
     ) -> Passed {
         let limits = Limits::within(budget, clock::now());
         match self.notify_first(key, taken, &limits) {
@@ -298,7 +298,7 @@ impl Notifications {
     }
 
     /// Has the process listen, and notes that the key is waited for.
-    pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &Observer) {
+    pub(super) fn want(self: &Arc<Self>, key: &Key, observer: &EventSink) {
         let now = clock::uptime();
         let mut state = self.lock();
         if state.listening_paused_until.is_some_and(|until| now < until) {
@@ -361,7 +361,7 @@ impl Notifications {
         self.lock().reported.sending_worked(key);
     }
 
-    fn failed(&self, key: &Key, failure: &Failure, observer: &Observer) {
+    fn failed(&self, key: &Key, failure: &Failure, observer: &EventSink) {
         let mut state = self.lock();
         if reports::concerns_all_keys(failure) {
             state.sending_paused_until = Some(clock::uptime().after(REFUSED));
@@ -379,8 +379,7 @@ impl Notifications {
     fn limits(&self) -> Limits<'static> {
         let now = clock::now();
         let command_timeout = self.backend.command_timeout() / 4;
-        let budget =
-            Budget { deadline: Some(now.uptime), unreachable_timeout: Duration::ZERO, command_timeout };
+        let budget = Budget { deadline: Some(now.uptime), retry_for: Duration::ZERO, command_timeout };
         Limits::within(budget, now)
     }
 

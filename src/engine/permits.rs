@@ -17,7 +17,7 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::Observation;
 use crate::protocol::lease::Lease;
 use crate::protocol::permits::{AcquiringPermit, Action};
-use crate::protocol::{Command, GiveUp, Reply, Request, fence};
+use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{CancelToken, Hint, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds::{self, HoldKind};
 
@@ -245,8 +245,7 @@ impl WaitForOne<'_> {
                         return Err(ended);
                     }
                     let waited = now.uptime.since(self.began.uptime);
-                    let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
-                    return Ok((slot, Granted { lease, protocol, holder, at: now, attempts, waited, token }));
+                    return Ok((slot, Granted { lease, protocol, holder, at: now, attempts, waited }));
                 }
                 Action::GiveUp(reason) => return Err(self.given_up(&mut rules, call, reason, now)),
             };
@@ -322,7 +321,7 @@ impl WaitForOne<'_> {
     fn call<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Call<'b> {
         let options = self.wanted.options;
         let key = &self.wanted.slots[slot];
-        let call = Call::new(self.engine, key, options.protocol, self.wait.deadline()).fenced(options.fenced);
-        call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
+        let call = Call::new(self.engine, key, options.protocol, self.wait.deadline());
+        call.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 }

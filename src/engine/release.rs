@@ -4,6 +4,8 @@ use super::call::Call;
 use super::notifications::Passed;
 use super::together::Run;
 use super::{Answer, Engine};
+use std::time::Duration;
+
 use crate::backend::Failure;
 use crate::clock::{Now, Uptime};
 use crate::error::Error;
@@ -15,6 +17,9 @@ use crate::protocol::release::{Release, Releasing};
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
 use crate::queue::{Ending, Hint, HolderTicket};
+
+/// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
+const SLICE: Duration = Duration::from_millis(10);
 
 /// A held lock, to be released.
 #[derive(Debug)]
@@ -131,7 +136,7 @@ impl Engine {
         }
         if options.notifies {
             let slice = holder.slice();
-            if slice.is_some_and(|since| now.uptime.since(since) < options.time_slice) {
+            if slice.is_some_and(|since| now.uptime.since(since) < SLICE) {
                 return Turn::Passes;
             }
             if let Some(taking) = self.notifications.next(key, slice.is_some()) {

@@ -13,7 +13,6 @@ use super::{Acquired, Engine};
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
-use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::LockOptions;
 use crate::protocol::lease::Lease;
@@ -52,13 +51,7 @@ impl Engine {
         let began = clock::now();
         let deadline = wanted.options.timeout.map(|timeout| began.uptime.after(timeout));
         let granted = WaitAll { engine: self, wanted, began, deadline }.acquire()?;
-        let acquired = self.begin_holds(granted, wanted.options, kind);
-        if wanted.options.fenced {
-            // One that is not there yet is taken when it is asked for.
-            let holds: Vec<&Arc<Hold>> = acquired.iter().map(|acquired| &acquired.hold).collect();
-            drop(self.fencing_tokens(&holds));
-        }
-        Ok(acquired)
+        Ok(self.begin_holds(granted, wanted.options, kind))
     }
 }
 

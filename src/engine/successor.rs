@@ -9,7 +9,6 @@ use crate::clock::Now;
 use crate::identity::Identity;
 use crate::key::Key;
 use crate::protocol::acquire::first_command;
-use crate::protocol::fence;
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::{Command, Reply};
 use crate::queue::{self, HolderTicket};
@@ -50,7 +49,7 @@ impl Successor {
         let claim = holder.claim(|mode| {
             let options = mode.options();
             let needs = options.protocol.on(None);
-            let too_old = server.is_some_and(|version| version < needs.needs());
+            let too_old = server.is_some_and(|version| version < needs.min_version());
             // A server that refuses EXEC itself may have the transaction open, and SETNX only queued.
             let unresolvable = matches!(release, Command::Exec(_)) && options.expiration.is_none();
             if too_old || unresolvable {
@@ -60,9 +59,6 @@ impl Successor {
             // The release may be sent much later, when the thread waits for the answer no more.
             let sent = End::of(now, sent_within);
             request.before = Some(request.before.map_or(sent, |end| end.min(sent)));
-            if options.fenced {
-                request.command = fence::fenced(request.command);
-            }
             let lost = TransportError::new(
                 io::ErrorKind::TimedOut,
                 "it was sent with another thread's release, and that thread returned no reply in time",

@@ -16,7 +16,6 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Note, Params};
-use crate::protocol::fence;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
@@ -36,8 +35,6 @@ pub(super) struct Granted {
     pub(super) at: Now,
     pub(super) attempts: u32,
     pub(super) waited: Duration,
-    /// The fencing token that came with the lock.
-    pub(super) token: Option<u64>,
 }
 
 /// One wait for one lock.
@@ -232,8 +229,7 @@ impl<'a> Wait<'a> {
     /// unreachable.
     fn call<'b>(&'b self, stop: &'b dyn Fn() -> bool) -> Call<'b> {
         let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
-        let call = call.fenced(self.options.fenced);
-        call.stopped_by(StopCheck(stop), self.engine.unreachable_timeout(self.began.uptime))
+        call.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 
     /// Talks to the server, as the head of the queue.
@@ -326,8 +322,7 @@ impl<'a> Wait<'a> {
                         return Err(ended);
                     }
                     let waited = now.uptime.since(self.began.uptime);
-                    let token = call.token.filter(|_| fence::counts(&lease, now)).and_then(fence::usable);
-                    return Ok(Granted { lease, protocol, holder, at: now, attempts, waited, token });
+                    return Ok(Granted { lease, protocol, holder, at: now, attempts, waited });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
                     let exhausted = attempt.has_used_its_attempts();
@@ -388,7 +383,7 @@ impl<'a> Wait<'a> {
         Params {
             options: *self.options,
             deadline: self.deadline,
-            unreachable_timeout: self.engine.unreachable_timeout(self.began.uptime),
+            retry_for: self.engine.retry_for(self.began.uptime),
             nonce: self.engine.identity.next_nonce(),
         }
     }
@@ -452,7 +447,7 @@ impl<'a> Wait<'a> {
 
     /// Whether an error is to name the holder. A call that tries once has none to show.
     fn names_holder(&self) -> bool {
-        self.options.holder_name.is_some() && self.options.timeout != Some(Duration::ZERO)
+        self.engine.holder_name.is_some() && self.options.timeout != Some(Duration::ZERO)
     }
 
     pub(super) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
@@ -462,10 +457,9 @@ impl<'a> Wait<'a> {
             waited: now.uptime.since(self.began.uptime),
             seen,
             expiring: options.expiration.is_some(),
-            takeover_margin: options.takeover_margin,
             ahead,
             permits: None,
-            holder: self.names_holder().then(|| engine.holder_name(key, now)).flatten(),
+            holder: self.names_holder().then(|| engine.name_of_holder(key, now)).flatten(),
             taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
         }
     }

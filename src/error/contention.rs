@@ -18,12 +18,10 @@ pub struct Contention {
     pub seen: Option<LockState>,
     /// Whether the lock that was waited for has an expiration, and so takes over from crashed holders.
     pub expiring: bool,
-    /// How much longer than its time an expired lock is left alone, by the options.
-    pub takeover_margin: Duration,
     /// How many threads of this process were still queued ahead for the same key through the same locker.
     pub ahead: usize,
-    /// The name that the holder has written ([`holder_name`](crate::LockOptions::holder_name)); `None` if it has none, or if this lock's
-    /// options name none, so that it was not read.
+    /// The name that the holder has written ([`holder_name`](crate::LockerBuilder::holder_name)); `None` if it has none, or if this
+    /// locker has none, so that it was not read.
     pub holder: Option<String>,
     /// How many permits there are, all of them held; `None` if the wait was for one lock.
     pub permits: Option<usize>,
@@ -51,12 +49,6 @@ impl fmt::Display for Contention {
                 write!(f, "; {what}: {state}")?;
                 if let Some(advice) = state.advice() {
                     write!(f, ", {advice}")?;
-                } else if !self.takeover_margin.is_zero() {
-                    write!(
-                        f,
-                        ", and left alone for a takeover margin of {:?} after that",
-                        self.takeover_margin
-                    )?;
                 }
             }
             None => {}

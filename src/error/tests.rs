@@ -42,7 +42,6 @@ fn no_text_grows_with_what_it_shows() {
         waited: Duration::from_secs(5),
         seen: Some(LockState::of_value(Some(&huge))),
         expiring: true,
-        takeover_margin: Duration::from_secs(1),
         ahead: 7,
         holder: Some("x".repeat(256)),
         permits: None,

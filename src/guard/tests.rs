@@ -22,7 +22,7 @@ fn commands(backend: &ScriptedBackend) -> usize {
 #[test]
 fn a_forked_child_releases_nothing() {
     let backend = ScriptedBackend::granting();
-    let lock = Lock::new(&Locker::over(backend.clone()), "k", LockOptions::held_until_released()).unwrap();
+    let lock = Lock::new(&Locker::over(backend.clone()), "k", LockOptions::without_expiration()).unwrap();
     for by_dropping in [true, false] {
         let mut held = lock.lock().unwrap();
         Arc::make_mut(&mut held.engine).identity = Arc::new(Identity::in_forked_child());
@@ -58,10 +58,10 @@ fn what_is_done_at_a_loss_may_drop_the_guard() {
         Command::SetNx(_) => Reply::Integer(1),
         _ => Reply::Bulk(Some(b"1895000000.5".to_vec())),
     });
-    let options = LockOptions::expiring_after(Duration::from_secs(60)).verify_every(Duration::from_millis(5));
+    let options = LockOptions::expiring_after(Duration::from_millis(300));
     let locker = Locker::over(backend);
     let held = Lock::new(&locker, "k", options).unwrap().lock().unwrap();
-    let (signal, shared) = (held.lost(), Arc::new(Mutex::new(None)));
+    let (signal, shared) = (held.loss_signal(), Arc::new(Mutex::new(None)));
     let (of_loss, (sender, dropped)) = (Arc::clone(&shared), std::sync::mpsc::channel());
     held.on_loss(move |_| {
         while of_loss.lock().unwrap().take().map(|held: LockGuard| drop(held)).is_none() {}
@@ -86,10 +86,9 @@ fn an_observer_may_drop_the_guard() {
             sender.send(()).unwrap();
         }
     });
-    let options = LockOptions::expiring_after(Duration::from_secs(60));
-    let options = options.verify_every(Duration::from_millis(5));
+    let options = LockOptions::expiring_after(Duration::from_millis(300));
     let held = Lock::new(&locker, "k", options).unwrap().lock().unwrap();
-    let signal = held.lost();
+    let signal = held.loss_signal();
     *shared.lock().unwrap() = Some(held);
     dropped.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(signal.is_lost());
@@ -99,7 +98,7 @@ fn an_observer_may_drop_the_guard() {
 fn a_forked_child_is_told_to_open_a_locker_of_its_own() {
     let backend = ScriptedBackend::granting();
     let locker = Locker::over(backend.clone()).in_forked_child();
-    let lock = Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap();
+    let lock = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap();
     assert!(matches!(lock.lock(), Err(Error::Forked { .. })));
     assert!(matches!(lock.state(), Err(Error::Forked { .. })));
     assert!(lock.clear().unwrap_err().to_string().contains("open a new one in the child"));
@@ -117,7 +116,7 @@ fn an_observer_that_panics_keeps_no_lock_from_being_released() {
         events.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{event:?}"));
         std::panic::resume_unwind(Box::new("on purpose"));
     });
-    drop(Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap().lock().unwrap());
+    drop(Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap().lock().unwrap());
     assert_eq!(commands(&backend), 2, "SETNX and DEL");
     let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
     assert!(seen.iter().any(|event| event.starts_with("AcquireFinished")), "{seen:?}");
@@ -147,7 +146,7 @@ fn a_logger_that_panics_keeps_no_lock_from_being_released() {
     log::set_max_level(log::LevelFilter::Trace);
     let backend = ScriptedBackend::granting();
     let locker = Locker::over(backend.clone());
-    let lock = Lock::new(&locker, "panicking-log", LockOptions::held_until_released()).unwrap();
+    let lock = Lock::new(&locker, "panicking-log", LockOptions::without_expiration()).unwrap();
     drop(lock.lock().unwrap());
     assert_eq!(commands(&backend), 2, "SETNX and DEL");
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Locker;
 use crate::backend::{ClockDifference, Manager, PooledBackend};
 use crate::error::Error;
-use crate::event::{Observe, Observer};
+use crate::event::{EventSink, Observer};
 
 /// How many connections a pool opens at most unless set. A lock needs one only while a command is on its
 /// way, so this serves thousands of threads.
@@ -15,6 +15,9 @@ const DEFAULT_POOL_SIZE: u32 = 16;
 const DEFAULT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
 /// How many connections one client address can have to a port.
 const MOST_CONNECTIONS: u32 = 65_535;
+/// The length from which on a holder's name is refused, in bytes.
+const MAX_NAME: usize = 257;
+
 /// What a [`Locker`] is built with.
 ///
 /// ```no_run
@@ -29,9 +32,10 @@ const MOST_CONNECTIONS: u32 = 65_535;
 pub struct LockerBuilder {
     manager: Manager,
     pool_size: u32,
-    unreachable_timeout: Duration,
+    retry_for: Duration,
     max_clock_difference: Option<Duration>,
-    observer: Observer,
+    observer: EventSink,
+    holder_name: Option<String>,
 }
 
 impl LockerBuilder {
@@ -39,9 +43,10 @@ impl LockerBuilder {
         Self {
             manager: Manager::new(client),
             pool_size: DEFAULT_POOL_SIZE,
-            unreachable_timeout: DEFAULT_UNREACHABLE_TIMEOUT,
+            retry_for: DEFAULT_UNREACHABLE_TIMEOUT,
             max_clock_difference: None,
-            observer: Observer::default(),
+            observer: EventSink::default(),
+            holder_name: None,
         }
     }
 
@@ -72,8 +77,8 @@ impl LockerBuilder {
     /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout. Calls
     /// that do not wait, as [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), do not
     /// retry; while other connections of the pool are open they wait for one of those, within the time of a command.
-    pub fn unreachable_timeout(self, limit: Duration) -> Self {
-        Self { unreachable_timeout: limit, ..self }
+    pub fn retry_for(self, limit: Duration) -> Self {
+        Self { retry_for: limit, ..self }
     }
 
     /// Checks, when the locker is built, that the server's clock and this machine's differ by at most `limit`; not checked unless
@@ -95,11 +100,20 @@ impl LockerBuilder {
         Self { manager: self.manager.skip_server_check(), ..self }
     }
 
+    /// Sets a name that tells people who holds the locker's locks, such as `host:pid`: shown by
+    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that locker has a name itself. It is
+    /// written to `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is
+    /// written again when that is extended. That it cannot be written is reported as an event, and does no harm. A lock without an
+    /// expiration shows no name. 1 to 256 bytes.
+    pub fn holder_name(self, name: impl Into<String>) -> Self {
+        Self { holder_name: Some(name.into()), ..self }
+    }
+
     /// Sets an observer, which receives the events of the locker's locks. Events still go to the
     /// [`log`](https://docs.rs/log) crate, under the target `setnx_lock`; to silence them there, filter that target in your logger
     /// (`RUST_LOG=warn,setnx_lock=off` with `env_logger`). An observer replaces an earlier one.
-    pub fn observer(self, observer: impl Observe) -> Self {
-        Self { observer: Observer::new(observer), ..self }
+    pub fn observer(self, observer: impl Observer) -> Self {
+        Self { observer: EventSink::new(observer), ..self }
     }
 
     /// Builds the locker. Connects to nothing yet, unless clocks are to be checked.
@@ -113,8 +127,11 @@ impl LockerBuilder {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
-        let backend = PooledBackend::own(self.manager, self.pool_size, self.unreachable_timeout);
-        let locker = Locker::over(Arc::new(backend)).with_engine(|engine| engine.observer = self.observer);
+        let backend = PooledBackend::own(self.manager, self.pool_size, self.retry_for);
+        let locker = Locker::over(Arc::new(backend)).with_engine(|engine| {
+            engine.observer = self.observer;
+            engine.holder_name = self.holder_name.map(Arc::from);
+        });
         if let Some(limit) = self.max_clock_difference {
             let difference = locker.inspect()?.clock();
             if difference.is_none_or(|difference| difference.at_most() > limit) {
@@ -129,6 +146,17 @@ impl LockerBuilder {
             return Some(
                 "no two clocks show the very same time; allow a difference of some hundred milliseconds",
             );
+        }
+        match self.holder_name.as_deref().map(str::len) {
+            Some(0) => {
+                return Some(
+                    "the holder's name is empty; give what tells people who it is, such as the host and the process id",
+                );
+            }
+            Some(MAX_NAME..) => {
+                return Some("the holder's name is longer than 256 bytes; give a shorter one");
+            }
+            _ => {}
         }
         if self.pool_size > MOST_CONNECTIONS {
             return Some(

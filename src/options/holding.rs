@@ -13,21 +13,12 @@ impl LockOptions {
     /// It works while the holder's thread is busy or blocked, and so **it does not notice that the work hangs**: such a lock stays held for
     /// `at_most`. A stopped process (SIGSTOP, a machine that pauses) extends nothing: see
     /// [`documentation::holding`](crate::documentation::holding). A loss is noticed within a third of the expiration
-    /// ([`LockGuard::lost`](crate::LockGuard::lost)).
+    /// ([`LockGuard::loss_signal`](crate::LockGuard::loss_signal)).
     ///
     /// Acquiring and releasing send nothing more; each extension is as [`LockGuard::extend`](crate::LockGuard::extend), and those of many
     /// locks go together. A forked child extends nothing. The gem has no such option.
     pub const fn auto_extend(self, at_most: Duration) -> Self {
         Self { auto_extend: Some(at_most), ..self }
-    }
-
-    /// Returns the options with a look at the key so often while the lock is held, by a thread of the locker: a lock that was cleared or
-    /// taken is noticed within that time ([`LockGuard::lost`](crate::LockGuard::lost)). One GET each time; an extension counts as a look. At
-    /// least a millisecond; no looks unless set. What a look proves is said at [`LockGuard::verify`](crate::LockGuard::verify).
-    ///
-    /// The gem has no such option.
-    pub const fn verify_every(self, time: Duration) -> Self {
-        Self { verify_every: Some(time), ..self }
     }
 
     /// Returns the options with a shortest time for which the lock is held: a release before leaves the key to expire that long after the
@@ -40,13 +31,6 @@ impl LockOptions {
         Self { hold_at_least: time, ..self }
     }
 
-    /// Returns the options with a fencing token that comes in the trips of the acquisition, so that
-    /// [`LockGuard::fencing_token`](crate::LockGuard::fencing_token) need not ask for it: INCR of `KEY:setnx-lock:fence` goes behind each
-    /// command that may acquire the lock. Tokens are then left out, but still grow. The gem has no such option.
-    pub const fn fenced(self) -> Self {
-        Self { fenced: true, ..self }
-    }
-
     /// Returns the options with nested calls: a [`with`](crate::Lock::with) inside another one on the same key, by the same thread and
     /// through the same locker or a clone of it, joins that hold instead of failing, if both have this option. Nothing is sent; the
     /// outermost call releases. Extensions, losses and fencing tokens are those of the one hold.
@@ -57,56 +41,10 @@ impl LockOptions {
         Self { reentrant: true, ..self }
     }
 
-    /// Returns the options with a name that tells people who holds the lock, such as `host:pid`: shown by
-    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that lock has a name itself. It is
-    /// written to `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is
-    /// written again when that is extended. That it cannot be written is reported as an event, and does no harm. 1 to 256 bytes.
-    ///
-    /// A name that is made when the program starts can be leaked once: `format!("{host}:{pid}").leak()`. The gem has no such option.
-    pub const fn holder_name(self, name: &'static str) -> Self {
-        Self { holder_name: Some(name), ..self }
-    }
-
-    /// Returns for how long in all the lease is extended; `None` if it is not.
-    #[must_use]
-    pub const fn get_auto_extend(&self) -> Option<Duration> {
-        self.auto_extend
-    }
-
-    /// Returns how often the key is looked at while the lock is held; `None` if it is not.
-    #[must_use]
-    pub const fn get_verify_every(&self) -> Option<Duration> {
-        self.verify_every
-    }
-
-    /// Returns for how long the lock is held at least.
-    #[must_use]
-    pub const fn get_hold_at_least(&self) -> Duration {
-        self.hold_at_least
-    }
-
-    /// Returns whether a fencing token comes with the lock.
-    #[must_use]
-    pub const fn is_fenced(&self) -> bool {
-        self.fenced
-    }
-
-    /// Returns whether a nested `with` joins an enclosing one.
-    #[must_use]
-    pub const fn is_reentrant(&self) -> bool {
-        self.reentrant
-    }
-
-    /// Returns the holder's name.
-    #[must_use]
-    pub const fn get_holder_name(&self) -> Option<&'static str> {
-        self.holder_name
-    }
-
     /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in all.
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
         let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };
-        Self { auto_extend, verify_every: None, hold_at_least: Duration::ZERO, holder_name: None, ..self }
+        Self { auto_extend, hold_at_least: Duration::ZERO, ..self }
     }
 
     /// Returns the options as far as they matter while the lock is waited for.
@@ -115,10 +53,8 @@ impl LockOptions {
             timeout: None,
             max_attempts: None,
             auto_extend: None,
-            verify_every: None,
             hold_at_least: Duration::ZERO,
             reentrant: false,
-            holder_name: None,
             ..self
         }
     }

@@ -2,10 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONGEST_EXPIRATION, LockOptions, Protocol};
-
-/// The longest name of a holder, in bytes.
-const LONGEST_NAME: usize = 256;
+use super::{LockOptions, Protocol};
 
 impl LockOptions {
     /// Returns what is wrong with the options, in words for the user.
@@ -17,19 +14,19 @@ impl LockOptions {
             Some(brief) if brief < Duration::from_millis(1) => Some(
                 "the expiration is below a millisecond, so the lease would be over before the reply came; give the longest time the work can take",
             ),
-            Some(long) if long > LONGEST_EXPIRATION => Some(
-                "the expiration is over ten years; for a lock that never expires, use `held_until_released`",
-            ),
-            _ if self.takeover_margin > LONGEST_EXPIRATION => {
-                Some("the takeover margin is over ten years; some seconds make up for clocks")
-            }
-            None if !self.takeover_margin.is_zero() => Some(
-                "a takeover margin does nothing without an expiration, since such a lock takes nothing over; leave it out",
+            Some(long) if long > Self::MAX_EXPIRATION => Some(
+                "the expiration is over ten years; for a lock that never expires, use `without_expiration`",
             ),
             None if self.protocol == Protocol::Ttl => Some(
                 "the protocol Ttl needs an expiration, since the server is to free the lock; use `expiring_after`, with 1 s for what a gem from 1.4.2 on does without one, or another protocol",
             ),
-            _ => self.polling.problem().or_else(|| self.holding_problem()),
+            _ if self.poll_interval < Duration::from_millis(1) => Some(
+                "the poll interval is below a millisecond, which would keep the server busy; the gem's is 100 ms",
+            ),
+            _ if self.poll_interval > Self::MAX_EXPIRATION => {
+                Some("a poll interval of more than ten years looks at nothing; give some seconds at most")
+            }
+            _ => self.holding_problem(),
         }
     }
 
@@ -47,7 +44,7 @@ impl LockOptions {
                     "`auto_extend` allows less time in all than the expiration; give the longest time that the work may ever take",
                 );
             }
-            Some(at_most) if at_most > LONGEST_EXPIRATION => {
+            Some(at_most) if at_most > Self::MAX_EXPIRATION => {
                 return Some(
                     "`auto_extend` allows over ten years, so a worker that hangs would hold the lock for ever; give the longest time that the work may ever take",
                 );
@@ -66,25 +63,9 @@ impl LockOptions {
                 }
             });
         }
-        if self.verify_every.is_some_and(|time| time < Duration::from_millis(1)) {
-            return Some(
-                "`verify_every` is below a millisecond; give some seconds, or a third of the expiration",
-            );
-        }
         if self.max_attempts == Some(0) {
             return Some("`max_attempts` is 0, so the lock would never be acquired; give at least 1");
         }
-        match self.holder_name {
-            Some(_) if expiration.is_none() => Some(
-                "`holder_name` needs an expiration, since the name is kept for as long as the lease; use `expiring_after`",
-            ),
-            Some("") => Some(
-                "the holder's name is empty; give what tells people who it is, such as the host and the process id",
-            ),
-            Some(name) if name.len() > LONGEST_NAME => {
-                Some("the holder's name is longer than 256 bytes; give a shorter one")
-            }
-            _ => None,
-        }
+        None
     }
 }

@@ -38,7 +38,7 @@ impl Protocol {
 
     /// Returns the first version of Redis that has all of its commands.
     #[must_use]
-    pub const fn needs(self) -> Version {
+    pub const fn min_version(self) -> Version {
         match self {
             // 1.1.94 is the first version it was measured on, shortly before 1.2.
             Protocol::Auto | Protocol::Classic => Version::new(1, 1, 94),
@@ -61,7 +61,7 @@ impl Protocol {
     /// Returns the protocol to use on a server of this version; unknown is `None`.
     pub(crate) fn on(self, server: Option<Version>) -> Self {
         match self {
-            Protocol::Auto if server.is_some_and(|version| version >= Protocol::Watched.needs()) => {
+            Protocol::Auto if server.is_some_and(|version| version >= Protocol::Watched.min_version()) => {
                 Protocol::Watched
             }
             Protocol::Auto => Protocol::Classic,

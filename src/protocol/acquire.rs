@@ -66,8 +66,6 @@ pub(crate) struct Acquiring {
     /// How often the key was read without a pause since a reply was lost.
     immediate_reads: u32,
     never_expires_noted: bool,
-    /// How many pauses in a row have passed without a change of the key.
-    idle_pauses: u32,
     /// Until when the lock is left to other processes.
     not_before: Option<Uptime>,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
@@ -95,7 +93,7 @@ pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (L
 /// Whether a lock that expires may be taken over: I1, and the one option that departs from it.
 pub(super) fn may_take_over(options: &LockOptions, state: &LockState, now: Wall) -> bool {
     match state {
-        LockState::Until(Expiry(until)) => until.after(options.takeover_margin) < now,
+        LockState::Until(Expiry(until)) => *until < now,
         LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => {
             options.takeover == Takeover::AsTheGem
         }
@@ -199,7 +197,6 @@ impl Acquiring {
             immediate_retries: 0,
             immediate_reads: 0,
             never_expires_noted: false,
-            idle_pauses: 0,
             not_before: None,
             looks_until: None,
             asks_until: None,
@@ -229,7 +226,6 @@ impl Acquiring {
 
     /// Goes on at the hint that the lock was released.
     pub(crate) fn freed(&mut self, now: Now) -> Action {
-        self.idle_pauses = 0;
         self.not_before = None;
         self.begin_round();
         if self.is_in_doubt() { self.read() } else { self.set(now) }
@@ -244,7 +240,6 @@ impl Acquiring {
         now: Now,
     ) -> Action {
         debug_assert!(!self.is_in_doubt(), "its outcome would hide that of an earlier command");
-        self.idle_pauses = 0;
         self.not_before = None;
         self.begin_round();
         if matches!(reply, Reply::Integer(_)) {
@@ -260,7 +255,6 @@ impl Acquiring {
             return self.freed(now);
         }
         self.not_before = Some(until);
-        self.idle_pauses = 0;
         self.seen = None;
         self.wait(now)
     }
@@ -372,8 +366,7 @@ impl Acquiring {
                 | Reply::Bulk(_)
                 | Reply::Expiring(..)
                 | Reply::Bulks(_)
-                | Reply::Executed(_)
-                | Reply::Fenced(..),
+                | Reply::Executed(_),
             ) => self.lost(state, now),
         }
     }
@@ -409,7 +402,7 @@ impl Acquiring {
         let state = LockState::of_value(found);
         let is_free = matches!(state, LockState::Absent);
         let may_take_over = self.may_take_over(&state, now.wall);
-        self.observe(state.clone());
+        self.seen = Some(state.clone());
         if let Some(end) = self.looks_until.take() {
             // What another process of this library has, it leaves by itself.
             let is_pollers = state == LockState::Empty || found.and_then(value::classic_time).is_some();
@@ -454,7 +447,7 @@ impl Acquiring {
         if let Some((lease, from)) = self.unresolved.resolve(Some(found)) {
             return self.granted(lease, from, now);
         }
-        self.observe(LockState::of_value(Some(found)));
+        self.seen = Some(LockState::of_value(Some(found)));
         // PTTL rounds; a millisecond later the key is gone.
         let left = left + Duration::from_millis(1);
         self.removed_at = Some(now.uptime.after(left));
@@ -484,15 +477,8 @@ impl Acquiring {
             return self.granted(lease, Some(state), now);
         }
         self.notes.push(Note::ValueOverwritten(state.clone()));
-        self.observe(state);
-        self.wait(now)
-    }
-
-    fn observe(&mut self, state: LockState) {
-        if self.seen.as_ref() != Some(&state) {
-            self.idle_pauses = 0;
-        }
         self.seen = Some(state);
+        self.wait(now)
     }
 
     /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.
@@ -501,7 +487,6 @@ impl Acquiring {
         if lease.has_passed(now) {
             self.notes.push(Note::LateGrant);
             self.seen = Observation::of(&lease, now).seen;
-            self.idle_pauses = 0;
             return self.wait(now);
         }
         if let Some(state) = from {
@@ -533,7 +518,7 @@ impl Acquiring {
             }
         };
         match self.time_left(now.uptime, now) {
-            Some(_) if now.uptime.since(since) >= self.params.unreachable_timeout => self.give_up(GiveUp::Io),
+            Some(_) if now.uptime.since(since) >= self.params.retry_for => self.give_up(GiveUp::Io),
             Some(time) => self.sleep(time),
             None => self.give_up(GiveUp::Io),
         }

@@ -166,12 +166,12 @@ impl AcquiringAll {
 
     fn pause(&mut self, unresolved: Unresolved, since: Uptime, now: Now) -> Next {
         let is_over = self.params.deadline.is_some_and(|deadline| now.uptime >= deadline);
-        if is_over || now.uptime.since(since) >= self.params.unreachable_timeout {
+        if is_over || now.uptime.since(since) >= self.params.retry_for {
             return Next::GiveUp(GiveUp::Unknown);
         }
         self.state = State::Checking { unresolved, since };
         let rest = self.params.deadline.map_or(Duration::MAX, |deadline| deadline.since(now.uptime));
-        Next::Pause(self.params.options.polling.pause(0, self.params.nonce.seed()).min(rest))
+        Next::Pause(self.params.options.poll_interval.min(rest))
     }
 
     /// Goes on after a pause.

@@ -47,21 +47,6 @@ enum State {
     Watching(WatchedChange),
 }
 
-/// Returns the command with the counter, if it may acquire the lock.
-pub(crate) fn fenced(command: Command) -> Command {
-    match command {
-        Command::SetNx(_) | Command::GetSet(_) | Command::Exec(Change::Set(_)) => {
-            Command::Fenced(Box::new(command))
-        }
-        command => command,
-    }
-}
-
-/// Whether a number counts that was taken in the trip of the command that acquired this lease, if the reply is read now.
-pub(crate) fn counts(lease: &Lease, now: Now) -> bool {
-    !lease.has_passed(now)
-}
-
 /// Returns a number as a token; `None` if it is none, since another program has set the counter.
 pub(crate) fn usable(token: i64) -> Option<u64> {
     u64::try_from(token).ok().filter(|token| *token > 0)
@@ -103,7 +88,7 @@ impl Fencing {
     }
 
     fn token(&self, token: i64, proven: bool, now: Now) -> Step<Fenced> {
-        let counted = proven || counts(&self.lease, now);
+        let counted = proven || !self.lease.has_passed(now);
         Step::Done(if counted { Fenced::Token(token) } else { Fenced::Lost(LossReason::Expired) })
     }
 

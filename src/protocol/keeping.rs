@@ -41,7 +41,7 @@ pub(crate) struct Progress {
 
 /// How much earlier than it is due something may be done for a lock.
 pub(crate) fn slack(options: &LockOptions) -> Duration {
-    options.verify_every.into_iter().chain(options.expiration).min().unwrap_or_default() / TOGETHER_WITHIN
+    options.expiration.unwrap_or_default() / TOGETHER_WITHIN
 }
 
 /// Returns what is to be done next, and when.
@@ -51,8 +51,7 @@ pub(crate) fn slack(options: &LockOptions) -> Duration {
 /// | `auto_extend` | the lease ends before the limit | extend, when two thirds of the lease are left, or of the expiration if that is shorter |
 /// | | a full lease no longer fits in after the next extension | extend at the last moment when it does, so that the lease ends at the limit |
 /// | | the lease ends at the limit or later | no more extensions |
-/// | `verify_every` | | verify, that long after the server last said that the lock is held |
-/// | `auto_extend` | no extension is due | verify, a third of the expiration after that |
+/// | any | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
 pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Task)> {
@@ -65,15 +64,9 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
         end.map_or(at, |end| at.min(end))
     };
     let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Task::Extend));
-    // With `auto_extend` a loss is noticed within a third of the expiration, also where no extension is due.
-    let third = options.auto_extend.and(options.expiration).map(|expiration| expiration / EXTENDED_AFTER);
-    let verification = options
-        .verify_every
-        .into_iter()
-        .chain(third)
-        .min()
-        .map(|time| (due(asked.after(time)), Task::Verify))
-        .filter(|(at, _)| Some(*at) != end);
+    let third = options.expiration.map(|expiration| expiration / EXTENDED_AFTER);
+    let verification =
+        third.map(|time| (due(asked.after(time)), Task::Verify)).filter(|(at, _)| Some(*at) != end);
     let expiry = end.map(|end| (end, Task::Expire));
     [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
 }
@@ -160,21 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn a_look_comes_so_long_after_the_server_was_asked() {
-        let options = THREE.verify_every(ms(500));
-        assert_eq!(next(&options, held(1000, 4000)), Some((at(1500), Task::Verify)));
-        let asked = Progress { asked: at(3700), ..held(1000, 4000) };
-        assert_eq!(next(&options, asked), Some((at(4000), Task::Expire)));
-        let options = options.auto_extend(ms(10_000));
+    fn a_look_comes_a_third_of_the_expiration_after_the_server_was_asked() {
+        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Task::Verify)));
+        let asked = Progress { asked: at(3200), ..held(1000, 4000) };
+        assert_eq!(next(&THREE, asked), Some((at(4000), Task::Expire)));
+        let options = THREE.auto_extend(ms(10_000));
         assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
-        let endless = LockOptions::held_until_released();
         let progress = Progress { end: None, ..held(1000, 0) };
-        assert_eq!(next(&endless.verify_every(ms(500)), progress), Some((at(1500), Task::Verify)));
-        assert_eq!(next(&endless, progress), None);
-    }
-
-    #[test]
-    fn a_lease_that_is_only_watched_is_noted_when_it_passes() {
-        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(4000), Task::Expire)));
+        assert_eq!(next(&LockOptions::without_expiration(), progress), None);
     }
 }

@@ -78,7 +78,6 @@ pub(crate) struct AcquiringPermit {
     in_doubt: bool,
     /// Since when replies have been lost in a row.
     losing_since: Option<Uptime>,
-    idle_pauses: u32,
     /// Until when the locks are left to other processes.
     not_before: Option<Uptime>,
     /// How often the attempt has looked whether a lock is free.
@@ -151,7 +150,6 @@ impl AcquiringPermit {
             no_locks: Vec::new(),
             in_doubt: false,
             losing_since: None,
-            idle_pauses: 0,
             not_before: None,
             attempts: 0,
             seen: None,
@@ -216,7 +214,6 @@ impl AcquiringPermit {
         now: Now,
     ) -> Action {
         debug_assert!(!self.in_doubt, "its outcome would hide that of an earlier command");
-        self.idle_pauses = 0;
         self.attempts = self.attempts.saturating_add(1);
         if matches!(reply, Reply::Integer(_)) {
             self.decide_protocol(server);
@@ -291,7 +288,7 @@ impl AcquiringPermit {
                 }
                 let free = self.free(values, asked, now);
                 let first = values.iter().map(|value| LockState::of_value(value.as_deref()));
-                self.observe(first.min_by_key(frees_itself));
+                self.seen = first.min_by_key(frees_itself);
                 self.try_one(free, 0, now)
             }
             Reply::Refused | Reply::NoLock => self.give_up(GiveUp::Refused),
@@ -413,13 +410,6 @@ impl AcquiringPermit {
     fn look(&mut self) -> Action {
         self.state = State::Looking;
         Action::Look
-    }
-
-    fn observe(&mut self, state: Option<LockState>) {
-        if self.seen != state {
-            self.idle_pauses = 0;
-        }
-        self.seen = state;
     }
 }
 

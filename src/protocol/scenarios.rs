@@ -6,7 +6,7 @@
 //!
 //! | event | meaning |
 //! |---|---|
-//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `fenced`, `margin 2s`, `every 50ms`, `back-off 1s`, `jitter 20` |
+//! | `client ann 10s timeout 5s` | declares a client: its expiration (or `unexpiring`), its timeout (or `forever`), `stealing`, `watched`, `ttl`, `auto`, `every 50ms` |
 //! | `key is until -2s` | sets the key: `absent`, `until ±T` from now, or `holding TEXT` |
 //! | `ann starts`, `ann wakes`, `ann releases` | the client starts, goes on after its sleep, releases the lock |
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
@@ -38,7 +38,7 @@ use std::{env, fs};
 
 use super::acquire::{Acquiring, Action, Params, first_command};
 use super::extend::Extending;
-use super::fence::{self, Fencing};
+use super::fence::Fencing;
 use super::release::Releasing;
 use super::simulated::Server;
 use super::verify::Verifying;
@@ -242,7 +242,7 @@ impl Interpreter {
         let params = Params {
             options: client.options,
             deadline: client.options.timeout.map(|timeout| now.uptime.after(timeout)),
-            unreachable_timeout: Duration::from_secs(5),
+            retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };
         let (attempt, action) = begin(params, now);
@@ -354,8 +354,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
-        let not_carried_out = matches!(&reply, Reply::Fenced(reply, _) if **reply == Reply::Executed(None));
-        if matches!(reply, Reply::Executed(None) | Reply::TooLate) || not_carried_out {
+        if matches!(reply, Reply::Executed(None) | Reply::TooLate) {
             // Its value was not written.
             client.values.pop();
         }
@@ -375,7 +374,6 @@ impl Interpreter {
             let step = fencing.reply(&reply, now);
             return Ok(client.shown_token(step));
         }
-        let (reply, token) = reply.unfenced();
         let looked = matches!(reply, Reply::Bulk(_));
         let server = self.version;
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
@@ -392,11 +390,6 @@ impl Interpreter {
         let client = self.client(name)?;
         if looked {
             client.note_observation(now);
-        }
-        if let (Some(token), Some(lease)) = (token, &client.lease)
-            && fence::counts(lease, now)
-        {
-            return Ok(format!("{shown}, token {token}"));
         }
         Ok(shown)
     }

@@ -46,11 +46,6 @@ impl Server {
 
     pub(super) fn carry_out(&mut self, now: Duration, watching: &mut Watching, command: &Command) -> Reply {
         let found = self.value(now).map(<[u8]>::to_vec);
-        if let Command::Fenced(command) = command {
-            let reply = self.carry_out(now, watching, command);
-            let token = (reply != Reply::Executed(None)).then(|| self.count());
-            return Reply::Fenced(Box::new(reply), token);
-        }
         let watched = std::mem::take(watching).0;
         match command {
             Command::SetNx(entry) => {
@@ -87,7 +82,6 @@ impl Server {
             },
             Command::Exec(Change::Count) => Reply::Executed(Some(self.count())),
             Command::Count => Reply::Integer(self.count()),
-            Command::Fenced(_) => unreachable!("it is carried out above"),
             Command::SetNxAll(..) | Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::HolderName(_) | Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::time::Duration;
 
-use super::locks::Locks;
-use super::locks_guard::LocksGuard;
+use super::multi_lock::MultiLock;
+use super::multi_lock_guard::MultiLockGuard;
 use super::semaphore::Semaphore;
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -17,7 +17,7 @@ use crate::thread_holds::HoldKind;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///
-/// It is a [`Semaphore`] of as many permits as there may be readers at a time, of which a reader takes one and a writer all, as [`Locks`] do:
+/// It is a [`Semaphore`] of as many permits as there may be readers at a time, of which a reader takes one and a writer all, as [`MultiLock`] do:
 /// at once if all are free, else one by one in the order of their keys. What the writer has stays its own while it waits for the others, so
 /// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
 /// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
@@ -43,11 +43,11 @@ use crate::thread_holds::HoldKind;
 #[derive(Clone, Debug)]
 pub struct RwLock {
     semaphore: Semaphore,
-    locks: Locks,
+    locks: MultiLock,
 }
 
 impl RwLock {
-    /// Returns the lock of this name, for at most `readers` at a time: 1 to [`MOST_PERMITS`](crate::MOST_PERMITS). Sends nothing. A writer
+    /// Returns the lock of this name, for at most `readers` at a time: 1 to [`Semaphore::MAX_PERMITS`]. Sends nothing. A writer
     /// has a key for each, so choose no more than are needed.
     ///
     /// # Errors
@@ -60,7 +60,7 @@ impl RwLock {
         options: LockOptions,
     ) -> Result<Self, Error> {
         let semaphore = Semaphore::new(locker, name, readers, options)?;
-        let locks = Locks::new(locker, semaphore.keys().iter().cloned(), options)?;
+        let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
         let locks = if readers == 1 { locks } else { locks.sharing(semaphore.queue().clone()) };
         Ok(Self { semaphore, locks })
     }
@@ -115,12 +115,12 @@ impl RwLock {
         self.semaphore.with(body)
     }
 
-    /// Runs `body` as the writer and returns what it returns: see [`Locks::with`].
+    /// Runs `body` as the writer and returns what it returns: see [`MultiLock::with`].
     ///
     /// # Errors
     ///
-    /// Those of [`Locks::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
-    pub fn with_write<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
+    /// Those of [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
+    pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
         let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
         let returned = body(&guard);
         guard.leave()?;
@@ -146,7 +146,7 @@ impl RwLock {
     /// Those of [`with_write`](Self::with_write), converted, and the body's own.
     pub fn try_with_write<T, E: From<Error>>(
         &self,
-        body: impl FnOnce(&LocksGuard) -> Result<T, E>,
+        body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
         let returned = body(&guard)?;
@@ -181,11 +181,11 @@ impl RwLock {
         self.semaphore.try_acquire_for(timeout)
     }
 
-    /// Waits until this caller is the only one, up to the timeout of the options: see [`Locks::lock`].
+    /// Waits until this caller is the only one, up to the timeout of the options: see [`MultiLock::lock`].
     ///
     /// # Errors
     ///
-    /// Those of [`Locks::lock`].
+    /// Those of [`MultiLock::lock`].
     pub fn write(&self) -> Result<WriteGuard, Error> {
         Ok(self.writing(self.locks.lock()?))
     }
@@ -208,7 +208,7 @@ impl RwLock {
         Ok(self.locks.try_lock_for(timeout)?.map(|guard| self.writing(guard)))
     }
 
-    fn writing(&self, guard: LocksGuard) -> WriteGuard {
+    fn writing(&self, guard: MultiLockGuard) -> WriteGuard {
         let kept = self.readers() - 1;
         WriteGuard { guard, kept, key: self.semaphore.keys()[kept].clone() }
     }
@@ -217,7 +217,7 @@ impl RwLock {
 /// The writer of an [`RwLock`]: the locks of all its readers, released when dropped.
 #[must_use = "if unused, the lock is released at once"]
 pub struct WriteGuard {
-    guard: LocksGuard,
+    guard: MultiLockGuard,
     /// The permit that a reader keeps, by its number.
     kept: usize,
     key: Key,
@@ -234,20 +234,20 @@ impl WriteGuard {
         guard.keep_one(&key).of_slot(kept)
     }
 
-    /// Releases all: see [`LocksGuard::release`].
+    /// Releases all: see [`MultiLockGuard::release`].
     ///
     /// # Errors
     ///
-    /// Those of [`LocksGuard::release`].
+    /// Those of [`MultiLockGuard::release`].
     pub fn release(self) -> Result<(), Error> {
         self.guard.release()
     }
 }
 
 impl Deref for WriteGuard {
-    type Target = LocksGuard;
+    type Target = MultiLockGuard;
 
-    fn deref(&self) -> &LocksGuard {
+    fn deref(&self) -> &MultiLockGuard {
         &self.guard
     }
 }

@@ -14,9 +14,6 @@ use crate::queue::CancelToken;
 use crate::thread_holds::HoldKind;
 use crate::value::LockState;
 
-/// The most permits that a semaphore can have: a look reads the key of each.
-pub const MOST_PERMITS: usize = 1000;
-
 /// At most so many holders at a time, over all processes: a pool of permits.
 ///
 /// Each permit is an ordinary lock, with the key `NAME:0`, `NAME:1` and so on; to acquire a permit is to acquire one of them, whichever is
@@ -53,7 +50,10 @@ pub struct Semaphore {
 }
 
 impl Semaphore {
-    /// Returns the semaphore of this name, of which at most `permits` are held at a time: 1 to [`MOST_PERMITS`]. Sends nothing.
+    /// The most permits that it can have: a look reads the key of each.
+    pub const MAX_PERMITS: usize = 1000;
+
+    /// Returns the semaphore of this name, of which at most `permits` are held at a time: 1 to [`MAX_PERMITS`](Self::MAX_PERMITS). Sends nothing.
     ///
     /// # Errors
     ///
@@ -68,10 +68,10 @@ impl Semaphore {
         let name = name.into();
         let problem = match permits {
             0 => Some("there is no permit, or no reader at a time; give at least 1"),
-            1..=MOST_PERMITS if options.notifies => Some(
+            1..=Self::MAX_PERMITS if options.notifies => Some(
                 "those that wait for a permit, or to read, poll and are not notified; leave `notify_waiters` out, and choose a shorter poll interval if they wait too long",
             ),
-            1..=MOST_PERMITS => problem(locker, &name, &options),
+            1..=Self::MAX_PERMITS => problem(locker, &name, &options),
             _ => Some(
                 "there are over 1000 permits, or readers at a time, and a look reads the key of each; give fewer",
             ),

@@ -41,7 +41,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let locker = patient(&proxy.url())?.pool_size(1).build()?;
     let lock = |options: LockOptions| Lock::new(&locker, &key.key, options.timeout(millis(50))).unwrap();
     let failing = |url: &str, options: LockOptions| -> Result<Error, Box<dyn std::error::Error>> {
-        let locker = Locker::builder(url)?.unreachable_timeout(Duration::ZERO).build()?;
+        let locker = Locker::builder(url)?.retry_for(Duration::ZERO).build()?;
         Ok(Lock::new(&locker, "errors", options)?.lock().expect_err(url))
     };
     let mut cases = Vec::new();
@@ -53,7 +53,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let port = closed_port()?;
     let error = failing(&format!("redis://127.0.0.1:{port}/"), expiring())?;
     cases.push(("no server", error, "transient"));
-    let locker = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.unreachable_timeout(Duration::ZERO);
+    let locker = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.retry_for(Duration::ZERO);
     let error = locker.build()?.inspect().unwrap_err();
     cases.push(("no server to inspect", error, "transient"));
 
@@ -83,7 +83,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     key.delete();
 
     proxy.next("SETNX", Fault::CutAfter);
-    let error = lock(LockOptions::held_until_released()).lock().unwrap_err();
+    let error = lock(LockOptions::without_expiration()).lock().unwrap_err();
     cases.push(("lost SETNX", error, "transient, may hold"));
     key.delete();
     let held = lock(expiring()).lock()?;
@@ -108,7 +108,7 @@ fn cases() -> Result<Vec<Case>, Box<dyn std::error::Error>> {
     let error = lock(expiring()).lock()?.fencing_token().unwrap_err();
     cases.push(("no token", error, ""));
     let () = target.connection().del(&counter)?;
-    let error = lock(LockOptions::held_until_released()).lock()?.extend().unwrap_err();
+    let error = lock(LockOptions::without_expiration()).lock()?.extend().unwrap_err();
     cases.push(("no lease", error, ""));
     Ok(cases)
 }
@@ -206,12 +206,12 @@ fn a_long_key_is_cut() -> Outcome {
         let refused = format!("-ERR {}\r\n", text.trim().repeat(1000)).leak();
         for fault in [Fault::CutAfter, Fault::Say(refused)] {
             scenario.proxy.next("SETNX", fault);
-            let unexpiring = Lock::new(&locker, key.as_str(), LockOptions::held_until_released())?;
+            let unexpiring = Lock::new(&locker, key.as_str(), LockOptions::without_expiration())?;
             assert_short(&unexpiring.lock().expect_err("no reply, or refused"));
             lock.clear()?;
         }
         for url in [&unreachable, &secured.url()] {
-            let locker = Locker::builder(url)?.unreachable_timeout(Duration::ZERO).build()?;
+            let locker = Locker::builder(url)?.retry_for(Duration::ZERO).build()?;
             assert_short(&Lock::new(&locker, key.as_str(), expiring())?.lock().expect_err(url));
         }
         let error = Lock::new(&locker, key.as_str(), LockOptions::expiring_after(Duration::ZERO));
@@ -245,7 +245,7 @@ fn a_long_refusal_is_cut() -> Outcome {
             "HELLO" => format!("{}?protocol=resp3", scenario.proxy.url()),
             _ => scenario.proxy.url(),
         };
-        let own = patient(&url)?.pool_size(1).unreachable_timeout(Duration::ZERO).build()?;
+        let own = patient(&url)?.pool_size(1).retry_for(Duration::ZERO).build()?;
         let lockers =
             if ["SELECT", "HELLO"].contains(&command) { vec![own, plain(&url)?] } else { vec![own] };
         for locker in lockers {
@@ -323,7 +323,7 @@ fn a_password_is_in_no_error() -> Outcome {
             format!("redis://user:{PASSWORD}@{address}/"),
             format!("redis://user:{PASSWORD}@{address}/?protocol=resp3"),
         ] {
-            let locker = Locker::builder(&url)?.unreachable_timeout(Duration::ZERO).build()?;
+            let locker = Locker::builder(&url)?.retry_for(Duration::ZERO).build()?;
             let lock = Lock::new(&locker, "password", expiring().timeout(Duration::ZERO))?;
             assert_no_password(&all_texts(&lock.lock().expect_err(&address)));
             assert_no_password(&all_texts(&locker.inspect().expect_err(&address)));
@@ -361,7 +361,7 @@ fn a_password_that_the_server_quotes_is_in_no_error() -> Outcome {
     for user in ["", "user"] {
         for query in ["", "?protocol=resp3"] {
             let url = format!("redis://{user}:{PASSWORD}@{}/{query}", server.address());
-            let locker = Locker::builder(&url)?.unreachable_timeout(Duration::ZERO).build()?;
+            let locker = Locker::builder(&url)?.retry_for(Duration::ZERO).build()?;
             for locker in [locker, plain(&url)?] {
                 let lock = Lock::new(&locker, "password", expiring().timeout(Duration::ZERO))?;
                 assert_no_password(&all_texts(&lock.lock().expect_err("AUTH is unknown")));

@@ -4,10 +4,10 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observe, Protocol};
+use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observer, Protocol};
 
 use crate::servers::{Emulated, Fault};
-use crate::support::scenario::{FOREIGN, Scenario, opened};
+use crate::support::scenario::{FOREIGN, Scenario, patient};
 use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EventLog(Arc<Mutex<Vec<String>>>);
 
-impl Observe for EventLog {
+impl Observer for EventLog {
     fn event(&self, event: &Event<'_>) {
         releases::record(event);
         let shown = format!("{event:?}");
@@ -64,8 +64,15 @@ impl EventLog {
 /// Returns a lock through the proxy, and the record of its events.
 fn observed(scenario: &Scenario, options: LockOptions) -> Result<(Lock, EventLog), setnx_lock::Error> {
     let events = EventLog::default();
-    let locker = opened(&scenario.proxy.url())?.observed_by(events.clone());
+    let locker = patient(&scenario.proxy.url())?.observer(events.clone()).build()?;
     Ok((Lock::new(&locker, "observed", options)?, events))
+}
+
+/// The same with a holder's name.
+fn named(scenario: &Scenario) -> Result<(Lock, EventLog), setnx_lock::Error> {
+    let events = EventLog::default();
+    let locker = patient(&scenario.proxy.url())?.observer(events.clone()).holder_name("worker").build()?;
+    Ok((Lock::new(&locker, "observed", expiring())?, events))
 }
 
 fn what_is_found_at_a_key() -> Outcome {
@@ -177,20 +184,20 @@ fn a_loss_is_reported_once() -> Outcome {
     let held = lock.lock()?;
     lock.clear()?;
     assert!(held.verify().is_err());
-    assert!(held.extend().is_err() && held.ensure_held().is_err() && held.lost().is_lost());
+    assert!(held.extend().is_err() && held.ensure_held().is_err() && held.loss_signal().is_lost());
     drop(held);
     assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
     // Also if the release finds it out.
     let held = lock.lock()?;
     lock.clear()?;
-    let signal = held.lost();
+    let signal = held.loss_signal();
     drop(held);
     assert!(signal.is_lost());
     assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
     // A lease that passes is noticed by whichever looks first.
     let lock = lock.with_options(LockOptions::expiring_after(millis(30)).timeout(LONG))?;
     let held = lock.lock()?;
-    assert!(held.lost().wait_timeout(LONG) && held.ensure_held().is_err());
+    assert!(held.loss_signal().wait_timeout(LONG) && held.ensure_held().is_err());
     drop(held);
     let lines = events.lines();
     assert_eq!(lines[lines.len() - 1..], ["Lost Expired"], "{lines:?}");
@@ -199,13 +206,13 @@ fn a_loss_is_reported_once() -> Outcome {
 
 fn a_name_that_cannot_be_written() -> Outcome {
     let scenario = Scenario::set()?;
-    let (lock, events) = observed(&scenario, expiring().holder_name("worker"))?;
+    let (lock, events) = named(&scenario)?;
     scenario.proxy.next("SETEX", Fault::Say("-NOPERM this user has no permissions\r\n"));
     drop(lock.lock()?);
     let released = "Released";
     assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
     let old = Scenario::of(&Arc::new(RedisServer::start()?), Some(Emulated::V1_2), Load::Any)?;
-    let (lock, events) = observed(&old, expiring().holder_name("worker"))?;
+    let (lock, events) = named(&old)?;
     drop(lock.lock()?);
     assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
     assert!(!old.proxy.names().contains(&"SETEX".to_owned()), "nothing is sent that the server lacks");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use libtest_mimic::Trial;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Polling, Protocol};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, Locker, Protocol};
 
 use crate::support::{LONG, Outcome, RedisServer, tests};
 
@@ -27,27 +27,19 @@ fn durations() -> impl Strategy<Value = Duration> {
     prop::sample::select(vec![Duration::ZERO, NANO, MILLI, SECOND, AGES, Duration::MAX])
 }
 
-fn polling() -> impl Strategy<Value = Polling> {
-    (durations(), prop::option::of(durations()), any::<u8>()).prop_map(|(interval, longest, jitter)| {
-        let polling = Polling::every(interval).jittered_by(jitter);
-        longest.map_or(polling, |longest| polling.backing_off_to(longest))
-    })
-}
-
 fn options() -> impl Strategy<Value = LockOptions> {
     let protocols = [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto];
     (
         prop::option::of(durations()),
         prop::option::of(durations()),
         durations(),
-        polling(),
         prop::sample::select(protocols.to_vec()),
         any::<[bool; 2]>(),
     )
-        .prop_map(|(expiration, timeout, margin, polling, protocol, [notifies, steals])| {
-            let options = expiration.map_or(LockOptions::held_until_released(), LockOptions::expiring_after);
+        .prop_map(|(expiration, timeout, interval, protocol, [notifies, steals])| {
+            let options = expiration.map_or(LockOptions::without_expiration(), LockOptions::expiring_after);
             let options = timeout.map_or(options.wait_forever(), |timeout| options.timeout(timeout));
-            let options = options.takeover_margin(margin).polling(polling).protocol(protocol);
+            let options = options.poll_interval(interval).protocol(protocol);
             let options = if notifies { options.notify_waiters() } else { options };
             if steals { options.stealing_as_the_gem_does() } else { options }
         })
@@ -83,11 +75,10 @@ fn locker(
     let builder = Locker::builder(url)?
         .connect_timeout(connect)
         .command_timeout(command)
-        .unreachable_timeout(unreachable)
+        .retry_for(unreachable)
         .pool_size(pool_size);
     // Building inspects the server then, which nothing cancels.
-    let checked =
-        |limit| builder.clone().unreachable_timeout(unreachable.min(MILLI)).max_clock_difference(limit);
+    let checked = |limit| builder.clone().retry_for(unreachable.min(MILLI)).max_clock_difference(limit);
     clocks.map_or_else(|| builder.clone(), checked).build()
 }
 

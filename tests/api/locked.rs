@@ -9,7 +9,7 @@ use redis::Commands as _;
 use setnx_lock::{Error, Key, Lock, LockOptions, LockState, Locker, Protocol, locked};
 
 use crate::support::scenario::opened;
-use crate::support::{LONG, Outcome, RedisServer, expiring, log_capture, tests};
+use crate::support::{LONG, Outcome, RedisServer, expiring, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -19,8 +19,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_function_that_lost_its_lock_does_not_look_like_a_success,
             keys_are_as_they_are_written,
             contention_is_an_error_of_the_function,
-            contention_can_be_skipped_and_no_other_error_is_skipped_silently,
-            a_lock_that_is_kept_is_left_to_expire,
             a_nested_call_fails_or_joins,
             options_reach_the_lock,
             the_body_can_use_the_guard,
@@ -30,6 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 const HOUR: Duration = Duration::from_secs(3600);
 const PREFIX: &str = "orders";
+const JOB: LockOptions = LockOptions::expiring_after(Duration::from_secs(7200)).hold_at_least(HOUR);
 const BASE: LockOptions = LockOptions::expiring_after(HOUR).protocol(Protocol::Watched);
 
 #[derive(Debug)]
@@ -184,7 +183,7 @@ fn close_day(shop: &Shop) -> Result<Vec<String>, AppError> {
 }
 
 mod keys {
-    use super::{PREFIX, Shop, Team, expiring, locked};
+    use super::{Key, PREFIX, Shop, Team, expiring, locked};
 
     pub(super) type Seen = Result<Vec<String>, super::AppError>;
 
@@ -198,13 +197,8 @@ mod keys {
         Ok(shop.keys())
     }
 
-    #[locked(locker = shop.locker, options = expiring(), prefix = PREFIX, args(team.id, "swap", team.name))]
-    pub(super) fn joined(shop: &Shop, team: &Team) -> Seen {
-        Ok(shop.keys())
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), args(team.id))]
-    pub(super) fn appended(shop: &Shop, team: &Team) -> Seen {
+    #[locked(locker = shop.locker, options = expiring(), key = Key::joined([PREFIX, "7", team.name]))]
+    pub(super) fn computed(shop: &Shop, team: &Team) -> Seen {
         Ok(shop.keys())
     }
 
@@ -220,8 +214,7 @@ fn keys_are_as_they_are_written() -> Outcome {
     for (function, key) in [
         (keys::formatted as fn(&Shop, &Team) -> keys::Seen, "team:7:reds:\"north\":orders".to_owned()),
         (keys::with_formats, "{0007}:2:ord".to_owned()),
-        (keys::joined, "orders:7:swap:Reds".to_owned()),
-        (keys::appended, format!("{module}::appended:7")),
+        (keys::computed, "orders:7:Reds".to_owned()),
         (keys::r#type, format!("{module}::type")),
     ] {
         assert_eq!(function(&shop, &team).unwrap(), [key]);
@@ -243,142 +236,56 @@ fn contention_is_an_error_of_the_function() -> Outcome {
         Err(AppError::Own("ran"))
     }
 
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", on_contention = AppError::Busy)]
-    fn inside_an_option(shop: &Shop) -> Option<Result<(), AppError>> {
-        Some(Err(AppError::Own("ran")))
-    }
-
     let shop = Shop::open()?;
     let held = shop.hold_elsewhere("k")?;
     assert!(matches!(converted(&shop), Err(AppError::Lock(Error::Contended { .. }))));
     assert!(matches!(by_a_variant(&shop), Err(AppError::Busy(Error::Contended { .. }))));
-    assert!(matches!(inside_an_option(&shop), Some(Err(AppError::Busy(Error::Contended { .. })))));
     held.release()?;
     assert!(matches!(converted(&shop), Err(AppError::Own("ran"))));
     assert!(matches!(by_a_variant(&shop), Err(AppError::Own("ran"))));
     // Another error than contention is converted by `From`.
     shop.locker.shut_down();
     assert!(matches!(by_a_variant(&shop), Err(AppError::Lock(Error::Cancelled { shut_down: true, .. }))));
-    assert!(matches!(
-        inside_an_option(&shop),
-        Some(Err(AppError::Lock(Error::Cancelled { shut_down: true, .. })))
-    ));
-    Ok(())
-}
-
-mod skipping {
-    use super::{AppError, Shop, expiring, locked};
-
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", skip)]
-    pub(super) fn result_of_option(shop: &Shop) -> Result<Option<u8>, AppError> {
-        Ok(Some(1))
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", skip)]
-    pub(super) fn option(shop: &Shop) -> Option<u8> {
-        Some(1)
-    }
-
-    #[locked(locker = shop.locker, options = expiring(), key = "k", timeout = "0s", skip)]
-    pub(super) fn option_of_result(shop: &Shop) -> Option<Result<u8, AppError>> {
-        Some(Ok(1))
-    }
-}
-
-fn contention_can_be_skipped_and_no_other_error_is_skipped_silently() -> Outcome {
-    log_capture::open();
-    let shop = Shop::open()?;
-    let held = shop.hold_elsewhere("k")?;
-    assert!(matches!(skipping::result_of_option(&shop), Ok(None)));
-    assert!(skipping::option(&shop).is_none());
-    assert!(skipping::option_of_result(&shop).is_none());
-    held.release()?;
-    assert!(matches!(skipping::result_of_option(&shop), Ok(Some(1))));
-    assert_eq!(skipping::option(&shop), Some(1));
-    assert!(matches!(skipping::option_of_result(&shop), Some(Ok(1))));
-    let function = concat!(module_path!(), "::skipping::option ");
-    assert_eq!(log_capture::warnings_with(function), [""; 0], "contention is expected");
-
-    shop.locker.shut_down();
-    assert!(matches!(
-        skipping::result_of_option(&shop),
-        Err(AppError::Lock(Error::Cancelled { shut_down: true, .. }))
-    ));
-    assert!(matches!(
-        skipping::option_of_result(&shop),
-        Some(Err(AppError::Lock(Error::Cancelled { shut_down: true, .. })))
-    ));
-    assert!(skipping::option(&shop).is_none());
-    let warnings = log_capture::warnings_with(function);
-    let one = matches!(&warnings[..], [one] if one.contains("does not run: lock k not acquired"));
-    assert!(one, "{warnings:?}");
-    Ok(())
-}
-
-fn a_lock_that_is_kept_is_left_to_expire() -> Outcome {
-    #[locked(locker = shop.locker, key = Key::joined(["a", "b"]), expiration = HOUR, keep, timeout = LONG)]
-    fn once(shop: &Shop, end: End) -> Result<u8, AppError> {
-        if end == End::Early {
-            return Ok(2);
-        }
-        finish(end)
-    }
-
-    let shop = Shop::open()?;
-    for end in ENDS {
-        let outcome = catch_unwind(AssertUnwindSafe(|| once(&shop, end)));
-        assert_eq!(outcome.is_err(), end == End::Panic);
-        let lock = Lock::new(&shop.locker, Key::joined(["a", "b"]), expiring())?;
-        assert!(lock.try_lock()?.is_none(), "it is held");
-        assert!(lock.clear()?);
-    }
     Ok(())
 }
 
 fn a_nested_call_fails_or_joins() -> Outcome {
+    const JOINING: LockOptions = LockOptions::expiring_after(HOUR).reentrant();
+
     #[locked(locker = shop.locker, key = "k", expiration = HOUR, timeout = LONG)]
-    fn plain(shop: &Shop, inner: &dyn Fn() -> Result<usize, Error>) -> Result<usize, Error> {
+    fn plain(shop: &Shop, inner: &dyn Fn() -> Result<u8, Error>) -> Result<u8, Error> {
         inner()
     }
 
-    #[locked(locker = shop.locker, key = "k", expiration = HOUR, reentrant, guard = held, timeout = LONG)]
-    fn joins(shop: &Shop, inner: &dyn Fn() -> Result<usize, Error>) -> Result<usize, Error> {
-        let depth = inner()?.max(held.depth());
+    #[locked(locker = shop.locker, key = "k", options = JOINING, timeout = LONG)]
+    fn joins(shop: &Shop, inner: &dyn Fn() -> Result<u8, Error>) -> Result<u8, Error> {
+        let depth = inner()?;
         assert_eq!(shop.keys(), ["k"], "the outermost call releases");
-        Ok(depth)
-    }
-
-    #[locked(locker = shop.locker, key = "k", expiration = HOUR, reentrant, keep, guard = held, timeout = LONG)]
-    fn joins_and_keeps(shop: &Shop) -> Result<usize, Error> {
-        Ok(held.depth())
+        Ok(depth + 1)
     }
 
     let shop = Shop::open()?;
-    let lock = Lock::new(&shop.locker, "k", LockOptions::expiring_after(HOUR).reentrant())?;
+    let lock = Lock::new(&shop.locker, "k", JOINING)?;
     let nothing = || Ok(0);
     assert!(matches!(plain(&shop, &|| plain(&shop, &nothing)), Err(Error::Nested { .. })));
     assert!(matches!(lock.with(|_| plain(&shop, &nothing))?, Err(Error::Nested { .. })));
     assert_eq!(joins(&shop, &|| joins(&shop, &|| joins(&shop, &nothing)))?, 3);
-    assert_eq!(lock.with(|_| joins(&shop, &nothing))??, 2);
-    assert_eq!(joins(&shop, &|| joins_and_keeps(&shop))?, 2);
-    assert_eq!(shop.keys(), [""; 0], "a nested call keeps nothing");
-    assert_eq!(joins_and_keeps(&shop)?, 1);
-    assert_eq!(shop.keys(), ["k"]);
+    assert_eq!(lock.with(|_| joins(&shop, &nothing))??, 1);
+    assert_eq!(shop.keys(), [""; 0]);
     Ok(())
 }
 
 fn options_reach_the_lock() -> Outcome {
-    #[locked(locker = shop.locker, key = "leased", expiration = "1h", protocol = "ttl", fenced, holder_name = "me", guard = held, timeout = LONG)]
-    fn leased(shop: &Shop, beside: &Lock) -> Result<(), AppError> {
+    #[locked(locker = shop.locker, key = "leased", expiration = "1h", protocol = "ttl", guard = held, timeout = LONG)]
+    fn leased(shop: &Shop) -> Result<(), AppError> {
         assert_eq!(held.protocol(), Protocol::Ttl);
         let remaining = held.remaining().unwrap_or_default();
         assert!(remaining <= HOUR && remaining > HOUR / 2, "{remaining:?}");
-        assert_eq!(beside.holder()?.as_deref(), Some("me"));
-        assert_eq!(shop.keys(), ["leased", "leased:setnx-lock:fence", "leased:setnx-lock:holder"]);
+        assert_eq!(shop.keys(), ["leased"]);
         Ok(())
     }
 
-    #[locked(locker = shop.locker, key = "job", expiration = "2h", hold_at_least = "1h", timeout = LONG)]
+    #[locked(locker = shop.locker, key = "job", options = JOB, timeout = LONG)]
     fn job(shop: &Shop) -> Result<(), Error> {
         Ok(())
     }
@@ -388,18 +295,18 @@ fn options_reach_the_lock() -> Outcome {
         Ok((held.protocol(), held.remaining()))
     }
 
-    #[locked(locker = shop.locker, key = "endless", held_until_released, guard = held, timeout = LONG)]
+    #[locked(locker = shop.locker, key = "endless", options = LockOptions::without_expiration(), guard = held, timeout = LONG)]
     fn endless(shop: &Shop) -> Result<Option<Duration>, Error> {
         Ok(held.remaining())
     }
 
-    #[locked(locker = shop.locker, options = expiring(), key = "busy", wait_forever, max_attempts = 1)]
+    #[locked(locker = shop.locker, options = expiring().wait_forever().max_attempts(1), key = "busy")]
     fn tried_once(shop: &Shop) -> Result<(), Error> {
         Ok(())
     }
 
     let shop = Shop::open()?;
-    leased(&shop, &Lock::new(&shop.locker, "leased", expiring())?).unwrap();
+    leased(&shop).unwrap();
     job(&shop)?;
     assert!(matches!(Lock::new(&shop.locker, "job", expiring())?.state()?, LockState::Until(_)));
     let (protocol, remaining) = refined(&shop)?;

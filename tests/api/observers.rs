@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Event, Lock, Locker, Observe};
+use setnx_lock::{CancelToken, Error, Event, Lock, Locker, Observer};
 
 use crate::api::events::EventLog;
 use crate::support::asleep::asleep;
@@ -42,7 +42,7 @@ struct Finished {
 #[derive(Debug, Default)]
 struct Calls(Mutex<Vec<Finished>>);
 
-impl Observe for Calls {
+impl Observer for Calls {
     fn event(&self, event: &Event<'_>) {
         if let Event::AcquireFinished { key, waited, attempts, outcome, .. } = event {
             self.0.lock().unwrap().push(Finished {
@@ -118,7 +118,7 @@ fn closures_and_shared_values_observe_and_the_last_one_counts() -> Outcome {
     drop(first.lock()?);
     assert_eq!(calls.take().len(), 1, "a lock keeps the observer of its locker");
 
-    let shared: Arc<dyn Observe> = calls.clone();
+    let shared: Arc<dyn Observer> = calls.clone();
     drop(lock(&locker.observed_by(shared))?.lock()?);
     assert_eq!(calls.take().len(), 1, "an Arc of any observer");
     Ok(())
@@ -227,7 +227,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
     // A server that is not there.
     let retried = millis(200);
     let builder = Locker::builder(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
-    let locker = builder.unreachable_timeout(retried).build()?.observed_by(Arc::clone(&calls));
+    let locker = builder.retry_for(retried).build()?.observed_by(Arc::clone(&calls));
     for (options, least) in [
         (expiring(), retried),
         (expiring().wait_forever(), retried),

@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
     InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason,
-    LossSignal, Manager, NoConnection, Persistence, Polling, Protocol, Refusal, RefusalKind, Role,
-    ServerReport, TransportError, Version, Warning,
+    LossSignal, Manager, NoConnection, Persistence, Protocol, Refusal, RefusalKind, Role, ServerReport,
+    TransportError, Version, Warning,
 };
 
 use crate::support::{Outcome, tests};
@@ -37,7 +37,7 @@ macro_rules! each {
 
 fn every_type_implements_debug_send_and_sync() -> Outcome {
     each![
-        is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Polling, Protocol,
+        is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
         ConnectError, NoConnection, TransportError, Refusal, RefusalKind, ServerReport,
         LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,

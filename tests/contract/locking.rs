@@ -17,7 +17,6 @@ pub(super) const TESTS: super::Tests = tests![
     a_guard_reports_its_remaining_time,
     an_expired_lock_is_taken_over,
     a_value_of_the_gem_is_honoured_and_taken_over_once_expired,
-    an_expired_lock_is_not_taken_over_within_the_margin,
     a_value_that_never_expires_is_named_and_only_stolen_as_the_gem_does,
 ];
 
@@ -149,23 +148,7 @@ fn a_value_of_the_gem_is_honoured_and_taken_over_once_expired(target: &Target) -
     }
     // A lock without an expiration waits all the same, as in the gem.
     key.set("1532000016.0");
-    assert!(target.lock(&key, LockOptions::held_until_released()).try_lock()?.is_none());
-    Ok(())
-}
-
-fn an_expired_lock_is_not_taken_over_within_the_margin(target: &Target) -> Outcome {
-    let key = target.key("margin");
-    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
-    let past = format!("{:?}", now - 5.0);
-    key.set(&past);
-    let text = target
-        .lock(&key, expiring().takeover_margin(millis(60_000)).timeout(millis(20)))
-        .lock()
-        .expect_err("within the margin")
-        .to_string();
-    assert!(text.contains("and left alone for a takeover margin of 60s after that"), "{text}");
-    assert_eq!(key.value().as_deref(), Some(past.as_str()));
-    assert!(target.lock(&key, expiring().takeover_margin(millis(4000))).try_lock()?.is_some());
+    assert!(target.lock(&key, LockOptions::without_expiration()).try_lock()?.is_none());
     Ok(())
 }
 

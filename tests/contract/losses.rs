@@ -59,7 +59,7 @@ fn a_body_that_lost_its_lock_does_not_look_like_a_success(target: &Target) -> Ou
     assert!(matches!(lost, Err(Failure::Lock(Error::Lost { .. }))), "{lost:?}");
     assert_eq!(lock.try_with(|_| Ok::<_, Failure>(7)).expect("it is held all the time"), 7);
     // Without an expiration, too.
-    let lock = target.lock(&key, LockOptions::held_until_released().timeout(LONG));
+    let lock = target.lock(&key, LockOptions::without_expiration().timeout(LONG));
     assert_gone(lock.with(|_| key.delete()), &key);
     // A nested call leaves it to the outermost.
     let lock = target.lock(&key, expiring().reentrant());

@@ -6,8 +6,7 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use setnx_lock::{
-    CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, MOST_PERMITS, Protocol, RwLock,
-    Semaphore,
+    CancelToken, Error, Lock, LockGuard, LockOptions, LockState, Locker, Protocol, RwLock, Semaphore,
 };
 
 use crate::support::asleep::Sleeper;
@@ -179,9 +178,7 @@ fn expired_permits_are_taken_over(target: &Target) -> Outcome {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     let past = format!("{:?}", now - 5.0);
     pool.set_all(&past);
-    assert!(pool.semaphore(expiring().takeover_margin(LONG)).try_acquire()?.is_none(), "within the margin");
-    assert!(pool.slots.iter().all(|slot| slot.value().as_ref() == Some(&past)));
-    assert!(pool.semaphore(expiring().takeover_margin(millis(4000))).try_acquire()?.is_some());
+    assert!(pool.semaphore(expiring()).try_acquire()?.is_some());
     pool.slots.iter().for_each(TestKey::delete);
 
     // What is free comes before what has expired.
@@ -266,7 +263,7 @@ fn a_wait_for_a_permit_is_cancelled(target: &Target) -> Outcome {
 
 fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
     let pool = Pool::of(target, "powers", 2);
-    let fenced = pool.semaphore(expiring().auto_extend(LONG).fenced());
+    let fenced = pool.semaphore(expiring().auto_extend(LONG));
     let held = fenced.acquire()?;
     let key = &pool.slots[slot(&held)];
     assert!(extend(&held)?);
@@ -282,7 +279,7 @@ fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
     let (lost, kept) = (both.next().unwrap(), both.next().unwrap());
     pool.slots[slot(&lost)].set(FOREIGN);
     assert!(matches!(lost.extend(), Err(Error::Lost { .. })));
-    assert!(lost.lost().is_lost() && !kept.lost().is_lost());
+    assert!(lost.loss_signal().is_lost() && !kept.loss_signal().is_lost());
     assert_eq!(release(lost)?, Release::Lost);
     kept.ensure_held()?;
     assert_eq!(release(kept)?, target.released());
@@ -291,7 +288,7 @@ fn a_holder_of_a_permit_has_a_lock(target: &Target) -> Outcome {
 
 fn a_permit_without_an_expiration(target: &Target) -> Outcome {
     let pool = Pool::of(target, "unexpiring", 2);
-    let options = LockOptions::held_until_released().timeout(LONG);
+    let options = LockOptions::without_expiration().timeout(LONG);
     let locker = target.locker();
     if target.protocol == Protocol::Ttl {
         let refused = Semaphore::new(&locker, &pool.name.key, 2, options.protocol(Protocol::Ttl));
@@ -335,7 +332,7 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
     let options = expiring().protocol(target.protocol);
     for (permits, options, words) in [
         (0, options, "there is no permit"),
-        (MOST_PERMITS + 1, options, "over 1000 permits"),
+        (Semaphore::MAX_PERMITS + 1, options, "over 1000 permits"),
         (2, options.notify_waiters(), "poll and are not notified"),
         (2, LockOptions::expiring_after(Duration::ZERO), ""),
     ] {
@@ -348,10 +345,10 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
     }
     assert!(matches!(Semaphore::new(&locker, "", 2, options), Err(Error::Invalid { .. })));
     assert!(matches!(RwLock::new(&locker, "", 2, options), Err(Error::Invalid { .. })));
-    let most = Semaphore::new(&locker, "most", MOST_PERMITS, options)?;
+    let most = Semaphore::new(&locker, "most", Semaphore::MAX_PERMITS, options)?;
     assert_eq!(most.keys().last().map(ToString::to_string).as_deref(), Some("most:999"));
     assert!(matches!(most.with_options(options.notify_waiters()), Err(Error::Invalid { .. })));
-    assert_eq!(most.with_options(options.timeout(millis(1)))?.permits(), MOST_PERMITS);
+    assert_eq!(most.with_options(options.timeout(millis(1)))?.permits(), Semaphore::MAX_PERMITS);
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, LossReason, Protocol, Version};
+use setnx_lock::{CancelToken, Error, Lock, LockGuard, LockOptions, LossReason, Protocol, Version};
 
 use crate::support::scenario::FOREIGN;
 use crate::support::{
@@ -69,7 +69,7 @@ fn an_extension_replaces_the_value_of_a_holder_and_no_other(target: &Target) -> 
         let error = held.extend().expect_err("the lock is lost");
         assert_says(&error, &key, &["is no longer held", words, "stop the protected work"]);
         assert_eq!(key.value().as_deref(), value, "it is left alone");
-        assert!(format!("{:?}", held.lost().reason()).contains(reason));
+        assert!(format!("{:?}", held.loss_signal().reason()).contains(reason));
         assert!(matches!(held.ensure_held(), Err(Error::Lost { .. })));
         assert!(matches!(held.extend(), Err(Error::Lost { .. })));
         assert_eq!(held.remaining(), Some(Duration::ZERO));
@@ -99,14 +99,14 @@ fn a_lease_that_has_passed_is_extended_by_proof_alone(target: &Target) -> Outcom
     key.delete();
     let held = lock.lock()?;
     thread::sleep(millis(60));
-    assert!(held.lost().is_lost());
+    assert!(held.loss_signal().is_lost());
     assert!(matches!(held.extend_by(LONG), Err(Error::Lost { reason: LossReason::Expired, .. })));
     Ok(())
 }
 
 fn a_lock_without_an_expiration_has_no_lease_to_extend(target: &Target) -> Outcome {
     let key = target.key("unexpiring");
-    let lock = target.lock(&key, LockOptions::held_until_released().timeout(LONG));
+    let lock = target.lock(&key, LockOptions::without_expiration().timeout(LONG));
     let held = lock.lock()?;
     assert_eq!(key.value().as_deref(), Some("1"));
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
@@ -117,7 +117,7 @@ fn a_lock_without_an_expiration_has_no_lease_to_extend(target: &Target) -> Outco
     }
     held.verify()?;
     assert!(held.fencing_token()? > 0);
-    assert!(!held.lost().is_lost());
+    assert!(!held.loss_signal().is_lost());
     assert_eq!(release(held)?, Release::Released { certified: false });
     assert_eq!(key.value(), None);
     let held = target.lock(&key, expiring()).lock()?;
@@ -144,7 +144,7 @@ fn verification_says_what_the_key_shows(target: &Target) -> Outcome {
     key.set(FOREIGN);
     let Err(Error::Lost { reason, .. }) = held.verify() else { panic!("it holds another's value") };
     assert!(matches!(reason, LossReason::Taken(_)));
-    assert_eq!(held.lost().reason(), Some(reason));
+    assert_eq!(held.loss_signal().reason(), Some(reason));
     Ok(())
 }
 
@@ -167,14 +167,14 @@ fn a_key_that_is_no_lock_any_more_is_left_alone(target: &Target) -> Outcome {
 
 fn tokens_grow_from_holder_to_holder(target: &Target) -> Outcome {
     let key = target.key("fenced");
-    let lock = target.lock(&key, expiring().fenced());
+    let lock = target.lock(&key, expiring());
     let mut last = 0;
-    for fenced in [false, true, true] {
+    for _ in 0..3 {
         if last > 0 {
             // It is taken over.
             key.set(PAST);
         }
-        let held = if fenced { lock.lock()? } else { target.lock(&key, expiring()).lock()? };
+        let held = lock.lock()?;
         let token = held.fencing_token()?;
         assert!(token > last, "{token} after {last}");
         assert_eq!(held.fencing_token()?, token, "one for each hold");
@@ -232,7 +232,7 @@ fn a_counter_that_was_deleted_or_is_none_is_reported(target: &Target) -> Outcome
     let error = with_counter("oops")??.expect_err("it is no number");
     assert_says(&error, &key, &["not an integer"]);
     // The lock itself is acquired all the same.
-    let held = target.lock(&key, expiring().fenced()).lock()?;
+    let held = target.lock(&key, expiring()).lock()?;
     assert!(matches!(held.fencing_token(), Err(Error::Refused { .. })));
     Ok(())
 }
@@ -300,7 +300,7 @@ fn a_lease_is_extended_while_the_holder_works(target: &Target) -> Outcome {
     let end = held.expires_at().expect("it expires");
     let waits_until = Instant::now() + LONG;
     while held.expires_at().expect("it expires") <= end + millis(1500) {
-        assert!(Instant::now() < waits_until && !held.lost().is_lost(), "{held:?}");
+        assert!(Instant::now() < waits_until && !held.loss_signal().is_lost(), "{held:?}");
         thread::sleep(millis(10));
     }
     held.verify()?;
@@ -313,14 +313,14 @@ fn a_loss_is_noticed_and_acted_upon(target: &Target) -> Outcome {
     let key = target.key("noticed");
     let (sender, losses) = mpsc::channel();
     let token = CancelToken::new();
-    // By a look each 20 ms, and by an extension.
-    for options in [expiring().verify_every(millis(20)), LockOptions::expiring_after(LEASE).auto_extend(LONG)]
+    // By a look, and by an extension.
+    for options in [LockOptions::expiring_after(LEASE), LockOptions::expiring_after(LEASE).auto_extend(LONG)]
     {
         let held = target.lock(&key, options.timeout(LONG)).lock()?;
         let sender = sender.clone();
         held.cancel_on_loss(&token);
         held.on_loss(move |reason| sender.send(reason).unwrap());
-        let signal = held.lost();
+        let signal = held.loss_signal();
         assert!(!signal.is_lost() && signal.is_held() && signal.reason().is_none());
         key.set(FOREIGN);
         assert!(signal.wait_timeout(LONG), "the keeper looks");
@@ -340,14 +340,14 @@ fn a_loss_is_noticed_by_the_clocks_alone(target: &Target) -> Outcome {
     let held = lock.lock()?;
     let (sender, losses) = mpsc::channel();
     held.on_loss(move |reason| sender.send(reason).unwrap());
-    assert!(held.lost().wait_timeout(LONG));
-    assert_eq!(held.lost().reason(), Some(LossReason::Expired));
+    assert!(held.loss_signal().wait_timeout(LONG));
+    assert_eq!(held.loss_signal().reason(), Some(LossReason::Expired));
     assert_eq!(losses.recv_timeout(LONG)?, LossReason::Expired);
     drop(held);
     // A release in time is no loss, and ends the wait for one.
     key.delete();
     let held = target.lock(&key, expiring()).lock()?;
-    let signal = held.lost();
+    let signal = held.loss_signal();
     let waiting = thread::spawn({
         let signal = signal.clone();
         move || signal.wait_timeout(LONG)
@@ -363,7 +363,7 @@ fn a_loss_is_noticed_by_the_clocks_alone(target: &Target) -> Outcome {
 
 fn a_holder_is_shown_by_its_name(target: &Target) -> Outcome {
     let key = target.key("named");
-    let lock = target.lock(&key, expiring().holder_name("worker 7"));
+    let lock = Lock::new(&target.locker_named("worker 7")?, &key.key, expiring().protocol(target.protocol))?;
     assert_eq!(lock.holder()?, None);
     let held = lock.lock()?;
     let has_setex = target.version >= Version::new(2, 0, 0);
@@ -371,7 +371,8 @@ fn a_holder_is_shown_by_its_name(target: &Target) -> Outcome {
     assert_eq!(lock.holder()?, name);
     held.extend()?;
     assert_eq!(lock.holder()?, name, "it is written with each extension");
-    let other = lock.with_options(expiring().holder_name("worker 8").timeout(millis(1)))?;
+    let brief = expiring().timeout(millis(1)).protocol(target.protocol);
+    let other = Lock::new(&target.locker_named("worker 8")?, &key.key, brief)?;
     let text = other.lock().expect_err("it is held").to_string();
     assert_eq!(text.contains("its holder is \"worker 7\""), has_setex, "{text}");
     drop(held);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use std::{panic, thread};
 
 use setnx_lock::{
-    CancelToken, Error, Key, LockGuard, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol,
-    Version,
+    CancelToken, Error, Key, LockGuard, LockOptions, LockState, LossReason, MultiLock, MultiLockGuard,
+    Protocol, Version,
 };
 
 use crate::support::scenario::FOREIGN;
@@ -43,7 +43,7 @@ fn are_free(keys: &[TestKey]) -> bool {
 
 /// Releases all, and asserts that this is the outcome for each key.
 #[track_caller]
-fn assert_released(held: LocksGuard, expected: Release) {
+fn assert_released(held: MultiLockGuard, expected: Release) {
     for (key, outcome) in release_all(held) {
         assert_eq!(outcome.unwrap(), expected, "{key}");
     }
@@ -76,7 +76,7 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
     assert!(are_free(&keys));
     let seen = locks.with(|_| values(&keys))?;
     assert!(seen.iter().all(Option::is_some) && are_free(&keys));
-    locks.try_with(LocksGuard::ensure_held)?;
+    locks.try_with(MultiLockGuard::ensure_held)?;
     // Unwinds as a panic does, without a message that would look like a failure.
     let unwind = || -> Result<(), Error> { panic::resume_unwind(Box::new("on purpose")) };
     assert!(panic::catch_unwind(|| locks.with(|_| unwind())).is_err() && are_free(&keys));
@@ -90,13 +90,13 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
 
 fn keys_are_sorted_and_named_once_and_others_are_refused(target: &Target) -> Outcome {
     let locker = target.locker();
-    let none = Locks::new(&locker, Vec::<Key>::new(), expiring()).expect_err("there is no key");
+    let none = MultiLock::new(&locker, Vec::<Key>::new(), expiring()).expect_err("there is no key");
     assert!(matches!(&none, Error::Invalid { .. }) && none.to_string().contains("there is no key"), "{none}");
-    let empty = Locks::new(&locker, ["one", ""], expiring()).expect_err("a key is empty");
+    let empty = MultiLock::new(&locker, ["one", ""], expiring()).expect_err("a key is empty");
     assert!(matches!(empty, Error::Invalid { .. }), "{empty}");
-    let zero = Locks::new(&locker, ["one"], LockOptions::expiring_after(Duration::ZERO));
+    let zero = MultiLock::new(&locker, ["one"], LockOptions::expiring_after(Duration::ZERO));
     assert!(matches!(zero, Err(Error::Invalid { .. })));
-    let locks = Locks::new(&locker, ["c", "a", "c", "b", "a"], expiring().protocol(target.protocol))?;
+    let locks = MultiLock::new(&locker, ["c", "a", "c", "b", "a"], expiring().protocol(target.protocol))?;
     assert_eq!(locks.keys(), ["a", "b", "c"].map(Key::from));
     Ok(())
 }
@@ -141,7 +141,7 @@ fn expired_locks_are_taken_over_together(target: &Target) -> Outcome {
 
 fn locks_without_an_expiration_are_acquired_together(target: &Target) -> Outcome {
     let keys = target.keys("unexpiring", 3);
-    let locks = target.locks(&keys, LockOptions::held_until_released().timeout(LONG));
+    let locks = target.locks(&keys, LockOptions::without_expiration().timeout(LONG));
     let held = locks.lock()?;
     assert_eq!(values(&keys), [(); 3].map(|()| Some("1".to_owned())));
     assert_eq!((held.remaining(), held.expires_at()), (None, None));
@@ -291,7 +291,7 @@ fn verification_says_it_of_each_key(target: &Target) -> Outcome {
     let error = held.verify().expect_err("two are lost");
     assert!(matches!(error, Error::Lost { reason: LossReason::Taken(_), .. }), "{error:?}");
     assert_eq!(error.key(), Some(&keys[0].key));
-    let of_each = held.guards().iter().map(|guard| guard.lost().reason()).collect::<Vec<_>>();
+    let of_each = held.guards().iter().map(|guard| guard.loss_signal().reason()).collect::<Vec<_>>();
     assert!(matches!(of_each[..], [Some(LossReason::Taken(_)), None, Some(LossReason::Gone)]), "{of_each:?}");
     let error = held.ensure_held().expect_err("two are lost");
     assert_eq!(error.key(), Some(&keys[0].key), "the first of them");
@@ -316,10 +316,10 @@ fn the_loss_of_one_is_noticed_and_acted_upon(target: &Target) -> Outcome {
     let keys = target.keys("noticed", 3);
     let (sender, losses) = mpsc::channel();
     let token = CancelToken::new();
-    let held = target.locks(&keys, expiring().verify_every(millis(20))).lock()?;
+    let held = target.locks(&keys, LockOptions::expiring_after(millis(6000)).timeout(LONG)).lock()?;
     held.on_loss(move |key, reason| sender.send((key.clone(), reason)).unwrap());
     held.cancel_on_loss(&token);
-    let signal = held.lost();
+    let signal = held.loss_signal();
     assert!(signal.is_held() && !signal.is_lost());
     keys[1].delete();
     assert!(signal.wait_timeout(LONG), "the keeper looks");
@@ -333,7 +333,7 @@ fn the_loss_of_one_is_noticed_and_acted_upon(target: &Target) -> Outcome {
     assert!(losses.recv().is_err(), "once, for the first of them");
     // A release in time is no loss.
     let held = target.locks(&keys, expiring()).lock()?;
-    let signal = held.lost();
+    let signal = held.loss_signal();
     held.on_loss(move |_, _| unreachable!("none is lost"));
     assert_released(held, target.released());
     assert!(!signal.is_lost() && !signal.is_held());
@@ -345,8 +345,8 @@ fn the_tokens_of_each_key_grow(target: &Target) -> Outcome {
     // The first key's counter is ahead of the others.
     let first = target.lock(&keys[0], expiring()).with(LockGuard::fencing_token)??;
     let mut last = vec![first, 0, 0];
-    for options in [expiring(), expiring().fenced(), expiring().fenced()] {
-        let held = target.locks(&keys, options).lock()?;
+    for _ in 0..3 {
+        let held = target.locks(&keys, expiring()).lock()?;
         let tokens = held.fencing_tokens()?;
         assert!(tokens.iter().map(|(key, _)| *key).eq(keys.iter().map(|key| &key.key)));
         let tokens: Vec<u64> = tokens.into_iter().map(|(_, token)| token).collect();
@@ -381,7 +381,7 @@ fn all_are_kept_or_held_at_least_for_a_time(target: &Target) -> Outcome {
 
 fn the_holder_is_named_beside_each_key(target: &Target) -> Outcome {
     let keys = target.keys("named", 2);
-    let held = target.locks(&keys, expiring().holder_name("worker 7")).lock()?;
+    let held = target.locks_through(&target.locker_named("worker 7")?, &keys, expiring()).lock()?;
     let name = (target.version >= Version::new(2, 0, 0)).then(|| "worker 7".to_owned());
     let holders =
         || keys.iter().map(|key| target.lock(key, expiring()).holder()).collect::<Result<Vec<_>, _>>();

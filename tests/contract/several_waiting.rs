@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{CancelToken, Error, Event, LockGuard, LockOptions, LocksGuard, LossReason};
+use setnx_lock::{CancelToken, Error, Event, LockGuard, LockOptions, LossReason, MultiLockGuard};
 
 use crate::support::asleep::asleep;
 use crate::support::scenario::{FOREIGN, patient};
@@ -137,7 +137,7 @@ fn early_locks_are_extended_while_the_last_is_waited_for(target: &Target) -> Out
         assert!(target.lock(key, expiring()).try_lock()?.is_none(), "it is held meanwhile");
     }
     keys[2].delete();
-    let held: LocksGuard = waiting.join().unwrap()?;
+    let held: MultiLockGuard = waiting.join().unwrap()?;
     // Those that were acquired first have lost at most a tenth of the expiration to the last.
     let ends: Vec<_> = held.guards().iter().filter_map(LockGuard::expires_at_system_time).collect();
     assert_eq!(ends.len(), 3);
@@ -196,9 +196,9 @@ fn callers_of_overlapping_keys_end_and_lose_no_update(target: &Target) -> Outcom
                 let options =
                     target.variant.set(expiring()).poll_interval(millis(3)).protocol(target.protocol);
                 let pair = [&keys[one], &keys[other]].map(|key| key.key.clone());
-                let locks = setnx_lock::Locks::new(&lockers[n % 2], pair, options).unwrap();
+                let locks = setnx_lock::MultiLock::new(&lockers[n % 2], pair, options).unwrap();
                 let counts = [&counts[one], &counts[other]];
-                let count = move |_: &LocksGuard| {
+                let count = move |_: &MultiLockGuard| {
                     for count in counts {
                         let read = count.load(Ordering::SeqCst);
                         thread::yield_now();

@@ -39,7 +39,7 @@ fn a_waiter_times_out_with_the_gem_s_words(target: &Target) -> Outcome {
 
     let text = target.lock(&key, expiring().timeout(Duration::ZERO)).lock().unwrap_err().to_string();
     assert!(text.contains("not acquired without waiting after 1 attempt;"), "{text}");
-    let unexpiring = LockOptions::held_until_released().timeout(Duration::ZERO);
+    let unexpiring = LockOptions::without_expiration().timeout(Duration::ZERO);
     let text = target.lock(&key, unexpiring).lock().unwrap_err().to_string();
     assert!(text.contains("is never taken over: if its holder has crashed, clear it by hand"), "{text}");
     drop(held);

@@ -33,10 +33,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             Protocol::Ttl => ("clocks_hours_apart_let_no_leases_overlap", hours_apart),
             _ => ("clocks_further_apart_than_the_guard_let_two_leases_overlap", further_apart),
         };
-        for (name, test) in [apart, ("a_takeover_margin_prevents_the_overlap", further_apart_with_a_margin)] {
-            let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
-            trials.push(trial(name, move || test(protocol)));
-        }
+        let (name, test) = apart;
+        let name = format!("clocks::{protocol:?}::{name}").to_lowercase();
+        trials.push(trial(name, move || test(protocol)));
         for (name, clock) in [("ahead", "+0.9s"), ("behind", "-0.9s")] {
             let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_leases_overlap");
             trials.push(trial(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
@@ -125,9 +124,9 @@ fn faketime_s_library() -> io::Result<String> {
 
 /// Worker: acquires the lock again and again, prints when each lease begins and ends, and never releases it, so that the other worker
 /// takes it over.
-pub(crate) fn take_over(url: &str, key: &str, protocol: &str, margin: &str) -> processes::TaskOutcome {
+pub(crate) fn take_over(url: &str, key: &str, protocol: &str) -> processes::TaskOutcome {
     let options = LockOptions::expiring_after(LEASE).protocol(protocol_named(protocol)?).timeout(LONG);
-    let options = options.takeover_margin(humantime::parse_duration(margin)?).poll_interval(millis(5));
+    let options = options.poll_interval(millis(5));
     let lock = Lock::new(&opened(url)?, key, options)?;
     loop {
         let held = lock.lock()?;
@@ -186,12 +185,11 @@ type Overlap = Option<(Lease, Lease)>;
 fn contest(
     clocks: [&str; 2],
     protocol: Protocol,
-    margin: &str,
     turns: usize,
 ) -> Result<Overlap, Box<dyn std::error::Error>> {
     let server = RedisServer::start()?;
     let protocol = format!("{protocol:?}").to_lowercase();
-    let task = ["take_over", &server.url(), "clocks", &protocol, margin];
+    let task = ["take_over", &server.url(), "clocks", &protocol];
     let workers = clocks.map(|clock| Worker::with_clock(clock, &task));
     let mut leases: Vec<Lease> = Vec::new();
     let began = Instant::now();
@@ -217,26 +215,20 @@ fn contest(
 }
 
 fn nearly_a_second_apart(protocol: Protocol, clock: &str) -> Outcome {
-    let overlap = contest(["+0s", clock], protocol, "0s", 2)?;
+    let overlap = contest(["+0s", clock], protocol, 2)?;
     assert!(overlap.is_none(), "{overlap:?}");
     Ok(())
 }
 
 fn further_apart(protocol: Protocol) -> Outcome {
-    let overlap = contest(["+0.9s", "-0.9s"], protocol, "0s", usize::MAX)?;
+    let overlap = contest(["+0.9s", "-0.9s"], protocol, usize::MAX)?;
     assert!(overlap.is_some_and(|(first, second)| first.holder != second.holder), "{overlap:?}");
     Ok(())
 }
 
 /// The server's clock alone decides when the lock of a crashed holder is free.
 fn hours_apart(protocol: Protocol) -> Outcome {
-    let overlap = contest(["+7200s", "-7200s"], protocol, "0s", 3)?;
-    assert!(overlap.is_none(), "{overlap:?}");
-    Ok(())
-}
-
-fn further_apart_with_a_margin(protocol: Protocol) -> Outcome {
-    let overlap = contest(["+0.9s", "-0.9s"], protocol, "1s", 2)?;
+    let overlap = contest(["+7200s", "-7200s"], protocol, 3)?;
     assert!(overlap.is_none(), "{overlap:?}");
     Ok(())
 }

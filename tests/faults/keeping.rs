@@ -89,7 +89,7 @@ pub(crate) fn as_worker(url: &str, key: &str, expiration: &str, protocol: &str) 
     println!("holding");
     for line in io::stdin().lines() {
         line?;
-        println!("{:?}", held.lost().reason());
+        println!("{:?}", held.loss_signal().reason());
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn it_ends_at_the_limit() -> Outcome {
         let lock = Lock::new(&opened(&server.url())?, "k", options.auto_extend(limit))?;
         let held = lock.lock()?;
         let latest = SystemTime::now() + limit;
-        let (signal, mut extensions, mut last) = (held.lost(), 0, held.expires_at_system_time());
+        let (signal, mut extensions, mut last) = (held.loss_signal(), 0, held.expires_at_system_time());
         while !signal.wait_timeout(millis(5)) {
             let end = held.expires_at_system_time();
             assert!(end <= Some(latest), "{end:?} after {latest:?}");
@@ -294,9 +294,9 @@ fn locks_of_one_trip_fail_and_succeed_by_themselves() -> Outcome {
                 thread::sleep(millis(10));
             }
         }
-        assert!(held[1].lost().wait_timeout(LONG) && held[2].lost().wait_timeout(LONG));
-        assert!(matches!(held[1].lost().reason(), Some(LossReason::Taken(_))));
-        assert_eq!(held[2].lost().reason(), Some(LossReason::Gone));
+        assert!(held[1].loss_signal().wait_timeout(LONG) && held[2].loss_signal().wait_timeout(LONG));
+        assert!(matches!(held[1].loss_signal().reason(), Some(LossReason::Taken(_))));
+        assert_eq!(held[2].loss_signal().reason(), Some(LossReason::Gone));
         let released: Vec<_> = held.into_iter().map(LockGuard::release).collect();
         assert_eq!(keys[1].value().as_deref(), Some(FOREIGN));
         for n in [0, 4, 5] {
@@ -378,7 +378,7 @@ pub(crate) fn count_keepers(url: &str) -> TaskOutcome {
     let lockers = [opened(url)?, opened(url)?];
     let plain = Lock::new(&lockers[0], "plain", expiring())?.lock()?;
     plain.extend()?;
-    let _ = plain.lost().is_lost();
+    let _ = plain.loss_signal().is_lost();
     println!("{}", keepers()?);
     let options = expiring().auto_extend(LONG);
     let lock = |n: usize| Lock::new(&lockers[n % 2], format!("k{n}"), options)?.lock();

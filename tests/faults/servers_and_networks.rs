@@ -46,7 +46,7 @@ const QUICK: Duration = Duration::from_millis(500);
 
 /// Returns a builder of a locker that gives up so soon.
 fn quick(url: &str, pool_size: u32) -> LockerBuilder {
-    brief(url, pool_size).command_timeout(QUICK).unreachable_timeout(QUICK)
+    brief(url, pool_size).command_timeout(QUICK).retry_for(QUICK)
 }
 
 fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
@@ -69,7 +69,7 @@ fn a_server_that_accepts_and_never_replies(_: Load) -> Outcome {
         assert!(text.contains("gave no reply within"), "{text}");
         assert!(text.contains("if the lock was acquired, it frees itself"), "{text}");
     }
-    let error = Lock::new(&locker, "report", LockOptions::held_until_released())?.lock().unwrap_err();
+    let error = Lock::new(&locker, "report", LockOptions::without_expiration())?.lock().unwrap_err();
     assert!(error.to_string().contains("look at the key, and clear it"), "{error}");
     Ok(())
 }
@@ -144,7 +144,7 @@ fn the_reply_to_setnx_is_lost(load: Load) -> Outcome {
     // Without an expiration the value names no holder.
     scenario.proxy.forget();
     scenario.proxy.next("SETNX", Fault::CutAfter);
-    let error = scenario.lock(&key, LockOptions::held_until_released()).lock().expect_err("it may be held");
+    let error = scenario.lock(&key, LockOptions::without_expiration()).lock().expect_err("it may be held");
     assert!(matches!(error, Error::InDoubt { command: "SETNX", .. }), "{error:?}");
     assert_says(&error, &key, &["reply to SETNX was lost", "its value names no holder"]);
     assert_eq!(scenario.proxy.names(), ["SETNX"]);
@@ -183,7 +183,7 @@ fn the_reply_to_del_is_lost(load: Load) -> Outcome {
     assert_says(&error, &key, &["if it was not released, it frees itself when its lease has passed"]);
     key.delete();
 
-    let lock = scenario.lock(&key, LockOptions::held_until_released());
+    let lock = scenario.lock(&key, LockOptions::without_expiration());
     let held = lock.lock()?;
     scenario.proxy.next("DEL", Fault::CutAfter);
     assert_says(&held.release().unwrap_err(), &key, &["clear it if it is still there"]);
@@ -254,7 +254,7 @@ fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
 fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let (late, taken) = (scenario.target.key("late"), scenario.target.key("taken"));
     taken.set("1895000000.5");
-    let late_lock = Lock::new(locker, &late.key, LockOptions::held_until_released())?;
+    let late_lock = Lock::new(locker, &late.key, LockOptions::without_expiration())?;
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
         scenario.proxy.next("SETNX", Fault::AnswerLate(2 * QUICK));
@@ -281,7 +281,7 @@ fn garbage_on_a_plain_pool(load: Load) -> Outcome {
 fn garbage(scenario: &Scenario, locker: &Locker) -> Outcome {
     let key = scenario.target.key("garbage");
     key.set("1895000000.5");
-    let lock = Lock::new(locker, &key.key, LockOptions::held_until_released().timeout(Duration::ZERO))?;
+    let lock = Lock::new(locker, &key.key, LockOptions::without_expiration().timeout(Duration::ZERO))?;
     // The second line would be taken for a grant if the connection were read again.
     scenario.proxy.next("SETNX", Fault::Say("HTTP/1.1 400 Bad Request\r\n:1\r\n:1\r\n"));
     let error = until_connected(|| lock.lock()).expect_err("no reply to SETNX");

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Key, Locks, Protocol, RefusalKind};
+use setnx_lock::{Error, Key, MultiLock, Protocol, RefusalKind};
 
 use crate::servers::Fault;
 use crate::support::every_command::{self, COMMAND_TIMEOUT};
@@ -55,7 +55,7 @@ fn a_server_without_the_command_on_several_keys() -> Outcome {
         let keys = scenario.target.keys("without", 3);
         let locker = scenario.open(patient(&scenario.proxy.url())?);
         let each = keys.iter().map(|key| key.key.clone());
-        let locks = Locks::new(&locker, each, expiring().protocol(protocol))?;
+        let locks = MultiLock::new(&locker, each, expiring().protocol(protocol))?;
         let held = locks.try_lock()?.expect("each is acquired by itself");
         assert!(keys.iter().all(|key| key.value().is_some()));
         held.release()?;
@@ -77,12 +77,12 @@ fn a_user_without_the_command_or_one_of_the_keys() -> Outcome {
     let (single, locker) = (opened("single")?, opened("some")?);
     for protocol in PROTOCOLS {
         let options = expiring().protocol(protocol);
-        drop(Locks::new(&single, ["ours:1", "ours:2"], options)?.lock()?);
+        drop(MultiLock::new(&single, ["ours:1", "ours:2"], options)?.lock()?);
         for names in [["ours:1", "theirs"], ["a", "ours:1"]] {
             let refused = names.into_iter().find(|name| !name.starts_with("ours")).map(Key::from);
             for outcome in [
-                Locks::new(&locker, names, options)?.lock().map(Some),
-                Locks::new(&locker, names, options)?.try_lock(),
+                MultiLock::new(&locker, names, options)?.lock().map(Some),
+                MultiLock::new(&locker, names, options)?.try_lock(),
             ] {
                 let error = outcome.expect_err("one of the keys is not the user's");
                 assert!(
@@ -93,7 +93,7 @@ fn a_user_without_the_command_or_one_of_the_keys() -> Outcome {
                 assert_eq!(server.say(&["EXISTS", "ours:1"])?, ":0", "given back");
             }
         }
-        drop(Locks::new(&locker, ["ours:1", "ours:2"], options)?.lock()?);
+        drop(MultiLock::new(&locker, ["ours:1", "ours:2"], options)?.lock()?);
     }
     Ok(())
 }
@@ -197,7 +197,7 @@ fn a_refusal_concerns_one_key() -> Outcome {
     let scenario = Scenario::set()?;
     let keys = scenario.target.keys("refused", 3);
     let named = || keys.iter().map(|key| key.key.clone());
-    let locks = Locks::new(&scenario.locker(), named(), expiring())?;
+    let locks = MultiLock::new(&scenario.locker(), named(), expiring())?;
     let refusal = || Fault::Say("-NOPERM this user has no permissions to access one of the keys\r\n");
     let held = locks.lock()?;
     let end = held.expires_at();
@@ -223,7 +223,7 @@ fn what_could_not_be_given_back_is_reported() -> Outcome {
         let keys = scenario.target.keys("left", 3);
         let named = || keys.iter().map(|key| key.key.clone());
         let options = expiring().timeout(millis(100)).protocol(protocol);
-        let locks = Locks::new(&scenario.locker(), named(), options)?;
+        let locks = MultiLock::new(&scenario.locker(), named(), options)?;
         keys[2].set(FOREIGN);
         // Together; then a transaction for each; then, as of any lock, a deletion without one.
         for _ in 0..6 {
@@ -249,7 +249,7 @@ fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
         let keys = scenario.target.keys("unknown", 3);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let each = keys.iter().map(|key| key.key.clone());
-        let locks = Locks::new(&scenario.open(builder), each, expiring().protocol(protocol))?;
+        let locks = MultiLock::new(&scenario.open(builder), each, expiring().protocol(protocol))?;
         locks.with(|_| ())?;
         let command = if protocol == Protocol::Ttl { "EXEC" } else { "MSETNX" };
         scenario.proxy.next(command, Fault::SwallowAnswer);

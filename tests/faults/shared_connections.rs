@@ -72,7 +72,7 @@ fn run(disturb: impl Fn(&RedisServer) + Sync) -> Result<Found, libtest_mimic::Fa
     let pairs = commands / THREADS / COMMANDS_OF_A_PAIR;
     let server = RedisServer::start()?;
     let limit = millis(500);
-    let locker = Locker::builder(&server.url())?.command_timeout(limit).unreachable_timeout(LONG).build()?;
+    let locker = Locker::builder(&server.url())?.command_timeout(limit).retry_for(LONG).build()?;
     let (found, over) = (Found::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         let disturbing = scope.spawn(|| {

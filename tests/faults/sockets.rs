@@ -40,7 +40,7 @@ fn a_reply_that_trickles_in_takes_no_longer_than_a_command_may() -> Outcome {
         Ok(sent)
     });
     let builder = Locker::builder(&url)?.skip_server_check().command_timeout(millis(300));
-    let lock = Lock::new(&builder.unreachable_timeout(Duration::ZERO).build()?, "trickles", expiring())?;
+    let lock = Lock::new(&builder.retry_for(Duration::ZERO).build()?, "trickles", expiring())?;
     let error = lock.state().expect_err("no reply is complete");
     assert!(error.to_string().contains("trickles"), "{error}");
     let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
@@ -69,7 +69,7 @@ fn other_users_of_the_pool_read_replies_of_any_length() -> Outcome {
 
 /// Acquires and releases a lock without an expiration, whose lost replies cannot be resolved, for each line of input.
 pub(crate) fn acquire_for_each_line(url: &str, key: &str) -> TaskOutcome {
-    let lock = Lock::new(&opened(url)?, key, LockOptions::held_until_released().timeout(LONG))?;
+    let lock = Lock::new(&opened(url)?, key, LockOptions::without_expiration().timeout(LONG))?;
     println!("ready");
     for line in io::stdin().lines() {
         line?;

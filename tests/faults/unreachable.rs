@@ -1,4 +1,4 @@
-//! How long calls retry while the server is unreachable or loses their replies: `LockerBuilder::unreachable_timeout`.
+//! How long calls retry while the server is unreachable or loses their replies: `LockerBuilder::retry_for`.
 
 use std::fmt::Debug;
 use std::io;
@@ -27,11 +27,11 @@ pub(crate) fn trials() -> Vec<Trial> {
 const SHORT: Duration = Duration::from_millis(300);
 
 /// A locker for a port without a server.
-fn without_a_server(unreachable_timeout: Duration) -> Result<Locker, Box<dyn std::error::Error>> {
+fn without_a_server(retry_for: Duration) -> Result<Locker, Box<dyn std::error::Error>> {
     let port = closed_port()?;
     let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?;
     // So that an attempt to connect ends on a busy machine, too, before the call does.
-    Ok(builder.command_timeout(LONG).unreachable_timeout(unreachable_timeout).build()?)
+    Ok(builder.command_timeout(LONG).retry_for(retry_for).build()?)
 }
 
 #[track_caller]
@@ -93,7 +93,7 @@ fn a_call_retries_for_its_timeout_or_the_unreachable_timeout_if_that_is_shorter(
 
 fn a_server_that_comes_back_in_time_is_used() -> Outcome {
     let mut server = RedisServer::start()?;
-    let locker = Locker::builder(&server.url())?.unreachable_timeout(LONG).build()?;
+    let locker = Locker::builder(&server.url())?.retry_for(LONG).build()?;
     for options in [expiring().timeout(LONG), expiring().wait_forever()] {
         let lock = Lock::new(&locker, "unreachable", options)?;
         server.stop();
@@ -116,7 +116,7 @@ fn a_server_that_loses_every_reply_is_given_up() -> Outcome {
             let scenario = Scenario::set()?;
             let key = scenario.target.key("lost");
             let builder = Locker::builder(&scenario.proxy.url())?.pool_size(1);
-            let locker = builder.command_timeout(command_timeout).unreachable_timeout(SHORT).build()?;
+            let locker = builder.command_timeout(command_timeout).retry_for(SHORT).build()?;
             let lock = Lock::new(&locker, &key.key, options)?;
             if held {
                 key.set("1895000000.5");

@@ -237,7 +237,7 @@ fn rust_extends_its_lease_and_ruby_takes_over_on_time(pair: &Pair) -> Outcome {
         let end = held.expires_at_system_time().expect("it expires");
         assert_eq!(ruby.outcome(&name)?, Attempt::Held);
         assert!(SystemTime::now() >= end, "taken over before {end:?}");
-        assert!(held.lost().is_lost());
+        assert!(held.loss_signal().is_lost());
         assert_eq!(release(held)?, Release::Expired);
         ruby.release(&name)?;
         assert_eq!(key.value(), None);

@@ -80,7 +80,7 @@ impl Locker {
             Locker::Ours(protocol, Some(expiration)) => {
                 LockOptions::expiring_after(expiration).protocol(protocol)
             }
-            Locker::Ours(protocol, None) => LockOptions::held_until_released().protocol(protocol),
+            Locker::Ours(protocol, None) => LockOptions::without_expiration().protocol(protocol),
             _ => LockOptions::expiring_after(EXPIRATION).stealing_as_the_gem_does(),
         }
     }

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observe};
+use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observer};
 
 use super::{LONG, Target};
 use crate::servers::{Asked, Fault, Proxy};
@@ -110,7 +110,7 @@ pub(crate) fn pairs(
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LostReplies(Arc<Mutex<Vec<(String, String)>>>);
 
-impl Observe for LostReplies {
+impl Observer for LostReplies {
     fn event(&self, event: &Event<'_>) {
         if let Event::ReplyLost { key, error, .. } = event {
             self.0.lock().unwrap().push((key.to_string(), error.to_string()));

@@ -24,11 +24,6 @@ pub(crate) fn warnings_about(key: &str) -> Vec<String> {
     LOG_CAPTURE.0.lock().unwrap().iter().filter(|line| line.starts_with(&named)).cloned().collect()
 }
 
-/// Returns the warnings so far that contain these words.
-pub(crate) fn warnings_with(words: &str) -> Vec<String> {
-    LOG_CAPTURE.0.lock().unwrap().iter().filter(|line| line.contains(words)).cloned().collect()
-}
-
 impl Log for LogCapture {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.target() == "setnx_lock"

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observe};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observer};
 
 use super::scenario::patient;
 use super::{LONG, RedisServer};
@@ -133,7 +133,7 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reasons(Arc<Mutex<Vec<String>>>);
 
-impl Observe for Reasons {
+impl Observer for Reasons {
     fn event(&self, event: &Event<'_>) {
         if let Event::NotificationsUnavailable { reason, .. } = event {
             self.0.lock().unwrap().push((*reason).to_owned());

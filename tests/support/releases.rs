@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 
-use setnx_lock::{Error, Event, Key, LockGuard, LocksGuard, LossReason};
+use setnx_lock::{Error, Event, Key, LockGuard, LossReason, MultiLockGuard};
 
 /// What a release came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,7 +62,7 @@ fn outcome(held: LockGuard, end: impl FnOnce(LockGuard) -> Result<(), Error>) ->
 }
 
 /// Releases several locks whose locker is [recorded](record), and returns what that came to for each key.
-pub(crate) fn release_all(held: LocksGuard) -> Vec<(Key, Result<Release, Error>)> {
+pub(crate) fn release_all(held: MultiLockGuard) -> Vec<(Key, Result<Release, Error>)> {
     let keys: Vec<Key> = held.keys().cloned().collect();
     RELEASES.take();
     let released = held.release();

@@ -81,7 +81,7 @@ pub(crate) fn patient(url: &str) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(url)?
         .connect_timeout(LONG)
         .command_timeout(LONG)
-        .unreachable_timeout(LONG)
+        .retry_for(LONG)
         .observer(releases::record))
 }
 
@@ -138,7 +138,7 @@ pub(crate) const BRIEF: Duration = Duration::from_secs(2);
 /// Returns a builder of a locker with short time limits.
 pub(crate) fn brief(url: &str, pool_size: u32) -> LockerBuilder {
     let builder = Locker::builder(url).unwrap().pool_size(pool_size).observer(releases::record);
-    builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).unreachable_timeout(BRIEF)
+    builder.connect_timeout(2 * BRIEF).command_timeout(BRIEF).retry_for(BRIEF)
 }
 
 /// Asserts that no value was sent by two commands.

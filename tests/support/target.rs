@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{env, process};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Key, Lock, LockOptions, Locker, Locks, Protocol, RefusalKind, Version};
+use setnx_lock::{Error, Key, Lock, LockOptions, Locker, MultiLock, Protocol, RefusalKind, Version};
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring};
@@ -243,6 +243,11 @@ impl Target {
         self.loaded.clone().unwrap_or_else(new)
     }
 
+    /// Returns a new locker with a holder's name.
+    pub(crate) fn locker_named(&self, name: &str) -> Result<Locker, Error> {
+        patient(&self.url)?.holder_name(name).build()
+    }
+
     /// How long after its lease the lock of a crashed holder is free at the earliest.
     pub(crate) fn extra_time(&self) -> Duration {
         if self.protocol == Protocol::Ttl { Duration::from_millis(500) } else { Duration::from_secs(1) }
@@ -262,16 +267,16 @@ impl Target {
     }
 
     /// Returns the locks of several keys, through [`locker`](Self::locker).
-    pub(crate) fn locks(&self, keys: &[TestKey], options: LockOptions) -> Locks {
+    pub(crate) fn locks(&self, keys: &[TestKey], options: LockOptions) -> MultiLock {
         self.locks_through(&self.locker(), keys, options)
     }
 
     /// The same through a locker that other locks use as well.
-    pub(crate) fn locks_through(&self, locker: &Locker, keys: &[TestKey], options: LockOptions) -> Locks {
+    pub(crate) fn locks_through(&self, locker: &Locker, keys: &[TestKey], options: LockOptions) -> MultiLock {
         let options = self.variant.set(options);
         let keys = || keys.iter().map(|key| key.key.clone());
-        Locks::new(locker, keys(), options.protocol(self.protocol))
-            .unwrap_or_else(|_| Locks::new(locker, keys(), options).unwrap())
+        MultiLock::new(locker, keys(), options.protocol(self.protocol))
+            .unwrap_or_else(|_| MultiLock::new(locker, keys(), options).unwrap())
     }
 
     /// Returns so many keys, in the order of their bytes.

@@ -94,7 +94,7 @@ fn a_server_is_left_alone_while_no_call_waits() -> Outcome {
     assert!(before <= 2 + 10, "one attempt for each call at most: {before}");
 
     let mut server = RedisServer::start()?;
-    let locker = Locker::builder(&server.url())?.unreachable_timeout(millis(100)).build()?;
+    let locker = Locker::builder(&server.url())?.retry_for(millis(100)).build()?;
     let lock = Lock::new(&locker, "dead", expiring())?;
     server.stop();
     assert!(matches!(lock.lock(), Err(Error::Unavailable { .. })));

@@ -81,7 +81,7 @@ fn a_server_that_freezes_and_thaws() -> Outcome {
     let locker = Locker::builder(&server.url())?
         .connect_timeout(millis(1000))
         .command_timeout(millis(1000))
-        .unreachable_timeout(LONG)
+        .retry_for(LONG)
         .build()?;
     let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;

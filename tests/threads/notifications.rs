@@ -30,7 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_release_looks_for_waiting_processes_in_its_trip_and_only_with_the_option,
             processes_are_notified_in_their_order_and_the_others_send_nothing,
             a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_notified,
-            threads_of_one_process_pass_the_lock_on_within_a_time_slice,
+            a_process_that_has_had_its_time_slice_passes_the_lock_on,
             threads_of_many_lockers_all_acquire_and_leave_no_key_behind,
             one_connection_listens_for_all_keys_while_a_thread_waits,
             releases_without_a_notification_are_found_by_polling,
@@ -50,7 +50,7 @@ pub(crate) fn as_worker(part: &[&str]) -> TaskOutcome {
 
 fn a_release_notifies_a_waiter_of_another_locker() -> Outcome {
     let server = RedisServer::start()?;
-    let unexpiring = LockOptions::held_until_released().timeout(NEVER).poll_interval(NEVER).notify_waiters();
+    let unexpiring = LockOptions::without_expiration().timeout(NEVER).poll_interval(NEVER).notify_waiters();
     let all = PROTOCOLS.map(|protocol| NOTIFIED.protocol(protocol)).into_iter().chain([unexpiring]);
     for (place, options) in all.enumerate() {
         let lock = |key: &str| elsewhere(&server, key, options);
@@ -146,30 +146,22 @@ fn a_process_that_asks_again_at_once_leaves_the_lock_to_the_one_that_it_has_noti
     Ok(())
 }
 
-/// A thread of another process waits, and then another of the holder's. The first of them is next, unless the time slice goes on.
-fn threads_of_one_process_pass_the_lock_on_within_a_time_slice() -> Outcome {
-    for time_slice in [Duration::ZERO, NEVER] {
-        let server = RedisServer::start()?;
-        let listening = Listening::start(&server, 1)?;
-        let own = Lock::new(&listening.lockers[0], "k", NOTIFIED.time_slice(time_slice))?;
-        let held = own.lock()?;
-        let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
-        until_waiting(&server, "k", 1);
-        let next = asleep(move || own.lock());
-        drop(held);
-        if time_slice == NEVER {
-            let held = next.join().unwrap()?;
-            assert!(other.still_waits());
-            drop(held);
-            drop(other.came()?);
-        } else {
-            let held = other.came()?;
-            assert!(!next.is_finished());
-            until_waiting(&server, "k", 1);
-            drop(held);
-            drop(next.join().unwrap()?);
-        }
-    }
+/// A thread of another process waits, and then another of the holder's. After the time slice the first of them is next.
+fn a_process_that_has_had_its_time_slice_passes_the_lock_on() -> Outcome {
+    let server = RedisServer::start()?;
+    let listening = Listening::start(&server, 1)?;
+    let own = Lock::new(&listening.lockers[0], "k", NOTIFIED)?;
+    let held = own.lock()?;
+    let other = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
+    until_waiting(&server, "k", 1);
+    let next = asleep(move || own.lock());
+    thread::sleep(millis(20));
+    drop(held);
+    let held = other.came()?;
+    assert!(!next.is_finished());
+    until_waiting(&server, "k", 1);
+    drop(held);
+    drop(next.join().unwrap()?);
     Ok(())
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn with_one_connection(url: &str) -> Locker {
         .unwrap()
         .pool_size(1)
         .command_timeout(LONG)
-        .unreachable_timeout(LONG)
+        .retry_for(LONG)
         .observer(releases::record)
         .build()
         .unwrap()

@@ -109,7 +109,7 @@ fn a_server_that_freezes() -> Outcome {
     let (target, proxy) = (Target::of(&server), Proxy::before(server.address())?);
     let limit = millis(500);
     let builder = Locker::builder(&proxy.url())?.pool_size(1).command_timeout(limit);
-    let locker = builder.connect_timeout(limit).unreachable_timeout(limit).build()?;
+    let locker = builder.connect_timeout(limit).retry_for(limit).build()?;
     await_batch_of(&proxy, MIN_BATCH);
     let brief = LockOptions::expiring_after(millis(1500));
     let errors = contention(
@@ -148,7 +148,7 @@ fn a_server_that_freezes() -> Outcome {
 fn a_release_that_waited_behind_a_lost_reply_is_too_late() -> Outcome {
     let server = RedisServer::start()?;
     let builder = Locker::builder(&server.url())?.pool_size(1).command_timeout(millis(1000));
-    let locker = builder.unreachable_timeout(LONG).build()?;
+    let locker = builder.retry_for(LONG).build()?;
     let late = Lock::new(&locker, "own:late", LockOptions::expiring_after(millis(900)))?;
     let other = Lock::new(&locker, "own:other", expiring())?;
     let guard = late.lock()?;

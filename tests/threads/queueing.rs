@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Polling, Protocol};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
@@ -22,7 +22,6 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_call_that_tries_once_is_not_queued,
             locks_with_different_options_share_a_queue_in_the_order_they_came,
             a_waiter_of_another_mode_reads_the_key_itself,
-            waiters_back_off_and_still_keep_their_deadline,
             threads_that_give_up_leave_the_others_in_order,
             a_head_that_gives_up_makes_the_next_thread_the_head,
             a_thread_behind_others_times_out_with_what_they_saw,
@@ -115,10 +114,10 @@ fn locks_with_different_options_share_a_queue_in_the_order_they_came() -> Outcom
     let all = [
         ("plain", QUEUED),
         ("watched", QUEUED.protocol(Protocol::Watched)),
-        ("unexpiring", LockOptions::held_until_released().poll_interval(LONG).timeout(LONG)),
+        ("unexpiring", LockOptions::without_expiration().poll_interval(LONG).timeout(LONG)),
         ("without a timeout", LockOptions::expiring_after(millis(30_000)).wait_forever().poll_interval(LONG)),
         ("ttl", QUEUED.protocol(Protocol::Ttl)),
-        ("margin", QUEUED.takeover_margin(millis(5))),
+        ("once", QUEUED.max_attempts(1000)),
     ];
     for (_, first) in all {
         let held = scenario.lock(first)?.lock()?;
@@ -139,7 +138,7 @@ fn locks_with_different_options_share_a_queue_in_the_order_they_came() -> Outcom
 
 fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     let scenario = Scenario::new("modes")?;
-    let never_takes_over = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
+    let never_takes_over = LockOptions::without_expiration().poll_interval(LONG).timeout(LONG);
     // An expired lock of a crashed holder.
     scenario.key.set("1532000016.5");
     let first = waiter(scenario.lock(never_takes_over)?);
@@ -155,20 +154,6 @@ fn a_waiter_of_another_mode_reads_the_key_itself() -> Outcome {
     scenario.key.delete();
     often.join().unwrap()?;
     rarely.join().unwrap()?;
-    Ok(())
-}
-
-fn waiters_back_off_and_still_keep_their_deadline() -> Outcome {
-    let scenario = Scenario::new("back_off")?;
-    scenario.key.set(FOREIGN);
-    let polling = Polling::every(millis(2)).backing_off_to(LONG).jittered_by(50);
-    let lock = connected(scenario.lock(expiring().timeout(millis(600)).polling(polling))?)?;
-    let monitor = Monitor::on(&scenario.server)?;
-    let Err(Error::Contended { details, .. }) = lock.lock() else { panic!("the lock is held") };
-    assert!(details.waited >= millis(600), "{details:?}");
-    // Pauses of 1 to 2 ms, 2 to 4, 4 to 8 …: ten of them are longer than the timeout. One more attempt is made at the deadline.
-    let commands = monitor.recorded(&scenario.server)?;
-    assert!(commands.len() <= 13, "{commands:?}");
     Ok(())
 }
 
@@ -236,7 +221,7 @@ fn a_thread_behind_others_times_out_with_what_they_saw() -> Outcome {
 /// A locker for a port that no server listens on, which it finds out after two seconds.
 fn unreachable() -> Result<Locker, Box<dyn std::error::Error>> {
     let builder = Locker::builder(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
-    Ok(builder.unreachable_timeout(millis(2000)).build()?)
+    Ok(builder.retry_for(millis(2000)).build()?)
 }
 
 #[track_caller]

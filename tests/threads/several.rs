@@ -14,7 +14,7 @@ use std::time::{Duration, SystemTime};
 use libtest_mimic::Trial;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use setnx_lock::{Error, Lock, LockOptions, Locks, LocksGuard, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, MultiLock, MultiLockGuard, Protocol};
 
 use crate::servers::Proxy;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
@@ -51,11 +51,11 @@ fn recorded(
     protocol: Protocol,
     options: LockOptions,
     keys: usize,
-) -> Result<(Scenario, Vec<TestKey>, Locks), Error> {
+) -> Result<(Scenario, Vec<TestKey>, MultiLock), Error> {
     let scenario = Scenario::under_load(Load::Any).expect("the server starts");
     let keys = scenario.target.keys("wire", keys);
     let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
-    let locks = Locks::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
+    let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options.protocol(protocol))?;
     Lock::new(&locker, &keys[0].key, expiring())?.state()?;
     scenario.proxy.forget();
     Ok((scenario, keys, locks))
@@ -109,7 +109,7 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
         if transactions { vec![WATCHES, "INCR INCR INCR EXEC"] } else { vec!["INCR INCR INCR"] }
     );
     // The clocks alone.
-    let _ = (held.ensure_held()?, held.remaining(), held.expires_at(), held.lost().is_lost());
+    let _ = (held.ensure_held()?, held.remaining(), held.expires_at(), held.loss_signal().is_lost());
     assert!(trips(proxy).is_empty());
     held.release()?;
     assert_eq!(
@@ -199,7 +199,7 @@ fn a_caller_of_many_keys_gets_its_turn_among_callers_of_one(protocol: Protocol) 
     let locker = opened(&server.url())?;
     let keys = names(6);
     let options = expiring().protocol(protocol);
-    let locks = Locks::new(&locker, keys.iter().map(String::as_str), options)?;
+    let locks = MultiLock::new(&locker, keys.iter().map(String::as_str), options)?;
     let ends = AtomicBool::new(false);
     let (turns, singles) = thread::scope(|scope| {
         let singles: Vec<_> = keys
@@ -215,7 +215,7 @@ fn a_caller_of_many_keys_gets_its_turn_among_callers_of_one(protocol: Protocol) 
                 })
             })
             .collect();
-        let turns = (0..TURNS).try_for_each(|_| locks.with(LocksGuard::ensure_held)?);
+        let turns = (0..TURNS).try_for_each(|_| locks.with(MultiLockGuard::ensure_held)?);
         ends.store(true, Ordering::SeqCst);
         let singles = singles.into_iter().try_for_each(|thread| thread.join().unwrap());
         (turns, singles)
@@ -242,7 +242,7 @@ pub(crate) fn as_worker(url: &str, folder: &Path, rounds: &str, protocol: &str) 
     let mut number = || numbers.next().unwrap_or_default();
     for round in 0..rounds.parse::<usize>()? {
         let chosen = [(); 3].map(|()| number() % keys.len());
-        let held = Locks::new(&locker, chosen.map(|n| keys[n].as_str()), options)?.lock()?;
+        let held = MultiLock::new(&locker, chosen.map(|n| keys[n].as_str()), options)?.lock()?;
         let end = held.expires_at_system_time().ok_or("a lease has an end")?;
         let end = end.duration_since(SystemTime::UNIX_EPOCH)?.as_micros();
         let mut inside = chosen.to_vec();
@@ -306,7 +306,7 @@ fn processes_that_are_killed_leave_keys_that_are_taken_over(protocol: Protocol) 
     // What the last of them left is free after its lease.
     let locker = opened(&server.url())?;
     let options = LockOptions::expiring_after(LEASE).timeout(LONG).protocol(protocol);
-    let all = Locks::new(&locker, names(6), options)?.lock()?;
+    let all = MultiLock::new(&locker, names(6), options)?.lock()?;
     all.release()?;
     Ok(())
 }

@@ -114,33 +114,34 @@ fn a_lock_that_another_client_cleared_or_overwrote(protocol: Protocol) -> Outcom
 }
 
 fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
-    let unexpiring = LockOptions::held_until_released().poll_interval(LONG).timeout(LONG);
+    let unexpiring = LockOptions::without_expiration().poll_interval(LONG).timeout(LONG);
+    // The protocol that is asked for, where the lock expires.
+    let queued = |protocol| (Some(protocol), QUEUED.protocol(protocol));
     let kinds = [
-        QUEUED,
-        QUEUED.protocol(Protocol::Watched),
-        QUEUED.protocol(Protocol::Ttl),
-        QUEUED.protocol(Protocol::Auto),
-        unexpiring,
-        unexpiring.protocol(Protocol::Watched),
+        queued(Protocol::Classic),
+        queued(Protocol::Watched),
+        queued(Protocol::Ttl),
+        queued(Protocol::Auto),
+        (None, unexpiring),
+        (None, unexpiring.protocol(Protocol::Watched)),
     ];
     let current = (Scenario::new(Protocol::Auto)?, Protocol::Watched, &kinds[..]);
     // Its proxy emulates a version without WATCH.
-    let on_old = [QUEUED, QUEUED.protocol(Protocol::Auto)];
+    let on_old = [queued(Protocol::Classic), queued(Protocol::Auto)];
     let old = (Scenario::emulating(Emulated::V2_0, Protocol::Auto)?, Protocol::Classic, &on_old[..]);
     for (scenario, auto, kinds) in [current, old] {
         let lock = |options| Lock::new(&scenario.locker, &scenario.key.key, options);
         let pairs = kinds.iter().flat_map(|holder| kinds.iter().map(move |waiter| (*holder, *waiter)));
-        for (holder, waiter) in pairs {
+        for ((is_expiring, holder), (given, waiter)) in pairs {
             let held = lock(holder)?.lock()?;
             let protocol = held.protocol();
             let next = successor(&lock(waiter)?);
             scenario.proxy.forget();
             let outcome = release(held)?;
             let next = next.join()?;
-            let certified = holder.get_expiration().is_some() && protocol != Protocol::Classic;
+            let certified = is_expiring.is_some() && protocol != Protocol::Classic;
             assert_eq!(outcome, Release::Released { certified }, "{holder:?}");
-            if waiter.get_expiration().is_some() {
-                let given = waiter.get_protocol();
+            if let Some(given) = given {
                 assert_eq!(next.protocol(), if given == Protocol::Auto { auto } else { given });
                 scenario.assert_holds(&next);
             }

@@ -89,8 +89,7 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     let url = format!("rediss://localhost:{port}/");
     let trusted = redis::TlsCertificates { client_tls: None, root_cert: Some(cert.pem().into_bytes()) };
     let client = redis::Client::build_with_tls(url.as_str(), trusted)?;
-    let locker =
-        Locker::with_client(client).connect_timeout(LONG).command_timeout(LONG).unreachable_timeout(LONG);
+    let locker = Locker::with_client(client).connect_timeout(LONG).command_timeout(LONG).retry_for(LONG);
     let locker = locker.build()?;
     works(&locker, &server, "", 0)?;
 
@@ -103,7 +102,7 @@ fn tls_with_a_self_signed_certificate() -> Outcome {
     drop(waiter.came()?);
 
     // Without it in the trusted roots, the certificate is refused.
-    let once = patient(&url)?.unreachable_timeout(Duration::ZERO).build()?;
+    let once = patient(&url)?.retry_for(Duration::ZERO).build()?;
     let error = Lock::new(&once, "works", expiring().timeout(LONG))?.lock().unwrap_err();
     assert!(matches!(error, setnx_lock::Error::Unavailable { .. }), "nothing was sent: {error}");
     let text = crate::support::chain(&error);
@@ -162,7 +161,7 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     assert_eq!(release(held)?, Release::Released { certified: false });
     // Without an expiration a lost reply is an error: at most once for each restart, not for each closed connection.
     let unexpiring =
-        Lock::new(&locker, "restart:1", LockOptions::held_until_released().timeout(Duration::ZERO))?;
+        Lock::new(&locker, "restart:1", LockOptions::without_expiration().timeout(Duration::ZERO))?;
     drop(unexpiring.lock()?);
     // A server that was down for some time is found again.
     server.stop();
@@ -178,7 +177,7 @@ fn connections_to_a_restarted_server_are_replaced() -> Outcome {
 fn a_connection_that_was_idle_for_long_is_not_used() -> Outcome {
     let server = RedisServer::start_with("timeout 5")?;
     let locker = opened(&server.url())?;
-    let (expiring, unexpiring) = (expiring(), LockOptions::held_until_released());
+    let (expiring, unexpiring) = (expiring(), LockOptions::without_expiration());
     let held = [
         Lock::new(&locker, "idle", expiring)?.lock()?,
         Lock::new(&locker, "idle-unexpiring", unexpiring)?.lock()?,

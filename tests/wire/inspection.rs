@@ -215,7 +215,7 @@ fn until_connected_to(client: &redis::Client) -> redis::Connection {
 fn an_inspection_without_a_connection() -> Outcome {
     let limit = millis(300);
     let port = closed_port()?;
-    let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.unreachable_timeout(limit);
+    let builder = Locker::builder(&format!("redis://127.0.0.1:{port}/"))?.retry_for(limit);
     let error = builder.build()?.inspect().expect_err("no server listens there");
     let text = crate::support::chain(&error);
     assert!(text.starts_with(&format!("no connection to 127.0.0.1:{port} within")), "{text}");
@@ -226,7 +226,7 @@ fn an_inspection_without_a_connection() -> Outcome {
     // The client that saw the server start may not be gone yet.
     let client = redis::Client::open(server.url())?;
     let only = until_connected_to(&client);
-    let full = Locker::builder(&server.url())?.unreachable_timeout(limit);
+    let full = Locker::builder(&server.url())?.retry_for(limit);
     // Its words may be lost as it hangs up.
     let is_full = |error| matches!(error, Error::Refused { .. } | Error::Unavailable { .. });
     assert!(full.clone().build()?.inspect().is_err_and(is_full));

@@ -10,7 +10,7 @@ use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Manager, Protoco
 
 use crate::servers::Fault;
 use crate::support::releases::record;
-use crate::support::scenario::{BRIEF, FOREIGN, QUEUED, Scenario, brief, closed_port, patient, pool_of_one};
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, closed_port, patient, pool_of_one};
 use crate::support::{
     LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
 };
@@ -91,8 +91,8 @@ fn a_release_that_waits_for_a_connection_beyond_its_lease() -> Outcome {
         let options = LockOptions::expiring_after(millis(300)).timeout(LONG).protocol(protocol);
         let cancel_token = CancelToken::new();
         let held = Lock::new(&locker, &key.key, options)?.lock()?;
-        // Its margin keeps it from taking over meanwhile.
-        let waits = QUEUED.takeover_margin(LONG).protocol(protocol);
+        // It takes nothing over meanwhile.
+        let waits = LockOptions::without_expiration().poll_interval(LONG).timeout(LONG);
         let next = successor(&Lock::new(&locker, &key.key, waits)?.cancelled_by(&cancel_token));
         let taken = pool.get()?;
         let releasing = thread::spawn(move || release(held));

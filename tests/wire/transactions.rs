@@ -100,7 +100,7 @@ fn the_server_frees_the_lock_of_a_crashed_holder() -> Outcome {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
     assert!(now >= until, "removed at {now}, before {until}");
     // Without an expiration there is no time to live.
-    let error = Lock::new(&target.locker(), "k", LockOptions::held_until_released().protocol(Protocol::Ttl));
+    let error = Lock::new(&target.locker(), "k", LockOptions::without_expiration().protocol(Protocol::Ttl));
     assert!(matches!(&error, Err(Error::Invalid { .. })), "{error:?}");
     assert!(error.unwrap_err().to_string().contains("the protocol Ttl needs an expiration"));
     Ok(())

@@ -5,7 +5,7 @@ use std::env;
 use std::time::Duration;
 
 use redis::cmd;
-use setnx_lock::{Key, Lock, LockOptions, Locker, Locks, Protocol, Semaphore};
+use setnx_lock::{Key, Lock, LockOptions, Locker, MultiLock, Protocol, Semaphore};
 
 use crate::Failure;
 
@@ -81,7 +81,7 @@ fn one(url: &str, change: fn(LockOptions) -> LockOptions) -> Result<Pair, Failur
 }
 
 fn two_keys(url: &str) -> Result<Pair, Failure> {
-    let locks = Locks::new(&locker(url)?, ["gate:0", "gate:1"], options())?;
+    let locks = MultiLock::new(&locker(url)?, ["gate:0", "gate:1"], options())?;
     Ok(Box::new(move || {
         locks.lock()?.release()?;
         Ok(())

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Lock, LockOptions, Locker, Locks, Protocol};
+use setnx_lock::{Lock, LockOptions, Locker, MultiLock, Protocol};
 
 use super::loops::{HOLD, Summary, Work, run_threads};
 use crate::Failure;
@@ -104,7 +104,7 @@ fn measure_free(
         let options = options(*protocol);
         let lock = Lock::new(&locker, format!("bench:one:{name}"), options)?;
         let keys = (0..FREE_KEYS).map(|n| format!("bench:several:{name}:{n}"));
-        let locks = Locks::new(&locker, keys, options)?;
+        let locks = MultiLock::new(&locker, keys, options)?;
         let one_key = move |time| {
             let guard = lock.lock()?;
             pause(time);
@@ -212,7 +212,7 @@ fn contend(protocol: Protocol, time: Duration, server: &ServerUnderTest) -> Resu
         Box::new(move |inside| {
             let chosen = random.choose_multiple(0..KEYS, TOGETHER);
             let keys = chosen.iter().map(|key| format!("bench:some:{key}"));
-            let guard = Locks::new(locker, keys, options(protocol))?.lock()?;
+            let guard = MultiLock::new(locker, keys, options(protocol))?.lock()?;
             for key in &chosen {
                 if holders[*key].fetch_add(1, Ordering::SeqCst) > 0 {
                     overlaps.fetch_add(1, Ordering::Relaxed);

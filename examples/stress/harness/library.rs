@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observe, Protocol};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observer, Protocol};
 
 use super::Failure;
 use super::contender::{HeldLock, ThreadClient};
@@ -47,7 +47,7 @@ thread_local! {
 #[derive(Debug)]
 struct Collector;
 
-impl Observe for Collector {
+impl Observer for Collector {
     fn event(&self, event: &Event<'_>) {
         SEEN.with_borrow_mut(|(taken_over, remarks)| match event {
             Event::TakenOver { .. } => {

@@ -15,7 +15,7 @@ fn given_twice() -> Result<(), setnx_lock::Error> {
     Ok(())
 }
 
-#[locked(fenced = true)]
+#[locked(reentrant)]
 fn a_flag_with_a_value() -> Result<(), setnx_lock::Error> {
     Ok(())
 }
@@ -30,7 +30,7 @@ fn a_value_that_is_missing() -> Result<(), setnx_lock::Error> {
     Ok(())
 }
 
-#[locked(args())]
+#[locked(key())]
 fn no_arguments_for_the_key() -> Result<(), setnx_lock::Error> {
     Ok(())
 }
@@ -45,7 +45,7 @@ fn a_value_without_a_name() -> Result<(), setnx_lock::Error> {
     Ok(())
 }
 
-#[locked(fenced reentrant)]
+#[locked(key = "a" guard = held)]
 fn no_comma() -> Result<(), setnx_lock::Error> {
     Ok(())
 }

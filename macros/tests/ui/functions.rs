@@ -21,7 +21,7 @@ trait Work {
 #[locked]
 fn nothing() {}
 
-#[locked(skip)]
+#[locked]
 fn unit() -> () {}
 
 #[locked]
@@ -39,14 +39,3 @@ fn an_option() -> Option<u8> {
     None
 }
 
-#[locked(skip)]
-fn skips_without_an_option() -> Result<u8, setnx_lock::Error> {
-    Ok(1)
-}
-
-#[locked(skip, on_contention = Busy)]
-fn skips_and_converts() -> Result<Option<u8>, setnx_lock::Error> {
-    Ok(None)
-}
-
-fn main() {}

@@ -35,21 +35,6 @@ fn a_number(id: u8) -> Result<u8, setnx_lock::Error> {
     Ok(id)
 }
 
-#[locked(key = "team:{id}", args(id))]
-fn a_key_with_arguments(id: u8) -> Result<u8, setnx_lock::Error> {
-    Ok(id)
-}
-
-#[locked(prefix = "team:{id}")]
-fn a_prefix_with_braces(id: u8) -> Result<u8, setnx_lock::Error> {
-    Ok(id)
-}
-
-#[locked(prefix = "", args(id))]
-fn an_empty_prefix(id: u8) -> Result<u8, setnx_lock::Error> {
-    Ok(id)
-}
-
 #[locked(key = "{idd}:{ID}")]
 fn nearly_a_parameter((id, _): (u8, u8)) -> Result<u8, setnx_lock::Error> {
     Ok(id)

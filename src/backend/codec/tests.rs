@@ -10,10 +10,6 @@ fn entry(ttl: Option<Duration>) -> Entry {
     Entry { value: b"2".to_vec(), ttl }
 }
 
-fn fenced(command: Command) -> Command {
-    Command::Fenced(Box::new(command))
-}
-
 fn check(expires: bool) -> Command {
     Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
 }
@@ -103,9 +99,6 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         (Command::Count, "INCR k:setnx-lock:fence ", 1),
         (Command::Exec(Change::Count), "INCR k:setnx-lock:fence EXEC ", 2),
-        (fenced(Command::SetNx(entry(None))), "SETNX k 2 INCR k:setnx-lock:fence ", 2),
-        (fenced(Command::GetSet(b"2".to_vec())), "GETSET k 2 INCR k:setnx-lock:fence ", 2),
-        (fenced(Command::Exec(Change::Set(entry(None)))), "SET k 2 INCR k:setnx-lock:fence EXEC ", 3),
         (
             Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
             "SETEX k:setnx-lock:holder 11 2 a ",
@@ -161,44 +154,6 @@ fn replies_are_read_as_the_rules_want_them() {
     ];
     for (command, replies, reply) in table {
         assert_eq!(read(&command, replies).unwrap(), Ok(reply));
-    }
-}
-
-#[test]
-fn a_number_comes_with_a_command_and_takes_nothing_from_it() {
-    let no = || redis::parse_redis_value(b"-ERR value is not an integer\r\n").unwrap();
-    let queued = || Value::SimpleString("QUEUED".into());
-    let with = |reply: Reply, token| Some(Reply::Fenced(Box::new(reply), token));
-    let set = || fenced(Command::SetNx(entry(None)));
-    let exec = || fenced(Command::Exec(Change::Set(entry(None))));
-    let done = |second| vec![queued(), queued(), Value::Array(vec![Value::Okay, second])];
-    let table = [
-        (set(), vec![Value::Int(1), Value::Int(7)], with(Reply::Integer(1), Some(7))),
-        (set(), vec![Value::Int(0), Value::Int(8)], with(Reply::Integer(0), Some(8))),
-        (set(), vec![Value::Int(1), no()], with(Reply::Integer(1), None)),
-        (set(), vec![no(), Value::Int(7)], None),
-        (set(), vec![no()], None),
-        (fenced(Command::GetSet(vec![])), vec![Value::Nil, Value::Int(9)], with(Reply::Bulk(None), Some(9))),
-        (exec(), done(Value::Int(7)), with(Reply::Executed(Some(1)), Some(7))),
-        (exec(), done(no()), with(Reply::Executed(Some(1)), None)),
-        (exec(), vec![queued(), queued(), Value::Nil], with(Reply::Executed(None), None)),
-        (exec(), vec![queued(), no(), no()], None),
-        (exec(), vec![no(), queued(), no()], None),
-        (exec(), vec![no()], None),
-        // A server before 2.6.5 carries out what could be queued.
-        (exec(), vec![queued(), no(), Value::Array(vec![Value::Okay])], with(Reply::Executed(Some(1)), None)),
-        (exec(), vec![no(), queued(), Value::Array(vec![Value::Int(7)])], None),
-    ];
-    for (command, replies, expected) in table {
-        let outcome = read(&command, replies.clone()).unwrap();
-        assert_eq!(outcome.as_ref().ok(), expected.as_ref(), "{command:?} {replies:?}: {outcome:?}");
-    }
-    for (command, replies) in [
-        (set(), vec![Value::Int(1), Value::Okay]),
-        (set(), vec![Value::Okay, Value::Int(1)]),
-        (exec(), vec![queued(), Value::Okay, Value::Array(vec![Value::Okay, Value::Int(1)])]),
-    ] {
-        assert!(read(&command, replies.clone()).is_err(), "{command:?} {replies:?}");
     }
 }
 

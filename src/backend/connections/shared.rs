@@ -250,7 +250,7 @@ mod tests {
         let now = clock::now();
         let command_timeout = Duration::from_millis(100);
         let deadline = Some(now.uptime);
-        let budget = Budget { deadline, unreachable_timeout: Duration::ZERO, command_timeout };
+        let budget = Budget { deadline, retry_for: Duration::ZERO, command_timeout };
         let limits = Limits { report: Report(Some(&report)), ..Limits::within(budget, now) };
         assert!(matches!(pool.checkout(&limits), Err(Failure::NoConnection { .. })));
         assert_eq!(reported.get(), 2, "it has no connection left");

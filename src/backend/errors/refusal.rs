@@ -131,7 +131,7 @@ impl Refusal {
     pub(crate) fn too_old(protocol: Protocol, known_by: TooOld<'_>) -> Self {
         let text = format!(
             "{known_by} protocol {protocol:?}, which needs Redis {}; {}",
-            protocol.needs(),
+            protocol.min_version(),
             protocol.instead()
         );
         Self::found(RefusalKind::TooOld, text)

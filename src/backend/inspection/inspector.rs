@@ -29,13 +29,9 @@ impl<S: Source> PooledBackend<S> {
     /// Time for one more command, however long the inspection has taken.
     fn cleanup_limits(&self) -> Limits<'static> {
         let (now, command_timeout) = (clock::now(), self.command_timeout);
-        let unreachable_timeout = command_timeout;
+        let retry_for = command_timeout;
         Limits::within(
-            Budget {
-                deadline: Some(now.uptime.after(command_timeout)),
-                unreachable_timeout,
-                command_timeout,
-            },
+            Budget { deadline: Some(now.uptime.after(command_timeout)), retry_for, command_timeout },
             now,
         )
     }

@@ -152,8 +152,8 @@ impl ServerReport {
         if let Some(Role::Replica { .. }) = self.role {
             return Some("it is a replica, and a lock there protects nothing".into());
         }
-        if self.version < protocol.needs() {
-            return Some(format!("needs Redis {}", protocol.needs()));
+        if self.version < protocol.min_version() {
+            return Some(format!("needs Redis {}", protocol.min_version()));
         }
         let (command, refusal) = self.needed_and_refused(protocol)?;
         Some(format!("the server refused {command}: {}", refusal.text()))

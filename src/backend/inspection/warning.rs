@@ -25,7 +25,7 @@ pub enum Warning {
     /// The server's clock differs from this machine's by more than half a second.
     #[error(
         "its clock is {difference}: expiry times are compared by the clients' clocks, which must be within a second of each other; \
-         keep all machines' clocks in step (NTP), and see `takeover_margin`"
+         keep all machines' clocks in step (NTP)"
     )]
     #[non_exhaustive]
     ClockDiffers {
@@ -120,7 +120,7 @@ impl ServerReport {
             // which gems from 1.4.2 on need as well.
             let any_key = match policy.split('-').next() {
                 Some("allkeys") => Some(true),
-                Some("volatile") if self.version() >= Protocol::Ttl.needs() => Some(false),
+                Some("volatile") if self.version() >= Protocol::Ttl.min_version() => Some(false),
                 _ => None,
             };
             warnings.extend(any_key.map(|any_key| Warning::MayEvict { policy: policy.to_owned(), any_key }));

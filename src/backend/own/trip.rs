@@ -126,11 +126,7 @@ impl Job {
 }
 
 fn has_changed(command: &Command, reply: &Reply) -> bool {
-    let reply = match reply {
-        Reply::Fenced(reply, _) => reply,
-        reply => reply,
-    };
-    match command.unfenced() {
+    match command {
         Command::SetNx(_) | Command::SetNxAll(..) | Command::Del => *reply == Reply::Integer(1),
         Command::GetSet(_) => true,
         Command::Exec(Change::Set(_) | Change::Del) => *reply == Reply::Executed(Some(1)),

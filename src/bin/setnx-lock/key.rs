@@ -18,7 +18,7 @@ pub(crate) fn key(arguments: &GemKey) -> Result<ExitCode, Failure> {
     }
     // A declaration lasts as long as the program; this one is short.
     let [class, name]: [&'static str; 2] = [class, name].map(|text| &*text.clone().leak());
-    let declared = DeclaredLock::in_class(class, name, LockOptions::held_until_released());
+    let declared = DeclaredLock::in_class(class, name, LockOptions::without_expiration());
     let key = |declared: DeclaredLock| match id {
         Some(id) => declared.key(id).map_err(Failure::from),
         None => Ok(declared.global_key()),

@@ -17,9 +17,7 @@ use std::time::{Duration, Instant};
 
 use log::LevelFilter;
 use nix::sys::signal::Signal;
-use setnx_lock::{
-    CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, Polling,
-};
+use setnx_lock::{CancelToken, Contention, Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason};
 
 use crate::arguments::{Condition, OnLoss, Run};
 use crate::failure::Failure;
@@ -56,7 +54,13 @@ pub(crate) fn run(arguments: &Run) -> Result<ExitCode, Failure> {
     let cancel = CancelToken::new();
     let waiting = signals::listen(&cancel, events.clone())?;
     let target = Target::of(&arguments.server)?;
-    let locker = target.locker().pool_size(CONNECTIONS).build()?;
+    let builder = target.locker().pool_size(CONNECTIONS);
+    let locker = match &arguments.name {
+        Some(name) if !name.is_empty() => builder.holder_name(name),
+        Some(_) => builder.holder_name(own_name()?),
+        None => builder,
+    };
+    let locker = locker.build()?;
     let lock = Lock::new(&locker, key, options(arguments)?)?.cancelled_by(&cancel);
     let held = {
         let _display = Spinner::start(&lock, arguments.quiet);
@@ -134,24 +138,16 @@ fn options(arguments: &Run) -> Result<LockOptions, Failure> {
         ));
     }
     let options = LockOptions::expiring_after(expiration)
-        .polling(Polling::every(arguments.poll))
+        .poll_interval(arguments.poll)
         .protocol(arguments.protocol.into())
         .auto_extend(at_most)
-        .verify_every((expiration / 10).clamp(Duration::from_millis(100), Duration::from_secs(5)))
         .hold_at_least(arguments.hold_at_least);
     let options = match (arguments.no_wait, arguments.wait_forever) {
         (true, _) => options.timeout(Duration::ZERO),
         (_, true) => options.wait_forever(),
         _ => options.timeout(arguments.timeout),
     };
-    let options = if arguments.fence { options.fenced() } else { options };
-    let options = if arguments.notify { options.notify_waiters() } else { options };
-    Ok(match &arguments.name {
-        // It is needed as long as the program runs.
-        Some(name) if !name.is_empty() => options.holder_name(name.clone().leak()),
-        Some(_) => options.holder_name(own_name()?.leak()),
-        None => options,
-    })
+    Ok(if arguments.notify { options.notify_waiters() } else { options })
 }
 
 /// The host and the process id.
@@ -229,7 +225,7 @@ impl Supervision<'_> {
                 None => match received.recv_timeout(self.until_next_look(lost.is_some())) {
                     Ok(event) => event,
                     // The keeper thread of the locker may be waiting for a server that hangs.
-                    Err(_) => match self.held.lost().reason() {
+                    Err(_) => match self.held.loss_signal().reason() {
                         Some(reason) if lost.is_none() => Event::Lost(reason),
                         _ => continue,
                     },
@@ -249,7 +245,7 @@ impl Supervision<'_> {
             }
             while let Some(was_stopped) = self.carry_out(&actions, &mut kill_at) {
                 // After a stop: the lease may have passed meanwhile.
-                actions = match self.held.lost().reason() {
+                actions = match self.held.loss_signal().reason() {
                     Some(reason) => {
                         supervisor.on(&Event::Lost(lost.insert(reason).clone()), terminal::is_ours())
                     }

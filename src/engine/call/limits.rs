@@ -52,7 +52,7 @@ impl<'a> Call<'a> {
     /// A server that lacks a command of the protocol gets none of it, so that no lock is acquired that could not be released. Auto
     /// manages without transactions.
     pub(super) fn needs(&self, command: &Command) -> Protocol {
-        match (self.protocol, command.unfenced()) {
+        match (self.protocol, command) {
             (Protocol::Auto, Command::WatchGet | Command::Exec(_)) => Protocol::Watched,
             (protocol, _) => protocol.on(None),
         }

@@ -8,7 +8,7 @@ use crate::clock::Now;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::{Command, Reply, Request, fence};
+use crate::protocol::{Command, Reply, Request};
 
 impl<'a> Call<'a> {
     /// Sends a command on several keys, of which this call's is the first.
@@ -48,22 +48,14 @@ impl<'a> Call<'a> {
         now: Now,
     ) -> (Reply, Reply) {
         let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
-        let Request { command, before } = request.clone();
-        let command = if self.fenced { fence::fenced(command) } else { command };
-        let request = Request { command, before };
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         let look = at_any_time(Command::GetAll(Arc::clone(keys)));
-        let Answers { own, next } = self.carry(&request, Some(&look), &limits);
-        // In this order: the token comes with the other.
+        let Answers { own, next } = self.carry(request, Some(&look), &limits);
         let found = match next {
             Some(found) => self.reply(found, look.request.command.name(), true, limits.needs),
             None => Reply::Unsent,
         };
         let set = self.reply(own, request.command.name(), false, limits.needs);
-        if set == Reply::Integer(0) {
-            // It counts for a lock that was not acquired; the other reply may show that another was.
-            self.token = None;
-        }
         (set, found)
     }
 

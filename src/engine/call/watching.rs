@@ -38,7 +38,7 @@ impl Call<'_> {
     /// connections at a time.
     pub(super) fn carry(&mut self, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let backend = &self.engine.backend;
-        match request.command.unfenced() {
+        match &request.command {
             Command::Exec(_) => match self.watched.take().map(|watched| *watched) {
                 // It changes what is watched, or nothing, so it is right at any time.
                 Some((watched, _)) => watched.exec(self.key, &request.command, next, limits),

@@ -11,7 +11,7 @@ use super::reports::describe;
 use super::{Notifications, REFUSED, State};
 use crate::backend::{Failure, Heard};
 use crate::clock::{self, Uptime};
-use crate::event::{Event, Observer};
+use crate::event::{Event, EventSink};
 use crate::key::Key;
 use crate::protocol::waiting_list::Entry;
 use crate::queue::Hint;
@@ -26,7 +26,7 @@ const SWEPT_EVERY: Duration = Duration::from_secs(1);
 const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
 
 impl Notifications {
-    pub(super) fn start(self: &Arc<Self>, observer: &Observer) {
+    pub(super) fn start(self: &Arc<Self>, observer: &EventSink) {
         let (this, of_thread) = (Arc::clone(self), observer.clone());
         let body = move || {
             if catch_unwind(AssertUnwindSafe(|| this.run(&of_thread))).is_err() {
@@ -42,7 +42,7 @@ impl Notifications {
     }
 
     /// Listens until no thread waits.
-    fn run(&self, observer: &Observer) {
+    fn run(&self, observer: &EventSink) {
         let mut pause = RETRY[0];
         let mut swept_at = clock::uptime();
         loop {

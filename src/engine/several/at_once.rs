@@ -47,7 +47,7 @@ impl WaitAll<'_> {
         let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
         let first = &keys[0];
         let call = Call::new(engine, first, options.protocol, self.deadline);
-        let mut call = call.stopped_by(StopCheck(&stop), engine.unreachable_timeout(self.began.uptime));
+        let mut call = call.stopped_by(StopCheck(&stop), engine.retry_for(self.began.uptime));
         let once = options.timeout == Some(Duration::ZERO);
         let whole = self.wait(first, self.began, None);
         let (mut rules, mut next) = AcquiringAll::start(Arc::clone(keys), whole.params(), once, self.began);
@@ -152,7 +152,7 @@ impl WaitAll<'_> {
             }
             let holder = engine.queue.hold(key, shared, &Observation::of(lease, now));
             let (lease, protocol) = (lease.clone(), rules.protocol());
-            (key.clone(), Granted { lease, protocol, holder, at: now, attempts: 1, waited, token: None })
+            (key.clone(), Granted { lease, protocol, holder, at: now, attempts: 1, waited })
         };
         keys.iter().map(granted).collect()
     }

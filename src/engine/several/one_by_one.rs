@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
 use crate::key::Key;
-use crate::options::LONGEST_EXPIRATION;
+use crate::options::LockOptions;
 use crate::protocol::lease::Lease;
 use crate::queue::HolderTicket;
 
@@ -82,19 +82,19 @@ impl WaitAll<'_> {
         let granted = |Early { hold, holder, attempts, .. }: Early| {
             hold.finish();
             let mut own = hold.own();
-            let (lease, token) = (mem::replace(&mut own.lease, Lease::none()), own.token);
+            let lease = mem::replace(&mut own.lease, Lease::none());
             drop(own);
             let protocol = hold.protocol;
-            (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited, token })
+            (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited })
         };
         Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
     fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
-        let Granted { lease, protocol, holder, at, attempts, token, .. } = granted;
-        let options = self.wanted.options.while_waiting(LONGEST_EXPIRATION);
-        let hold = Hold::new(key.clone(), options, protocol, at, lease, token, self.engine.observer.clone());
+        let Granted { lease, protocol, holder, at, attempts, .. } = granted;
+        let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
+        let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone());
         let hold = Arc::new(hold);
         let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {

@@ -10,7 +10,7 @@ use std::thread;
 use super::*;
 use crate::backend::scripted::ScriptedBackend;
 use crate::protocol::{Command, Reply};
-use crate::{Lock, LockOptions, Locker, Locks, LocksGuard, Observe};
+use crate::{Lock, LockOptions, Locker, MultiLock, MultiLockGuard, Observer};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -27,12 +27,12 @@ enum Server {
 /// Uses the locks in every way at each event, and when there is no thread for the keeper.
 #[derive(Default)]
 struct User {
-    held: Mutex<Option<Arc<LocksGuard>>>,
+    held: Mutex<Option<Arc<MultiLockGuard>>>,
     is_using: AtomicBool,
     seen: Mutex<Vec<String>>,
 }
 
-impl Observe for User {
+impl Observer for User {
     fn event(&self, event: &Event<'_>) {
         let name = format!("{event:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
         self.seen.lock().unwrap().push(name);
@@ -55,7 +55,7 @@ impl User {
 }
 
 /// Returns locks on `keys` that are held, who uses them, and what decides how the server goes on.
-fn locks(keys: &[&str]) -> (Arc<LocksGuard>, Arc<User>, Arc<Mutex<Server>>) {
+fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) {
     let user = Arc::<User>::default();
     let server = Arc::new(Mutex::new(Server::Works));
     let (mode, value) = (Arc::clone(&server), Mutex::new(Vec::new()));
@@ -80,10 +80,10 @@ fn locks(keys: &[&str]) -> (Arc<LocksGuard>, Arc<User>, Arc<Mutex<Server>>) {
             _ => Reply::Integer(1),
         }
     });
-    let locker = Locker::over(backend).observed_by(Arc::clone(&user));
+    let locker = Locker::over(backend).observed_by(Arc::clone(&user)).named("me");
     locker.engine().refuse_threads(true);
-    let options = LockOptions::expiring_after(LONG).holder_name("me");
-    let held = Locks::new(&locker, keys.iter().copied(), options).unwrap().lock().unwrap();
+    let options = LockOptions::expiring_after(LONG);
+    let held = MultiLock::new(&locker, keys.iter().copied(), options).unwrap().lock().unwrap();
     let held = Arc::new(held);
     *user.held.lock().unwrap() = Some(Arc::clone(&held));
     user.take();
@@ -124,7 +124,7 @@ fn an_observer_of_each_event_may_use_the_lock() {
 
 #[test]
 fn an_observer_may_use_a_lock_that_no_thread_keeps() {
-    type Ask = fn(&LocksGuard);
+    type Ask = fn(&MultiLockGuard);
     let ask: [(&str, Ask); 3] = [
         ("on_loss", |held| held.guards()[0].on_loss(|_| ())),
         ("extend", |held| {
@@ -212,7 +212,7 @@ fn what_is_left_of_a_loss_s_closure_keeps_no_lock_from_being_released() {
         let locker = Locker::over(ScriptedBackend::granting()).observed_by(move |event: &Event<'_>| {
             of_observer.fetch_add(matches!(event, Event::Released { .. }).into(), Ordering::Relaxed);
         });
-        let held = Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap().lock().unwrap();
+        let held = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap().lock().unwrap();
         let (drops, owned) = value();
         held.on_loss(move |_| drop(owned));
         quiet(|| end(held));
@@ -242,7 +242,7 @@ fn an_observer_that_panics_when_dropped_keeps_no_lock_from_being_released() {
     let locker = Locker::over(ScriptedBackend::granting()).observed_by(move |_: &Event<'_>| {
         drop(owned.lock().unwrap_or_else(PoisonError::into_inner));
     });
-    let lock = Lock::new(&locker, "k", LockOptions::held_until_released()).unwrap();
+    let lock = Lock::new(&locker, "k", LockOptions::without_expiration()).unwrap();
     let held = lock.lock().unwrap();
     drop((lock, locker));
     assert_eq!(drops.load(Ordering::Relaxed), 0);

@@ -15,7 +15,7 @@ pub(crate) struct Params {
     /// Monotonic (I7); `None` waits for ever.
     pub(crate) deadline: Option<Uptime>,
     /// How long an attempt goes on while replies are lost in a row.
-    pub(crate) unreachable_timeout: Duration,
+    pub(crate) retry_for: Duration,
     /// The one before the first that is used.
     pub(crate) nonce: Nonce,
 }
@@ -33,8 +33,7 @@ impl Params {
         now: Wall,
     ) -> Duration {
         let Some(LockState::Until(Expiry(until))) = seen else { return pause };
-        let until = until.after(self.options.takeover_margin);
-        if !self.expires() || until < now {
+        if !self.expires() || *until < now {
             return pause;
         }
         // Only a time in the past is taken over: one microsecond more.

@@ -22,7 +22,6 @@ impl Acquiring {
 
     pub(super) fn sleep(&mut self, time: Duration) -> Action {
         self.state = State::Sleeping;
-        self.idle_pauses = self.idle_pauses.saturating_add(1);
         Action::Sleep(time)
     }
 
@@ -35,10 +34,7 @@ impl Acquiring {
         let pause = match self.not_before {
             Some(until) => until.since(now.uptime),
             None if self.asks(now.uptime) => Duration::ZERO,
-            None => {
-                let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
-                pause.saturating_sub(now.uptime.since(looked))
-            }
+            None => self.params.options.poll_interval.saturating_sub(now.uptime.since(looked)),
         };
         match self.params.deadline {
             Some(deadline) if now.uptime >= deadline => None,
@@ -73,7 +69,7 @@ mod tests {
         let params = Params {
             options: LockOptions::expiring_after(hour).poll_interval(hour),
             deadline: None,
-            unreachable_timeout: hour,
+            retry_for: hour,
             nonce: Identity::new().next_nonce(),
         };
         let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
@@ -88,7 +84,7 @@ mod tests {
         let params = Params {
             options: LockOptions::expiring_after(LEASE).poll_interval(hour),
             deadline: None,
-            unreachable_timeout: hour,
+            retry_for: hour,
             nonce: Identity::new().next_nonce(),
         };
         let start = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };

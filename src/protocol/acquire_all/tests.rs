@@ -18,11 +18,11 @@ fn at(seconds: u64) -> Now {
 
 fn begin(protocol: Protocol, expiration: Option<Duration>, once: bool) -> (AcquiringAll, Next) {
     let keys: Arc<[Key]> = ["a", "b", "c"].map(Key::from).into();
-    let options = expiration.map_or(LockOptions::held_until_released(), LockOptions::expiring_after);
+    let options = expiration.map_or(LockOptions::without_expiration(), LockOptions::expiring_after);
     let params = Params {
         options: options.protocol(protocol),
         deadline: Some(at(10).uptime),
-        unreachable_timeout: Duration::from_secs(5),
+        retry_for: Duration::from_secs(5),
         nonce: Nonce::from_random(7),
     };
     AcquiringAll::start(keys, params, once, at(0))

@@ -23,7 +23,7 @@ impl AcquiringPermit {
             return self.look();
         };
         match self.time_left(now.uptime, now) {
-            Some(time) if now.uptime.since(since) < self.params.unreachable_timeout => self.sleep(time),
+            Some(time) if now.uptime.since(since) < self.params.retry_for => self.sleep(time),
             _ => self.give_up(GiveUp::Io),
         }
     }
@@ -46,7 +46,6 @@ impl AcquiringPermit {
 
     fn sleep(&mut self, time: Duration) -> Action {
         self.state = State::Sleeping;
-        self.idle_pauses = self.idle_pauses.saturating_add(1);
         Action::Sleep(time)
     }
 
@@ -56,7 +55,7 @@ impl AcquiringPermit {
         if is_over || self.has_used_its_attempts() {
             return None;
         }
-        let pause = self.params.options.polling.pause(self.idle_pauses, self.params.nonce.seed());
+        let pause = self.params.options.poll_interval;
         Some(pause.saturating_sub(now.uptime.since(looked)).min(self.rest(now)))
     }
 

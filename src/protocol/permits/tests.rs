@@ -21,7 +21,7 @@ fn later(time: Duration) -> Now {
 
 fn params(options: LockOptions) -> Params {
     let nonce = Identity::new().next_nonce();
-    Params { options: options.poll_interval(POLL), deadline: None, unreachable_timeout: HOUR, nonce }
+    Params { options: options.poll_interval(POLL), deadline: None, retry_for: HOUR, nonce }
 }
 
 fn expiring() -> LockOptions {
@@ -163,7 +163,7 @@ fn held_locks_are_waited_for_until_the_first_expires() {
     let action = other.asked(&TAKEN, &Reply::Bulks(values), start());
     assert_eq!(action, Action::Sleep(Duration::from_micros(50_001)));
     // Without an expiration none is taken over.
-    let (mut waits, ..) = asking(LockOptions::held_until_released());
+    let (mut waits, ..) = asking(LockOptions::without_expiration());
     assert_eq!(waits.asked(&TAKEN, &all(Some(PAST.to_vec())), start()), Action::Sleep(POLL));
 }
 
@@ -197,7 +197,7 @@ fn a_lost_reply_is_resolved_by_a_look() {
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
 
     // A value that names no holder says nothing.
-    let (mut attempt, ..) = asking(LockOptions::held_until_released());
+    let (mut attempt, ..) = asking(LockOptions::without_expiration());
     let action = attempt.asked(&Reply::Lost, &Reply::Lost, start());
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
 }
@@ -393,7 +393,7 @@ fn the_answer_to_another_threads_command_counts_as_its_own() {
 
 #[test]
 fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
-    let options = LockOptions { polling: crate::Polling::every(HOUR), ..expiring() };
+    let options = expiring().poll_interval(HOUR);
     let params = Params { options, ..params(expiring()) };
     let until = later(POLL).uptime;
     let waiting = |params| {

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 
 use super::{ScriptResult, time};
 use crate::clock::Now;
-use crate::options::{LockOptions, Polling, Protocol, Takeover};
+use crate::options::{LockOptions, Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
 use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::fence::{self, Fenced, Fencing};
+use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::ownership::LossReason;
 use crate::protocol::release::{Release, Releasing};
@@ -33,8 +33,6 @@ pub(super) struct Client {
     pub(super) fencing: Option<Fencing>,
     /// How often a lease was extended, or asked for by another client.
     pub(super) extensions: u64,
-    /// Whether its attempts take a token along.
-    pub(super) fenced: bool,
     /// The lease of the command that another client has sent for it.
     pub(super) asked_for: Option<Lease>,
     /// What its connection watches.
@@ -54,7 +52,7 @@ pub(super) struct Client {
 impl Client {
     pub(super) fn declared(n: u64, options: &[&str]) -> ScriptResult<Self> {
         let mut client = Client {
-            options: LockOptions::held_until_released(),
+            options: LockOptions::without_expiration(),
             number: n,
             skew: 0,
             attempt: None,
@@ -65,7 +63,6 @@ impl Client {
             verifying: None,
             fencing: None,
             extensions: 0,
-            fenced: false,
             asked_for: None,
             watching: Watching::default(),
             sent: None,
@@ -78,25 +75,14 @@ impl Client {
         let mut options = options.iter();
         while let Some(option) = options.next() {
             match *option {
-                "fenced" => client.fenced = true,
                 "unexpiring" => client.options.expiration = None,
                 "stealing" => client.options.takeover = Takeover::AsTheGem,
                 "watched" => client.options.protocol = Protocol::Watched,
                 "auto" => client.options.protocol = Protocol::Auto,
                 "ttl" => client.options.protocol = Protocol::Ttl,
-                "margin" => client.options.takeover_margin = time(options.next().ok_or("a margin of what")?)?,
                 "forever" => client.options.timeout = None,
                 "every" => {
-                    client.options.polling = Polling::every(time(options.next().ok_or("every what")?)?);
-                }
-                "back-off" => {
-                    let longest = time(options.next().ok_or("a back-off to what")?)?;
-                    client.options.polling = client.options.polling.backing_off_to(longest);
-                }
-                "jitter" => {
-                    let percent = options.next().and_then(|percent| percent.parse().ok());
-                    client.options.polling =
-                        client.options.polling.jittered_by(percent.ok_or("a jitter of what percent")?);
+                    client.options.poll_interval = time(options.next().ok_or("every what")?)?;
                 }
                 "timeout" => client.options.timeout = Some(time(options.next().ok_or("timeout of what")?)?),
                 expiration => client.options.expiration = Some(time(expiration)?),
@@ -140,7 +126,6 @@ impl Client {
 
     fn sends(&mut self, Request { command, before }: Request) -> String {
         self.note_value(&command);
-        let command = if self.fenced && self.extending.is_none() { fence::fenced(command) } else { command };
         let name = command.name().to_owned();
         (self.sent, self.before) = (Some(command), before);
         name

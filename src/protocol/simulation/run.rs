@@ -9,7 +9,6 @@ use std::time::Duration;
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
-use crate::protocol::fence;
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::simulated::{Server, Watching};
@@ -28,8 +27,6 @@ pub(super) struct Conditions {
     pub(super) expirations: [u64; 3],
     /// How far apart the clocks are at most.
     pub(super) skew: u64,
-    /// The takeover margin.
-    pub(super) margin: u64,
     /// Whether the key is cleared at times. Then two clients may well hold the lock, and none may be told that no other had it.
     pub(super) clears: bool,
     /// How long a command may take from being sent to being carried out.
@@ -74,8 +71,6 @@ struct Client {
     /// During an extension: until when one of the leases counts.
     counts_until: Option<End>,
     power: Option<Power>,
-    /// Whether its attempts take a token along.
-    fenced: bool,
     watching: Watching,
     /// When the server carried out its last command, counted by commands.
     executed: u64,
@@ -126,7 +121,6 @@ impl Run {
             held: None,
             counts_until: None,
             power: None,
-            fenced: n != 1,
             watching: Watching::default(),
             executed: 0,
             observation: None,
@@ -271,7 +265,7 @@ impl Run {
         let nonce = self.fresh_nonce();
         let options = self.options(n);
         let client = &mut self.clients[n];
-        let params = Params { options, deadline: None, unreachable_timeout: Duration::from_secs(5), nonce };
+        let params = Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce };
         let (attempt, action) = match observation {
             Some(observation) => Acquiring::behind(params, observation, now),
             None => Acquiring::start(params, now),
@@ -282,8 +276,7 @@ impl Run {
 
     fn options(&self, n: usize) -> LockOptions {
         let Client { expiration, protocol, .. } = self.clients[n];
-        let options = LockOptions::expiring_after(expiration).protocol(protocol).wait_forever();
-        options.takeover_margin(Duration::from_millis(self.conditions.margin))
+        LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
     }
 
     /// A client that deletes the key asks for one that sleeps, whose command is on its way for as long as it may be here.
@@ -309,13 +302,7 @@ impl Run {
         } else if client.power.is_some() {
             self.reply_to_holder(n, &reply, now);
         } else {
-            let (reply, token) = reply.unfenced();
             self.reply_to_attempt(n, reply, now);
-            if let (Some(token), Some(held)) = (token, &self.clients[n].held)
-                && fence::counts(&held.lease, now)
-            {
-                self.tokens.insert(held.number, token);
-            }
         }
     }
 
@@ -339,10 +326,7 @@ impl Run {
     fn act(&mut self, n: usize, action: Option<Action>) {
         self.note(n, format_args!("{action:?}"));
         self.clients[n].doing = match action {
-            Some(Action::Send(Request { command, before })) => {
-                let command = if self.clients[n].fenced { fence::fenced(command) } else { command };
-                self.sent(Request { command, before })
-            }
+            Some(Action::Send(Request { command, before })) => self.sent(Request { command, before }),
             Some(Action::Sleep(_)) => Doing::Asleep,
             Some(Action::Held(lease)) => {
                 self.grants += 1;

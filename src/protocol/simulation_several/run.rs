@@ -291,7 +291,7 @@ impl Run {
 
     fn params(&mut self, n: usize) -> Params {
         let (options, nonce) = (self.options(n), self.nonce());
-        Params { options, deadline: None, unreachable_timeout: Duration::from_secs(5), nonce }
+        Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce }
     }
 
     fn start(&mut self, n: usize) {

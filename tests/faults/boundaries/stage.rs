@@ -45,7 +45,7 @@ impl Stage {
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(COMMAND_TIMEOUT);
         let builder = match path {
             // Here a reply may be missing while it connects.
-            Path::Connecting => builder.connect_timeout(COMMAND_TIMEOUT).unreachable_timeout(COMMAND_TIMEOUT),
+            Path::Connecting => builder.connect_timeout(COMMAND_TIMEOUT).retry_for(COMMAND_TIMEOUT),
             _ => builder,
         };
         let locker = scenario.open(builder);

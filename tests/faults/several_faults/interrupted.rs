@@ -3,7 +3,7 @@
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, LockOptions, Locks, Protocol};
+use setnx_lock::{CancelToken, Error, LockOptions, MultiLock, Protocol};
 
 use crate::servers::{Asked, Fault};
 use crate::support::every_command::Failure;
@@ -25,7 +25,7 @@ pub(super) fn trials() -> Vec<Trial> {
 struct Stage {
     scenario: Scenario,
     keys: Vec<TestKey>,
-    locks: Locks,
+    locks: MultiLock,
 }
 
 impl Stage {
@@ -33,7 +33,7 @@ impl Stage {
         let scenario = Scenario::set()?;
         let keys = scenario.target.keys("interrupted", 3);
         let locker = scenario.open(patient(&scenario.proxy.url())?.pool_size(1));
-        let locks = Locks::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
+        let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
         Ok(Self { scenario, keys, locks })
     }
 }
@@ -96,7 +96,7 @@ fn a_server_that_stops_answering_is_not_asked_for_each_key() -> Outcome {
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(200));
         let locker = scenario.open(builder);
         let named = || keys.iter().map(|key| key.key.clone());
-        let held = Locks::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
+        let held = MultiLock::new(&locker, named(), expiring().protocol(protocol))?.lock()?;
         for _ in 0..KEYS {
             scenario.proxy.next(command, Fault::HalfOpen);
         }

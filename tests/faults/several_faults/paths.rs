@@ -7,7 +7,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use setnx_lock::chrono::{DateTime, Utc};
 use setnx_lock::{
-    Error, Key, Lock, LockGuard, LockOptions, LockState, Locks, LocksGuard, LossReason, Protocol,
+    Error, Key, Lock, LockGuard, LockOptions, LockState, LossReason, MultiLock, MultiLockGuard, Protocol,
 };
 
 use super::named;
@@ -46,8 +46,8 @@ pub(super) struct KeysStage {
     scenario: Scenario,
     path: Path,
     keys: Vec<TestKey>,
-    locks: Locks,
-    held: Option<LocksGuard>,
+    locks: MultiLock,
+    held: Option<MultiLockGuard>,
     /// What each key holds at first.
     values: Vec<Option<String>>,
 }
@@ -67,7 +67,7 @@ impl Stage for KeysStage {
         let locker = scenario.open(builder);
         let options = LockOptions::expiring_after(lease).protocol(protocol).timeout(LONG);
         let named = || keys.iter().map(|key| key.key.clone());
-        let locks = Locks::new(&locker, named(), options)?;
+        let locks = MultiLock::new(&locker, named(), options)?;
         Lock::new(&locker, &keys[0].key, options)?.state()?;
         let mut held = None;
         match path {
@@ -137,7 +137,7 @@ impl KeysStage {
         self.holds_our_value(n) && until.is_some_and(|until| until > now.as_secs_f64() + 1.0)
     }
 
-    fn judge_acquired(&self, acquired: Result<Option<LocksGuard>, Error>) -> Result<(), String> {
+    fn judge_acquired(&self, acquired: Result<Option<MultiLockGuard>, Error>) -> Result<(), String> {
         let contends = self.path == Path::GiveBack;
         match acquired {
             Ok(Some(held)) if !contends => {
@@ -203,7 +203,7 @@ impl KeysStage {
 
     fn judge_used(
         &self,
-        held: &LocksGuard,
+        held: &MultiLockGuard,
         used: &Result<(), Error>,
         ends: &[Option<DateTime<Utc>>],
     ) -> Result<(), String> {

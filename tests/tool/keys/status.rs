@@ -5,13 +5,14 @@ use std::os::unix::ffi::OsStringExt as _;
 
 use serde_json::Value;
 use setnx_lock::chrono::{DateTime, SecondsFormat};
-use setnx_lock::{LockOptions, Protocol};
+use setnx_lock::{Lock, LockOptions, Protocol};
 
 use super::program::ran;
 use super::schema::{reports, reports_by_key};
 use super::values::{ending_in, get, send, set};
 use crate::servers::{Emulated, Proxy};
 use crate::support::notified::{NOTIFIED, Waiter, connection, elsewhere, keys, until, until_waiting};
+use crate::support::scenario::patient;
 use crate::support::{LONG, Outcome, PAST, RedisServer, Test, expiring, tests};
 
 pub(super) const TESTS: &[(&str, Test)] = tests![
@@ -39,8 +40,8 @@ fn report(server: &RedisServer, key: &str) -> Value {
 
 fn a_held_lock_shows_its_lease_and_the_name_of_its_holder() -> Outcome {
     let server = RedisServer::start()?;
-    let named = expiring().protocol(Protocol::Classic).holder_name("web:7");
-    let held = elsewhere(&server, "k", named)?.lock()?;
+    let locker = patient(&server.url())?.holder_name("web:7").build()?;
+    let held = Lock::new(&locker, "k", expiring().protocol(Protocol::Classic))?.lock()?;
     let shown = ran(&server.url(), ["status", "k"]).exits(0);
     let lines: Vec<_> = shown.out.lines().collect();
     assert_eq!(lines.len(), 2, "{shown}");
@@ -82,7 +83,7 @@ fn each_state_is_told() -> Outcome {
     assert_eq!((&found["state"], &found["until"]), (&"expired".into(), &"2018-07-19T11:33:36.500Z".into()));
     assert!(found["seconds_left"].as_f64().unwrap() < -100e6, "{found}");
 
-    let _held = elsewhere(&server, "endless", LockOptions::held_until_released())?.lock()?;
+    let _held = elsewhere(&server, "endless", LockOptions::without_expiration())?.lock()?;
     set(&server, "gem", "");
     set(&server, "far", "1e300");
     for (key, state, words) in [
@@ -238,7 +239,8 @@ fn a_key_is_given_in_hexadecimal() -> Outcome {
 
 fn a_fencing_token_and_waiters_are_counted() -> Outcome {
     let server = RedisServer::start()?;
-    let held = elsewhere(&server, "k", NOTIFIED.holder_name("web").protocol(Protocol::Classic))?.lock()?;
+    let locker = patient(&server.url())?.holder_name("web").build()?;
+    let held = Lock::new(&locker, "k", NOTIFIED.protocol(Protocol::Classic))?.lock()?;
     let token = held.fencing_token()?;
     let waiter = Waiter::of(&elsewhere(&server, "k", NOTIFIED)?);
     until_waiting(&server, "k", 1);

@@ -96,7 +96,7 @@ fn a_server_that_refuses_ends_it() -> Outcome {
 
 fn a_closed_output_ends_it() -> Outcome {
     let server = RedisServer::start()?;
-    let lock = Lock::new(&opened(&server.url())?, "k", LockOptions::held_until_released())?;
+    let lock = Lock::new(&opened(&server.url())?, "k", LockOptions::without_expiration())?;
     let mut running = Running::start(&server.url(), &WATCH)?;
     running.line();
     running.note();

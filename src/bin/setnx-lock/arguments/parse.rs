@@ -4,17 +4,17 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
 use std::time::Duration;
 
-use setnx_lock::{Key, LONGEST_EXPIRATION};
+use setnx_lock::{Key, LockOptions};
 
 /// Reads a time: with units (`1m 30s`, `100ms`), or a number of seconds.
 pub(super) fn time(text: &str) -> Result<Duration, String> {
     let time = match text.parse::<f64>() {
-        Ok(seconds) if seconds >= LONGEST_EXPIRATION.as_secs_f64() => Ok(Duration::MAX),
+        Ok(seconds) if seconds >= LockOptions::MAX_EXPIRATION.as_secs_f64() => Ok(Duration::MAX),
         Ok(seconds) => Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string()),
         Err(_) => humantime::parse_duration(text).map_err(|error| error.to_string()),
     };
     match time {
-        Ok(time) if time > LONGEST_EXPIRATION => Err("longer than ten years".into()),
+        Ok(time) if time > LockOptions::MAX_EXPIRATION => Err("longer than ten years".into()),
         time => time.map_err(|error| format!("{error}; write 30s, 1m 30s or 250ms")),
     }
 }

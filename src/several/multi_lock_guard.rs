@@ -22,12 +22,12 @@ use crate::queue::CancelToken;
 ///
 /// What a [`LockGuard`] can do for one lock, this does for all, in as many trips as for one. [`guards`](Self::guards) are those of each key.
 #[must_use = "if unused, the locks are released at once"]
-pub struct LocksGuard {
+pub struct MultiLockGuard {
     /// In the order of their keys; at least one.
     guards: Vec<LockGuard>,
 }
 
-impl LocksGuard {
+impl MultiLockGuard {
     pub(super) fn new(engine: &Arc<Engine>, acquired: Vec<Acquired>) -> Self {
         let guard = |acquired| LockGuard::new(Arc::clone(engine), acquired);
         Self { guards: acquired.into_iter().map(guard).collect() }
@@ -181,7 +181,8 @@ impl LocksGuard {
 
     /// Returns a signal that says when one of the locks is lost, for the threads that do the protected work.
     #[must_use]
-    pub fn lost(&self) -> LossSignal {
+    pub fn loss_signal(&self) -> LossSignal {
+        self.guards.iter().for_each(|guard| guard.engine().watch(guard.hold()));
         LossSignal::of(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
     }
 
@@ -242,7 +243,7 @@ impl LocksGuard {
     }
 }
 
-impl Drop for LocksGuard {
+impl Drop for MultiLockGuard {
     /// Releases, and reports a failure to the log and the observer.
     fn drop(&mut self) {
         // Those of a nested call end nothing.
@@ -250,9 +251,9 @@ impl Drop for LocksGuard {
     }
 }
 
-impl fmt::Debug for LocksGuard {
+impl fmt::Debug for MultiLockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LocksGuard")
+        f.debug_struct("MultiLockGuard")
             .field("keys", &self.keys().collect::<Vec<_>>())
             .field("protocol", &self.protocol())
             .field("remaining", &self.remaining())

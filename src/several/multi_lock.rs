@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::locks_guard::LocksGuard;
+use super::multi_lock_guard::MultiLockGuard;
 use crate::engine::Several;
 use crate::error::Error;
 use crate::key::Key;
@@ -12,9 +12,6 @@ use crate::locker::Locker;
 use crate::options::LockOptions;
 use crate::queue::CancelToken;
 use crate::thread_holds::{self, HoldKind};
-
-/// The most keys that [`Locks`] can have: the time that a server takes to watch keys grows with their number squared.
-pub const MOST_KEYS: usize = 1000;
 
 /// Several distributed locks on one server that are held together: all, or none.
 ///
@@ -27,17 +24,17 @@ pub const MOST_KEYS: usize = 1000;
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
 ///
 /// ```no_run
-/// use setnx_lock::{Error, LockOptions, Locker, Locks, Protocol};
+/// use setnx_lock::{Error, LockOptions, Locker, MultiLock, Protocol};
 /// use std::time::Duration;
 ///
 /// let locker = Locker::open("redis://127.0.0.1/")?;
 /// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
-/// let accounts = Locks::new(&locker, ["account:7", "account:9"], options)?;
+/// let accounts = MultiLock::new(&locker, ["account:7", "account:9"], options)?;
 /// accounts.with(|held| println!("both are held for {:?} more", held.remaining()))?;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Locks {
+pub struct MultiLock {
     locker: Locker,
     /// In the order of their bytes; no two are equal.
     keys: Arc<[Key]>,
@@ -47,8 +44,11 @@ pub struct Locks {
     shared: Option<Key>,
 }
 
-impl Locks {
-    /// Returns the locks of these keys, 1 to [`MOST_KEYS`] in any order; a key that comes twice counts once. Sends nothing.
+impl MultiLock {
+    /// The most keys that it can have: the time that a server takes to watch keys grows with their number squared.
+    pub const MAX_KEYS: usize = 1000;
+
+    /// Returns the locks of these keys, 1 to [`MAX_KEYS`](Self::MAX_KEYS) in any order; a key that comes twice counts once. Sends nothing.
     ///
     /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key, and every other time for all.
     ///
@@ -65,9 +65,9 @@ impl Locks {
         keys.dedup();
         let problem = match &keys[..] {
             [] => Some((Key::from(""), "there is no key; give the names of what the locks protect")),
-            [first, ..] if keys.len() > MOST_KEYS => Some((
+            [first, ..] if keys.len() > Self::MAX_KEYS => Some((
                 first.clone(),
-                "it is the first of over 1,000 keys, which is more than `Locks` can have; give fewer, or one key for all",
+                "it is the first of over 1,000 keys, which is more than `MultiLock` can have; give fewer, or one key for all",
             )),
             keys => keys.iter().find_map(|key| Some((key.clone(), problem(locker, key, &options)?))),
         };
@@ -117,8 +117,8 @@ impl Locks {
     ///
     /// Those of [`lock`](Self::lock), and [`Error::Nested`] inside a `with` on one of the keys by the same thread. If all are held so by this
     /// thread, and every option says [`reentrant`](LockOptions::reentrant), it joins those instead, and fails with [`Error::Lost`] if one was lost.
-    /// [`Error::Lost`] if the [release](LocksGuard::release) finds that a lock was lost.
-    pub fn with<R>(&self, body: impl FnOnce(&LocksGuard) -> R) -> Result<R, Error> {
+    /// [`Error::Lost`] if the [release](MultiLockGuard::release) finds that a lock was lost.
+    pub fn with<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
         let guard = self.lock_in_scope()?;
         let returned = body(&guard);
         guard.leave()?;
@@ -132,7 +132,7 @@ impl Locks {
     /// The body's own, and those of [`with`](Self::with), converted. If the body fails and a lock is lost, its own is returned.
     pub fn try_with<T, E: From<Error>>(
         &self,
-        body: impl FnOnce(&LocksGuard) -> Result<T, E>,
+        body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
         let guard = self.lock_in_scope()?;
         let returned = body(&guard)?;
@@ -140,7 +140,7 @@ impl Locks {
         Ok(returned)
     }
 
-    fn lock_in_scope(&self) -> Result<LocksGuard, Error> {
+    fn lock_in_scope(&self) -> Result<MultiLockGuard, Error> {
         match self.enclosing() {
             Some(guard) => guard.ensure_held().map(|()| guard),
             None => self.acquire(&self.options, HoldKind::Scoped),
@@ -155,7 +155,7 @@ impl Locks {
     /// lock was lost while others were waited for, and no time was left to begin again. No lock is held then, unless the error says so:
     /// [`Error::InDoubt`] if the reply to a command was lost, and [`Error::Several`] where that concerns several keys, or a lock that was
     /// acquired could not be released again.
-    pub fn lock(&self) -> Result<LocksGuard, Error> {
+    pub fn lock(&self) -> Result<MultiLockGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
@@ -165,7 +165,7 @@ impl Locks {
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock) but for the timeout.
-    pub fn try_lock(&self) -> Result<Option<LocksGuard>, Error> {
+    pub fn try_lock(&self) -> Result<Option<MultiLockGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
@@ -174,7 +174,7 @@ impl Locks {
     /// # Errors
     ///
     /// Those of [`lock`](Self::lock) but for the timeout.
-    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LocksGuard>, Error> {
+    pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiLockGuard>, Error> {
         match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
             Err(error) if error.is_contention() => Ok(None),
@@ -182,15 +182,15 @@ impl Locks {
         }
     }
 
-    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LocksGuard, Error> {
+    pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
         let engine = self.locker.engine();
         let Self { keys, shared, cancel_token, .. } = self;
         let wanted = Several { keys, options, shared: shared.as_ref(), cancel_token: cancel_token.as_ref() };
-        Ok(LocksGuard::new(engine, engine.acquire_all(wanted, kind)?))
+        Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
     }
 
     /// Joins the calls that this thread is in on all keys, if all may be nested.
-    fn enclosing(&self) -> Option<LocksGuard> {
+    fn enclosing(&self) -> Option<MultiLockGuard> {
         let engine = self.locker.engine();
         if !self.options.reentrant || !engine.identity.is_this_process() {
             return None;
@@ -198,7 +198,7 @@ impl Locks {
         let enclosing =
             |key| thread_holds::scoped(&engine.identity, key).filter(|hold| hold.options.reentrant);
         let holds: Option<Vec<_>> = self.keys.iter().map(enclosing).collect();
-        Some(LocksGuard::nested(engine, holds?))
+        Some(MultiLockGuard::nested(engine, holds?))
     }
 }
 
@@ -212,11 +212,11 @@ mod tests {
     fn there_are_at_most_as_many_keys_as_a_server_can_watch() {
         let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
         let options = LockOptions::expiring_after(Duration::from_secs(1));
-        let locks = |keys: usize| Locks::new(&locker, (0..keys).map(|n| format!("k{n}")), options);
-        assert_eq!(locks(MOST_KEYS).unwrap().keys().len(), MOST_KEYS);
-        let twice = (0..2 * MOST_KEYS).map(|n| format!("k{}", n / 2));
-        assert!(Locks::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
-        let error = locks(MOST_KEYS + 1).unwrap_err();
+        let locks = |keys: usize| MultiLock::new(&locker, (0..keys).map(|n| format!("k{n}")), options);
+        assert_eq!(locks(MultiLock::MAX_KEYS).unwrap().keys().len(), MultiLock::MAX_KEYS);
+        let twice = (0..2 * MultiLock::MAX_KEYS).map(|n| format!("k{}", n / 2));
+        assert!(MultiLock::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
+        let error = locks(MultiLock::MAX_KEYS + 1).unwrap_err();
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
         let text = error.to_string();
         assert!(text.starts_with("lock k0: it is the first of over 1,000 keys"), "{text}");
@@ -231,11 +231,11 @@ mod tests {
             let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
             let options = LockOptions::expiring_after(Duration::from_secs(1));
             let given = || keys.iter().map(|key| Key::from(key.as_slice()));
-            let locks = Locks::new(&locker, given(), options).unwrap();
+            let locks = MultiLock::new(&locker, given(), options).unwrap();
             let expected: std::collections::BTreeSet<Vec<u8>> = keys.iter().cloned().collect();
             let found: Vec<Vec<u8>> = locks.keys().iter().map(|key| key.as_bytes().to_vec()).collect();
             prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
-            let reversed = Locks::new(&locker, given().rev(), options).unwrap();
+            let reversed = MultiLock::new(&locker, given().rev(), options).unwrap();
             prop_assert_eq!(reversed.keys(), locks.keys());
             let other = locks.with_options(options.reentrant()).unwrap();
             prop_assert_eq!(other.keys(), locks.keys());
