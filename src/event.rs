@@ -15,7 +15,7 @@ use crate::value::LockState;
 /// Receives the events of a locker's locks, besides the log: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
 /// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
-/// quick. [`CarriedOutLate`](Event::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
+/// quick. [`CarriedOutLate`](ProblemKind::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
 /// and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
 ///
 /// ```
@@ -77,21 +77,6 @@ pub enum Event<'a> {
         /// What the key held.
         from: &'a LockState,
     },
-    /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
-    /// use the same expiration. Or a holder that extended its lease has overwritten that of a client which had taken the lock.
-    #[non_exhaustive]
-    ValueOverwritten {
-        /// The lock's key.
-        key: &'a Key,
-        /// The winner's value.
-        winner: &'a LockState,
-    },
-    /// The server granted the lock after its lease had passed. It is not used, and expires.
-    #[non_exhaustive]
-    LateGrant {
-        /// The lock's key.
-        key: &'a Key,
-    },
     /// The key holds a value that never expires and is not taken over. The server may free it by a time to live; else it has to be
     /// cleared if its holder has crashed.
     #[non_exhaustive]
@@ -100,38 +85,6 @@ pub enum Event<'a> {
         key: &'a Key,
         /// What it holds.
         state: &'a LockState,
-    },
-    /// The reply to a command was lost: whether it was carried out is unknown. The key is read to find out, where its value names the
-    /// holder.
-    #[non_exhaustive]
-    ReplyLost {
-        /// The lock's key.
-        key: &'a Key,
-        /// The command.
-        command: &'static str,
-        /// Why.
-        error: &'a TransportError,
-    },
-    /// A command was carried out after its thread had given up waiting for the reply, which it had reported as unknown or had resolved by
-    /// reading the key. After SETNX or GETSET the lock may have no holder until it expires, or is cleared if it does not expire. After
-    /// DEL, another holder's lock was deleted if the lease of the one that gave up had passed before.
-    #[non_exhaustive]
-    CarriedOutLate {
-        /// The lock's key.
-        key: &'a Key,
-        /// The command.
-        command: &'static str,
-    },
-    /// A broken connection of a pool of your own ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed; if it is the redis
-    /// crate's, for want of a file descriptor perhaps. It is never used again, and its pool has one less for as long as the program runs.
-    #[non_exhaustive]
-    ConnectionStuck {},
-    /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. Reported once until they work
-    /// again. The server may be too old, or refuse the commands, or be unreachable.
-    #[non_exhaustive]
-    NotificationsUnavailable {
-        /// What does not work, and why.
-        reason: &'a str,
     },
     /// The lease of a held lock was extended, by a call or by [`auto_extend`](crate::LockOptions::auto_extend).
     #[non_exhaustive]
@@ -160,23 +113,6 @@ pub enum Event<'a> {
         /// How long ago the lock was acquired.
         held: Duration,
     },
-    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
-    /// the lock tries again to start the thread.
-    #[non_exhaustive]
-    KeeperUnavailable {
-        /// The lock's key.
-        key: &'a Key,
-        /// Why.
-        reason: &'a str,
-    },
-    /// The holder's name could not be written, so others cannot see who holds the lock.
-    #[non_exhaustive]
-    HolderNameNotWritten {
-        /// The lock's key.
-        key: &'a Key,
-        /// Why.
-        error: &'a Error,
-    },
     /// A lock was released, or left to expire.
     #[non_exhaustive]
     Released {
@@ -201,15 +137,45 @@ pub enum Event<'a> {
         /// Why.
         error: &'a Error,
     },
+    /// Something else went wrong, or needs attention. Each [kind](ProblemKind) says what it means.
+    #[non_exhaustive]
+    Problem {
+        /// The lock's key; `None` where it concerns the locker.
+        key: Option<&'a Key>,
+        /// What it is.
+        kind: ProblemKind,
+        /// What happened, for people.
+        details: &'a str,
+    },
 }
 
-impl<'a> Event<'a> {
-    pub(crate) fn of(incident: &Incident<'a>) -> Self {
-        match *incident {
-            Incident::CarriedOutLate { key, command } => Event::CarriedOutLate { key, command },
-            Incident::ConnectionStuck => Event::ConnectionStuck {},
-        }
-    }
+/// What an [`Event::Problem`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ProblemKind {
+    /// The server granted the lock after its lease had passed. It is not used, and expires.
+    LateGrant,
+    /// In Classic: this contender lost a takeover and has overwritten the winner's value, as the gem's protocol does. Harmless while all
+    /// use the same expiration. Or a holder that extended its lease has overwritten that of a client which had taken the lock.
+    ValueOverwritten,
+    /// The reply to a command was lost: whether it was carried out is unknown. The key is read to find out, where its value names the
+    /// holder.
+    ReplyLost,
+    /// A command was carried out after its thread had given up waiting for the reply, which it had reported as in doubt or had resolved by
+    /// reading the key. After SETNX or GETSET the lock may have no holder until it expires, or is cleared if it does not expire. After
+    /// DEL, another holder's lock was deleted if the lease of the one that gave up had passed before.
+    CarriedOutLate,
+    /// A broken connection of a pool of your own ([`Locker::with_pool`](crate::Locker::with_pool)) could not be closed, perhaps for want
+    /// of a file descriptor. It is never used again, and its pool has one less for as long as the program runs.
+    ConnectionStuck,
+    /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. Reported once until they work
+    /// again. The server may be too old, or refuse the commands, or be unreachable.
+    NotificationsUnavailable,
+    /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
+    /// the lock tries again to start the thread.
+    KeeperUnavailable,
+    /// The holder's name could not be written, so others cannot see who holds the lock.
+    HolderNameNotWritten,
 }
 
 const TARGET: &str = "setnx_lock";
@@ -229,51 +195,13 @@ fn log_event(event: &Event<'_>) {
             log::debug!(target: TARGET, "not acquired: {}", Chain(error));
         }
         Event::TakenOver { key, from } => log_at!(info, key, "taken over, it was {from}"),
-        Event::ValueOverwritten { key, winner } => {
-            log_at!(debug, key, "lost a takeover, and overwrote the holder's value: {winner}");
-        }
-        Event::LateGrant { key } => {
-            log_at!(
-                warn,
-                key,
-                "granted after its lease had passed, and not used; the server is slow or the expiration too short"
-            );
-        }
         Event::NeverExpires { key, state } => {
             log_at!(warn, key, "{state}, {}", state.advice().unwrap_or("and is waited for"));
-        }
-        Event::ReplyLost { key, command, error } => {
-            log_at!(warn, key, "the reply to {command} was lost: {error}");
-        }
-        Event::CarriedOutLate { key, command } => {
-            let effect = match *command {
-                "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
-                _ => {
-                    "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
-                }
-            };
-            log_at!(
-                warn,
-                key,
-                "{command} was carried out after its thread had given up waiting for the reply; {effect}"
-            );
-        }
-        Event::ConnectionStuck {} => {
-            log::warn!(target: TARGET, "a broken connection could not be closed, and its pool has one less from now on");
-        }
-        Event::NotificationsUnavailable { reason } => {
-            log::warn!(target: TARGET, "no release notifications: {reason}");
         }
         Event::Extended { key, certified } => log_at!(debug, key, "extended, certified: {certified}"),
         Event::ExtendFailed { error, .. } => log::warn!(target: TARGET, "not extended: {}", Chain(error)),
         Event::Lost { key, reason, held } => {
             log_at!(warn, key, "lost: {reason}; another holder may work at the same time (held {held:.1?})");
-        }
-        Event::KeeperUnavailable { key, reason } => {
-            log_at!(warn, key, "is neither extended nor looked at: {reason}");
-        }
-        Event::HolderNameNotWritten { error, .. } => {
-            log::warn!(target: TARGET, "the holder's name is not written: {}", Chain(error));
         }
         Event::Released { key, held, outlived_lease: true, .. } => log_at!(
             warn,
@@ -285,11 +213,16 @@ fn log_event(event: &Event<'_>) {
         }
         Event::Released { key, held, .. } => log_at!(debug, key, "released after {held:.1?}"),
         Event::ReleaseFailed { error, .. } => log::warn!(target: TARGET, "not released: {}", Chain(error)),
+        Event::Problem { key: Some(key), kind: ProblemKind::ValueOverwritten, details } => {
+            log_at!(debug, key, "{details}");
+        }
+        Event::Problem { key: Some(key), details, .. } => log_at!(warn, key, "{details}"),
+        Event::Problem { key: None, details, .. } => log::warn!(target: TARGET, "{details}"),
     }
 }
 
 /// An error and its sources, on one line.
-struct Chain<'a>(&'a Error);
+pub(crate) struct Chain<'a>(pub(crate) &'a Error);
 
 impl fmt::Display for Chain<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -317,6 +250,55 @@ impl EventSink {
         contained(|| log_event(event));
         if let Some(observer) = self.0.as_ref().and_then(Contained::get) {
             contained(|| observer.event(event));
+        }
+    }
+}
+
+impl EventSink {
+    /// Reports a problem, in words for people.
+    pub(crate) fn problem(&self, key: Option<&Key>, kind: ProblemKind, details: &dyn fmt::Display) {
+        self.notify(&Event::Problem { key, kind, details: &details.to_string() });
+    }
+
+    pub(crate) fn reply_lost(&self, key: &Key, command: &str, error: &TransportError) {
+        let details = format_args!("the reply to {command} was lost: {error}");
+        self.problem(Some(key), ProblemKind::ReplyLost, &details);
+    }
+
+    pub(crate) fn value_overwritten(&self, key: &Key, winner: &LockState) {
+        let details = format_args!("lost a takeover, and overwrote the holder's value: {winner}");
+        self.problem(Some(key), ProblemKind::ValueOverwritten, &details);
+    }
+
+    pub(crate) fn late_grant(&self, key: &Key) {
+        let details = "granted after its lease had passed, and not used; the server is slow or the expiration too short";
+        self.problem(Some(key), ProblemKind::LateGrant, &details);
+    }
+
+    pub(crate) fn no_notifications(&self, reason: &dyn fmt::Display) {
+        let details = format_args!("no release notifications: {reason}");
+        self.problem(None, ProblemKind::NotificationsUnavailable, &details);
+    }
+
+    pub(crate) fn incident(&self, incident: &Incident<'_>) {
+        match *incident {
+            Incident::CarriedOutLate { key, command } => {
+                let effect = match command {
+                    "DEL" => "if the thread's lease had passed before, another holder's lock was deleted",
+                    _ => {
+                        "unless it has found that out by reading, the lock has no holder until it expires or is cleared"
+                    }
+                };
+                let details = format_args!(
+                    "{command} was carried out after its thread had given up waiting for the reply; {effect}"
+                );
+                self.problem(Some(key), ProblemKind::CarriedOutLate, &details);
+            }
+            Incident::ConnectionStuck => {
+                let details =
+                    "a broken connection could not be closed, and its pool has one less from now on";
+                self.problem(None, ProblemKind::ConnectionStuck, &details);
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 use std::{fmt, iter, mem, slice};
 
 use chrono::{DateTime, Utc};
@@ -16,7 +16,7 @@ use crate::key::Key;
 use crate::loss_signal::LossSignal;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::ownership::LossReason;
-use crate::queue::{CancelToken, HolderTicket};
+use crate::queue::HolderTicket;
 
 /// A lock that is held: released when dropped, also by a panic.
 ///
@@ -29,32 +29,21 @@ use crate::queue::{CancelToken, HolderTicket};
 pub struct LockGuard {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-    attempts: u32,
-    waited: Duration,
-    depth: usize,
-    /// Which permit of a semaphore it is.
-    slot: Option<usize>,
-    /// Taken out at the release; none in a nested call, whose enclosing one releases.
+    /// Whether an enclosing call releases.
+    is_nested: bool,
+    /// Taken out at the release; none in a nested call.
     holder: Option<HolderTicket<Answer>>,
 }
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, acquired: Acquired) -> Self {
-        let Acquired { hold, holder, attempts, waited } = acquired;
-        Self { engine, hold, attempts, waited, depth: 1, slot: None, holder: Some(holder) }
-    }
-
-    /// Returns the guard as that of a permit of a semaphore.
-    pub(crate) fn of_slot(self, slot: usize) -> Self {
-        let mut guard = self;
-        guard.slot = Some(slot);
-        guard
+        let Acquired { hold, holder } = acquired;
+        Self { engine, hold, is_nested: false, holder: Some(holder) }
     }
 
     /// Joins a hold of the same thread.
     pub(crate) fn nested(engine: Arc<Engine>, hold: Arc<Hold>) -> Self {
-        let depth = hold.depth.fetch_add(1, Ordering::Relaxed) + 1;
-        Self { engine, hold, attempts: 0, waited: Duration::ZERO, depth, slot: None, holder: None }
+        Self { engine, hold, is_nested: true, holder: None }
     }
 
     pub(crate) fn hold(&self) -> &Arc<Hold> {
@@ -71,36 +60,10 @@ impl LockGuard {
         &self.hold.key
     }
 
-    /// Returns which permit of a [`Semaphore`](crate::Semaphore) this is, from 0 on; `None` for any other lock.
-    #[must_use]
-    pub fn slot(&self) -> Option<usize> {
-        self.slot
-    }
-
-    /// Returns how often the server was asked for the lock: 1 if it was free, or if the release of another thread of this process got it
-    /// before this one had asked.
-    #[must_use]
-    pub fn attempts(&self) -> u32 {
-        self.attempts
-    }
-
-    /// Returns how long the lock was waited for.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.waited
-    }
-
     /// Returns the protocol that the lock was acquired by and is released by: never [`Protocol::Auto`], which was decided then.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.hold.protocol
-    }
-
-    /// Returns how deep this guard is nested in calls that join each other: 1 unless it is that of a nested `with` with
-    /// [`reentrant`](crate::LockOptions::reentrant), 2 in the first of these.
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.depth
     }
 
     /// Returns how long the lock can still be relied on, by the clock that allows less; zero when its lease has passed or the lock was
@@ -115,12 +78,6 @@ impl LockGuard {
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
         self.hold.end().and_then(|end| end.wall.date())
-    }
-
-    /// The same as [`expires_at`](Self::expires_at), as the standard library's time.
-    #[must_use]
-    pub fn expires_at_system_time(&self) -> Option<SystemTime> {
-        self.hold.end().and_then(|end| end.wall.system_time())
     }
 
     /// Checks that the lease has not passed and that no loss was noticed, for use before a step that must not happen twice. Without an
@@ -222,13 +179,6 @@ impl LockGuard {
     /// dropped.
     pub fn on_loss(&self, act: impl FnOnce(LossReason) + Send + 'static) {
         self.engine.on_loss(&self.hold, Box::new(act));
-    }
-
-    /// Cancels `token` when the lock is lost, as [`on_loss`](Self::on_loss) would: so waits for other locks end, which the protected work
-    /// may be in.
-    pub fn cancel_on_loss(&self, token: &CancelToken) {
-        let token = token.clone();
-        self.on_loss(move |_| token.cancel());
     }
 
     /// Returns this hold's fencing token: a number that is greater than that of every earlier holder of the key, for a storage that refuses
@@ -336,9 +286,7 @@ impl Drop for LockGuard {
             // A failure has been reported.
             let _ = self.end(Leaving::Release);
         }
-        if self.depth > 1 {
-            self.hold.depth.fetch_sub(1, Ordering::Relaxed);
-        } else {
+        if !self.is_nested {
             self.hold.is_dropped.store(true, Ordering::Relaxed);
         }
     }
@@ -350,8 +298,6 @@ impl fmt::Debug for LockGuard {
             .field("key", &self.hold.key)
             .field("protocol", &self.hold.protocol)
             .field("remaining", &self.remaining())
-            .field("attempts", &self.attempts)
-            .field("waited", &self.waited)
             .finish_non_exhaustive()
     }
 }

@@ -1,14 +1,14 @@
 //! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
 use std::{fmt, io, mem};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::{Contained, contained};
-use crate::event::{Event, EventSink};
+use crate::event::{Event, EventSink, ProblemKind};
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::{End, Lease};
@@ -31,8 +31,6 @@ pub(crate) struct Hold {
     pub(crate) kept_as: AtomicU64,
     /// Whether its guard is gone.
     pub(crate) is_dropped: AtomicBool,
-    /// How many calls of its thread are nested in it, the outermost included.
-    pub(crate) depth: AtomicUsize,
     observer: EventSink,
     /// Locked for as long as commands of the hold are on their way, so that they come one after the other.
     own: Mutex<Own>,
@@ -108,7 +106,6 @@ impl Hold {
             acquired,
             kept_as: AtomicU64::new(0),
             is_dropped: AtomicBool::new(false),
-            depth: AtomicUsize::new(1),
             observer,
             own: Mutex::new(Own {
                 lease,
@@ -225,7 +222,8 @@ impl Hold {
             let reason = mem::take(reason);
             status.keeper = Keeper::Reported;
             drop(status);
-            self.observer.notify(&Event::KeeperUnavailable { key: &self.key, reason: &reason });
+            let details = format_args!("is neither extended nor looked at: {reason}");
+            self.observer.problem(Some(&self.key), ProblemKind::KeeperUnavailable, &details);
             status = self.status();
         }
         let Phase::Lost(reason) = status.phase.clone() else { return };

@@ -89,7 +89,7 @@ pub use backend::{
 };
 pub use declared::{DeclaredLock, LockId};
 pub use error::{Contention, Error};
-pub use event::{Event, Observer};
+pub use event::{Event, Observer, ProblemKind};
 pub use guard::LockGuard;
 pub use key::Key;
 pub use lock::Lock;
@@ -98,7 +98,7 @@ pub use loss_signal::LossSignal;
 pub use options::{LockOptions, Protocol};
 pub use protocol::ownership::LossReason;
 pub use queue::CancelToken;
-pub use several::{MultiLock, MultiLockGuard, RwLock, Semaphore, WriteGuard};
+pub use several::{MultiLock, MultiLockGuard, Permit, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 

@@ -213,15 +213,6 @@ impl Lock {
         self.locker.engine().state(&self.key)
     }
 
-    /// Returns whether there is such a key, held or expired, with one GET.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`state`](Self::state).
-    pub fn exists(&self) -> Result<bool, Error> {
-        Ok(self.state()? != LockState::Absent)
-    }
-
     /// Returns the name that the holder has written, if its locker has a [`holder_name`](crate::LockerBuilder::holder_name) and it still holds the
     /// lock as far as the key says; `None` for every other holder, gems among them, and if there is none. Two GETs in one trip. Good for
     /// looking, not for deciding.

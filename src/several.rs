@@ -2,10 +2,12 @@
 
 mod multi_lock;
 mod multi_lock_guard;
+mod permit;
 mod rw_lock;
 mod semaphore;
 
 pub use multi_lock::MultiLock;
 pub use multi_lock_guard::MultiLockGuard;
+pub use permit::Permit;
 pub use rw_lock::{RwLock, WriteGuard};
 pub use semaphore::Semaphore;

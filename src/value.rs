@@ -6,7 +6,7 @@ mod float;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::clock::Wall;
+use crate::clock::{self, Wall};
 use crate::key::Cut;
 use float::{Float, to_f};
 
@@ -137,6 +137,16 @@ impl LockState {
 }
 
 impl LockState {
+    /// Returns true if the lock is held, as far as the value and this machine's wall clock say: an expired one is free to be taken over.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        match self {
+            LockState::Absent => false,
+            LockState::Until(Expiry(until)) => *until >= clock::now().wall,
+            LockState::Unexpiring | LockState::Empty | LockState::Unreadable(_) => true,
+        }
+    }
+
     /// Returns what to do about a value that a wait will not see expire; `None` where waiting helps.
     pub(crate) fn advice(&self) -> Option<&'static str> {
         match self {
@@ -155,7 +165,8 @@ impl fmt::Display for LockState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockState::Absent => f.write_str("free"),
-            LockState::Until(expiry) => write!(f, "held until {expiry}"),
+            LockState::Until(expiry) if self.is_held() => write!(f, "held until {expiry}"),
+            LockState::Until(expiry) => write!(f, "expired at {expiry}"),
             LockState::Unexpiring => f.write_str("held without an expiration"),
             LockState::Empty => {
                 f.write_str("held with an empty value, as redis-objects from 1.4.2 on writes it")
@@ -262,7 +273,8 @@ mod tests {
 
     #[test]
     fn a_state_is_displayed_in_words() {
-        assert_eq!(until(1_795_157_376_492_303).to_string(), "held until 2026-11-20T06:49:36.492Z");
+        assert_eq!(until(1_532_000_016_492_303).to_string(), "expired at 2018-07-19T11:33:36.492Z");
+        assert_eq!(until(32_503_680_000_492_303).to_string(), "held until 3000-01-01T00:00:00.492Z");
         assert_eq!(read(b"\x00oops").to_string(), "held with a value that no lock writes: \"\\u{0}oops\"");
         assert_eq!(format!("{:?}", read(b"abc")), "Unreadable(\"abc\")");
     }

@@ -7,7 +7,7 @@ use std::hash::{Hash, Hasher};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, LossReason};
 
@@ -104,7 +104,7 @@ impl Worker<'_> {
 
     /// Keeps the lock until this process is killed.
     fn keep(&self, thread: u32, guard: &LockGuard) -> Result<(), Failure> {
-        let until = guard.expires_at_system_time().ok_or("the lease has no end")?;
+        let until = guard.expires_at().map(SystemTime::from).ok_or("the lease has no end")?;
         self.log.write(thread, What::Keeps { until: until.into() })?;
         while !self.is_over() {
             thread::sleep(self.task.poll);

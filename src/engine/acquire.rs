@@ -1,7 +1,6 @@
 //! Acquiring: waits for the lock, and begins what its holder has.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use super::wait::{Granted, Wait};
 use super::{Answer, Engine};
@@ -14,13 +13,11 @@ use crate::options::LockOptions;
 use crate::queue::{CancelToken, HolderTicket};
 use crate::thread_holds::{self, HoldKind};
 
-/// A lock that was acquired, and what it took.
+/// A lock that was acquired.
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) hold: Arc<Hold>,
     pub(crate) holder: HolderTicket<Answer>,
-    pub(crate) attempts: u32,
-    pub(crate) waited: Duration,
 }
 
 impl Engine {
@@ -43,10 +40,7 @@ impl Engine {
     pub(super) fn grant(&self, wait: &Wait<'_>) -> Result<Granted, Error> {
         let began = clock::uptime();
         let granted = wait.acquire();
-        let (attempts, outcome) = match &granted {
-            Ok(granted) => (granted.attempts, Ok(())),
-            Err(error) => (wait.attempts(), Err(error)),
-        };
+        let (attempts, outcome) = (wait.attempts(), granted.as_ref().map(|_| ()));
         let waited = clock::uptime().since(began);
         self.observer.notify(&Event::AcquireFinished { key: wait.key(), waited, attempts, outcome });
         granted
@@ -61,9 +55,9 @@ impl Engine {
     ) -> Vec<Acquired> {
         let changes = Arc::<Changes>::default();
         let begin = |(key, granted): (Key, Granted)| {
-            let Granted { lease, protocol, holder, at, attempts, waited } = granted;
+            let Granted { lease, protocol, holder, at } = granted;
             let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone());
-            Acquired { hold: Arc::new(hold.among(&changes)), holder, attempts, waited }
+            Acquired { hold: Arc::new(hold.among(&changes)), holder }
         };
         let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
         if self.holder_name.is_some() {

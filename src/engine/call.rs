@@ -16,7 +16,6 @@ use crate::backend::{
     WatchedConnection,
 };
 use crate::clock::{self, Now, Uptime};
-use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::lease::Lease;
@@ -217,7 +216,7 @@ impl<'a> Call<'a> {
             if is_late {
                 late.borrow_mut().push(incident.into());
             } else {
-                engine.observer.notify(&Event::of(&incident));
+                engine.observer.incident(&incident);
             }
         };
         let limits = self.limits(command, Report(Some(&report)), now);
@@ -263,7 +262,7 @@ impl<'a> Call<'a> {
 
     /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
     pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
         let request = Request::at_any_time(Command::Waiting(waiting));
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {

@@ -8,7 +8,7 @@ use super::call::{Call, LateReports};
 use crate::backend::{Answers, Failure, KeyRequest, Limits, Next};
 use crate::clock::{self, Now};
 use crate::error::Error;
-use crate::event::Event;
+use crate::event::{Chain, ProblemKind};
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::Protocol;
@@ -89,7 +89,8 @@ impl Engine {
 
     pub(super) fn report_unnamed(&self, hold: &Hold, error: Option<&Error>) {
         if let Some(error) = error {
-            self.observer.notify(&Event::HolderNameNotWritten { key: &hold.key, error });
+            let details = format_args!("the holder's name is not written: {}", Chain(error));
+            self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
         }
     }
 

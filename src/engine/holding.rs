@@ -154,7 +154,7 @@ impl Engine {
 
     fn report_overwritten(&self, hold: &Hold, winner: Option<&LockState>) {
         if let Some(winner) = winner {
-            self.observer.notify(&Event::ValueOverwritten { key: &hold.key, winner });
+            self.observer.value_overwritten(&hold.key, winner);
         }
     }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use super::{Answer, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits};
 use crate::clock::{self, Uptime};
-use crate::event::{Event, EventSink};
+use crate::event::EventSink;
 use crate::key::Key;
 use crate::protocol::waiting_list::{Entry, Owed, Waiting};
 use crate::protocol::{Command, Reply, Request};
@@ -371,7 +371,7 @@ impl Notifications {
         if is_new {
             let reason =
                 format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
-            observer.notify(&Event::NotificationsUnavailable { reason: &reason });
+            observer.no_notifications(&reason);
         }
     }
 

@@ -67,10 +67,7 @@ impl Engine {
         let wait = WaitForOne { wanted, wait, engine: self, began };
         let granted = wait.acquire();
         let took = clock::uptime().since(began.uptime);
-        let (attempts, outcome) = match &granted {
-            Ok((_, granted)) => (granted.attempts, Ok(())),
-            Err(error) => (wait.wait.attempts(), Err(error)),
-        };
+        let (attempts, outcome) = (wait.wait.attempts(), granted.as_ref().map(|_| ()));
         self.observer.notify(&Event::AcquireFinished { key: name, waited: took, attempts, outcome });
         let (slot, granted) = granted?;
         match self.begin_holds(vec![(wanted.slots[slot].clone(), granted)], options, kind).pop() {
@@ -234,7 +231,7 @@ impl WaitForOne<'_> {
                         Some(ticket) => ticket.enter_one(key, &observation, another_is_free),
                         None => engine.queue.hold(key, Some(self.wanted.queue), &observation),
                     };
-                    let (protocol, attempts) = (rules.protocol(), rules.attempts);
+                    let protocol = rules.protocol();
                     // A command of its own would not have been sent.
                     if let (true, Err(ended)) = (answered, self.wait.check()) {
                         let options = self.wanted.options;
@@ -244,8 +241,7 @@ impl WaitForOne<'_> {
                         );
                         return Err(ended);
                     }
-                    let waited = now.uptime.since(self.began.uptime);
-                    return Ok((slot, Granted { lease, protocol, holder, at: now, attempts, waited }));
+                    return Ok((slot, Granted { lease, protocol, holder, at: now }));
                 }
                 Action::GiveUp(reason) => return Err(self.given_up(&mut rules, call, reason, now)),
             };

@@ -33,8 +33,6 @@ pub(super) struct Granted {
     pub(super) protocol: Protocol,
     pub(super) holder: HolderTicket<Answer>,
     pub(super) at: Now,
-    pub(super) attempts: u32,
-    pub(super) waited: Duration,
 }
 
 /// One wait for one lock.
@@ -74,12 +72,12 @@ impl Engine {
     }
 
     pub(super) fn report_note(&self, key: &Key, note: &Note) {
-        self.observer.notify(&match note {
-            Note::TakenOver(from) => Event::TakenOver { key, from },
-            Note::ValueOverwritten(winner) => Event::ValueOverwritten { key, winner },
-            Note::LateGrant => Event::LateGrant { key },
-            Note::NeverExpires(state) => Event::NeverExpires { key, state },
-        });
+        match note {
+            Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
+            Note::ValueOverwritten(winner) => self.observer.value_overwritten(key, winner),
+            Note::LateGrant => self.observer.late_grant(key),
+            Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
+        }
     }
 }
 
@@ -316,13 +314,12 @@ impl<'a> Wait<'a> {
                         Some(ticket) => ticket.enter(self.shared, &observation),
                         None => self.engine.queue.hold(self.key, self.shared, &observation),
                     };
-                    let (protocol, attempts) = (attempt.protocol(), self.attempts.get());
+                    let protocol = attempt.protocol();
                     if let Err(ended) = self.check_answer(answered) {
                         self.release_at_once(&lease, protocol, holder, now);
                         return Err(ended);
                     }
-                    let waited = now.uptime.since(self.began.uptime);
-                    return Ok(Granted { lease, protocol, holder, at: now, attempts, waited });
+                    return Ok(Granted { lease, protocol, holder, at: now });
                 }
                 Action::GiveUp(GiveUp::Timeout) => {
                     let exhausted = attempt.has_used_its_attempts();

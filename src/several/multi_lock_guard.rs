@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 
@@ -14,7 +14,6 @@ use crate::key::Key;
 use crate::loss_signal::LossSignal;
 use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
-use crate::queue::CancelToken;
 
 /// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
 /// [`Protocol::Watched`](crate::Protocol::Watched) and [`Protocol::Ttl`](crate::Protocol::Ttl), and where
@@ -75,30 +74,11 @@ impl MultiLockGuard {
         self.guards.iter().find(|guard| *guard.key() == key)
     }
 
-    /// Returns how often the server was asked for a lock: 1 if all were acquired at once, else that of the key for which it was most.
-    #[must_use]
-    pub fn attempts(&self) -> u32 {
-        let most = self.guards.iter().map(LockGuard::attempts).max();
-        most.unwrap_or_default()
-    }
-
-    /// Returns how long the locks were waited for.
-    #[must_use]
-    pub fn waited(&self) -> Duration {
-        self.first().waited()
-    }
-
     /// Returns the protocol that the locks were acquired by and are released by. With [`Protocol::Auto`] it may differ from key to key where
     /// the server refuses transactions on some: see [`guards`](Self::guards); this is that of the first.
     #[must_use]
     pub fn protocol(&self) -> Protocol {
         self.first().protocol()
-    }
-
-    /// Returns how deep this guard is nested in calls that join each other: see [`LockGuard::depth`].
-    #[must_use]
-    pub fn depth(&self) -> usize {
-        self.first().depth()
     }
 
     /// Returns how long all locks can still be relied on: the shortest of [`LockGuard::remaining`]; `None` without an expiration.
@@ -111,12 +91,6 @@ impl MultiLockGuard {
     #[must_use]
     pub fn expires_at(&self) -> Option<DateTime<Utc>> {
         self.guards.iter().filter_map(LockGuard::expires_at).min()
-    }
-
-    /// The same as [`expires_at`](Self::expires_at), as the standard library's time.
-    #[must_use]
-    pub fn expires_at_system_time(&self) -> Option<SystemTime> {
-        self.guards.iter().filter_map(LockGuard::expires_at_system_time).min()
     }
 
     /// Checks that no lease has passed and that no loss was noticed: see [`LockGuard::ensure_held`].
@@ -201,12 +175,6 @@ impl MultiLockGuard {
         }
     }
 
-    /// Cancels `token` when one of the locks is lost: see [`LockGuard::cancel_on_loss`].
-    pub fn cancel_on_loss(&self, token: &CancelToken) {
-        let token = token.clone();
-        self.on_loss(move |_, _| token.cancel());
-    }
-
     /// Returns the fencing token of each key, in the order of the keys: see [`LockGuard::fencing_token`]. Those that are not there yet are
     /// taken in one trip (two in Watched and Ttl).
     ///
@@ -257,8 +225,6 @@ impl fmt::Debug for MultiLockGuard {
             .field("keys", &self.keys().collect::<Vec<_>>())
             .field("protocol", &self.protocol())
             .field("remaining", &self.remaining())
-            .field("attempts", &self.attempts())
-            .field("waited", &self.waited())
             .finish_non_exhaustive()
     }
 }

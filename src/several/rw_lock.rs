@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use super::multi_lock::MultiLock;
 use super::multi_lock_guard::MultiLockGuard;
+use super::permit::Permit;
 use super::semaphore::Semaphore;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::locker::Locker;
 use crate::options::LockOptions;
@@ -37,7 +37,7 @@ use crate::thread_holds::HoldKind;
 /// let writing = catalogue.write()?;
 /// println!("alone");
 /// let reading = writing.downgrade(); // others may read now, and none has written meanwhile
-/// println!("{:?}", reading.release()?);
+/// reading.release()?;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -111,7 +111,7 @@ impl RwLock {
     /// # Errors
     ///
     /// Those of [`Semaphore::with`]. [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
-    pub fn with_read<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
+    pub fn with_read<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
         self.semaphore.with(body)
     }
 
@@ -134,7 +134,7 @@ impl RwLock {
     /// Those of [`with_read`](Self::with_read), converted, and the body's own.
     pub fn try_with_read<T, E: From<Error>>(
         &self,
-        body: impl FnOnce(&LockGuard) -> Result<T, E>,
+        body: impl FnOnce(&Permit) -> Result<T, E>,
     ) -> Result<T, E> {
         self.semaphore.try_with(body)
     }
@@ -159,7 +159,7 @@ impl RwLock {
     /// # Errors
     ///
     /// Those of [`Semaphore::acquire`].
-    pub fn read(&self) -> Result<LockGuard, Error> {
+    pub fn read(&self) -> Result<Permit, Error> {
         self.semaphore.acquire()
     }
 
@@ -168,7 +168,7 @@ impl RwLock {
     /// # Errors
     ///
     /// Those of [`read`](Self::read) but for the timeout.
-    pub fn try_read(&self) -> Result<Option<LockGuard>, Error> {
+    pub fn try_read(&self) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire()
     }
 
@@ -177,7 +177,7 @@ impl RwLock {
     /// # Errors
     ///
     /// Those of [`read`](Self::read) but for the timeout.
-    pub fn try_read_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
+    pub fn try_read_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire_for(timeout)
     }
 
@@ -225,13 +225,13 @@ pub struct WriteGuard {
 
 impl WriteGuard {
     /// Makes a reader of the writer: keeps one permit and releases the others together, as [`release`](Self::release) does. No other client
-    /// has written when the returned guard reads, as long as that is [held](LockGuard::ensure_held). A failure to release goes to the log
+    /// has written when the returned guard reads, as long as that is [held](crate::LockGuard::ensure_held). A failure to release goes to the log
     /// and the observer.
     ///
     /// There is no way back: a reader that wants to write releases first, or two of them would wait for each other.
-    pub fn downgrade(self) -> LockGuard {
+    pub fn downgrade(self) -> Permit {
         let Self { guard, kept, key } = self;
-        guard.keep_one(&key).of_slot(kept)
+        Permit::new(guard.keep_one(&key), kept)
     }
 
     /// Releases all: see [`MultiLockGuard::release`].
@@ -241,6 +241,15 @@ impl WriteGuard {
     /// Those of [`MultiLockGuard::release`].
     pub fn release(self) -> Result<(), Error> {
         self.guard.release()
+    }
+
+    /// Ends the hold without releasing: see [`MultiLockGuard::leave_to_expire`].
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MultiLockGuard::leave_to_expire`].
+    pub fn leave_to_expire(self) -> Result<(), Error> {
+        self.guard.leave_to_expire()
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::permit::Permit;
 use crate::engine::Permits;
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -35,7 +36,7 @@ use crate::value::LockState;
 ///
 /// let locker = Locker::open("redis://127.0.0.1/")?;
 /// let converters = Semaphore::new(&locker, "converters", 8, LockOptions::expiring_after(Duration::from_secs(60)))?;
-/// converters.with(|held| println!("permit {:?}", held.slot()))?;
+/// converters.with(|held| println!("permit {}", held.slot()))?;
 /// # Ok::<(), Error>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -135,9 +136,9 @@ impl Semaphore {
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire). [`Error::Nested`] if this thread is inside such calls that hold all permits; that a thread holds
-    /// some of them is no error, but it takes them from others. [`Error::Lost`] if the [release](LockGuard::release) finds that the permit
+    /// some of them is no error, but it takes them from others. [`Error::Lost`] if the [release](Permit::release) finds that the permit
     /// was lost.
-    pub fn with<R>(&self, body: impl FnOnce(&LockGuard) -> R) -> Result<R, Error> {
+    pub fn with<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
         let returned = body(&guard);
         guard.leave()?;
@@ -150,19 +151,19 @@ impl Semaphore {
     /// # Errors
     ///
     /// The body's own, and those of [`with`](Self::with), converted. If the body fails and the permit is lost, its own is returned.
-    pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&LockGuard) -> Result<T, E>) -> Result<T, E> {
+    pub fn try_with<T, E: From<Error>>(&self, body: impl FnOnce(&Permit) -> Result<T, E>) -> Result<T, E> {
         let guard = self.wait(&self.options, HoldKind::Scoped)?;
         let returned = body(&guard)?;
         guard.leave()?;
         Ok(returned)
     }
 
-    /// Waits for a permit, up to the timeout of the options. The guard is that of the permit's lock; [`LockGuard::slot`] says which.
+    /// Waits for a permit, up to the timeout of the options. [`Permit::slot`] says which it is.
     ///
     /// # Errors
     ///
     /// Those of [`Lock::lock`](crate::Lock::lock), with the name as the key where no permit in particular is meant.
-    pub fn acquire(&self) -> Result<LockGuard, Error> {
+    pub fn acquire(&self) -> Result<Permit, Error> {
         self.wait(&self.options, HoldKind::Movable)
     }
 
@@ -171,7 +172,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire) but for the timeout.
-    pub fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
+    pub fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         self.try_acquire_for(Duration::ZERO)
     }
 
@@ -181,7 +182,7 @@ impl Semaphore {
     /// # Errors
     ///
     /// Those of [`acquire`](Self::acquire) but for the timeout.
-    pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
+    pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         match self.wait(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
             Err(error) if error.is_contention() => Ok(None),
@@ -200,7 +201,7 @@ impl Semaphore {
         Ok(found.iter().map(|found| LockState::of_value(found.as_deref())).collect())
     }
 
-    fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
+    fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
         let engine = self.locker.engine();
         let cancel_token = self.cancel_token.as_ref();
         let (slot, acquired) = match &*self.slots {
@@ -212,7 +213,7 @@ impl Semaphore {
                 engine.acquire_permit(wanted, kind)?
             }
         };
-        Ok(LockGuard::new(Arc::clone(engine), acquired).of_slot(slot))
+        Ok(Permit::new(LockGuard::new(Arc::clone(engine), acquired), slot))
     }
 }
 

@@ -4,7 +4,7 @@ use std::mem;
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observer, Protocol};
+use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observer, ProblemKind, Protocol};
 
 use crate::servers::{Emulated, Fault};
 use crate::support::scenario::{FOREIGN, Scenario, patient};
@@ -47,7 +47,11 @@ impl Observer for EventLog {
                 flags.iter().filter(|(is, _)| **is).fold(name.to_owned(), |line, (_, words)| line + words)
             }
             Event::Lost { reason, .. } => format!("{name} {reason:?}"),
-            Event::ReplyLost { command, .. } => format!("{name} {command}"),
+            Event::Problem { kind: ProblemKind::ReplyLost, details, .. } => {
+                let command = details.split(' ').nth(3).unwrap_or_default().trim_end_matches(':');
+                format!("ReplyLost {command}")
+            }
+            Event::Problem { kind, .. } => format!("{kind:?}"),
             _ => name.to_owned(),
         };
         self.0.lock().unwrap().push(line);

@@ -7,8 +7,9 @@ use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
     InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason,
-    LossSignal, Manager, NoConnection, Persistence, Protocol, Refusal, RefusalKind, Role, ServerReport,
-    TransportError, Version, Warning,
+    LossSignal, Manager, MultiLock, MultiLockGuard, NoConnection, Permit, Persistence, ProblemKind, Protocol,
+    Refusal, RefusalKind, Role, RwLock, Semaphore, ServerReport, TransportError, Version, Warning,
+    WriteGuard,
 };
 
 use crate::support::{Outcome, tests};
@@ -41,13 +42,14 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
         ConnectError, NoConnection, TransportError, Refusal, RefusalKind, ServerReport,
         LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
+        ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard,
     ];
     Ok(())
 }
 
 /// A panic in a body of `with` may be caught, with what the body uses.
 fn what_locks_survives_a_panic() -> Outcome {
-    each![is_unwind_safe: Locker, Lock, LockGuard, LossSignal, CancelToken];
+    each![is_unwind_safe: Locker, Lock, LockGuard, LossSignal, CancelToken, MultiLock, Semaphore, RwLock];
     Ok(())
 }
 

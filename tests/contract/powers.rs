@@ -318,7 +318,8 @@ fn a_loss_is_noticed_and_acted_upon(target: &Target) -> Outcome {
     {
         let held = target.lock(&key, options.timeout(LONG)).lock()?;
         let sender = sender.clone();
-        held.cancel_on_loss(&token);
+        let to_cancel = token.clone();
+        held.on_loss(move |_| to_cancel.cancel());
         held.on_loss(move |reason| sender.send(reason).unwrap());
         let signal = held.loss_signal();
         assert!(!signal.is_lost() && signal.is_held() && signal.reason().is_none());

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::{slice, thread};
 
-use setnx_lock::{CancelToken, Error, LockGuard, Locker, RwLock};
+use setnx_lock::{CancelToken, Error, Locker, Permit, RwLock};
 
 use super::permits::{Pool, waiting};
 use crate::support::asleep::Sleeper;
@@ -73,7 +73,7 @@ fn a_writer_waits_for_all_readers(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-write", 3);
     let lock = pool.rw_lock(QUEUED);
     let mut readers = [lock.read()?, lock.read()?, lock.read()?].map(Some);
-    readers.sort_by_key(|held| held.as_ref().and_then(LockGuard::slot));
+    readers.sort_by_key(|held| held.as_ref().map(Permit::slot));
     let there = lock.clone();
     let writer = waiting(move || there.write());
     // In any order: each is acquired for the writer, or stays free until it is its turn.
@@ -105,10 +105,10 @@ fn readers_wait_for_a_writer(target: &Target) -> Outcome {
     writer.release()?;
     // All read at a time.
     let mut slots = Vec::new();
-    let readers: Vec<LockGuard> = readers.into_iter().map(Sleeper::join).collect::<Result<_, _>>()?;
+    let readers: Vec<Permit> = readers.into_iter().map(Sleeper::join).collect::<Result<_, _>>()?;
     for reader in &readers {
         reader.ensure_held()?;
-        slots.extend(reader.slot());
+        slots.push(reader.slot());
     }
     slots.sort_unstable();
     assert_eq!(slots, [0, 1, 2]);
@@ -128,7 +128,7 @@ fn a_writer_becomes_a_reader_without_a_gap(target: &Target) -> Outcome {
     let there = lock.clone();
     let reader = waiting(move || there.read());
     let reading = writing.downgrade();
-    assert_eq!(reading.slot(), Some(3));
+    assert_eq!(reading.slot(), 3);
     assert_eq!(pool.slots[3].value(), value, "it has been held all the time");
     reading.ensure_held()?;
     // Another reader gets in, and the other writer does not.
@@ -157,7 +157,7 @@ fn who_reads_and_writes_at_once_would_wait_for_itself(target: &Target) -> Outcom
             assert_eq!(error.key(), Some(&key.key));
         };
         lock.try_with_read(|reading| -> Outcome {
-            let slot = &pool.slots[reading.slot().expect("it is a permit")];
+            let slot = &pool.slots[reading.slot()];
             for refused in [lock.with_write(|_| ()), lock.write().map(drop), lock.try_write().map(drop)] {
                 assert_refused(refused, slot);
             }
@@ -185,7 +185,7 @@ fn a_writer_s_wait_ends_and_leaves_nothing_behind(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-ends", 3);
     let lock = pool.rw_lock(QUEUED);
     let reading = lock.read()?;
-    let slot = reading.slot().expect("it is a permit");
+    let slot = reading.slot();
     let error =
         lock.with_options(lock.options().timeout(millis(50)))?.write().expect_err("there is a reader");
     assert_says(&error, &pool.slots[slot], &["exceeded 0.05 sec"]);

@@ -11,7 +11,7 @@ use setnx_lock::{
 
 use crate::support::scenario::FOREIGN;
 use crate::support::{
-    LONG, Outcome, PAST, Release, Target, TestKey, expiring, millis, release, release_all, tests,
+    LONG, Outcome, PAST, Release, Target, TestKey, attempts, expiring, millis, release, release_all, tests,
 };
 
 pub(super) const TESTS: super::Tests = tests![
@@ -54,7 +54,7 @@ fn several_free_locks_are_acquired_and_released_together(target: &Target) -> Out
     let locks = target.locks(&keys, expiring());
     let held = locks.lock()?;
     held.ensure_held()?;
-    assert_eq!(held.attempts(), 1);
+    assert_eq!(attempts(), 1);
     assert_eq!(held.protocol(), target.decided_protocol());
     assert!(held.keys().eq(keys.iter().map(|key| &key.key)) && held.guards().len() == 3);
     for key in &keys {
@@ -189,12 +189,10 @@ fn calls_on_several_keys_join_the_enclosing_ones(target: &Target) -> Outcome {
     let beyond = target.locks_through(&locker, &keys[1..], options);
     let plain = target.locks_through(&locker, &keys[..2], expiring());
     let lost = locks.try_with(|held| -> Outcome {
-        assert_eq!(held.depth(), 1);
         let before = values(&keys);
         locks.try_with(|inner| -> Outcome {
-            assert_eq!(inner.depth(), 2);
             inner.extend()?;
-            assert_eq!(single.with(LockGuard::depth)?, 3);
+            single.with(|_| ())?;
             Ok(())
         })?;
         let after = values(&keys);
@@ -318,7 +316,8 @@ fn the_loss_of_one_is_noticed_and_acted_upon(target: &Target) -> Outcome {
     let token = CancelToken::new();
     let held = target.locks(&keys, LockOptions::expiring_after(millis(6000)).timeout(LONG)).lock()?;
     held.on_loss(move |key, reason| sender.send((key.clone(), reason)).unwrap());
-    held.cancel_on_loss(&token);
+    let to_cancel = token.clone();
+    held.on_loss(move |_, _| to_cancel.cancel());
     let signal = held.loss_signal();
     assert!(signal.is_held() && !signal.is_lost());
     keys[1].delete();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, LockGuard, LockOptions, LockState, Protocol, RefusalKind, Semaphore};
+use setnx_lock::{Error, LockOptions, LockState, Permit, Protocol, RefusalKind, Semaphore};
 
 use crate::support::asleep::Sleeper;
 use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
@@ -56,8 +56,8 @@ struct PermitStage {
     scenario: Scenario,
     slots: Vec<TestKey>,
     semaphore: Semaphore,
-    held: Option<LockGuard>,
-    successor: Option<Sleeper<Result<LockGuard, Error>>>,
+    held: Option<Permit>,
+    successor: Option<Sleeper<Result<Permit, Error>>>,
     /// What each key holds at first.
     values: Vec<Option<String>>,
 }
@@ -90,7 +90,7 @@ impl Stage for PermitStage {
             Path::Release | Path::ReleaseWithSuccessor => {
                 let guard = semaphore.acquire()?;
                 for (slot, key) in slots.iter().enumerate() {
-                    if Some(slot) != guard.slot() {
+                    if slot != guard.slot() {
                         key.set(FOREIGN);
                     }
                 }
@@ -116,7 +116,7 @@ impl Stage for PermitStage {
     fn run(mut self) -> Result<Scenario, Failure> {
         let (mut guard, mut unknown) = (None, false);
         if let Some(held) = self.held.take() {
-            let slot = held.slot().ok_or("it is a permit")?;
+            let slot = held.slot();
             match (release(held), self.slots[slot].value()) {
                 _ if self.successor.is_some() => unknown = true,
                 (Ok(Release::Released { .. }), None) => {}
@@ -165,10 +165,10 @@ impl PermitStage {
     }
 
     /// The guard's permit is held, and all else is free, or a reported unknown.
-    fn judge(&self, guard: Option<&LockGuard>, unknown: bool) -> Result<(), Failure> {
+    fn judge(&self, guard: Option<&Permit>, unknown: bool) -> Result<(), Failure> {
         for (slot, key) in self.slots.iter().enumerate() {
             let held = self.is_held(slot);
-            let guard = guard.filter(|guard| guard.slot() == Some(slot));
+            let guard = guard.filter(|guard| guard.slot() == slot);
             if !held && guard.is_some_and(|guard| guard.ensure_held().is_ok()) {
                 return Err(format!("granted, but {} holds {:?}", key.key, key.value()).into());
             }
@@ -183,7 +183,7 @@ impl PermitStage {
         while let Some(guard) = other.try_acquire()? {
             others.push(guard);
         }
-        let is_taken = |guard: &LockGuard| others.iter().any(|other| other.slot() == guard.slot());
+        let is_taken = |guard: &Permit| others.iter().any(|other| other.slot() == guard.slot());
         match guard {
             Some(guard) if guard.ensure_held().is_ok() && is_taken(guard) => {
                 Err(format!("{guard:?} is held by two").into())
@@ -248,7 +248,7 @@ fn a_user_without_one_of_the_keys() -> Outcome {
     // Which is asked for first is left to chance.
     for _ in 0..40 {
         outcomes.insert(match semaphore.acquire() {
-            Ok(held) => held.slot(),
+            Ok(held) => Some(held.slot()),
             Err(Error::Refused { .. }) => None,
             Err(error) => return Err(error.into()),
         });
@@ -269,7 +269,7 @@ fn a_key_of_another_type() -> Outcome {
         // Which is asked for first is left to chance.
         for _ in 0..3 {
             let held = semaphore.acquire()?;
-            assert_eq!(held.slot(), Some(1));
+            assert_eq!(held.slot(), 1);
             assert!(semaphore.try_acquire()?.is_none());
             drop(held);
 
@@ -278,7 +278,7 @@ fn a_key_of_another_type() -> Outcome {
             let waiter = Sleeper::start(move || polling.acquire());
             waiter.rests();
             server.say(&["DEL", KEYS[1]])?;
-            assert_eq!(waiter.join()?.slot(), Some(1));
+            assert_eq!(waiter.join()?.slot(), 1);
         }
         server.say(&["RPUSH", KEYS[1], "element"])?;
         assert_refused(semaphore.acquire(), RefusalKind::WrongType, "WRONGTYPE");

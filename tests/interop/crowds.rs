@@ -51,7 +51,7 @@ fn a_crash_lets_in_one_at_a_time(gem: Gem, protocol: Protocol, rounds: usize) ->
     while contended < rounds {
         assert!(crashes < 50 + 10 * rounds, "{contended} of {crashes} rounds were contended");
         let held = lock.lock()?;
-        let free = held.expires_at_system_time().ok_or("it expires")? + target.extra_time();
+        let free = held.expires_at().map(SystemTime::from).ok_or("it expires")? + target.extra_time();
         mem::forget(held);
         let begin = free - POLLED_BEFORE + SPREAD * u32::try_from(crashes % 8)?;
         let round = crowd.round(begin.max(SystemTime::now()))?;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observer};
+use setnx_lock::{Error, Event, Lock, LockOptions, Locker, Observer, ProblemKind};
 
 use super::{LONG, Target};
 use crate::servers::{Asked, Fault, Proxy};
@@ -112,8 +112,8 @@ pub(crate) struct LostReplies(Arc<Mutex<Vec<(String, String)>>>);
 
 impl Observer for LostReplies {
     fn event(&self, event: &Event<'_>) {
-        if let Event::ReplyLost { key, error, .. } = event {
-            self.0.lock().unwrap().push((key.to_string(), error.to_string()));
+        if let Event::Problem { key: Some(key), kind: ProblemKind::ReplyLost, details, .. } = event {
+            self.0.lock().unwrap().push((key.to_string(), (*details).to_owned()));
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observer};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, Observer, ProblemKind};
 
 use super::scenario::patient;
 use super::{LONG, RedisServer};
@@ -129,14 +129,14 @@ pub(crate) fn keys(server: &RedisServer, pattern: &str) -> Vec<String> {
     redis::cmd("KEYS").arg(pattern).query(&mut connection(server)).unwrap()
 }
 
-/// Records the reason of each [`Event::NotificationsUnavailable`].
+/// Records the reason of each [`ProblemKind::NotificationsUnavailable`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Reasons(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Reasons {
     fn event(&self, event: &Event<'_>) {
-        if let Event::NotificationsUnavailable { reason, .. } = event {
-            self.0.lock().unwrap().push((*reason).to_owned());
+        if let Event::Problem { kind: ProblemKind::NotificationsUnavailable, details, .. } = event {
+            self.0.lock().unwrap().push((*details).to_owned());
         }
     }
 }

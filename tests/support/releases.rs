@@ -1,8 +1,9 @@
-//! What a release came to, as the events of its thread say it. Lockers that tests open record it.
+//! What an acquisition took and a release came to, as the events of their thread say it. Lockers that tests open record it.
 
 use std::cell::{Cell, RefCell};
+use std::time::Duration;
 
-use setnx_lock::{Error, Event, Key, LockGuard, LossReason, MultiLockGuard};
+use setnx_lock::{Error, Event, Key, LockGuard, LossReason, MultiLockGuard, Permit};
 
 /// What a release came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(crate) enum Release {
 thread_local! {
     /// The releases of this thread's last call.
     static RELEASES: RefCell<Vec<(Key, Release)>> = const { RefCell::new(Vec::new()) };
+    /// How often the last call of this thread asked for a lock, and how long it waited.
+    static ACQUIRED: Cell<(u32, Duration)> = const { Cell::new((0, Duration::ZERO)) };
     /// Whether its last extension was certified.
     static EXTENDED: Cell<Option<bool>> = const { Cell::new(None) };
 }
@@ -27,10 +30,21 @@ pub(crate) fn record(event: &Event<'_>) {
         Event::Released { key, certified, .. } => (*key, Release::Released { certified: *certified }),
         Event::Lost { key, reason: LossReason::Expired, .. } => (*key, Release::Expired),
         Event::Lost { key, .. } => (*key, Release::Lost),
+        Event::AcquireFinished { attempts, waited, .. } => return ACQUIRED.set((*attempts, *waited)),
         Event::Extended { certified, .. } => return EXTENDED.set(Some(*certified)),
         _ => return,
     };
     RELEASES.with_borrow_mut(|releases| releases.push((key.clone(), release)));
+}
+
+/// How often the last call of this thread asked for a lock.
+pub(crate) fn attempts() -> u32 {
+    ACQUIRED.get().0
+}
+
+/// How long the last call of this thread waited for a lock.
+pub(crate) fn waited() -> Duration {
+    ACQUIRED.get().1
 }
 
 /// Extends a lease, and returns whether that was certified.
@@ -40,19 +54,36 @@ pub(crate) fn extend(held: &LockGuard) -> Result<bool, Error> {
     Ok(EXTENDED.take().expect("an event of the extension"))
 }
 
+/// The guard of one lock.
+pub(crate) trait Held {
+    fn end(self) -> Result<(), Error>;
+}
+
+impl Held for LockGuard {
+    fn end(self) -> Result<(), Error> {
+        self.release()
+    }
+}
+
+impl Held for Permit {
+    fn end(self) -> Result<(), Error> {
+        self.release()
+    }
+}
+
 /// Releases a lock whose locker is [recorded](record), and returns what that came to.
-pub(crate) fn release(held: LockGuard) -> Result<Release, Error> {
-    outcome(held, LockGuard::release)
+pub(crate) fn release(held: impl Held) -> Result<Release, Error> {
+    outcome(|| held.end())
 }
 
 /// The same for [`LockGuard::leave_to_expire`].
 pub(crate) fn leave_to_expire(held: LockGuard) -> Result<Release, Error> {
-    outcome(held, LockGuard::leave_to_expire)
+    outcome(|| held.leave_to_expire())
 }
 
-fn outcome(held: LockGuard, end: impl FnOnce(LockGuard) -> Result<(), Error>) -> Result<Release, Error> {
+fn outcome(end: impl FnOnce() -> Result<(), Error>) -> Result<Release, Error> {
     RELEASES.take();
-    match end(held) {
+    match end() {
         Ok(()) => match &RELEASES.take()[..] {
             [(_, release)] => Ok(*release),
             releases => panic!("one release, and these events: {releases:?}"),

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{CancelToken, Error, LockGuard, LockOptions, Locker, Protocol, RwLock, Semaphore};
+use setnx_lock::{CancelToken, Error, LockOptions, Locker, Permit, Protocol, RwLock, Semaphore};
 
 use crate::servers::Proxy;
 use crate::support::asleep::Sleeper;
@@ -14,7 +14,7 @@ use crate::support::notified::{Worker, connection};
 use crate::support::processes::TaskOutcome;
 use crate::support::scenario::{FOREIGN, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests};
+use crate::support::{LONG, Outcome, PAST, RedisServer, expiring, millis, tests, waited};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -46,8 +46,8 @@ fn key(slot: usize) -> String {
     format!("{NAME}:{slot}")
 }
 
-fn slot(held: &LockGuard) -> usize {
-    held.slot().expect("it is a permit")
+fn slot(held: &Permit) -> usize {
+    held.slot()
 }
 
 /// Which permits have a key on the server.
@@ -57,10 +57,11 @@ fn held(server: &RedisServer, permits: usize) -> Vec<usize> {
     (0..permits).filter(|slot| values[*slot].is_some()).collect()
 }
 
-/// Asserts that the thread did not have to find out itself, at its deadline.
-#[track_caller]
-fn assert_was_woken(held: &LockGuard) {
-    assert!(held.waited() < LONG, "it was not woken: {held:?}");
+/// Waits for a permit. The thread must not have to find out itself, at its deadline.
+fn woken(semaphore: &Semaphore) -> Result<Permit, Error> {
+    let held = semaphore.acquire()?;
+    assert!(waited() < LONG, "it was not woken: {held:?}");
+    Ok(held)
 }
 
 fn waiting<T: Send + 'static>(wait: impl FnOnce() -> T + Send + 'static) -> Sleeper<T> {
@@ -182,7 +183,7 @@ fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
         let (mut held, _other) = (semaphore.acquire()?, semaphore.acquire()?);
         let waiters = [(); 2].map(|()| {
             let semaphore = semaphore.clone();
-            waiting(move || semaphore.acquire())
+            waiting(move || woken(&semaphore))
         });
         recorded.proxy.forget();
         let freed = slot(&held);
@@ -194,7 +195,6 @@ fn a_release_asks_for_the_next_thread_in_its_trip() -> Outcome {
             assert_eq!(recorded.trips(), trips, "{protocol:?}, {number}");
             assert_eq!(asked.last().expect("it is sent").arguments[0], key(freed));
             held = waiter.join()?;
-            assert_was_woken(&held);
             assert_eq!(slot(&held), freed);
             held.ensure_held()?;
             assert_eq!(recorded.trips(), [[""; 0]; 0], "the thread has sent nothing");
@@ -218,8 +218,8 @@ fn contend(semaphore: &Semaphore, url: &str, threads: usize, rounds: usize) -> T
 }
 
 /// Counts the holders, of this permit and of all.
-fn count_inside(connection: &mut redis::Connection, held: &LockGuard, permits: usize) -> TaskOutcome {
-    assert_was_woken(held);
+fn count_inside(connection: &mut redis::Connection, held: &Permit, permits: usize) -> TaskOutcome {
+    assert!(waited() < LONG, "it was not woken: {held:?}");
     let own = format!("inside:{}", slot(held));
     let count: usize = connection.incr(&own, 1)?;
     let all: usize = connection.incr("inside", 1)?;
@@ -262,7 +262,7 @@ fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
         let writer = RwLock::new(&locker, NAME, 2, UNPOLLED)?.cancelled_by(&token);
         let leaver = waiting(move || writer.write().map(drop));
         let there = semaphore.clone();
-        let reader = waiting(move || there.acquire());
+        let reader = waiting(move || woken(&there));
         let cancelling = thread::spawn(move || token.cancel());
         drop(permits.remove(0));
         cancelling.join().unwrap();
@@ -270,7 +270,6 @@ fn one_that_does_not_wait_any_more_passes_a_release_on() -> Outcome {
         assert!(matches!(outcome, Ok(()) | Err(Error::Cancelled { .. })), "{outcome:?}");
         let reader = reader.join()?;
         assert_eq!(slot(&reader), 0, "it is free");
-        assert_was_woken(&reader);
     }
     Ok(())
 }
@@ -290,7 +289,7 @@ fn a_shutdown_ends_all_waits() -> Outcome {
         assert!(matches!(ended, Err(Error::Cancelled { shut_down: true, .. })), "{ended:?}");
     }
     // What is held is held, and can be released.
-    permits.iter().try_for_each(LockGuard::ensure_held)?;
+    permits.iter().try_for_each(|permit| permit.ensure_held())?;
     drop(permits);
     assert_eq!(held(&server, 2), [0_usize; 0]);
     Ok(())
@@ -352,7 +351,7 @@ fn several_processes_get_their_turn_among_the_threads_of_another() -> Outcome {
     assert!(ended.iter().all(|ended| matches!(ended, Ok(true))), "{ended:?}");
     let done: usize = connection(&server).get("rounds")?;
     assert_eq!(done, 3 * 3 * 10);
-    let all: Vec<LockGuard> = (0..PERMITS).map(|_| semaphore.acquire()).collect::<Result<_, _>>()?;
+    let all: Vec<Permit> = (0..PERMITS).map(|_| semaphore.acquire()).collect::<Result<_, _>>()?;
     assert!(semaphore.try_acquire()?.is_none());
     drop(all);
     assert_eq!(held(&server, PERMITS), [0_usize; 0]);

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, ProblemKind};
 
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
@@ -175,14 +175,15 @@ fn a_success_that_comes_late_is_reported() -> Outcome {
         let reported = Arc::clone(&late);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(1000));
         let locker = scenario.open(builder).observed_by(move |event: &Event<'_>| {
-            if let Event::CarriedOutLate { key, command, .. } = event {
-                reported.lock().unwrap().push((key.to_string(), *command));
+            if let Event::Problem { key: Some(key), kind: ProblemKind::CarriedOutLate, details, .. } = event {
+                let command = details.split(' ').next().unwrap_or_default().to_owned();
+                reported.lock().unwrap().push((key.to_string(), command));
             }
         });
         let keys = ["first", "brief", "patient"].map(|name| scenario.target.key(name));
         let [first, brief, patient] =
             keys.each_ref().map(|key| Lock::new(&locker, &key.key, expiring()).unwrap());
-        assert!(!first.exists()?);
+        assert!(!first.state()?.is_held());
         let looking = scenario.proxy.hold("GET", 1);
         let asking = scenario.proxy.hold("SETNX", 1);
         thread::scope(|scope| {
@@ -198,7 +199,10 @@ fn a_success_that_comes_late_is_reported() -> Outcome {
         });
         let late = late.lock().unwrap();
         if let Some((key, command)) = late.first() {
-            assert_eq!((key.as_str(), *command, late.len()), (keys[1].key.to_string().as_str(), "SETNX", 1));
+            assert_eq!(
+                (key.as_str(), command.as_str(), late.len()),
+                (keys[1].key.to_string().as_str(), "SETNX", 1)
+            );
             return Ok(());
         }
     }
@@ -210,7 +214,7 @@ fn a_server_with_too_many_clients() -> Outcome {
     let server = RedisServer::start()?;
     // The first command of a new connection is refused. It is not the INFO of the server check.
     let locker = patient(&server.url())?.skip_server_check().pool_size(3).build()?;
-    assert!(!Lock::new(&locker, "own:0", expiring())?.exists()?);
+    assert!(!Lock::new(&locker, "own:0", expiring())?.state()?.is_held());
     let (monitor, mut admin) = (Monitor::on(&server)?, Wire::to(&server.url()));
     assert_eq!(admin.ask("CONFIG SET maxclients 3"), "+OK");
     thread::scope(|scope| {

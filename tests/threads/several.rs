@@ -243,7 +243,7 @@ pub(crate) fn as_worker(url: &str, folder: &Path, rounds: &str, protocol: &str) 
     for round in 0..rounds.parse::<usize>()? {
         let chosen = [(); 3].map(|()| number() % keys.len());
         let held = MultiLock::new(&locker, chosen.map(|n| keys[n].as_str()), options)?.lock()?;
-        let end = held.expires_at_system_time().ok_or("a lease has an end")?;
+        let end = held.expires_at().map(SystemTime::from).ok_or("a lease has an end")?;
         let end = end.duration_since(SystemTime::UNIX_EPOCH)?.as_micros();
         let mut inside = chosen.to_vec();
         inside.sort_unstable();

@@ -86,8 +86,7 @@ fn the_answer_comes_after_the_next_s_lease(protocol: Protocol, load: Load) -> Ou
     deletion.go_on();
     assert_eq!(releasing.join().unwrap()?, scenario.released());
     // It does not use the lease. It waits until the lease has expired for other clients, too.
-    let next = next.join()?;
-    assert!(next.attempts() > 1);
+    drop(next.join()?);
     assert!(scenario.events.lines().contains(&"LateGrant".to_owned()));
     Ok(())
 }

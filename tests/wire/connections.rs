@@ -53,7 +53,7 @@ fn addresses_with_users_passwords_databases_and_sockets() -> Outcome {
     works(&Locker::open(&address)?, &server, ":secret@", 3)?;
     let locker = opened(&format!("redis://:secret@{}/2?protocol=resp3", server.address()))?;
     works(&locker, &server, ":secret@", 2)?;
-    assert!(!Lock::new(&locker, "gone", expiring())?.exists()?);
+    assert!(!Lock::new(&locker, "gone", expiring())?.state()?.is_held());
     Ok(())
 }
 

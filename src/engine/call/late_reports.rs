@@ -2,7 +2,6 @@
 
 use crate::backend::{Incident, TransportError};
 use crate::engine::Engine;
-use crate::event::Event;
 use crate::key::Key;
 
 /// What is reported once nothing is locked any more.
@@ -28,11 +27,13 @@ pub(in crate::engine) type LateReports = Vec<LateReport>;
 impl Engine {
     pub(in crate::engine) fn report_late(&self, key: &Key, reports: &[LateReport]) {
         for report in reports {
-            self.observer.notify(&match report {
-                LateReport::ReplyLost(command, error) => Event::ReplyLost { key, command, error },
-                LateReport::CarriedOutLate(key, command) => Event::CarriedOutLate { key, command },
-                LateReport::ConnectionStuck => Event::ConnectionStuck {},
-            });
+            match report {
+                LateReport::ReplyLost(command, error) => self.observer.reply_lost(key, command, error),
+                LateReport::CarriedOutLate(key, command) => {
+                    self.observer.incident(&Incident::CarriedOutLate { key, command });
+                }
+                LateReport::ConnectionStuck => self.observer.incident(&Incident::ConnectionStuck),
+            }
         }
     }
 }

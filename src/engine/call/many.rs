@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::{Call, at_any_time};
 use crate::backend::{Answers, Failure, Incident, Limits, Report};
 use crate::clock::Now;
-use crate::event::Event;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
@@ -13,7 +12,7 @@ use crate::protocol::{Command, Reply, Request};
 impl<'a> Call<'a> {
     /// Sends a command on several keys, of which this call's is the first.
     pub(in crate::engine) fn send_on_many(&mut self, request: &Request, now: Now) -> Reply {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         let Answers { own, .. } = self.carry(request, None, &limits);
         if let Err(Failure::Refused(refusal)) = &own {
@@ -47,7 +46,7 @@ impl<'a> Call<'a> {
         keys: &Arc<[Key]>,
         now: Now,
     ) -> (Reply, Reply) {
-        let report = |incident: Incident<'_>| self.engine.observer.notify(&Event::of(&incident));
+        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
         let limits = self.limits(&request.command, Report(Some(&report)), now);
         let look = at_any_time(Command::GetAll(Arc::clone(keys)));
         let Answers { own, next } = self.carry(request, Some(&look), &limits);

@@ -11,7 +11,7 @@ use super::reports::describe;
 use super::{Notifications, REFUSED, State};
 use crate::backend::{Failure, Heard};
 use crate::clock::{self, Uptime};
-use crate::event::{Event, EventSink};
+use crate::event::EventSink;
 use crate::key::Key;
 use crate::protocol::waiting_list::Entry;
 use crate::queue::Hint;
@@ -35,9 +35,9 @@ impl Notifications {
         };
         if let Err(error) = thread::Builder::new().name("setnx-lock notifications".to_owned()).spawn(body) {
             self.end(Some(REFUSED));
-            observer.notify(&Event::NotificationsUnavailable {
-                reason: &format!("cannot start a thread, so waiters of this process poll: {error}"),
-            });
+            observer.no_notifications(&format_args!(
+                "cannot start a thread, so waiters of this process poll: {error}"
+            ));
         }
     }
 
@@ -67,7 +67,7 @@ impl Notifications {
             if !mem::replace(&mut self.lock().reported.listening, true) {
                 let reason =
                     format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
-                observer.notify(&Event::NotificationsUnavailable { reason: &reason });
+                observer.no_notifications(&reason);
             }
             match failure {
                 Failure::Refused(refusal) if !refusal.passes_by_waiting() => return self.end(Some(REFUSED)),

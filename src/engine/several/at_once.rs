@@ -82,7 +82,7 @@ impl WaitAll<'_> {
                 }
                 Next::Late => {
                     for key in keys.iter() {
-                        engine.observer.notify(&Event::LateGrant { key });
+                        engine.observer.late_grant(key);
                     }
                     return Ok(AtOnce::OneByOne(None));
                 }
@@ -145,14 +145,13 @@ impl WaitAll<'_> {
         for (key, from) in keys.iter().zip(from).filter(|(_, from)| **from != LockState::Absent) {
             engine.observer.notify(&Event::TakenOver { key, from });
         }
-        let waited = now.uptime.since(self.began.uptime);
         let granted = |key: &Key| {
             if options.notifies {
                 engine.notifications.acquired(key);
             }
             let holder = engine.queue.hold(key, shared, &Observation::of(lease, now));
             let (lease, protocol) = (lease.clone(), rules.protocol());
-            (key.clone(), Granted { lease, protocol, holder, at: now, attempts: 1, waited })
+            (key.clone(), Granted { lease, protocol, holder, at: now })
         };
         keys.iter().map(granted).collect()
     }

@@ -25,7 +25,6 @@ const FRESH: u32 = 10;
 struct Early {
     hold: Arc<Hold>,
     holder: HolderTicket<Answer>,
-    attempts: u32,
 }
 
 /// How acquiring one after the other has ended.
@@ -78,21 +77,20 @@ impl WaitAll<'_> {
             return if is_known { Ok(InTurn::Lost(lost)) } else { Err(lost) };
         }
         let now = clock::now();
-        let waited = now.uptime.since(self.began.uptime);
-        let granted = |Early { hold, holder, attempts, .. }: Early| {
+        let granted = |Early { hold, holder }: Early| {
             hold.finish();
             let mut own = hold.own();
             let lease = mem::replace(&mut own.lease, Lease::none());
             drop(own);
             let protocol = hold.protocol;
-            (hold.key.clone(), Granted { lease, protocol, holder, at: now, attempts, waited })
+            (hold.key.clone(), Granted { lease, protocol, holder, at: now })
         };
         Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
     fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
-        let Granted { lease, protocol, holder, at, attempts, .. } = granted;
+        let Granted { lease, protocol, holder, at } = granted;
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
         let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone());
         let hold = Arc::new(hold);
@@ -100,7 +98,7 @@ impl WaitAll<'_> {
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
             self.engine.keep_from_now_on(&hold);
         }
-        Early { hold, holder, attempts }
+        Early { hold, holder }
     }
 
     /// Extends the leases that have lasted for a while, and has the keeper do no more. Returns why a lock was lost.

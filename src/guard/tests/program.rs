@@ -10,7 +10,7 @@ use std::thread;
 use super::*;
 use crate::backend::scripted::ScriptedBackend;
 use crate::protocol::{Command, Reply};
-use crate::{Lock, LockOptions, Locker, MultiLock, MultiLockGuard, Observer};
+use crate::{Lock, LockOptions, Locker, MultiLock, MultiLockGuard, Observer, ProblemKind};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -34,11 +34,16 @@ struct User {
 
 impl Observer for User {
     fn event(&self, event: &Event<'_>) {
-        let name = format!("{event:?}").split([' ', '{']).next().unwrap_or_default().to_owned();
+        let shown = match event {
+            Event::Problem { kind, .. } => format!("{kind:?}"),
+            _ => format!("{event:?}"),
+        };
+        let name = shown.split([' ', '{']).next().unwrap_or_default().to_owned();
         self.seen.lock().unwrap().push(name);
         let Some(held) = self.held.lock().unwrap().clone() else { return };
         // Else an observer of `Extended` would not end.
-        if matches!(event, Event::KeeperUnavailable { .. }) || !self.is_using.swap(true, Ordering::Relaxed) {
+        let has_no_keeper = matches!(event, Event::Problem { kind: ProblemKind::KeeperUnavailable, .. });
+        if has_no_keeper || !self.is_using.swap(true, Ordering::Relaxed) {
             for guard in held.guards() {
                 let _ = (guard.extend(), guard.verify(), guard.fencing_token());
             }

@@ -9,7 +9,7 @@ use setnx_lock::{Error, Lock, LockGuard, LockOptions, LockState, LossReason, Pro
 use super::{Case, IN_TIME, LEASE, Path};
 use crate::support::every_command::COMMAND_TIMEOUT;
 use crate::support::scenario::{Scenario, assert_nothing_sent_twice, patient};
-use crate::support::{LONG, PAST, RedisServer, Release, TestKey, Variant, expiring, millis, release};
+use crate::support::{LONG, PAST, RedisServer, Release, TestKey, Variant, expiring, millis, release, waited};
 use crate::threads::successors::{Successor, successor};
 
 /// Everything that a path starts from.
@@ -115,7 +115,7 @@ impl Stage {
                 self.judge_acquired(acquired, began_at)?;
             }
             Some(held) if matches!(self.path, Path::Extension | Path::Token) => {
-                let lease_end = held.expires_at_system_time().ok_or("a lease has an end")?;
+                let lease_end = held.expires_at().map(SystemTime::from).ok_or("a lease has an end")?;
                 let used = match self.path {
                     Path::Extension => held.extend().map(drop),
                     _ => held.fencing_token().map(drop),
@@ -125,7 +125,7 @@ impl Stage {
                 mem::forget(held);
             }
             Some(held) => {
-                let lease_end = held.expires_at_system_time().ok_or("a lease has an end")?;
+                let lease_end = held.expires_at().map(SystemTime::from).ok_or("a lease has an end")?;
                 let released = release(held);
                 assert!(began.elapsed() < IN_TIME);
                 match self.successor.take() {
@@ -160,7 +160,7 @@ impl Stage {
     fn judge_acquired(&self, acquired: Result<LockGuard, Error>, began: SystemTime) -> Result<(), String> {
         match acquired {
             Ok(held) => {
-                let (granted, ends) = (began + held.waited(), held.expires_at_system_time());
+                let (granted, ends) = (began + waited(), held.expires_at().map(SystemTime::from));
                 if ends.is_none_or(|ends| ends < granted) {
                     return Err(format!("granted at {granted:?}, after its lease, which ended at {ends:?}"));
                 }
@@ -192,7 +192,7 @@ impl Stage {
         used: &Result<(), Error>,
         lease_end: SystemTime,
     ) -> Result<(), String> {
-        let ends = held.expires_at_system_time().ok_or("a lease has an end")?;
+        let ends = held.expires_at().map(SystemTime::from).ok_or("a lease has an end")?;
         let (passed, has_more) = (SystemTime::now() >= lease_end, ends > lease_end);
         let extends = matches!(self.path, Path::Extension);
         let plausible = match used {
