@@ -32,9 +32,10 @@ use crate::sync;
 use crate::version::Version;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
-pub use connections::{Connection, LockConnection, Manager, Role};
-pub use errors::{ConnectError, NoConnection, Refusal, RefusalKind, TransportError};
-pub(crate) use errors::{Failure, TooOld};
+pub use connections::Role;
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Manager};
+pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
+pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use inspection::Inspect;
 pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
@@ -91,9 +92,6 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the
     /// server refused it unread because it has no room for the connection.
     fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers;
-
-    /// Whether commands on different keys may go together.
-    fn pipelines(&self) -> bool;
 
     /// Sends commands on many keys in one trip, and returns the answers to each. They wait for nothing but a connection.
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers>;

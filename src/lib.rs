@@ -84,8 +84,7 @@ mod value;
 mod version;
 
 pub use backend::{
-    ClockDifference, ConnectError, Connection, LockConnection, Manager, NoConnection, Persistence, Refusal,
-    RefusalKind, Role, ServerReport, TransportError, Warning,
+    ClockDifference, Persistence, Refusal, RefusalKind, Role, ServerReport, TransportError, Warning,
 };
 pub use declared::{DeclaredLock, LockId};
 pub use error::{Contention, Error};

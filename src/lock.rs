@@ -24,8 +24,7 @@ pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Opti
         Some("a lock's key must not be empty; give it the name of what it protects")
     } else if options.notifies && !locker.engine().backend.can_listen() {
         Some(
-            "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or by \
-             `with_managed_pool`, or leave `notify_waiters` out",
+            "notifications need a connection of their own, which a locker made by `with_pool` cannot open; make it by `open`, or leave `notify_waiters` out",
         )
     } else if is_too_long(key.as_bytes().len()) {
         Some(

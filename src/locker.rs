@@ -6,13 +6,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::process;
 use std::sync::Arc;
 
-use crate::backend::{
-    Backend, Changed, Failure, Inspect, Limits, LockConnection, Manager, PooledBackend, Refusal, ServerReport,
-};
+use crate::backend::{Backend, Changed, Failure, Inspect, Limits, Refusal, ServerReport};
 use crate::clock;
 use crate::engine::Engine;
 use crate::error::Error;
-use crate::event::{EventSink, Observer};
 use crate::identity::Identity;
 use crate::key::{Cut, Key};
 use crate::protocol::{Change, Command, Entry, Reply, Request};
@@ -77,40 +74,32 @@ impl Locker {
         LockerBuilder::new(client)
     }
 
-    /// Returns a locker that takes its connections from `pool`: one of [`Manager`], of [`redis::Client`], of a sentinel
-    /// client, or of any connection that is a [`LockConnection`]. (For a pool of `redis::Client`, your program depends on the redis
-    /// crate in the version that this crate re-exports, with its feature `r2d2`.)
+    /// Returns a builder of a locker that takes its connections from `pool`, which other work may use as well: a pool of
+    /// [`redis::Client`], of a sentinel client, or of any manager of [`redis::Connection`]s. (For `redis::Client`, your program depends on the
+    /// redis crate in the version that this crate re-exports, with its feature `r2d2`.)
     ///
-    /// Timeouts are the pool's and its connections' own. The redis crate's connections have none unless they are set (in
-    /// an [`r2d2::CustomizeConnection`], say), so a server that stops answering blocks for ever; a pool of [`Manager`] has
-    /// them. Turn `test_on_check_out` off: it costs a round trip for each command, on top of a call's time.
-    #[must_use]
-    pub fn with_pool<M>(pool: r2d2::Pool<M>) -> Self
-    where
-        M: r2d2::ManageConnection,
-        M::Connection: LockConnection,
-    {
-        Self::over(Arc::new(PooledBackend::new(pool)))
-    }
-
-    /// Returns a locker that takes its connections from a pool of `manager`, which was built with a clone of it: for a pool
-    /// that you configure, or share with other work. Unlike [`with_pool`](Self::with_pool) it keeps to the
-    /// manager's timeouts, and reports in full why a connection could not be opened: at once where the server refuses it, as for a wrong
-    /// password. A call retries while the server is unreachable for the pool's `connection_timeout`.
+    /// A connection that was lent to a lock keeps the read and write timeouts of its last command; other work that waits for longer sets its
+    /// own. A broken one is closed. The server is not asked for its role and version, so [`Protocol::Auto`](crate::Protocol::Auto) is
+    /// Classic, and [`notify_waiters`](crate::LockOptions::notify_waiters), which needs a connection of its own, is refused.
     ///
-    /// ```no_run
-    /// use setnx_lock::{Locker, Manager};
+    /// The pool must not test connections on check-out, r2d2's default: that costs a trip for each command, and has no time limit.
     ///
-    /// let manager = Manager::new(redis::Client::open("redis://127.0.0.1/")?);
-    /// let builder = r2d2::Pool::builder().max_size(32).min_idle(Some(0)).test_on_check_out(false);
-    /// let builder = builder.connection_timeout(std::time::Duration::from_secs(5));
-    /// let pool = builder.build_unchecked(manager.clone());
-    /// let locker = Locker::with_managed_pool(pool.clone(), &manager);
-    /// # Ok::<(), redis::RedisError>(())
     /// ```
-    #[must_use]
-    pub fn with_managed_pool(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
-        Self::over(Arc::new(PooledBackend::managed(pool, manager)))
+    /// use setnx_lock::{Error, Locker, r2d2, redis};
+    ///
+    /// /// On a pool that was built with `.test_on_check_out(false)`.
+    /// fn locker<M>(pool: &r2d2::Pool<M>) -> Result<Locker, Error>
+    /// where
+    ///     M: r2d2::ManageConnection<Connection = redis::Connection>,
+    /// {
+    ///     Locker::with_pool(pool.clone()).holder_name("worker:7").build()
+    /// }
+    /// ```
+    pub fn with_pool<M>(pool: r2d2::Pool<M>) -> LockerBuilder
+    where
+        M: r2d2::ManageConnection<Connection = redis::Connection>,
+    {
+        LockerBuilder::on_pool(pool)
     }
 
     /// For `make bench`: SETNX and DEL by the network layer alone; `watched`: DEL by a transaction. Returns whether both changed the key.
@@ -195,16 +184,6 @@ impl Locker {
         }
     }
 
-    /// Returns the locker with an observer, which receives the events of all locks made from it. Events still go to the
-    /// [`log`](https://docs.rs/log) crate, under the target `setnx_lock`; to silence them there, filter that target in your logger
-    /// (`RUST_LOG=warn,setnx_lock=off` with `env_logger`).
-    ///
-    /// An observer replaces an earlier one.
-    #[must_use]
-    pub fn observed_by(self, observer: impl Observer) -> Self {
-        self.with_engine(|engine| engine.observer = EventSink::new(observer))
-    }
-
     fn with_engine(self, change: impl FnOnce(&mut Engine)) -> Self {
         let mut engine = (*self.engine).clone();
         change(&mut engine);
@@ -218,6 +197,11 @@ impl Locker {
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    #[cfg(test)]
+    pub(crate) fn observed_by(self, observer: impl crate::Observer) -> Self {
+        self.with_engine(|engine| engine.observer = crate::event::EventSink::new(observer))
     }
 
     #[cfg(test)]

@@ -8,8 +8,8 @@ use metrics_exporter_prometheus::PrometheusBuilder;
 use setnx_lock::{CancelToken, Error, Event, Lock, LockOptions, Locker};
 
 /// Counts and times what the locks of a locker do.
-fn measured(locker: Locker) -> Locker {
-    locker.observed_by(|event: &Event<'_>| match event {
+fn measure(event: &Event<'_>) {
+    match event {
         Event::AcquireFinished { waited, outcome, .. } => {
             let outcome = match outcome {
                 Ok(()) => "acquired",
@@ -26,7 +26,7 @@ fn measured(locker: Locker) -> Locker {
         Event::Released { .. } => released("in_time"),
         Event::ReleaseFailed { .. } => released("error"),
         _ => {}
-    })
+    }
 }
 
 fn released(outcome: &'static str) {
@@ -40,7 +40,7 @@ fn main() -> Result<(), Error> {
     if metrics::set_global_recorder(recorder).is_err() {
         unreachable!("no other recorder is set");
     }
-    let locker = measured(Locker::open(&url)?);
+    let locker = Locker::builder(&url)?.observer(measure).build()?;
     let options = LockOptions::expiring_after(Duration::from_secs(10)).timeout(Duration::from_millis(50));
     let lock = Lock::new(&locker, "setnx-lock:metrics-example", options)?;
     for _ in 0..5 {

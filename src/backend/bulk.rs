@@ -28,7 +28,7 @@ impl<S: Source> PooledBackend<S> {
             if items.iter_mut().map(send).sum::<usize>() == 0 {
                 break None;
             }
-            let limit = limits.answered_by.since(now.uptime);
+            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
             let mut all: Vec<&mut Item> = items.iter_mut().flatten().collect();
             let left = item::trip(&mut *connection, &mut all, limit);
             self.pool.note_role(&left);
@@ -54,7 +54,7 @@ impl<S: Source> PooledBackend<S> {
     pub(super) fn watch_each(&self, keys: &[Key], mut limits: Limits<'_>) -> Result<WatchedAll, Failure> {
         let (mut connection, now) = self.connection(&mut limits)?;
         let Packed { bytes: packed, forms } = codec::packed_watches(keys);
-        let limit = limits.answered_by.since(now.uptime);
+        let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
         let replies = exchange(&mut *connection, &packed, forms.len(), limit).complete();
         let read = replies.and_then(|replies| codec::read_watches(keys.len(), replies));
         let failure = match read {

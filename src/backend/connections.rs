@@ -17,13 +17,12 @@ mod source;
 mod subscription;
 mod transport;
 
-pub use connection::Connection;
-pub(super) use connection::TRUSTED_WHILE_IDLE;
+pub(super) use connection::{Connection, TRUSTED_WHILE_IDLE};
 pub(super) use dialing::Dialing;
-pub use lock_connection::LockConnection;
+pub(crate) use lock_connection::LockConnection;
 pub(super) use lock_connection::{Exchange, ask, exchange};
-pub use manager::Manager;
-pub(super) use opener::DEFAULT_COMMAND_TIMEOUT;
+pub(crate) use manager::Manager;
+pub(crate) use opener::DEFAULT_COMMAND_TIMEOUT;
 pub use server_info::Role;
 pub(super) use server_info::ServerInfo;
 pub(crate) use shared::SharedPool;

@@ -5,9 +5,9 @@ mod failure;
 mod refusal;
 mod transport_error;
 
-pub use connect_error::ConnectError;
+pub(crate) use connect_error::ConnectError;
 pub(crate) use failure::Failure;
-pub use failure::NoConnection;
+pub(crate) use failure::NoConnection;
 pub(crate) use refusal::TooOld;
 pub(super) use refusal::without_arguments;
 pub use refusal::{Refusal, RefusalKind};

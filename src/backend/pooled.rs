@@ -1,14 +1,11 @@
 //! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
 
-use std::ops::Deref;
 use std::time::Duration;
 use std::{fmt, thread};
 
 use redis::cmd;
 
-use super::connections::{
-    Checkout as _, DEFAULT_COMMAND_TIMEOUT, LockConnection, Manager, SharedPool, Source, ask,
-};
+use super::connections::{Checkout as _, LockConnection, SharedPool, Source, ask};
 use super::errors::{ConnectError, Failure};
 use super::item::{self, Item};
 use super::limits::Limits;
@@ -31,23 +28,13 @@ pub(crate) struct PooledBackend<S> {
     retry_for: Duration,
 }
 
-impl PooledBackend<SharedPool<Manager>> {
-    /// A backend on an r2d2 pool of this manager.
-    pub(crate) fn managed(pool: r2d2::Pool<Manager>, manager: &Manager) -> Self {
-        let [_, command_timeout] = manager.timeouts();
-        let retry_for = pool.connection_timeout();
-        Self::over(SharedPool::new(pool, Some(manager.clone())), command_timeout, retry_for)
-    }
-}
-
 impl<M: r2d2::ManageConnection> PooledBackend<SharedPool<M>>
 where
     M::Connection: LockConnection,
 {
-    /// A backend on an r2d2 pool of another manager.
-    pub(crate) fn new(pool: r2d2::Pool<M>) -> Self {
-        let retry_for = pool.connection_timeout();
-        Self::over(SharedPool::new(pool, None), DEFAULT_COMMAND_TIMEOUT, retry_for)
+    /// A backend on an r2d2 pool that others may use as well.
+    pub(crate) fn shared(pool: r2d2::Pool<M>, command_timeout: Duration, retry_for: Duration) -> Self {
+        Self::over(SharedPool::new(pool), command_timeout, retry_for)
     }
 }
 
@@ -71,7 +58,7 @@ impl<S: Source> PooledBackend<S> {
         let mut limits = self.limits(limits);
         loop {
             let (mut connection, now) = self.connection(&mut limits)?;
-            let limit = limits.answered_by.since(now.uptime);
+            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
             let server = connection.server_version();
             if !item::send_both(&mut own, &mut behind, server, now) {
                 return Err(Failure::TooLate);
@@ -124,7 +111,7 @@ impl<S: Source> PooledBackend<S> {
             let version = connection.server_version().filter(|version| *version < limits.needs.min_version());
             let Some(version) = version else { return Ok((connection, now)) };
             // The version when this connection was opened. The server may have been upgraded since, and the connection be closed.
-            let limit = limits.answered_by.since(now.uptime);
+            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
             let Err(error) = ask(&mut *connection, &cmd("PING"), limit) else {
                 return Err(Failure::TooOld(version));
             };
@@ -157,10 +144,6 @@ impl<S: Source> Backend for PooledBackend<S> {
         // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
         let answers = self.send(key, request, next, limits, false).map(|(answers, _)| answers);
         answers.unwrap_or_else(|failure| Err(failure).into())
-    }
-
-    fn pipelines(&self) -> bool {
-        <<S::Checkout as Deref>::Target as LockConnection>::PIPELINES
     }
 
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {

@@ -48,10 +48,6 @@ impl Backend for ScriptedBackend {
         Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
     }
 
-    fn pipelines(&self) -> bool {
-        true
-    }
-
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
         let call =
             |KeyRequest { key, request, next }: &KeyRequest| self.call(key, request, next.as_ref(), limits);

@@ -143,7 +143,7 @@ impl Engine {
     /// Does what is due for these locks, together if that is possible.
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
         let mut reachable = true;
-        for due in due.chunks(if self.sends_together() { MOST } else { 1 }) {
+        for due in due.chunks(MOST) {
             self.keep_these(due, &mut reachable);
         }
     }

@@ -81,7 +81,7 @@ impl<'a, R: Rules> Run<'a, R> {
 impl Engine {
     /// Sends the commands of all together, as far as that is possible. If nothing goes wrong nothing is left for [`Run::end`].
     pub(super) fn run_together<R: Rules>(&self, mut runs: Vec<&mut Run<'_, R>>) {
-        if runs.len() < 2 || !self.sends_together() {
+        if runs.len() < 2 {
             return;
         }
         self.watch_together(&mut runs);
@@ -116,11 +116,6 @@ impl Engine {
                 unreachable = run.call.unreachable().map(|cause| (cause, ended.after(command_timeout)));
             }
         }
-    }
-
-    /// Whether commands on several keys may go together.
-    pub(super) fn sends_together(&self) -> bool {
-        self.backend.pipelines()
     }
 
     /// Sends the next command of those keys for which it is one that stands alone, in one trip.

@@ -1,10 +1,11 @@
 //! What a locker is built with: the pool, the timeouts, and the checks of the server.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use crate::backend::{ClockDifference, Manager, PooledBackend};
+use crate::backend::{ClockDifference, DEFAULT_COMMAND_TIMEOUT, Manager, PooledBackend};
 use crate::error::Error;
 use crate::event::{EventSink, Observer};
 
@@ -30,19 +31,61 @@ const MAX_NAME: usize = 257;
 #[derive(Clone, Debug)]
 #[must_use = "no locker is built until `build` is called"]
 pub struct LockerBuilder {
-    manager: Manager,
-    pool_size: u32,
+    connections: Connections,
+    pool_size: Option<u32>,
+    connect_timeout: Option<Duration>,
+    command_timeout: Duration,
     retry_for: Duration,
     max_clock_difference: Option<Duration>,
     observer: EventSink,
     holder_name: Option<String>,
 }
 
+/// Where the locker's connections come from.
+#[derive(Clone, Debug)]
+enum Connections {
+    Own(Manager),
+    Shared(SharedPool),
+}
+
+/// A pool of the user's own, of any manager: builds a locker on it with a limit for commands, and one for the time that a server may be
+/// unreachable.
+#[derive(Clone)]
+struct SharedPool {
+    locker: Arc<dyn Fn(Duration, Duration) -> Locker + Send + Sync>,
+    tests_on_check_out: bool,
+}
+
+impl fmt::Debug for SharedPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedPool")
+            .field("tests_on_check_out", &self.tests_on_check_out)
+            .finish_non_exhaustive()
+    }
+}
+
 impl LockerBuilder {
     pub(super) fn new(client: redis::Client) -> Self {
+        Self::over(Connections::Own(Manager::new(client)))
+    }
+
+    pub(super) fn on_pool<M>(pool: r2d2::Pool<M>) -> Self
+    where
+        M: r2d2::ManageConnection<Connection = redis::Connection>,
+    {
+        let tests_on_check_out = pool.test_on_check_out();
+        let locker = move |command_timeout, retry_for| {
+            Locker::over(Arc::new(PooledBackend::shared(pool.clone(), command_timeout, retry_for)))
+        };
+        Self::over(Connections::Shared(SharedPool { locker: Arc::new(locker), tests_on_check_out }))
+    }
+
+    fn over(connections: Connections) -> Self {
         Self {
-            manager: Manager::new(client),
-            pool_size: DEFAULT_POOL_SIZE,
+            connections,
+            pool_size: None,
+            connect_timeout: None,
+            command_timeout: DEFAULT_COMMAND_TIMEOUT,
             retry_for: DEFAULT_UNREACHABLE_TIMEOUT,
             max_clock_difference: None,
             observer: EventSink::default(),
@@ -51,25 +94,33 @@ impl LockerBuilder {
     }
 
     /// Limits the number of connections: 16 unless set. A lock uses one only while a command is on its way; more serve more
-    /// threads that lock different keys at the same moment.
+    /// threads that lock different keys at the same moment. A pool of your own has its own size.
     pub fn pool_size(self, pool_size: u32) -> Self {
-        Self { pool_size, ..self }
+        Self { pool_size: Some(pool_size), ..self }
     }
 
-    /// Limits how long connecting may take: 2 s unless set.
+    /// Limits how long connecting may take: 2 s unless set. A pool of your own connects as its manager does.
     pub fn connect_timeout(self, limit: Duration) -> Self {
-        Self { manager: self.manager.connect_timeout(limit), ..self }
+        Self { connect_timeout: Some(limit), ..self }
     }
 
     /// Limits how long one command may take: 2 s unless set. A call on a lock ends within its timeout and this.
     pub fn command_timeout(self, limit: Duration) -> Self {
-        Self { manager: self.manager.command_timeout(limit), ..self }
+        Self { command_timeout: limit, ..self }
+    }
+
+    fn with_manager(self, change: impl FnOnce(Manager) -> Manager) -> Self {
+        let connections = match self.connections {
+            Connections::Own(manager) => Connections::Own(change(manager)),
+            shared @ Connections::Shared(_) => shared,
+        };
+        Self { connections, ..self }
     }
 
     /// For `make bench-gate`: what it counts does not depend on how often a thread looks for its reply.
     #[doc(hidden)]
     pub fn without_looks(self) -> Self {
-        Self { manager: self.manager.without_looks(), ..self }
+        self.with_manager(Manager::without_looks)
     }
 
     /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
@@ -95,9 +146,10 @@ impl LockerBuilder {
     }
 
     /// Sends no INFO when a connection is opened. A replica then shows by its refusals (up to 2.4 it refuses nothing), and a server that
-    /// is too old for a protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is Classic then.
+    /// is too old for a protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is Classic then. On a pool of
+    /// your own, which opens its connections itself, no INFO is sent anyway.
     pub fn skip_server_check(self) -> Self {
-        Self { manager: self.manager.skip_server_check(), ..self }
+        self.with_manager(Manager::skip_server_check)
     }
 
     /// Sets a name that tells people who holds the locker's locks, such as `host:pid`: shown by
@@ -120,15 +172,27 @@ impl LockerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a pool of no connections, or a timeout of zero. With
+    /// [`Error::Invalid`] for a pool of no connections, or a timeout of zero; on a pool of your own for a size or a time for connecting,
+    /// which are that pool's, and for a pool that tests connections on check-out. With
     /// [`max_clock_difference`](Self::max_clock_difference) also if the clocks differ by more, and the errors of
     /// [`Locker::inspect`].
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
-        let backend = PooledBackend::own(self.manager, self.pool_size, self.retry_for);
-        let locker = Locker::over(Arc::new(backend)).with_engine(|engine| {
+        let locker = match self.connections {
+            Connections::Own(manager) => {
+                let manager = manager.command_timeout(self.command_timeout);
+                let manager = match self.connect_timeout {
+                    Some(limit) => manager.connect_timeout(limit),
+                    None => manager,
+                };
+                let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
+                Locker::over(Arc::new(PooledBackend::own(manager, pool_size, self.retry_for)))
+            }
+            Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
+        };
+        let locker = locker.with_engine(|engine| {
             engine.observer = self.observer;
             engine.holder_name = self.holder_name.map(Arc::from);
         });
@@ -158,17 +222,29 @@ impl LockerBuilder {
             }
             _ => {}
         }
-        if self.pool_size > MOST_CONNECTIONS {
-            return Some(
-                "a client can have 65,535 connections to a server at most; ten serve thousands of threads",
-            );
+        if let Connections::Shared(pool) = &self.connections {
+            if self.pool_size.is_some() || self.connect_timeout.is_some() {
+                return Some(
+                    "a pool of your own has its size and its time for connecting already; set them there",
+                );
+            }
+            if pool.tests_on_check_out {
+                return Some(
+                    "the pool tests each connection on check-out, without a time limit, so a call could block for ever; build the pool \
+                     with `.test_on_check_out(false)`",
+                );
+            }
         }
-        if self.pool_size == 0 {
-            return Some("a pool of no connections can do nothing; give it at least one");
+        match self.pool_size {
+            Some(0) => return Some("a pool of no connections can do nothing; give it at least one"),
+            Some(size) if size > MOST_CONNECTIONS => {
+                return Some(
+                    "a client can have 65,535 connections to a server at most; ten serve thousands of threads",
+                );
+            }
+            _ => {}
         }
-        self.manager
-            .timeouts()
-            .contains(&Duration::ZERO)
+        (self.command_timeout.is_zero() || self.connect_timeout == Some(Duration::ZERO))
             .then_some("a timeout of zero leaves no time for anything; give it some milliseconds at least")
     }
 }

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::servers::{Emulated, Fault, Proxy};
-use crate::support::scenario::{Scenario, closed_port, opened, patient};
-use crate::support::{LONG, Load, Outcome, RedisServer, Target, assert_says, chain, expiring, millis, tests};
+use crate::support::scenario::{Scenario, client_pool, closed_port, opened, patient};
+use crate::support::{Load, Outcome, RedisServer, Target, assert_says, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -268,10 +268,10 @@ fn a_long_refusal_is_cut() -> Outcome {
 }
 
 /// A locker on a pool of the redis crate's own manager.
-fn plain(url: &str) -> Result<Locker, redis::RedisError> {
+fn plain(url: &str) -> Result<Locker, Box<dyn std::error::Error>> {
     let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
     let pool = builder.connection_timeout(millis(500)).build_unchecked(redis::Client::open(url)?);
-    Ok(Locker::with_pool(pool))
+    Ok(Locker::with_pool(pool).retry_for(millis(500)).build()?)
 }
 
 const PASSWORD: &str = "Tr0ub4dor";
@@ -295,16 +295,14 @@ fn a_password_is_in_no_text() -> Outcome {
         let locker = builder.clone().build()?;
         let lock = Lock::new(&locker, "password", expiring())?;
         let held = lock.lock()?;
-        let manager = Manager::new(redis::Client::open(url.as_str())?).command_timeout(LONG);
-        let pool = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).build_unchecked(manager.clone());
-        let shared = Locker::with_managed_pool(pool, &manager);
+        let shared = Locker::with_pool(client_pool(&url));
         assert_no_password(&[
             format!("{builder:?}"),
             format!("{locker:?}"),
             format!("{lock:?}"),
             format!("{held:?}"),
-            format!("{manager:?}"),
             format!("{shared:?}"),
+            format!("{:?}", shared.build()?),
             format!("{:?}", locker.inspect()?),
             locker.inspect()?.to_string(),
         ]);

@@ -8,11 +8,11 @@ use std::time::Duration;
 use std::{mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Event, Lock, Locker, Observer};
+use setnx_lock::{CancelToken, Error, Event, Lock, Locker, LockerBuilder, Observer};
 
 use crate::api::events::EventLog;
 use crate::support::asleep::asleep;
-use crate::support::scenario::{FOREIGN, closed_port, opened};
+use crate::support::scenario::{FOREIGN, closed_port, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, TestKey, expiring, log_capture, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -95,33 +95,37 @@ impl Calls {
 type Way = fn(&Lock) -> Result<(), Error>;
 
 fn observed(test: &str) -> Result<(TestKey, Locker, Arc<Calls>), Box<dyn std::error::Error>> {
+    let (key, builder, calls) = observing(test)?;
+    Ok((key, builder.build()?, calls))
+}
+
+fn observing(test: &str) -> Result<(TestKey, LockerBuilder, Arc<Calls>), Box<dyn std::error::Error>> {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key(test);
     let calls = Arc::<Calls>::default();
-    let locker = opened(&server.url())?.observed_by(Arc::clone(&calls));
-    Ok((key, locker, calls))
+    Ok((key, patient(&server.url())?.observer(Arc::clone(&calls)), calls))
 }
 
 fn closures_and_shared_values_observe_and_the_last_one_counts() -> Outcome {
-    let (key, locker, calls) = observed("observes")?;
-    let lock = |locker: &Locker| Lock::new(locker, &key.key, expiring());
-    let first = lock(&locker)?;
+    let (key, builder, calls) = observing("observes")?;
+    let lock = |builder: LockerBuilder| Lock::new(&builder.build()?, &key.key, expiring());
+    let first = lock(builder.clone())?;
     drop(first.lock()?);
     assert_eq!(calls.take().len(), 1, "an Arc of an observer");
 
     let count = Arc::new(AtomicUsize::new(0));
     let counting = Arc::clone(&count);
-    let counted = locker.clone().observed_by(move |_: &Event<'_>| {
+    let counted = builder.clone().observer(move |_: &Event<'_>| {
         counting.fetch_add(1, Ordering::SeqCst);
     });
-    drop(lock(&counted)?.lock()?);
+    drop(lock(counted)?.lock()?);
     assert_eq!(count.load(Ordering::SeqCst), 2, "a closure: acquired and released");
     assert!(calls.take().is_empty(), "the last observer replaces the first");
     drop(first.lock()?);
     assert_eq!(calls.take().len(), 1, "a lock keeps the observer of its locker");
 
     let shared: Arc<dyn Observer> = calls.clone();
-    drop(lock(&locker.observed_by(shared))?.lock()?);
+    drop(lock(builder.observer(shared))?.lock()?);
     assert_eq!(calls.take().len(), 1, "an Arc of any observer");
     Ok(())
 }
@@ -133,7 +137,7 @@ fn an_observer_leaves_the_log_on() -> Outcome {
     // The value of a lock without an expiration: an expiring lock waits for it, and warns.
     key.set("1");
     let events = EventLog::default();
-    let locker = opened(&server.url())?.observed_by(events.clone());
+    let locker = patient(&server.url())?.observer(events.clone()).build()?;
     assert!(Lock::new(&locker, &key.key, expiring())?.try_lock()?.is_none());
     assert_eq!(events.lines(), ["NeverExpires", "AcquireFailed"]);
     let warnings = log_capture::warnings_about(&key.key.to_string());
@@ -229,7 +233,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
     // A server that is not there.
     let retried = millis(200);
     let builder = Locker::builder(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
-    let locker = builder.retry_for(retried).build()?.observed_by(Arc::clone(&calls));
+    let locker = builder.retry_for(retried).observer(Arc::clone(&calls)).build()?;
     for (options, least) in [
         (expiring(), retried),
         (expiring().wait_forever(), retried),

@@ -5,11 +5,10 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 
 use libtest_mimic::Trial;
 use setnx_lock::{
-    CancelToken, ClockDifference, ConnectError, Connection, Contention, DeclaredLock, Error, Event, Expiry,
-    InvalidVersion, Key, Lock, LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason,
-    LossSignal, Manager, MultiLock, MultiLockGuard, NoConnection, Permit, Persistence, ProblemKind, Protocol,
-    Refusal, RefusalKind, Role, RwLock, Semaphore, ServerReport, TransportError, Version, Warning,
-    WriteGuard,
+    CancelToken, ClockDifference, Contention, DeclaredLock, Error, Event, Expiry, InvalidVersion, Key, Lock,
+    LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason, LossSignal, MultiLock,
+    MultiLockGuard, Permit, Persistence, ProblemKind, Protocol, Refusal, RefusalKind, Role, RwLock,
+    Semaphore, ServerReport, TransportError, Version, Warning, WriteGuard,
 };
 
 use crate::support::{Outcome, tests};
@@ -40,9 +39,8 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
     each![
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
-        ConnectError, NoConnection, TransportError, Refusal, RefusalKind, ServerReport,
-        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>, Manager, Connection,
-        ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard,
+        TransportError, Refusal, RefusalKind, ServerReport,
+        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>,         ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard,
     ];
     Ok(())
 }
@@ -55,7 +53,7 @@ fn what_locks_survives_a_panic() -> Outcome {
 
 fn errors_can_be_boxed_and_sent() -> Outcome {
     each![
-        is_an_error: Error, ConnectError, NoConnection, TransportError, InvalidVersion,
+        is_an_error: Error, TransportError, InvalidVersion,
     ];
     Ok(())
 }

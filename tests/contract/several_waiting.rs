@@ -149,12 +149,12 @@ fn early_locks_are_extended_while_the_last_is_waited_for(target: &Target) -> Out
 fn an_early_lock_that_is_lost_is_left_alone(target: &Target) -> Outcome {
     let keys = target.keys("lost-early", 2);
     let (sender, losses) = mpsc::channel();
-    let locker = target.locker().observed_by(move |event: &Event<'_>| {
+    let locker = target.locker_observed_by(move |event: &Event<'_>| {
         if let Event::Lost { key, reason, .. } = event {
             // After the test there is no receiver.
             let _ = sender.send(((*key).clone(), (*reason).clone()));
         }
-    });
+    })?;
     let options = LockOptions::expiring_after(millis(1200)).wait_forever();
     let locks = target.locks_through(&locker, &keys, options);
     let end = Instant::now() + LONG;

@@ -255,11 +255,12 @@ fn an_extension_that_fails_is_tried_again() -> Outcome {
         let scenario = Scenario::set()?;
         let key = scenario.target.key("again");
         let (sender, events) = mpsc::channel();
-        let locker = opened(&scenario.proxy.url())?.observed_by(move |event: &Event<'_>| {
+        let locker = patient(&scenario.proxy.url())?.observer(move |event: &Event<'_>| {
             if let Event::Extended { .. } | Event::Lost { .. } = event {
                 let _ = sender.send(format!("{event:?}"));
             }
         });
+        let locker = locker.build()?;
         scenario.proxy.next(command, fault.clone());
         let held = Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock()?;
         // On a machine that stands still for two seconds it is lost.

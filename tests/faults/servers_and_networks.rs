@@ -8,14 +8,13 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder, Manager};
+use setnx_lock::{Error, Lock, LockOptions, LockState, Locker, LockerBuilder};
 
 use crate::servers::Fault;
 use crate::support::load::{self, Load};
 use crate::support::notified::until;
 use crate::support::scenario::{
-    Scenario, assert_nothing_sent_twice, brief, impatient, until_answered, until_connected,
+    Scenario, assert_nothing_sent_twice, brief, client_pool, impatient, until_answered, until_connected,
 };
 use crate::support::{
     LONG, Outcome, RedisServer, Release, Target, assert_says, attempts, expiring, millis, release, tests,
@@ -33,7 +32,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         the_reply_to_state_or_clear_is_lost,
         a_late_reply_reaches_no_other_command,
         a_late_reply_on_a_plain_pool_reaches_no_other_command,
-        a_late_reply_to_other_work_reaches_no_other_command,
         garbage_on_the_wire,
         garbage_on_a_plain_pool,
         replies_that_are_too_slow_together,
@@ -213,41 +211,15 @@ fn a_late_reply_reaches_no_other_command(load: Load) -> Outcome {
     late_reply(&scenario, &scenario.open(quick(&scenario.proxy.url(), 1)))
 }
 
+/// A locker on a pool of one connection of the redis crate.
+fn quick_on_a_pool(scenario: &Scenario) -> Result<Locker, Error> {
+    Locker::with_pool(client_pool(&scenario.proxy.url())).command_timeout(QUICK).build()
+}
+
 fn a_late_reply_on_a_plain_pool_reaches_no_other_command(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
-    let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
+    let locker = scenario.join(quick_on_a_pool(&scenario)?);
     late_reply(&scenario, &locker)
-}
-
-/// The same for other commands, sent over connections of a shared pool.
-fn a_late_reply_to_other_work_reaches_no_other_command(load: Load) -> Outcome {
-    let scenario = Scenario::under_load(load)?;
-    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(QUICK);
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager)?;
-    let mut connection = scenario.target.connection();
-    let () = connection.mset(&[("one", "1"), ("two", "2")])?;
-    scenario.proxy.next("GET", Fault::AnswerLate(2 * QUICK));
-    let mut shared = pool.get()?;
-    assert!(shared.get::<_, String>("one").is_err());
-    thread::sleep(2 * QUICK);
-    assert!(shared.get::<_, String>("two").is_err(), "the connection stays broken for its present user");
-    drop(shared);
-    assert_eq!(pool.get()?.get::<_, String>("two")?, "2");
-    Ok(())
-}
-
-/// A pool of one connection of the redis crate, with a time limit set by its user.
-fn plain_pool(url: &str) -> r2d2::Pool<redis::Client> {
-    #[derive(Debug)]
-    struct TimeOut;
-    impl r2d2::CustomizeConnection<redis::Connection, redis::RedisError> for TimeOut {
-        fn on_acquire(&self, connection: &mut redis::Connection) -> Result<(), redis::RedisError> {
-            connection.set_read_timeout(Some(QUICK))
-        }
-    }
-    let client = redis::Client::open(url).unwrap();
-    let builder = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
-    builder.connection_customizer(Box::new(TimeOut)).build_unchecked(client)
 }
 
 /// The grant of one lock arrives after its caller has given up. The next command, for a lock that another client holds, must not get it.
@@ -258,7 +230,8 @@ fn late_reply(scenario: &Scenario, locker: &Locker) -> Outcome {
     let taken_lock = Lock::new(locker, &taken.key, expiring())?;
     for round in 1..=2 {
         scenario.proxy.next("SETNX", Fault::AnswerLate(2 * QUICK));
-        assert!(matches!(late_lock.lock(), Err(Error::InDoubt { .. })));
+        let late_outcome = until_connected(|| late_lock.lock());
+        assert!(matches!(late_outcome, Err(Error::InDoubt { .. })), "round {round}: {late_outcome:?}");
         thread::sleep(QUICK + millis(200)); // by now the reply is in the old connection's buffer
         let taken = until_answered(|| taken_lock.try_lock())?;
         assert!(taken.is_none(), "round {round}: the late reply was taken for this lock's");
@@ -274,7 +247,7 @@ fn garbage_on_the_wire(load: Load) -> Outcome {
 
 fn garbage_on_a_plain_pool(load: Load) -> Outcome {
     let scenario = Scenario::under_load(load)?;
-    let locker = scenario.join(Locker::with_pool(plain_pool(&scenario.proxy.url())));
+    let locker = scenario.join(quick_on_a_pool(&scenario)?);
     garbage(&scenario, &locker)
 }
 

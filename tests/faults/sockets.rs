@@ -18,7 +18,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         "sockets",
         tests![
             a_reply_that_trickles_in_takes_no_longer_than_a_command_may,
-            other_users_of_the_pool_read_replies_of_any_length,
             a_process_that_is_stopped_and_continued_gets_its_reply,
         ],
     )
@@ -46,24 +45,6 @@ fn a_reply_that_trickles_in_takes_no_longer_than_a_command_may() -> Outcome {
     let Error::Unavailable { cause, .. } = &error else { panic!("{error:?}") };
     assert_eq!(cause.kind(), io::ErrorKind::TimedOut);
     assert!(trickling.join().unwrap()? > 1);
-    Ok(())
-}
-
-fn other_users_of_the_pool_read_replies_of_any_length() -> Outcome {
-    let server = RedisServer::start()?;
-    let manager = setnx_lock::Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
-    let pool = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).build_unchecked(manager);
-    let mut connection = pool.get()?;
-    let value = "x".repeat(3_000_000);
-    redis::cmd("SET").arg("k").arg(&value).exec(&mut *connection)?;
-    assert_eq!(redis::cmd("GET").arg("k").query::<String>(&mut *connection)?, value);
-    let (first, second): (String, i64) =
-        redis::pipe().atomic().get("k").incr("n", 1).query(&mut *connection)?;
-    assert!(first == value && second == 1);
-    // A refusal of a queued command is the error, and the connection is as good as before.
-    let refused = redis::pipe().atomic().cmd("GET").incr("n", 1).query::<()>(&mut *connection);
-    assert!(refused.expect_err("GET without a key").to_string().contains("wrong number of arguments"));
-    assert_eq!(redis::cmd("GET").arg("n").query::<i64>(&mut *connection)?, 1);
     Ok(())
 }
 

@@ -11,7 +11,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, RefusalKind};
 use crate::servers::{Emulated, Fault};
 use crate::support::load::{self, Load};
 use crate::support::load_threads::Tolerance;
-use crate::support::scenario::{BRIEF, FOREIGN, Scenario, patient, until_connected};
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, client_pool, patient, until_connected};
 use crate::support::{
     LONG, Outcome, PAST, RedisServer, Target, TestKey, assert_says, expiring, millis, release, tests,
 };
@@ -45,8 +45,7 @@ fn scenario_and_key(
 
 fn a_connection_in_an_unknown_state_is_not_used_again(load: Load) -> Outcome {
     let plain = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
-        let client = redis::Client::open(url)?;
-        Ok(Locker::with_pool(r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?))
+        Ok(Locker::with_pool(client_pool(url)).build()?)
     };
     let own =
         |url: &str| -> Result<Locker, Box<dyn std::error::Error>> { Ok(patient(url)?.pool_size(1).build()?) };

@@ -20,8 +20,8 @@ pub(crate) enum Load {
 const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
-        "it is about commands that do not come from locks",
-        &["faults::a_late_reply_to_other_work_reaches_no_other_command"],
+        "commands of other threads behind an EXEC that is refused are queued, and the connection is closed instead",
+        &["transaction_faults::a_release_whose_transaction_is_refused_leaves_the_key_to_expire"],
     ),
     (
         &[Load::Contended],

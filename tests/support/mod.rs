@@ -13,7 +13,6 @@ pub(crate) mod releases;
 pub(crate) mod sample;
 pub(crate) mod scenario;
 pub(crate) mod second_run;
-pub(crate) mod staged;
 pub(crate) mod target;
 pub(crate) mod tool;
 pub(crate) mod variant;

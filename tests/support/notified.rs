@@ -148,7 +148,7 @@ impl Reasons {
 
     /// Returns a lock that this observes.
     pub(crate) fn of(&self, url: &str, key: &str, options: LockOptions) -> Result<Lock, Error> {
-        Lock::new(&patient(url)?.build()?.observed_by(self.clone()), key, options)
+        Lock::new(&patient(url)?.observer(self.clone()).build()?, key, options)
     }
 }
 

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType};
-use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder, Manager};
+use setnx_lock::{Error, Lock, LockOptions, Locker, LockerBuilder};
 
 use super::load_threads::{self, LoadThreads, Tolerance};
 use super::redis_server::free_port;
@@ -96,8 +96,8 @@ pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<
     let end = Instant::now() + LONG;
     loop {
         match call() {
-            Err(Error::Unavailable { problem, .. })
-                if problem.starts_with("no connection") && Instant::now() < end => {}
+            Err(Error::Unavailable { problem, .. }) if problem.starts_with("no ") && Instant::now() < end => {
+            }
             outcome => return outcome,
         }
     }
@@ -115,14 +115,18 @@ pub(crate) fn until_answered<T>(call: impl Fn() -> Result<T, Error>) -> Result<T
 }
 
 /// A locker on a pool of one, and the pool.
-pub(crate) fn pool_of_one(
-    server: &RedisServer,
-    timeout: Duration,
-) -> Result<(Locker, r2d2::Pool<Manager>), redis::RedisError> {
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(timeout);
+pub(crate) fn pool_of_one(server: &RedisServer, timeout: Duration) -> Result<(Locker, ClientPool), Error> {
+    let pool = client_pool(&server.url());
+    let builder = Locker::with_pool(pool.clone()).command_timeout(timeout).observer(releases::record);
+    Ok((builder.build()?, pool))
+}
+
+pub(crate) type ClientPool = r2d2::Pool<redis::Client>;
+
+/// A pool of one connection, as the redis crate makes it.
+pub(crate) fn client_pool(url: &str) -> ClientPool {
     let builder = r2d2::Pool::builder().max_size(1).min_idle(Some(0)).test_on_check_out(false);
-    let pool = builder.build_unchecked(manager.clone());
-    Ok((Locker::with_managed_pool(pool.clone(), &manager).observed_by(releases::record), pool))
+    builder.build_unchecked(redis::Client::open(url).unwrap())
 }
 
 /// Options of a waiter that never polls: it acquires the lock by a release of its process, however slow the machine is.

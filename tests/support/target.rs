@@ -6,7 +6,9 @@ use std::time::Duration;
 use std::{env, process};
 
 use redis::Commands as _;
-use setnx_lock::{Error, Key, Lock, LockOptions, Locker, MultiLock, Protocol, RefusalKind, Version};
+use setnx_lock::{
+    Error, Key, Lock, LockOptions, Locker, MultiLock, Observer, Protocol, RefusalKind, Version,
+};
 
 use super::scenario::patient;
 use super::{Load, Outcome, RedisServer, Release, Variant, assert_says, expiring};
@@ -246,6 +248,11 @@ impl Target {
     /// Returns a new locker with a holder's name.
     pub(crate) fn locker_named(&self, name: &str) -> Result<Locker, Error> {
         patient(&self.url)?.holder_name(name).build()
+    }
+
+    /// Returns a new locker with an observer.
+    pub(crate) fn locker_observed_by(&self, observer: impl Observer) -> Result<Locker, Error> {
+        patient(&self.url)?.observer(observer).build()
     }
 
     /// How long after its lease the lock of a crashed holder is free at the earliest.

@@ -78,12 +78,11 @@ fn a_listener_whose_connection_is_cut_reconnects_and_reports_it_once() -> Outcom
 fn a_server_that_freezes_and_thaws() -> Outcome {
     let server = RedisServer::start()?;
     let reasons = Reasons::default();
-    let locker = Locker::builder(&server.url())?
+    let builder = Locker::builder(&server.url())?
         .connect_timeout(millis(1000))
         .command_timeout(millis(1000))
-        .retry_for(LONG)
-        .build()?;
-    let waiting = Lock::new(&locker.observed_by(reasons.clone()), "k", NOTIFIED)?;
+        .retry_for(LONG);
+    let waiting = Lock::new(&builder.observer(reasons.clone()).build()?, "k", NOTIFIED)?;
     let held = elsewhere(&server, "k", NOTIFIED)?.lock()?;
     let waiter = Waiter::of(&waiting);
     until_waiting(&server, "k", 1);

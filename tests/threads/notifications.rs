@@ -18,9 +18,9 @@ use crate::support::notified::{
     listeners, until, until_listening, until_waiting,
 };
 use crate::support::processes::TaskOutcome;
-use crate::support::scenario::{FOREIGN, opened, patient, pool_of_one};
+use crate::support::scenario::{FOREIGN, client_pool, opened, patient};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, RedisServer, chain, expiring, millis, tests};
+use crate::support::{Outcome, RedisServer, chain, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -171,7 +171,7 @@ fn threads_of_many_lockers_all_acquire_and_leave_no_key_behind() -> Outcome {
         let server = RedisServer::start()?;
         // A pool of one connection is enough, and a time limit of any length.
         let small = patient(&server.url())?.pool_size(1).command_timeout(Duration::MAX).build()?;
-        let mut lockers = vec![small, pool_of_one(&server, LONG)?.0];
+        let mut lockers = vec![small];
         for _ in 0..6 {
             lockers.push(opened(&server.url())?);
         }
@@ -305,11 +305,11 @@ fn a_waiting_list_has_a_time_to_live_from_its_first_entry_on() -> Outcome {
 
 fn a_pool_that_cannot_listen_is_refused() -> Outcome {
     let server = RedisServer::start()?;
-    let pool = r2d2::Pool::builder().build_unchecked(redis::Client::open(server.url())?);
-    let error =
-        Lock::new(&Locker::with_pool(pool), "k", NOTIFIED).expect_err("it opens no connection of its own");
+    let pool = client_pool(&server.url());
+    let error = Lock::new(&Locker::with_pool(pool).build()?, "k", NOTIFIED)
+        .expect_err("it opens no connection of its own");
     assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
     let text = chain(&error);
-    assert!(text.contains("`with_pool`") && text.contains("`with_managed_pool`"), "{text}");
+    assert!(text.contains("`with_pool`"), "{text}");
     Ok(())
 }

@@ -1,18 +1,15 @@
 //! Commands of several threads travel together on few connections. Each thread gets the outcome that it would get alone.
 
 use std::collections::HashSet;
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, Locker, RefusalKind};
+use setnx_lock::{Error, Lock, Locker, LockerBuilder, RefusalKind};
 
 use crate::servers::{Asked, Proxy};
 use crate::support::contention::{await_batch_of, contention, contention_with_faults, pairs};
-use crate::support::scenario::{FOREIGN, Scenario};
-use crate::support::staged::staged;
+use crate::support::scenario::Scenario;
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -21,8 +18,6 @@ pub(crate) fn trials() -> Vec<Trial> {
         tests![
             each_thread_gets_the_reply_to_its_own_command,
             a_refusal_goes_to_the_thread_whose_command_was_refused,
-            connections_that_do_not_pipeline_get_one_command_at_a_time,
-            a_connection_that_panics_is_not_used_again,
         ],
     )
 }
@@ -35,14 +30,16 @@ pub(crate) const THREADS: usize = 12;
 
 /// A locker with one connection, so that any two threads share it, and with time limits that no load exceeds.
 pub(crate) fn with_one_connection(url: &str) -> Locker {
+    one_connection(url).build().unwrap()
+}
+
+pub(crate) fn one_connection(url: &str) -> LockerBuilder {
     Locker::builder(url)
         .unwrap()
         .pool_size(1)
         .command_timeout(LONG)
         .retry_for(LONG)
         .observer(releases::record)
-        .build()
-        .unwrap()
 }
 
 fn assert_one_connection(proxy: &Proxy) {
@@ -129,47 +126,5 @@ fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
     );
     assert!(errors.is_empty(), "{errors:?}");
     assert_one_connection(&proxy);
-    Ok(())
-}
-
-/// After so many commands none of which went with another there will be none.
-const ENOUGH: usize = 500;
-
-fn connections_that_do_not_pipeline_get_one_command_at_a_time() -> Outcome {
-    let scenario = Scenario::set()?;
-    let exchanges = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&exchanges);
-    let locker = staged::<false>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
-        assert_eq!(packed.count, 1);
-        counted.fetch_add(1, Ordering::SeqCst);
-        packed.carry(inner, replies)
-    });
-    let errors = contention(
-        THREADS,
-        "many commands",
-        || exchanges.load(Ordering::SeqCst) >= ENOUGH,
-        |n| pairs(&scenario.target, &locker, &format!("free:{n}"), expiring()),
-    );
-    // On a busy machine twelve threads may take longer with one connection than a release waits for it.
-    let exhausted = |error: &Error| matches!(error, Error::Unavailable { cause, .. } if cause.kind() == std::io::ErrorKind::WouldBlock);
-    assert!(errors.iter().all(|(_, error)| exhausted(error)), "{errors:?}");
-    Ok(())
-}
-
-fn a_connection_that_panics_is_not_used_again() -> Outcome {
-    let scenario = Scenario::set()?;
-    let locker = staged::<true>(&scenario.proxy.url(), 1, move |inner, packed, replies| {
-        if String::from_utf8_lossy(packed.bytes).contains("first") {
-            inner.send_packed_command(packed.bytes)?;
-            // Without the panic hook, whose backtrace takes long.
-            resume_unwind(Box::new("on purpose"));
-        }
-        packed.carry(inner, replies)
-    });
-    let first = Lock::new(&locker, "first", expiring())?;
-    assert!(catch_unwind(AssertUnwindSafe(|| first.try_lock())).is_err());
-    // On the same connection this SETNX would get the reply to the other.
-    let () = scenario.target.connection().set("second", FOREIGN)?;
-    assert!(Lock::new(&locker, "second", expiring())?.try_lock()?.is_none());
     Ok(())
 }

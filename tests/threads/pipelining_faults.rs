@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, ProblemKind};
+use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, LockerBuilder, ProblemKind};
 
 use crate::servers::{Asked, Fault, Proxy};
 use crate::support::contention::{
@@ -16,7 +16,7 @@ use crate::support::monitor::Monitor;
 use crate::support::raw::Wire;
 use crate::support::scenario::{BRIEF, Scenario, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
-use crate::threads::pipelining::{THREADS, with_one_connection};
+use crate::threads::pipelining::{THREADS, one_connection, with_one_connection};
 
 pub(crate) fn trials() -> Vec<Trial> {
     crate::support::trials(
@@ -54,7 +54,7 @@ const NOT_REDIS: &str = "does not answer as a Redis server does";
 /// Applies a fault to the command at this place of a batch. Asserts that this command and all after it have no reply, for this reason,
 /// that no command is sent twice, and that each outcome is true. `no_connection` says if a thread may find the only connection in use.
 fn assert_reported(
-    open: impl Fn(&str) -> Locker,
+    open: impl Fn(&str) -> LockerBuilder,
     no_connection: bool,
     place: usize,
     fault: &Fault,
@@ -62,7 +62,7 @@ fn assert_reported(
 ) -> Outcome {
     let scenario = Scenario::set()?;
     let lost_replies = LostReplies::default();
-    let locker = open(&scenario.proxy.url()).observed_by(lost_replies.clone());
+    let locker = open(&scenario.proxy.url()).observer(lost_replies.clone()).build()?;
     let what = format!("{fault:?} at {place}");
     scenario.proxy.in_batch(place, MIN_BATCH, fault.clone());
     let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
@@ -93,14 +93,14 @@ fn assert_reported(
 
 fn a_fault_is_reported_to_each_thread_on_the_wire() -> Outcome {
     for (place, fault, reason) in FAULTS {
-        assert_reported(with_one_connection, false, *place, fault, reason)?;
+        assert_reported(one_connection, false, *place, fault, reason)?;
     }
     Ok(())
 }
 
 fn a_server_that_stops_replying() -> Outcome {
     // Long enough for every other command under load.
-    let limited = |url: &str| patient(url).unwrap().pool_size(1).command_timeout(BRIEF).build().unwrap();
+    let limited = |url: &str| patient(url).unwrap().pool_size(1).command_timeout(BRIEF);
     assert_reported(limited, true, 2, &Fault::HalfOpen, "")
 }
 
@@ -174,12 +174,13 @@ fn a_success_that_comes_late_is_reported() -> Outcome {
         let late = Arc::new(Mutex::new(Vec::new()));
         let reported = Arc::clone(&late);
         let builder = patient(&scenario.proxy.url())?.pool_size(1).command_timeout(millis(1000));
-        let locker = scenario.open(builder).observed_by(move |event: &Event<'_>| {
+        let builder = builder.observer(move |event: &Event<'_>| {
             if let Event::Problem { key: Some(key), kind: ProblemKind::CarriedOutLate, details, .. } = event {
                 let command = details.split(' ').next().unwrap_or_default().to_owned();
                 reported.lock().unwrap().push((key.to_string(), command));
             }
         });
+        let locker = scenario.open(builder);
         let keys = ["first", "brief", "patient"].map(|name| scenario.target.key(name));
         let [first, brief, patient] =
             keys.each_ref().map(|key| Lock::new(&locker, &key.key, expiring()).unwrap());

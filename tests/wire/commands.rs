@@ -9,7 +9,7 @@ use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
 
 use crate::servers::{Emulated, Proxy};
 use crate::support::monitor::{Monitor, connected, names};
-use crate::support::scenario::{opened, patient};
+use crate::support::scenario::{client_pool, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Target, expiring, millis, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -316,8 +316,7 @@ fn auto_is_classic_where_the_version_is_unknown() -> Outcome {
     assert_auto_is(Protocol::Watched, &opened(&proxy.url())?, &server, &proxy)?;
 
     let unchecked = patient(&proxy.url())?.skip_server_check().build()?;
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false);
-    let pooled = Locker::with_pool(pool.build(redis::Client::open(proxy.url())?)?);
+    let pooled = Locker::with_pool(client_pool(&proxy.url())).build()?;
     for locker in [unchecked, pooled] {
         assert_auto_is(Protocol::Classic, &locker, &server, &proxy)?;
     }

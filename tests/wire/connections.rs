@@ -5,11 +5,10 @@ use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Manager, RefusalKind};
+use setnx_lock::{Error, Lock, LockOptions, Locker, RefusalKind};
 
 #[cfg(feature = "tls-rustls")]
 use crate::support::notified::{NOTIFIED, Waiter, elsewhere, until_waiting};
-use crate::support::releases::record;
 use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Release, Test, expiring, millis, release, tests};
 
@@ -146,14 +145,13 @@ fn connections_are_opened_on_demand_and_used_again() -> Outcome {
 
 fn connections_to_a_restarted_server_are_replaced() -> Outcome {
     let mut server = RedisServer::start()?;
-    let client = redis::Client::open(server.url())?;
-    let manager = Manager::new(client).connect_timeout(LONG).command_timeout(LONG);
-    let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
-    let pool = builder.connection_timeout(LONG).build_unchecked(manager.clone());
-    let four: Vec<_> = (0..4).map(|_| pool.get()).collect::<Result<_, _>>()?;
-    drop(four);
-    assert_eq!(pool.state().idle_connections, 4);
-    let locker = Locker::with_managed_pool(pool, &manager).observed_by(record);
+    let locker = patient(&server.url())?.pool_size(4).build()?;
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let lock = Lock::new(&locker, format!("restart:{n}"), expiring()).unwrap();
+            scope.spawn(move || (0..20).for_each(|_| lock.lock().unwrap().release().unwrap()));
+        }
+    });
     let options = expiring().timeout(Duration::ZERO);
     server.restart()?;
     let lock = Lock::new(&locker, "restart:0", options)?;

@@ -4,11 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, Locker, Manager, Persistence, Protocol, Role, Version, Warning};
+use setnx_lock::{Error, Lock, Locker, Persistence, Protocol, Role, Version, Warning};
 
 use crate::servers::{Emulated, Fault, Proxy};
 use crate::support::releases::record;
-use crate::support::scenario::{Scenario, closed_port, opened, patient};
+use crate::support::scenario::{Scenario, client_pool, closed_port, opened, patient};
 use crate::support::{LONG, Outcome, RedisServer, Release, expiring, millis, release, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -30,9 +30,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// A locker on a shared pool of one connection: what an inspection leaves on it, the next call finds.
 fn on_one_connection(url: &str) -> Result<Locker, Box<dyn std::error::Error>> {
-    let manager = Manager::new(redis::Client::open(url)?).command_timeout(LONG);
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
-    Ok(Locker::with_managed_pool(pool, &manager).observed_by(record))
+    Ok(Locker::with_pool(client_pool(url)).command_timeout(LONG).observer(record).build()?)
 }
 
 fn every_version_reports_what_it_can_do_and_is_left_as_it_was() -> Outcome {
@@ -233,10 +231,8 @@ fn an_inspection_without_a_connection() -> Outcome {
     assert!(full.max_clock_difference(millis(500)).build().is_err_and(is_full));
     drop(only);
 
-    let manager = Manager::new(redis::Client::open(server.url())?);
-    let builder = r2d2::Pool::builder().max_size(1).connection_timeout(limit);
-    let pool = builder.test_on_check_out(false).build_unchecked(manager.clone());
-    let locker = Locker::with_managed_pool(pool.clone(), &manager);
+    let pool = client_pool(&server.url());
+    let locker = Locker::with_pool(pool.clone()).retry_for(limit).build()?;
     let opening = Instant::now() + LONG;
     let taken = loop {
         match pool.get() {
@@ -268,10 +264,9 @@ fn a_server_that_reports_its_clock_too_slowly_is_refused() -> Outcome {
 
 fn any_pool_and_both_wire_protocols_can_inspect() -> Outcome {
     let server = RedisServer::start()?;
-    let client = redis::Client::open(server.url())?;
-    let plain = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(client)?;
+    let plain = Locker::with_pool(client_pool(&server.url())).build()?;
     let newer = opened(&format!("{}?protocol=resp3", server.url()))?;
-    for locker in [Locker::with_pool(plain), newer] {
+    for locker in [plain, newer] {
         let report = locker.inspect()?;
         assert!(report.clock().is_some() && report.idle_timeout().is_some(), "{report}");
         assert_eq!(report.refused().count(), 0, "{report}");

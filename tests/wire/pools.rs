@@ -2,15 +2,13 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Manager, Protocol};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
 
-use crate::servers::Fault;
-use crate::support::releases::record;
-use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, closed_port, patient, pool_of_one};
+use crate::support::scenario::{BRIEF, FOREIGN, Scenario, brief, client_pool, patient, pool_of_one};
 use crate::support::{
     LONG, Outcome, RedisServer, Release, Target, assert_says, expiring, millis, release, tests,
 };
@@ -22,64 +20,31 @@ pub(crate) fn trials() -> Vec<Trial> {
         "pools",
         tests![
             a_plain_pool_of_the_redis_crate,
-            a_pool_of_the_manager_is_shared_with_other_work,
-            a_transaction_that_is_refused_leaves_the_connection_usable,
             a_release_that_waits_for_a_connection_beyond_its_lease,
             a_release_waits_for_another_command_beyond_the_command_timeout,
             more_waiters_than_connections,
-            more_threads_than_the_server_takes_clients,
-            a_pool_that_tests_its_connections_releases_nothing_too_late,
+            a_pool_whose_settings_do_not_fit_is_refused,
+            a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own,
             a_waiter_gets_a_connection_in_place_of_one_that_broke,
             a_pool_that_is_empty_for_the_whole_timeout,
             a_pool_that_is_empty_is_waited_for_for_ever,
-            a_pool_of_connections_that_open_themselves_reports_why_they_do_not,
         ],
     )
 }
 
 fn a_plain_pool_of_the_redis_crate() -> Outcome {
     let server = RedisServer::start()?;
-    let pool = r2d2::Pool::builder()
-        .max_size(2)
-        .test_on_check_out(false)
-        .build(redis::Client::open(server.url())?)?;
-    works(&Locker::with_pool(pool), &server, "", 0)?;
-    // A pool without an open connection, and the longest possible wait.
-    let cold = r2d2::Pool::builder().min_idle(Some(0)).build_unchecked(redis::Client::open(server.url())?);
-    let lock = Lock::new(&Locker::with_pool(cold), "cold", expiring())?;
-    assert!(lock.try_lock_for(Duration::MAX)?.is_some());
-    Ok(())
-}
-
-fn a_pool_of_the_manager_is_shared_with_other_work() -> Outcome {
-    let server = RedisServer::start()?;
-    // With a PING for each checkout, r2d2's default.
-    let pool = r2d2::Pool::builder()
-        .max_size(1)
-        .build(Manager::new(redis::Client::open(server.url())?).command_timeout(LONG))?;
-    let locker = Locker::with_pool(pool.clone());
+    let (locker, pool) = pool_of_one(&server, LONG)?;
     works(&locker, &server, "", 0)?;
+    // Shared with other work.
     let () = pool.get()?.set("other", "work")?;
-    let (a, b): (String, i64) = redis::pipe().get("other").incr("n", 1).query(&mut *pool.get()?)?;
-    assert_eq!((a.as_str(), b), ("work", 1));
-    // A connection stays in use after an error reply.
     assert!(redis::cmd("INCR").arg("other").query::<i64>(&mut *pool.get()?).is_err());
     works(&locker, &server, "", 0)?;
     assert_eq!(pool.state().connections, 1);
-    Ok(())
-}
-
-fn a_transaction_that_is_refused_leaves_the_connection_usable() -> Outcome {
-    let server = RedisServer::start()?;
-    let (locker, pool) = pool_of_one(&server, LONG)?;
-    let mut connection = pool.get()?;
-    let refused = redis::pipe().atomic().cmd("SET").arg("k").query::<()>(&mut *connection);
-    let error = refused.expect_err("SET needs a value");
-    assert!(matches!(error.kind(), redis::ErrorKind::Server(_)), "{error:?}");
-    let pong: String = redis::cmd("PING").query(&mut *connection)?;
-    assert_eq!(pong, "PONG");
-    drop(connection);
-    assert!(Lock::new(&locker, "shared", expiring())?.try_lock()?.is_some());
+    // A pool without an open connection, and the longest possible wait.
+    let cold = Locker::with_pool(client_pool(&server.url())).build()?;
+    let lock = Lock::new(&cold, "cold", expiring())?;
+    assert!(lock.try_lock_for(Duration::MAX)?.is_some());
     Ok(())
 }
 
@@ -147,44 +112,36 @@ fn more_waiters_than_connections() -> Outcome {
     Ok(())
 }
 
-fn more_threads_than_the_server_takes_clients() -> Outcome {
-    // With a password the server refuses AUTH, without one the first command.
-    for (config, password, protocol) in [
-        ("requirepass secret", ":secret@", Protocol::Classic),
-        ("", "", Protocol::Classic),
-        ("", "", Protocol::Watched),
+fn a_pool_whose_settings_do_not_fit_is_refused() -> Outcome {
+    let client = redis::Client::open("redis://127.0.0.1/")?;
+    let tests_them = r2d2::Pool::builder().min_idle(Some(0)).build_unchecked(client);
+    let own = || Locker::with_pool(client_pool("redis://127.0.0.1/"));
+    for (builder, words) in [
+        (Locker::with_pool(tests_them), "build the pool with `.test_on_check_out(false)`"),
+        (own().pool_size(4), "a pool of your own has its size"),
+        (own().connect_timeout(LONG), "set them there"),
+        (own().command_timeout(Duration::ZERO), "a timeout of zero"),
     ] {
-        let server = RedisServer::start_with(&format!("maxclients 1\n{config}"))?;
-        let manager = Manager::new(redis::Client::open(format!("redis://{password}{}/", server.address()))?)
-            .command_timeout(LONG);
-        let builder = r2d2::Pool::builder().max_size(4).min_idle(Some(0)).test_on_check_out(false);
-        let pool = builder.build_unchecked(manager.clone());
-        let locker = Locker::with_managed_pool(pool.clone(), &manager).observed_by(record);
-        // The pool cannot grow; a call that can wait for its one connection does not fail for that.
-        let held = Lock::new(&locker, "clients", expiring().protocol(protocol))?.lock()?;
-        let taken = pool.get()?;
-        let releasing = thread::spawn(move || release(held));
-        thread::sleep(millis(600));
-        assert!(!releasing.is_finished(), "{:?}", releasing.join());
-        drop(taken);
-        let certified = protocol != Protocol::Classic;
-        assert_eq!(releasing.join().unwrap()?, Release::Released { certified });
+        let error = builder.build().expect_err(words);
+        assert!(matches!(error, Error::Invalid { .. }) && error.to_string().contains(words), "{error}");
     }
     Ok(())
 }
 
-fn a_pool_that_tests_its_connections_releases_nothing_too_late() -> Outcome {
-    let scenario = Scenario::set()?;
-    let key = scenario.target.key("tested");
-    let manager = Manager::new(redis::Client::open(scenario.proxy.url())?).command_timeout(LONG);
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(true).build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool, &manager).observed_by(record);
-    let held =
-        Lock::new(&locker, &key.key, LockOptions::expiring_after(millis(500)).timeout(LONG))?.lock()?;
-    key.set(FOREIGN);
-    scenario.proxy.next("PING", Fault::AnswerLate(millis(700)));
-    assert_eq!(release(held)?, Release::Expired, "the connection test outlasted the lease");
-    assert_eq!(key.value().as_deref(), Some(FOREIGN));
+/// The redis crate's connections have no time limits of their own.
+fn a_server_that_stops_answering_blocks_no_call_on_a_pool_of_ones_own() -> Outcome {
+    let server = RedisServer::start()?;
+    let (locker, pool) = pool_of_one(&server, millis(300))?;
+    let lock = Lock::new(&locker, "frozen", expiring().timeout(millis(300)))?;
+    // With an open connection, which other work has used, and without one.
+    let () = pool.get()?.set("other", "work")?;
+    for _ in 0..2 {
+        server.freeze();
+        let error = lock.lock().expect_err("the server is stopped");
+        server.thaw();
+        assert!(error.may_hold_lock() || matches!(error, Error::Unavailable { .. }), "{error:?}");
+        lock.clear()?;
+    }
     Ok(())
 }
 
@@ -206,27 +163,22 @@ fn a_waiter_gets_a_connection_in_place_of_one_that_broke() -> Outcome {
 fn a_pool_that_is_empty_for_the_whole_timeout() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let key = Target::of(&server).key("pool");
-    let (managed, pool) = pool_of_one(&server, millis(1000))?;
+    let (locker, pool) = pool_of_one(&server, millis(1000))?;
     let options = expiring().timeout(millis(100));
-    for (locker, words) in
-        [(managed, "make the pool larger"), (Locker::with_pool(pool.clone()), "the pool is large enough")]
-    {
-        let lock = Lock::new(&locker, &key.key, options)?;
-        let mut taken = pool.get()?;
-        let error = lock.lock().expect_err("the pool is empty");
-        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
-        assert_says(&error, &key, &[" within ", words]);
-        let _: String = redis::cmd("PING").query(&mut *taken)?;
-        assert_eq!(key.value(), None);
-        drop(taken);
-        // A held lock is kept then, and frees itself.
-        let held = lock.lock()?;
-        let taken = pool.get()?;
-        assert!(matches!(held.release(), Err(Error::Unavailable { .. })));
-        assert!(key.value().is_some());
-        drop(taken);
-        key.delete();
-    }
+    let lock = Lock::new(&locker, &key.key, options)?;
+    let mut taken = pool.get()?;
+    let error = lock.lock().expect_err("the pool is empty");
+    assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+    assert_says(&error, &key, &[" within ", "make the pool larger"]);
+    let _: String = redis::cmd("PING").query(&mut *taken)?;
+    assert_eq!(key.value(), None);
+    drop(taken);
+    // A held lock is kept then, and frees itself.
+    let held = lock.lock()?;
+    let taken = pool.get()?;
+    assert!(matches!(held.release(), Err(Error::Unavailable { .. })));
+    assert!(key.value().is_some());
+    drop(taken);
     Ok(())
 }
 
@@ -240,26 +192,5 @@ fn a_pool_that_is_empty_is_waited_for_for_ever() -> Outcome {
     thread::sleep(millis(1500));
     drop(taken);
     waiting.join().unwrap()?;
-    Ok(())
-}
-
-fn a_pool_of_connections_that_open_themselves_reports_why_they_do_not() -> Outcome {
-    let locker = |url: &str| -> Result<Locker, Box<dyn std::error::Error>> {
-        // So long an unreachable server is waited for.
-        let builder = r2d2::Pool::builder().max_size(2).connection_timeout(millis(1000));
-        let manager = Manager::new(redis::Client::open(url)?);
-        // r2d2 would test a connection by opening it.
-        Ok(Locker::with_pool(builder.test_on_check_out(false).build(manager)?))
-    };
-    let server = RedisServer::start_with("requirepass secret")?;
-    let wrong = locker(&server.url().replace("redis://", "redis://:wrong@"))?;
-    let lock = Lock::new(&wrong, "password", expiring())?;
-    assert!(matches!(lock.lock(), Err(Error::Refused { .. })), "{:?}", lock.lock());
-    let down = locker(&format!("redis://127.0.0.1:{}/", closed_port()?))?;
-    let (lock, began) = (Lock::new(&down, "down", expiring())?, Instant::now());
-    for acquired in [lock.try_lock(), lock.lock().map(Some)] {
-        assert!(matches!(&acquired, Err(Error::Unavailable { .. })), "{acquired:?}");
-    }
-    assert!(began.elapsed() < LONG, "until it is taken to be unreachable, not for the whole timeout");
     Ok(())
 }

@@ -6,11 +6,10 @@ use std::{mem, thread};
 
 use libtest_mimic::Trial;
 use redis::ConnectionLike as _;
-use setnx_lock::{Error, Lock, LockGuard, LockOptions, Locker, Manager, Protocol};
+use setnx_lock::{Error, Lock, LockGuard, LockOptions, Protocol};
 
 use crate::servers::Fault;
-use crate::support::releases::record;
-use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::scenario::{FOREIGN, Scenario, patient, pool_of_one};
 use crate::support::{
     LONG, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release, release_all, tests,
 };
@@ -208,9 +207,7 @@ fn a_connection_returns_to_its_pool_with_nothing_watched() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     let key = target.key("watched");
-    let manager = Manager::new(redis::Client::open(server.url())?).command_timeout(LONG);
-    let pool = r2d2::Pool::builder().max_size(1).test_on_check_out(false).build(manager.clone())?;
-    let locker = Locker::with_managed_pool(pool.clone(), &manager).observed_by(record);
+    let (locker, pool) = pool_of_one(&server, LONG)?;
     let lock = Lock::new(&locker, &key.key, expiring().protocol(Protocol::Watched))?;
     let id = || redis::cmd("CLIENT").arg("ID").query::<i64>(&mut pool.get().unwrap()).unwrap();
     let before = id();

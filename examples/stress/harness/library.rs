@@ -24,13 +24,9 @@ pub(crate) struct Library {
 
 impl Library {
     pub(crate) fn open(url: &str, protocol: Protocol, connections: u32) -> Result<Self, Failure> {
-        let locker = Locker::builder(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT).build()?;
-        Ok(Self {
-            locker: locker.observed_by(Collector),
-            protocol,
-            notifications: false,
-            random: Random::new(),
-        })
+        let builder = Locker::builder(url)?.pool_size(connections).command_timeout(COMMAND_TIMEOUT);
+        let locker = builder.observer(Collector).build()?;
+        Ok(Self { locker, protocol, notifications: false, random: Random::new() })
     }
 
     pub(crate) fn with_notifications(self) -> Self {

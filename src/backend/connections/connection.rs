@@ -5,24 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{ConnectionLike, RedisError, RedisResult, Value, cmd};
+use redis::{RedisError, RedisResult, Value};
 
 use super::health::CountedOpen;
 use super::lock_connection::{LockConnection, collect};
 use super::opener::Opener;
 use super::socket::in_steps;
 use super::transport::{LONGEST_REPLY, Transport};
-use crate::backend::errors::{ConnectError, Refusal, TransportError};
+use crate::backend::errors::{ConnectError, TransportError};
 use crate::clock::{self, Uptime};
 use crate::version::Version;
 
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 pub(in crate::backend) const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 
-/// A connection made by a [`Manager`](crate::Manager). Opened by its first command, or by
-/// [`connect`](LockConnection::connect). Carries any command of the redis crate; after the first I/O or protocol error each further
-/// one fails (I8), until it has been back in its pool, which is as good as a new one.
-pub struct Connection {
+/// A connection made by a [`Manager`](super::Manager). After the first I/O or protocol error each further command fails (I8).
+pub(crate) struct Connection {
     opener: Arc<Opener>,
     /// In a box, since connections are passed around for each command.
     open: Option<Box<Open>>,
@@ -47,15 +45,25 @@ impl Connection {
         Self { opener, open: None, broken: false }
     }
 
-    /// Notes that it returns to its pool. A broken one is closed, to be opened anew.
-    pub(super) fn returned(&mut self) {
-        if self.broken {
-            self.open = None;
-            self.broken = false;
+    pub(in crate::backend) fn is_connected(&self) -> bool {
+        self.open.is_some() && !self.broken
+    }
+
+    /// Opens the connection if it is not open. Waits for as long as connecting may take.
+    pub(in crate::backend) fn connect(&mut self) -> Result<(), ConnectError> {
+        if self.open.is_none() {
+            let health = &self.opener.health;
+            let opened_at = health.closures();
+            let opened = self.opener.open()?;
+            self.open = Some(Box::new(Open {
+                transport: opened.transport,
+                version: opened.version,
+                last_used: clock::uptime(),
+                opened_at,
+                _counted: health.count_open(),
+            }));
         }
-        if let Some(open) = &mut self.open {
-            open.last_used = clock::uptime();
-        }
+        Ok(())
     }
 
     /// Notes that it was used, and by that not idle.
@@ -71,24 +79,6 @@ impl Connection {
             let stale = now.since(open.last_used) > TRUSTED_WHILE_IDLE;
             stale || open.opened_at < self.opener.health.closures()
         })
-    }
-
-    fn opened(&mut self) -> Result<&mut Open, ConnectError> {
-        let health = &self.opener.health;
-        match &mut self.open {
-            Some(open) => Ok(open),
-            none => {
-                let opened_at = health.closures();
-                let opened = self.opener.open()?;
-                Ok(none.insert(Box::new(Open {
-                    transport: opened.transport,
-                    version: opened.version,
-                    last_used: clock::uptime(),
-                    opened_at,
-                    _counted: health.count_open(),
-                })))
-            }
-        }
     }
 
     /// Sends packed commands, from `now` on within `limit`. The connection cannot be used otherwise until all replies are received.
@@ -142,69 +132,16 @@ impl Connection {
         }
         TransportError::on(&self.opener.address(), in_steps(limit), error)
     }
-
-    /// Carries out `work` on the open transport, with a deadline for all of it.
-    fn guarded<T>(
-        &mut self,
-        limit: Duration,
-        work: impl FnOnce(&mut Transport, Uptime) -> RedisResult<T>,
-    ) -> RedisResult<T> {
-        if self.broken {
-            return Err(unusable());
-        }
-        self.broken = true;
-        let limit = limit.min(self.opener.command_timeout);
-        let began = clock::uptime();
-        let was_open = self.open.is_some();
-        let open = match self.opened() {
-            Ok(open) => open,
-            Err(error) => {
-                self.broken = false;
-                return Err(not_connected(error));
-            }
-        };
-        // Opening has a limit of its own.
-        let deadline = if was_open { began } else { clock::uptime() }.after(limit);
-        let error = match work(&mut open.transport, deadline) {
-            Err(error) if Refusal::of(&error).is_none() => error,
-            clean => {
-                self.broken = false;
-                return clean;
-            }
-        };
-        Err(self.failed(limit, &error).into())
-    }
 }
 
 fn unusable() -> RedisError {
     io::Error::new(io::ErrorKind::NotConnected, "this connection saw an error and is not used again").into()
 }
 
-fn not_connected(error: ConnectError) -> RedisError {
-    match error {
-        ConnectError::Failed(error) => error.into(),
-        other => TransportError::new(io::ErrorKind::NotConnected, &other.to_string()).into(),
-    }
-}
-
 impl LockConnection for Connection {
-    const PIPELINES: bool = true;
-
-    fn is_connected(&self) -> bool {
-        self.open.is_some() && !self.broken
-    }
-
-    fn connect(&mut self) -> Result<(), ConnectError> {
-        self.opened().map(drop)
-    }
-
     fn invalidate(&mut self) -> bool {
         self.broken = true;
         true
-    }
-
-    fn is_suspect(&self) -> bool {
-        self.is_suspect_at(clock::uptime())
     }
 
     fn server_version(&self) -> Option<Version> {
@@ -218,55 +155,10 @@ impl LockConnection for Connection {
         limit: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
-        self.guarded(limit, |transport, deadline| {
-            transport.send(packed, clock::uptime(), deadline)?;
-            collect(count, replies, || transport.receive(deadline, LONGEST_REPLY, true))
-        })
-    }
-}
-
-impl ConnectionLike for Connection {
-    fn req_packed_command(&mut self, cmd: &[u8]) -> RedisResult<Value> {
-        self.guarded(Duration::MAX, |transport, deadline| {
-            transport.send(cmd, clock::uptime(), deadline)?;
-            transport.receive(deadline, usize::MAX, true)
-        })
-    }
-
-    /// Refusals are among the replies, but for one of a command before `offset`: that is the error.
-    fn req_packed_commands(&mut self, cmd: &[u8], offset: usize, count: usize) -> RedisResult<Vec<Value>> {
-        let replies = self.guarded(Duration::MAX, |transport, deadline| {
-            transport.send(cmd, clock::uptime(), deadline)?;
-            (0..offset + count)
-                .map(|_| transport.receive(deadline, usize::MAX, true))
-                .collect::<RedisResult<Vec<_>>>()
-        })?;
-        let mut replies = replies.into_iter();
-        replies.by_ref().take(offset).try_for_each(|reply| reply.extract_error().map(drop))?;
-        Ok(replies.collect())
-    }
-
-    fn req_command(&mut self, cmd: &redis::Cmd) -> RedisResult<Value> {
-        let packed = cmd.get_packed_command();
-        if !cmd.is_no_response() {
-            return self.req_packed_command(&packed);
-        }
-        self.guarded(Duration::MAX, |transport, deadline| {
-            transport.send(&packed, clock::uptime(), deadline)
-        })?;
-        Ok(Value::Nil)
-    }
-
-    fn get_db(&self) -> i64 {
-        self.opener.database()
-    }
-
-    fn check_connection(&mut self) -> bool {
-        cmd("PING").query::<String>(self).is_ok()
-    }
-
-    fn is_open(&self) -> bool {
-        !self.broken
+        let limit = limit.min(self.opener.command_timeout);
+        let now = clock::uptime();
+        self.send(packed, now, limit)?;
+        Ok(self.receive(count, now.after(limit), true, replies)?)
     }
 }
 

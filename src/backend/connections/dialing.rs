@@ -1,6 +1,5 @@
 //! Attempts to open connections to one server: how the last one failed, and when the next may begin.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,8 +16,6 @@ const PANIC_PAUSE: Duration = Duration::from_secs(5);
 #[derive(Debug, Default)]
 pub(in crate::backend) struct Dialing {
     state: Mutex<State>,
-    /// Whether the last that is known is an attempt that failed, not an open connection.
-    last_failed: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -53,17 +50,10 @@ impl Dialing {
         self.lock().in_progress > 0
     }
 
-    /// Returns when the next attempt may begin.
-    pub(in crate::backend) fn next_attempt(&self) -> Uptime {
-        let state = self.lock();
-        state.next_attempt.max(state.left_alone_until)
-    }
-
     pub(in crate::backend) fn succeeded(&self) {
         let mut state = self.lock();
         let (in_progress, left_alone_until) = (state.in_progress - 1, state.left_alone_until);
         *state = State { left_alone_until, in_progress, ..State::default() };
-        self.last_failed.store(false, Ordering::Relaxed);
     }
 
     /// Notes that the server had no room for a connection that was open already.
@@ -71,24 +61,11 @@ impl Dialing {
         self.lock().left_alone_until = now.after(PAUSE);
     }
 
-    /// Notes that there is an open connection.
-    pub(in crate::backend) fn found_open(&self) {
-        if self.last_failed.load(Ordering::Relaxed) {
-            self.last_failed.store(false, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether an attempt has failed since a connection was last seen open.
-    pub(in crate::backend) fn last_failed(&self) -> bool {
-        self.last_failed.load(Ordering::Relaxed)
-    }
-
     pub(in crate::backend) fn failed(&self, now: Uptime, error: ConnectError) {
         let mut state = self.lock();
         state.in_progress -= 1;
         state.next_attempt = state.next_attempt.max(now.after(pause(&error)));
         state.failure = Some((now, error));
-        self.last_failed.store(true, Ordering::Relaxed);
     }
 
     /// Returns how connecting failed, if that was after `began` or so shortly before that no attempt was made since. With no time left
@@ -173,20 +150,7 @@ mod tests {
         assert!(dialing.begin(at(0)));
         dialing.leave_alone(at(10));
         dialing.succeeded();
-        assert_eq!(dialing.next_attempt(), at(60));
         assert!(!dialing.begin(at(59)) && dialing.begin(at(60)) && dialing.begin(at(60)));
-    }
-
-    #[test]
-    fn the_last_attempt_has_failed_until_a_connection_is_seen_open() {
-        for see in [Dialing::succeeded, Dialing::found_open] {
-            let dialing = Dialing::default();
-            assert!(dialing.begin(at(0)) && dialing.begin(at(0)));
-            dialing.failed(at(0), replica());
-            assert!(dialing.last_failed());
-            see(&dialing);
-            assert!(!dialing.last_failed());
-        }
     }
 
     #[test]

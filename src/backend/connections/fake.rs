@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use std::{fmt, io};
 
-use redis::{ConnectionLike, RedisError, RedisResult, Value};
+use redis::{RedisError, RedisResult, Value};
 
 use super::lock_connection::LockConnection;
 
@@ -15,8 +15,9 @@ type Script = dyn Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync;
 #[derive(Clone)]
 pub(in crate::backend) struct FakeConnection {
     script: Arc<Script>,
-    /// Whether it is suspect and cannot be closed.
+    /// Whether it cannot be closed.
     pub(in crate::backend) is_stuck: bool,
+    pub(in crate::backend) is_invalidated: bool,
     /// What was sent in each exchange, with the number of replies expected.
     pub(in crate::backend) sent: Arc<Mutex<Vec<(String, usize)>>>,
 }
@@ -25,7 +26,7 @@ impl FakeConnection {
     pub(in crate::backend) fn answering(
         script: impl Fn(usize) -> (Vec<Value>, Option<RedisError>) + Send + Sync + 'static,
     ) -> Self {
-        Self { script: Arc::new(script), is_stuck: false, sent: Arc::default() }
+        Self { script: Arc::new(script), is_stuck: false, is_invalidated: false, sent: Arc::default() }
     }
 }
 
@@ -45,14 +46,9 @@ pub(in crate::backend) fn refused(words: &str) -> Value {
 }
 
 impl LockConnection for FakeConnection {
-    const PIPELINES: bool = true;
-
     fn invalidate(&mut self) -> bool {
+        self.is_invalidated = true;
         !self.is_stuck
-    }
-
-    fn is_suspect(&self) -> bool {
-        self.is_stuck
     }
 
     fn exchange(
@@ -66,28 +62,6 @@ impl LockConnection for FakeConnection {
         let (came, ended) = (self.script)(count);
         replies.extend(came);
         ended.map_or(Ok(()), Err)
-    }
-}
-
-impl ConnectionLike for FakeConnection {
-    fn req_packed_command(&mut self, _: &[u8]) -> RedisResult<Value> {
-        unreachable!("everything goes through exchange")
-    }
-
-    fn req_packed_commands(&mut self, _: &[u8], _: usize, _: usize) -> RedisResult<Vec<Value>> {
-        unreachable!("everything goes through exchange")
-    }
-
-    fn get_db(&self) -> i64 {
-        0
-    }
-
-    fn check_connection(&mut self) -> bool {
-        true
-    }
-
-    fn is_open(&self) -> bool {
-        true
     }
 }
 

@@ -9,50 +9,18 @@ use redis::{
     Cmd, ConnectionAddr, ConnectionLike as _, IntoConnectionInfo, RedisConnectionInfo, RedisResult, Value,
 };
 
-use crate::backend::errors::{ConnectError, Refusal, TransportError};
+use crate::backend::errors::{Refusal, TransportError};
+use crate::clock;
 use crate::version::Version;
 
-/// A connection of a pool that a [`Locker`](crate::Locker) can work with.
+/// A connection that carries a lock's commands.
 ///
-/// After an I/O or protocol error a connection must never be used again: a late reply would be taken for the next command's, and
-/// for SETNX that would grant a lock twice. The redis crate's own connection stays in use after some such errors, so the
-/// library must be able to invalidate it.
-///
-/// Implemented for [`redis::Connection`], so pools of [`redis::Client`] and of sentinel clients work as they are, and for
-/// this library's own [`Connection`](crate::Connection). For another type, wrap it and implement this trait: keep a flag, set
-/// it in `invalidate`, and return it from your manager's [`has_broken`](r2d2::ManageConnection::has_broken).
-pub trait LockConnection: redis::ConnectionLike + Send + 'static {
-    /// Whether commands on different keys may be packed one behind the other, as those of a call for several keys are.
-    /// Not where keys live on different servers, as in a cluster.
-    ///
-    /// A type that sets this should have an [`exchange`](Self::exchange) of its own that stops at the first missing reply and
-    /// keeps those before it. The default one calls `req_packed_commands` of the redis crate, which may wait for each reply and keeps
-    /// none.
-    const PIPELINES: bool = false;
-
-    /// Whether the connection is open as far as is known, so that a command can be sent without [`connect`](Self::connect).
-    fn is_connected(&self) -> bool {
-        true
-    }
-
-    /// Opens the connection, if it opens itself when it is first used. May block for as long as connecting may take, and so does the call
-    /// that needs it.
-    ///
-    /// # Errors
-    ///
-    /// Why it could not be opened. The connection is returned to its pool then.
-    fn connect(&mut self) -> Result<(), ConnectError> {
-        Ok(())
-    }
-
+/// After an I/O or protocol error it is never used again: a late reply would be taken for the next command's, and for SETNX that would grant
+/// a lock twice (I8).
+pub(crate) trait LockConnection: Send + 'static {
     /// Takes the connection out of use: from now on its pool's manager must find it broken. Returns whether that succeeded; if
-    /// not, the library never returns the connection to its pool, which has one less from then on.
+    /// not, it must not return to its pool.
     fn invalidate(&mut self) -> bool;
-
-    /// Whether the connection is likely closed and should be invalidated rather than used.
-    fn is_suspect(&self) -> bool {
-        false
-    }
 
     /// Returns the version of the server, if it was asked when the connection was opened. With it, a command that the server is too
     /// old for is refused before anything is sent.
@@ -60,31 +28,19 @@ pub trait LockConnection: redis::ConnectionLike + Send + 'static {
         None
     }
 
-    /// Limits the wait for the next reply to `limit`, if the connection supports a shorter limit than its own.
-    fn set_reply_timeout(&mut self, _limit: Duration) {}
-
     /// Sends packed commands and appends their replies to `replies`, refusals among them as [`Value::ServerError`]. All `count`
-    /// replies together may take `limit`, where the connection supports limits.
+    /// replies together may take `limit`.
     ///
     /// # Errors
     ///
-    /// The error that ended the replies; a refusal of the only command may be returned so, too. The replies before it count. The
-    /// library invalidates the connection, unless the error is a refusal.
+    /// The error that ended the replies; a refusal of the only command may be returned so, too. The replies before it count.
     fn exchange(
         &mut self,
         packed: &[u8],
         count: usize,
         limit: Duration,
         replies: &mut Vec<Value>,
-    ) -> RedisResult<()> {
-        self.set_reply_timeout(limit);
-        if count == 1 {
-            replies.push(self.req_packed_command(packed)?);
-        } else {
-            replies.extend(self.req_packed_commands(packed, 0, count)?);
-        }
-        Ok(())
-    }
+    ) -> RedisResult<()>;
 }
 
 /// The replies to packed commands, in their order.
@@ -192,8 +148,6 @@ fn next_reply(connection: &mut redis::Connection) -> RedisResult<Value> {
 }
 
 impl LockConnection for redis::Connection {
-    const PIPELINES: bool = true;
-
     fn invalidate(&mut self) -> bool {
         if !self.is_open() {
             return true;
@@ -212,12 +166,19 @@ impl LockConnection for redis::Connection {
         &mut self,
         packed: &[u8],
         count: usize,
-        _limit: Duration,
+        limit: Duration,
         replies: &mut Vec<Value>,
     ) -> RedisResult<()> {
+        let deadline = clock::uptime().after(limit);
+        // A time limit of zero is an error.
+        let left = || Some(deadline.since(clock::uptime()).max(Duration::from_millis(1)));
+        self.set_write_timeout(left())?;
         // The redis crate's own pipelining waits for each reply, also when the first has not come in time.
         self.send_packed_command(packed)?;
-        collect(count, replies, || next_reply(self))
+        collect(count, replies, || {
+            self.set_read_timeout(left())?;
+            next_reply(self)
+        })
     }
 }
 
@@ -237,7 +198,19 @@ fn closed_connection() -> RedisResult<redis::Connection> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
     use super::*;
+    use crate::backend::connections::fake::FakeConnection;
+
+    #[test]
+    fn a_connection_that_panics_is_not_used_again() {
+        // Without the panic hook, whose backtrace takes long.
+        let mut connection = FakeConnection::answering(|_| resume_unwind(Box::new("on purpose")));
+        let sent = AssertUnwindSafe(|| exchange(&mut connection, b"GET k", 1, Duration::from_secs(1)));
+        assert!(catch_unwind(sent).is_err());
+        assert!(connection.is_invalidated);
+    }
 
     #[test]
     fn an_invalidated_connection_reports_itself_closed() {

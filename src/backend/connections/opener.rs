@@ -17,7 +17,7 @@ use crate::key::Cut;
 /// How long connecting may take unless set.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one command may take unless set.
-pub(in crate::backend) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
+pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
 #[derive(Clone)]
 pub(super) struct Opener {
@@ -79,14 +79,9 @@ impl Opener {
     pub(super) fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }
-
-    /// Returns the number of the database that connections use.
-    pub(super) fn database(&self) -> i64 {
-        self.client.get_connection_info().redis_settings().db()
-    }
 }
 
-pub(super) fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
+fn panicked(panic: &(dyn Any + Send)) -> ConnectError {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     let words = text.unwrap_or("no reason given").split_whitespace().collect::<Vec<_>>().join(" ");
     ConnectError::Panicked(Cut(words.as_bytes()).to_string())

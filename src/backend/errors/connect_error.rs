@@ -6,7 +6,7 @@ use super::transport_error::TransportError;
 /// Why a connection could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum ConnectError {
+pub(crate) enum ConnectError {
     /// The server answered, and refused.
     #[error("{0}")]
     Refused(Refusal),

@@ -41,7 +41,7 @@ impl From<TransportError> for Failure {
 /// Why there was no connection.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum NoConnection {
+pub(crate) enum NoConnection {
     /// All connections of the pool were in use all the time.
     #[error("all connections of the pool were in use")]
     PoolExhausted,

@@ -5,8 +5,8 @@ use std::fmt::Display;
 use std::io;
 use std::process::ExitCode;
 
-use setnx_lock::redis::{Client, RedisError};
-use setnx_lock::{ConnectError, Error, Key, Refusal, RefusalKind};
+use setnx_lock::redis::{Client, ConnectionAddr, RedisError};
+use setnx_lock::{Error, Key, Refusal, RefusalKind};
 
 use crate::arguments::{Condition, ExitCodes};
 use crate::output;
@@ -62,6 +62,32 @@ impl Failure {
             text: self.text.map(|text| format!("{}: {text}", client.get_connection_info().addr())),
             ..self
         }
+    }
+
+    /// That the server cannot be reached.
+    pub(crate) fn unconnected(address: &ConnectionAddr, error: &RedisError) -> Self {
+        let text = "no connection to the server; check that it is up and that the address is right";
+        Self::of(Condition::Unreachable, format!("{text}: {address}: {error}"))
+    }
+
+    /// That the server refuses all but INFO for now.
+    pub(crate) fn loading(address: &ConnectionAddr) -> Self {
+        Self::of(
+            Condition::Unreachable,
+            format!("{address}: the server is still loading its data; try again later"),
+        )
+    }
+
+    /// That the server keeps no keys.
+    pub(crate) fn sentinel(address: &ConnectionAddr) -> Self {
+        let text = "the server cannot be used; lock on its master";
+        Self::of(
+            Condition::Refused,
+            format!(
+                "{text}: {address} is a Sentinel, which has no keys; it returns the master's address for \
+                 SENTINEL GET-MASTER-ADDR-BY-NAME"
+            ),
+        )
     }
 
     /// Notes which lock this is about.
@@ -129,15 +155,6 @@ impl From<Error> for Failure {
 }
 
 /// A server that is not ready yet is as one that is not reached: trying again helps.
-fn not_opened(error: &ConnectError) -> Condition {
-    match error {
-        ConnectError::Refused(refusal) => refused(refusal),
-        ConnectError::Sentinel { .. } => Condition::Refused,
-        _ => Condition::Unreachable,
-    }
-}
-
-/// A server that is not ready yet is as one that is not reached: trying again helps.
 fn refused(refusal: &Refusal) -> Condition {
     match refusal.kind() {
         RefusalKind::Loading | RefusalKind::Busy | RefusalKind::TooManyClients | RefusalKind::NotReady => {
@@ -168,17 +185,6 @@ fn with_advice(refusal: &Refusal, advice: &str) -> String {
     let (words, text) = (refusal.to_string(), refusal.text().trim_end_matches('.'));
     let before = words.split_once(text).map_or("", |(before, _)| before);
     format!("{before}{text}: {advice}")
-}
-
-impl From<ConnectError> for Failure {
-    fn from(error: ConnectError) -> Self {
-        let what = match &error {
-            ConnectError::Sentinel { .. } => "the server cannot be used; lock on its master",
-            ConnectError::Refused(refusal) => return Self::of(not_opened(&error), refused_words(refusal)),
-            _ => "no connection to the server; check that it is up and that the address is right",
-        };
-        Self::of(not_opened(&error), format!("{what}: {error}"))
-    }
 }
 
 /// That the server refused a command that is not a lock's, with advice in the words of the command line.

@@ -6,14 +6,11 @@ use std::io::{BufRead as _, BufReader};
 use std::path::Path;
 use std::time::Duration;
 
-use setnx_lock::r2d2::ManageConnection as _;
 use setnx_lock::redis::{
-    self, Client, Cmd, ConnectionInfo, ConnectionLike as _, FromRedisValue, IntoConnectionInfo as _,
-    Pipeline, RedisError, Value,
+    self, Client, Cmd, Connection, ConnectionInfo, ConnectionLike as _, FromRedisValue, InfoDict,
+    IntoConnectionInfo as _, Pipeline, RedisConnectionInfo, RedisError, Value, cmd,
 };
-use setnx_lock::{
-    ConnectError, Connection, LockConnection, Locker, LockerBuilder, Manager, Refusal, RefusalKind, Version,
-};
+use setnx_lock::{Locker, LockerBuilder, Refusal, RefusalKind, Version};
 
 use crate::arguments::Server;
 use crate::failure::Failure;
@@ -26,6 +23,8 @@ const LONGEST_PASSWORD: u64 = 64 << 10;
 const OLDEST: Version = Version::new(1, 2, 0);
 const HAS_SCAN: Version = Version::new(2, 8, 0);
 
+/// How long connecting may take.
+const CONNECTING: Duration = Duration::from_secs(2);
 /// How long a command over [`Raw`] may take.
 const REPLY: Duration = Duration::from_secs(5);
 /// How long KEYS may take, which looks at every key.
@@ -100,7 +99,6 @@ fn first_line(file: &Path) -> Result<String, Failure> {
 }
 
 /// A connection for what a lock does not do: looking at many keys, and at what stands beside them.
-#[derive(Debug)]
 pub(crate) struct Raw {
     connection: Connection,
     version: Version,
@@ -109,25 +107,69 @@ pub(crate) struct Raw {
 
 impl Raw {
     fn connect(client: &Client, reply: Duration) -> Result<Self, Failure> {
-        let manager = Manager::new(client.clone()).command_timeout(reply);
-        let mut connection = manager.connect()?;
-        let is_replica = match LockConnection::connect(&mut connection) {
-            Err(ConnectError::Replica { .. }) => {
-                connection = manager.clone().skip_server_check().connect()?;
-                true
+        let mut raw = Self::log_in(client, reply)?;
+        let info = match raw.carry(&cmd("INFO").get_packed_command()) {
+            Ok(Value::ServerError(error)) => {
+                let refusal = Refusal::from(error);
+                if refusal.kind() == RefusalKind::TooManyClients {
+                    return Err(Failure::from(refusal).at(client));
+                }
+                None
             }
-            connected => connected.map(|()| false)?,
+            reply => reply.and_then(|reply| Ok(redis::from_redis_value::<InfoDict>(reply)?)).ok(),
         };
-        let version = connection.server_version();
-        let mut raw = Self { connection, version: version.unwrap_or(OLDEST), is_replica };
-        if version.is_none() {
-            match raw.has_scan() {
-                Ok(true) => raw.version = HAS_SCAN,
-                Ok(false) => {}
-                // As twemproxy does, which forwards all that the oldest version is asked for.
-                Err(_) if !raw.connection.is_open() => raw.connection = manager.connect()?,
-                Err(failure) => return Err(failure.at(client)),
+        let field = |name: &str| info.as_ref().and_then(|info| info.get::<String>(name));
+        if field("redis_mode").as_deref() == Some("sentinel") {
+            return Err(Failure::sentinel(client.get_connection_info().addr()));
+        }
+        if field("loading").as_deref() == Some("1") {
+            return Err(Failure::loading(client.get_connection_info().addr()));
+        }
+        raw.is_replica = matches!(field("role").as_deref(), Some("slave" | "replica"));
+        if let Some(version) = field("redis_version").and_then(|version| version.parse().ok()) {
+            raw.version = version;
+            return Ok(raw);
+        }
+        // As twemproxy does, which hangs up on what it does not forward.
+        if !raw.connection.is_open() {
+            raw = Self::log_in(client, reply)?;
+        }
+        match raw.has_scan() {
+            Ok(true) => raw.version = HAS_SCAN,
+            Ok(false) => {}
+            Err(_) if !raw.connection.is_open() => raw = Self::log_in(client, reply)?,
+            Err(failure) => return Err(failure.at(client)),
+        }
+        Ok(raw)
+    }
+
+    /// Connects, and sends AUTH and SELECT by itself: the redis crate hides the server's words.
+    fn log_in(client: &Client, reply: Duration) -> Result<Self, Failure> {
+        let info = client.get_connection_info();
+        let silent = RedisConnectionInfo::default().set_skip_set_lib_name();
+        let connection =
+            Client::open(info.clone().set_redis_settings(silent))?.get_connection_with_timeout(CONNECTING);
+        let connection = connection.map_err(|error| Failure::unconnected(info.addr(), &error))?;
+        connection.set_read_timeout(Some(reply))?;
+        connection.set_write_timeout(Some(reply))?;
+        let mut raw = Self { connection, version: OLDEST, is_replica: false };
+        let settings = info.redis_settings();
+        if let Some(password) = settings.password() {
+            let with_user = settings.username().map(|user| raw.ask(cmd("AUTH").arg(user).arg(password)));
+            match with_user {
+                // Servers before 6 know no users.
+                Some(Err(failure)) if failure.text().contains("wrong number of arguments") => {
+                    raw.ask(cmd("AUTH").arg(password))
+                }
+                Some(replied) => replied,
+                None => raw.ask(cmd("AUTH").arg(password)),
             }
+            .map(|_: Value| ())
+            .map_err(|failure| failure.at(client))?;
+        }
+        if settings.db() != 0 {
+            let selected = raw.ask::<Value>(cmd("SELECT").arg(settings.db()));
+            selected.map_err(|failure| failure.at(client))?;
         }
         Ok(raw)
     }
@@ -165,14 +207,20 @@ impl Raw {
     }
 
     pub(crate) fn ask<T: FromRedisValue>(&mut self, command: &Cmd) -> Result<T, Failure> {
-        let reply = accepted(self.connection.req_command(command)?)?;
+        let reply = accepted(self.carry(&command.get_packed_command())?)?;
         Ok(redis::from_redis_value(reply).map_err(RedisError::from)?)
     }
 
     /// Sends the commands in one trip, and returns their replies, refusals among them.
     pub(crate) fn ask_all(&mut self, commands: &Pipeline) -> Result<Vec<Value>, Failure> {
-        let count = commands.len();
-        Ok(self.connection.req_packed_commands(&commands.get_packed_pipeline(), 0, count)?)
+        self.connection.send_packed_command(&commands.get_packed_pipeline())?;
+        Ok((0..commands.len()).map(|_| self.connection.recv_response()).collect::<Result<_, _>>()?)
+    }
+
+    /// Sends one command, and returns its reply, which may be a refusal.
+    fn carry(&mut self, packed: &[u8]) -> Result<Value, RedisError> {
+        self.connection.send_packed_command(packed)?;
+        self.connection.recv_response()
     }
 }
 

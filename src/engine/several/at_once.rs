@@ -38,7 +38,7 @@ impl WaitAll<'_> {
         let left = |key: &Key| options.notifies && engine.notifications.head_start(key).is_some();
         let may_wait = options.timeout != Some(Duration::ZERO);
         let is_free = !may_wait || (engine.queue.is_idle(keys) && !keys.iter().any(left));
-        is_free && engine.sends_together() && !engine.refuses_many(self.began.uptime)
+        is_free && !engine.refuses_many(self.began.uptime)
     }
 
     pub(super) fn at_once(&self) -> Result<AtOnce, Error> {

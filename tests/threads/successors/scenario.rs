@@ -48,11 +48,10 @@ impl Scenario {
         let key = Target::of(&server).key("successor");
         let events = EventLog::default();
         // No command times out while the proxy holds it, and no wait for a connection on a busy machine.
-        let builder = patient(&proxy.url())?;
+        let builder = patient(&proxy.url())?.observer(events.clone());
         let builder = if load == Load::Contended { builder.pool_size(2) } else { builder };
         let (locker, load_threads) = load.join(builder.build()?, Tolerance::Patient);
         proxy.overlook(load_threads::KEYS);
-        let locker = locker.observed_by(events.clone());
         Ok(Self { server, proxy, key, locker, events, protocol, _load_threads: load_threads })
     }
 
