@@ -37,7 +37,6 @@ pub(crate) const VARIANTS: &[Variant] = &[
     variant("ours-ttl", "protocol Ttl", &[W1, W5], |options| options.protocol(Protocol::Ttl)),
     variant("ours-notifications", "notifications", &[W1, W3, W4, W5, W8], LockOptions::notify_waiters),
     variant("ours-auto-extend", "leases that are extended", &[W1, W2], |options| options.auto_extend(HOUR)),
-    variant("ours-fenced", "fencing tokens", &[W1, W2], LockOptions::fenced),
     Variant {
         pool_size: Some(1),
         ..variant(ONE_CONNECTION, "a pool of one connection", &[W2Many], |options| options)

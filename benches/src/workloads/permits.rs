@@ -81,14 +81,16 @@ impl Shared {
         let work = |_| -> Work<'_> {
             let (holders, most) = (&holders, &most);
             Box::new(move |inside| {
-                let guard = match self {
-                    Shared::Lock(lock) => lock.lock()?,
-                    Shared::Permits(semaphore) => semaphore.acquire()?,
+                let mut work = || {
+                    most.fetch_max(holders.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    inside();
+                    holders.fetch_sub(1, Ordering::SeqCst);
                 };
-                most.fetch_max(holders.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                inside();
-                holders.fetch_sub(1, Ordering::SeqCst);
-                Ok(guard.release()?)
+                match self {
+                    Shared::Lock(lock) => lock.with(|_| work())?,
+                    Shared::Permits(semaphore) => semaphore.with(|_| work())?,
+                }
+                Ok(())
             })
         };
         let keys: Vec<_> = self.keys().iter().map(Key::as_bytes).collect();
