@@ -54,7 +54,7 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for options that make no sense, and a key that is empty or longer than a server takes: an expiration or a poll
+    /// [`Error::Invalid`] for options that are invalid, and a key that is empty or longer than a server takes: an expiration or a poll
     /// interval below a millisecond, an expiration of more than ten years, a takeover margin of more than that or without an expiration, no
     /// expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), polling that makes no sense, what a holder cannot do without an expiration or
     /// within it, or notifications through a locker that was made [`with_pool`](Locker::with_pool).

@@ -174,7 +174,7 @@ impl LockerBuilder {
     ///
     /// [`Error::Invalid`] for a pool of no connections, or a timeout of zero; on a pool of your own for a size or a time for connecting,
     /// which are that pool's, and for a pool that tests connections on check-out. With
-    /// [`max_clock_difference`](Self::max_clock_difference) also if the clocks differ by more, and the errors of
+    /// [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
     /// [`Locker::inspect`].
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {

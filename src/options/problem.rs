@@ -1,4 +1,4 @@
-//! Options that make no sense, in words for the user.
+//! Options that are invalid, in words for the user.
 
 use std::time::Duration;
 

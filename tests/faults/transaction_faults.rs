@@ -166,9 +166,10 @@ fn a_release_whose_transaction_is_refused_leaves_the_key_to_expire(load: Load) -
                 assert_eq!(key.value(), None);
             } else {
                 assert_left(&released.expect_err("over its memory"), &key);
-                // Another thread may send the last, with its own command.
+                // Another thread's command in the same trip is queued by the server, and the connection is closed then: that ends the
+                // transaction as well.
                 let end = Instant::now() + LONG;
-                while commands() != "WATCH GET MULTI DEL EXEC DISCARD" {
+                while load == Load::Any && commands() != "WATCH GET MULTI DEL EXEC DISCARD" {
                     assert!(Instant::now() < end, "{emulated:?}: {}", commands());
                     thread::sleep(millis(1));
                 }
@@ -184,7 +185,7 @@ fn a_release_whose_transaction_is_refused_leaves_the_key_to_expire(load: Load) -
         }
         let connections: Vec<usize> = proxy.asked().iter().map(|asked| asked.connection).collect();
         let same = connections.iter().all(|connection| *connection == 0);
-        assert!(same || emulated.is_none(), "{connections:?}");
+        assert!(same || emulated.is_none() || load == Load::Contended, "{connections:?}");
     }
     Ok(())
 }

@@ -20,11 +20,6 @@ pub(crate) enum Load {
 const EXCLUDED: &[(&[Load], &str, &[&str])] = &[
     (
         &[Load::Contended],
-        "commands of other threads behind an EXEC that is refused are queued, and the connection is closed instead",
-        &["transaction_faults::a_release_whose_transaction_is_refused_leaves_the_key_to_expire"],
-    ),
-    (
-        &[Load::Contended],
         "it has lockers of its own: several, or one with threads of its own",
         &[
             "contract::separate_pools_lose_no_update",

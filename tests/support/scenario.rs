@@ -96,8 +96,8 @@ pub(crate) fn until_connected<T>(call: impl Fn() -> Result<T, Error>) -> Result<
     let end = Instant::now() + LONG;
     loop {
         match call() {
-            Err(Error::Unavailable { problem, .. }) if problem.starts_with("no ") && Instant::now() < end => {
-            }
+            Err(Error::Unavailable { problem, .. })
+                if problem.starts_with("no connection") && Instant::now() < end => {}
             outcome => return outcome,
         }
     }
