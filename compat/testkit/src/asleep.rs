@@ -11,6 +11,9 @@ use crate::LONG;
 /// as long as the thread that has the mutex does not run.
 const SAMPLES: u32 = 15;
 
+/// The number of the system call in which a parked thread waits.
+const FUTEX: &str = if cfg!(target_arch = "x86_64") { "202" } else { "98" };
+
 /// Starts a thread, and returns once it sleeps.
 pub fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     let sleeper = Sleeper::start(body);
@@ -21,9 +24,9 @@ pub fn asleep<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> J
 /// A thread whose state a test samples: it sleeps, runs, and sleeps again.
 pub struct Sleeper<T> {
     thread: JoinHandle<T>,
-    /// The file under `/proc` that holds its state, and that which has where it waits.
-    file: String,
-    function: String,
+    /// The files under `/proc` that hold its state, and the system call that it is in.
+    stat: String,
+    syscall: String,
 }
 
 impl<T: Send + 'static> Sleeper<T> {
@@ -34,8 +37,8 @@ impl<T: Send + 'static> Sleeper<T> {
             body()
         });
         let number = receiver.recv().expect("the thread sends its number first");
-        let [file, function] = ["stat", "wchan"].map(|name| format!("/proc/self/task/{number}/{name}"));
-        Self { thread, file, function }
+        let [stat, syscall] = ["stat", "syscall"].map(|name| format!("/proc/self/task/{number}/{name}"));
+        Self { thread, stat, syscall }
     }
 
     /// Returns once the thread sleeps.
@@ -45,15 +48,15 @@ impl<T: Send + 'static> Sleeper<T> {
         while found < SAMPLES {
             assert!(Instant::now() < end, "the thread does not sleep");
             // The line holds the number, the name in parentheses, the state.
-            let Ok(stat) = fs::read_to_string(&self.file) else {
+            let Ok(stat) = fs::read_to_string(&self.stat) else {
                 // The thread has ended.
                 assert!(self.thread.is_finished() || fs::metadata("/proc/self").is_ok(), "needs /proc");
                 break;
             };
             let state = stat.rsplit(')').next().unwrap_or_default().trim_start().chars().next();
-            // In which function of the kernel: one that waits for a reply is not asleep. Not every kernel says it.
-            let function = fs::read_to_string(&self.function).unwrap_or_default();
-            let parked = function.contains("futex") || ["", "0"].contains(&function.trim());
+            // A thread that waits for a reply is not asleep. Not every kernel has the file.
+            let syscall = fs::read_to_string(&self.syscall);
+            let parked = syscall.map_or(true, |call| call.split(' ').next() == Some(FUTEX));
             found = if state == Some('S') && parked { found + 1 } else { 0 };
             thread::sleep(Duration::from_millis(1));
         }
