@@ -58,11 +58,6 @@ impl Wall {
     pub(crate) fn date(self) -> Option<DateTime<Utc>> {
         DateTime::from_timestamp_micros(i64::try_from(self.0).ok()?)
     }
-
-    /// Returns the same as the standard library's time; `None` where the platform cannot hold it.
-    pub(crate) fn system_time(self) -> Option<SystemTime> {
-        UNIX_EPOCH.checked_add(Duration::from_micros(self.0))
-    }
 }
 
 impl fmt::Display for Wall {

@@ -5,7 +5,6 @@ mod prefix;
 mod template;
 
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::lock::Lock;
 use crate::locker::Locker;
@@ -32,7 +31,7 @@ use template::ID;
 ///     DeclaredLock::in_class("Team", "trade_players", LockOptions::expiring_after(Duration::from_secs(15)));
 ///
 /// fn trade(locker: &Locker, team: u64) -> Result<(), Error> {
-///     TRADE_PLAYERS.with(locker, team, |held| println!("{} is held", held.key()))
+///     TRADE_PLAYERS.of(locker, team)?.with(|held| println!("{} is held", held.key()))
 /// }
 /// assert_eq!(TRADE_PLAYERS.key(7)?.to_string(), "team:7:trade_players_lock");
 /// # Ok::<(), Error>(())
@@ -133,12 +132,14 @@ impl DeclaredLock {
 
     /// Returns the lock for an id. Sends nothing.
     ///
-    /// The gem's `team.trade_players_lock`. A lock that is `global: true` in Ruby is [`global`](Self::global) here, whatever object
-    /// it is asked of there.
+    /// The gem's `team.trade_players_lock`, `Team.obtain_lock(:trade_players, 7) { … }` and `Team.clear_lock(:trade_players, 7)`. A lock that is
+    /// `global: true` in Ruby is [`global`](Self::global) here, whatever object it is asked of there.
     ///
     /// # Errors
     ///
     /// [`Error::Invalid`] for an empty id, and as [`Lock::new`].
+    #[doc(alias = "obtain_lock")]
+    #[doc(alias = "clear_lock")]
     pub fn of(&self, locker: &Locker, id: impl LockId) -> Result<Lock, Error> {
         Lock::new(locker, self.key(id)?, self.options)
     }
@@ -152,49 +153,6 @@ impl DeclaredLock {
     /// [`Error::Invalid`] as [`Lock::new`].
     pub fn global(&self, locker: &Locker) -> Result<Lock, Error> {
         Lock::new(locker, self.global_key(), self.options)
-    }
-
-    /// Runs `body` under the lock for an id: [`of`](Self::of) and [`Lock::with`] in one.
-    ///
-    /// The gem's `Team.obtain_lock(:trade_players, 7) { … }`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`of`](Self::of) and of [`Lock::with`].
-    #[doc(alias = "obtain_lock")]
-    pub fn with<R>(
-        &self,
-        locker: &Locker,
-        id: impl LockId,
-        body: impl FnOnce(&LockGuard) -> R,
-    ) -> Result<R, Error> {
-        self.of(locker, id)?.with(body)
-    }
-
-    /// The same as [`with`](Self::with) for a body that can fail: [`of`](Self::of) and [`Lock::try_with`] in one.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`with`](Self::with), converted, and the body's own.
-    pub fn try_with<T, E: From<Error>>(
-        &self,
-        locker: &Locker,
-        id: impl LockId,
-        body: impl FnOnce(&LockGuard) -> Result<T, E>,
-    ) -> Result<T, E> {
-        self.of(locker, id)?.try_with(body)
-    }
-
-    /// Deletes the key of the lock for an id, **whatever holds it**; returns whether there was one. As [`Lock::clear`].
-    ///
-    /// The gem's `Team.clear_lock(:trade_players, 7)`.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`of`](Self::of) and of [`Lock::clear`].
-    #[doc(alias = "clear_lock")]
-    pub fn clear(&self, locker: &Locker, id: impl LockId) -> Result<bool, Error> {
-        self.of(locker, id)?.clear()
     }
 
     /// Returns the key for an id, as the gem builds it: `prefix:id:name_lock`, or from the template.

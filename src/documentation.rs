@@ -58,6 +58,7 @@ macro_rules! pages {
         #[doc = "[servers.md#rights]: crate::documentation::servers#rights"]
         #[doc = "[several.md]: crate::documentation::several"]
         #[doc = "[several.md#permits]: crate::documentation::several#permits"]
+        #[doc = "[several.md#readers-and-writers]: crate::documentation::several#readers-and-writers"]
         #[doc = "[several.md#what-the-guard-can-do]: crate::documentation::several#what-the-guard-can-do"]
         #[doc = "[threads.svg]: #plot"]
         #[doc = "[waiting.md]: crate::documentation::waiting"]

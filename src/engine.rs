@@ -40,6 +40,7 @@ use notifications::Notifications;
 pub(crate) use permits::Permits;
 pub(crate) use several::Several;
 pub(crate) use successor::Answer;
+pub(crate) use wait::ReaderCount;
 
 /// What the locks of a locker share.
 #[derive(Clone, Debug)]

@@ -20,7 +20,7 @@ const fn is_too_long(bytes: usize) -> bool {
 
 /// Returns why there is no lock of this key with these options, in words for the user.
 pub(crate) fn problem(locker: &Locker, key: &Key, options: &LockOptions) -> Option<&'static str> {
-    if key.is_empty() {
+    if key.as_bytes().is_empty() {
         Some("a lock's key must not be empty; give it the name of what it protects")
     } else if options.notifies && !locker.engine().backend.can_listen() {
         Some(
@@ -70,21 +70,6 @@ impl Lock {
     #[must_use]
     pub fn key(&self) -> &Key {
         &self.key
-    }
-
-    /// Returns the options that the lock was made with.
-    pub fn options(&self) -> LockOptions {
-        self.options
-    }
-
-    /// Returns the same lock with other options: for one call, say, as in `lock.with_options(options)?.lock()`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] as [`new`](Self::new).
-    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
-        let lock = Self::new(&self.locker, self.key.clone(), options)?;
-        Ok(Self { cancel_token: self.cancel_token.clone(), ..lock })
     }
 
     /// Returns the lock with a token that ends its waits: see [`CancelToken`]. Once that is cancelled, the lock is not acquired any more.
@@ -246,7 +231,7 @@ impl Lock {
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {
         let engine = self.locker.engine();
-        let acquired = engine.acquire(&self.key, options, self.cancel_token.as_ref(), kind)?;
+        let acquired = engine.acquire(&self.key, options, self.cancel_token.as_ref(), None, kind)?;
         Ok(LockGuard::new(Arc::clone(engine), acquired))
     }
 

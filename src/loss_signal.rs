@@ -55,12 +55,6 @@ impl LossSignal {
         self.loss().map(|(_, reason)| reason)
     }
 
-    /// Returns the key of the lock that is lost, of several the first; `None` if none is.
-    #[must_use]
-    pub fn lost_key(&self) -> Option<&Key> {
-        self.loss().map(|(key, _)| key)
-    }
-
     fn loss(&self) -> Option<(&Key, LossReason)> {
         let now = clock::now();
         self.0.iter().find_map(|hold| {

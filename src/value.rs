@@ -89,12 +89,6 @@ impl Expiry {
     pub fn date(self) -> Option<chrono::DateTime<chrono::Utc>> {
         self.0.date()
     }
-
-    /// Returns it as the standard library's time, or `None` where the platform cannot hold it.
-    #[must_use]
-    pub fn system_time(self) -> Option<std::time::SystemTime> {
-        self.0.system_time()
-    }
 }
 
 impl fmt::Debug for Expiry {

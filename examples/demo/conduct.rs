@@ -1,7 +1,7 @@
 //! The run itself: has the workers contend, kills one while it holds the lock, waits until another takes over, and lets them
 //! finish. Returns the account of it. However the run ends, it leaves no process, folder or key.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 use std::{fs, process, thread};
 
 use setnx_lock::{Lock, LockOptions, LockState, Locker};
@@ -178,7 +178,7 @@ impl Run {
 fn named_expiry(lock: &Lock) -> Result<Moment, Failure> {
     match lock.state()? {
         LockState::Until(expiry) => {
-            let time = expiry.system_time().ok_or("the key names a time that this platform cannot hold")?;
+            let time = SystemTime::from(expiry.date().ok_or("the key names a time beyond the calendar")?);
             Ok(time.into())
         }
         other => Err(format!("worker {VICTIM} holds the lock, but the key is {other}").into()),

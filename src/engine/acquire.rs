@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wait::{Granted, Wait};
-use super::{Answer, Engine};
+use super::{Answer, Engine, ReaderCount};
 use crate::clock;
 use crate::error::Error;
 use crate::event::Event;
@@ -21,15 +21,17 @@ pub(crate) struct Acquired {
 }
 
 impl Engine {
-    /// Waits until the lock is held, or there is an error.
+    /// Waits until the lock is held, or there is an error. With `readers` it is that of a reader.
     pub(crate) fn acquire(
         self: &Arc<Self>,
         key: &Key,
         options: &LockOptions,
         cancel_token: Option<&CancelToken>,
+        readers: Option<&ReaderCount>,
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
-        let granted = self.grant(&Wait::new(self, key, options, cancel_token, clock::now()))?;
+        let wait = Wait::new(self, key, options, cancel_token, clock::now()).of_reader(readers);
+        let granted = self.grant(&wait)?;
         match self.begin_holds(vec![(key.clone(), granted)], options, kind).pop() {
             Some(acquired) => Ok(acquired),
             None => unreachable!("each lock that is granted begins"),

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::release::HeldLock;
 use super::wait::{Granted, Wait};
-use super::{Acquired, Answer, Engine};
+use super::{Acquired, Answer, Engine, ReaderCount};
 use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
@@ -32,6 +32,8 @@ pub(crate) struct Permits<'a> {
     pub(crate) slots: &'a Arc<[Key]>,
     pub(crate) options: &'a LockOptions,
     pub(crate) cancel_token: Option<&'a CancelToken>,
+    /// Where each is a reader's: the number of readers, which all callers must share.
+    pub(crate) readers: Option<&'a ReaderCount>,
 }
 
 /// A wait for one of several locks.
@@ -87,7 +89,7 @@ impl Engine {
 
 impl WaitForOne<'_> {
     fn acquire(&self) -> Result<(usize, Granted), Error> {
-        let Permits { name, queue, slots, cancel_token, options } = self.wanted;
+        let Permits { name, queue, slots, cancel_token, options, readers } = self.wanted;
         self.engine.refuse_after_fork(name)?;
         let is_ours =
             |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
@@ -96,6 +98,7 @@ impl WaitForOne<'_> {
         }
         let _registered = cancel_token.map(CancelToken::register);
         self.wait.check()?;
+        self.wait.agree(readers)?;
         let stop = || self.wait.is_over();
         if options.timeout == Some(Duration::ZERO) {
             let (rules, action) = AcquiringPermit::start(self.wait.params(), slots.len(), self.began);

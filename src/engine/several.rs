@@ -9,7 +9,7 @@ use std::iter;
 use std::sync::Arc;
 
 use super::wait::{Granted, Wait};
-use super::{Acquired, Engine};
+use super::{Acquired, Engine, ReaderCount};
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
@@ -31,6 +31,8 @@ pub(crate) struct Several<'a> {
     /// The queue of the threads for which each of these locks is one of several that will do.
     pub(crate) shared: Option<&'a Key>,
     pub(crate) cancel_token: Option<&'a CancelToken>,
+    /// Where they are a writer's: the number of readers, which all callers must share.
+    pub(crate) readers: Option<&'a ReaderCount>,
 }
 
 /// A wait for several locks.
@@ -57,13 +59,14 @@ impl Engine {
 
 impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
-        let Several { keys, cancel_token, .. } = self.wanted;
+        let Several { keys, cancel_token, readers, .. } = self.wanted;
+        let _registered = cancel_token.map(CancelToken::register);
         // What is not to be waited for is found before anything is sent.
-        if let Err(error) = self.may_begin() {
+        let agree = || self.wait(&keys[0], self.began, None).agree(readers);
+        if let Err(error) = self.may_begin().and_then(|()| agree()) {
             self.report(Err(&error), 0);
             return Err(error);
         }
-        let _registered = cancel_token.map(CancelToken::register);
         let mut in_doubt = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {
@@ -101,10 +104,12 @@ impl WaitAll<'_> {
     /// Reports how the call has ended before any of the locks was waited for by itself.
     fn report(&self, outcome: Result<(), &Error>, attempts: u32) {
         let waited = clock::uptime().since(self.began.uptime);
-        for key in self.wanted.keys.iter() {
-            if outcome.as_ref().err().is_none_or(|error| names(error, key)) {
-                self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
-            }
+        let keys = self.wanted.keys;
+        let is_meant = |key: &&Key| outcome.is_err_and(|error| names(error, key));
+        // An error of none of them is that of all.
+        let all = !keys.iter().any(|key| is_meant(&key));
+        for key in keys.iter().filter(|key| all || is_meant(key)) {
+            self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
         }
     }
 

@@ -1,6 +1,7 @@
 //! One wait for one lock: waits for its turn in the queue, then does what the rules say, until there is a lease or an error.
 
 mod listed;
+mod readers;
 
 use std::cell::Cell;
 use std::thread;
@@ -21,6 +22,7 @@ use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds;
 use crate::value::LockState;
+pub(crate) use readers::ReaderCount;
 
 /// How much longer than its reply may take the thread that sends a command for another is waited for.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
@@ -45,6 +47,8 @@ pub(super) struct Wait<'a> {
     deadline: Option<Uptime>,
     /// The queue of those for which this lock is one of several that will do.
     shared: Option<&'a Key>,
+    /// Where it is a reader's: the number of readers, which all callers must share.
+    readers: Option<&'a ReaderCount>,
     /// The lease of an earlier command for several locks at once, which may still come late and acquire this one, and what it takes over.
     earlier: Option<(Lease, Option<LockState>)>,
     /// How often the server was asked for the lock so far.
@@ -91,8 +95,8 @@ impl<'a> Wait<'a> {
     ) -> Self {
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
         let (attempts, owes) = (Cell::new(0), Cell::new(false));
-        let (shared, earlier) = (None, None);
-        Self { engine, key, options, cancel_token, began, deadline, shared, earlier, attempts, owes }
+        let (shared, readers, earlier) = (None, None, None);
+        Self { engine, key, options, cancel_token, began, deadline, shared, readers, earlier, attempts, owes }
     }
 
     /// Returns the wait as a part of a longer one, which ends at `deadline`, after an earlier command that may still come late.
@@ -103,6 +107,11 @@ impl<'a> Wait<'a> {
         earlier: Option<(Lease, Option<LockState>)>,
     ) -> Self {
         Self { deadline, shared, earlier, ..self }
+    }
+
+    /// Returns the wait as a reader's, which compares the number of readers first.
+    pub(super) fn of_reader(self, readers: Option<&'a ReaderCount>) -> Self {
+        Self { readers, ..self }
     }
 
     pub(super) fn deadline(&self) -> Option<Uptime> {
@@ -128,6 +137,7 @@ impl<'a> Wait<'a> {
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
+        self.agree(self.readers)?;
         self.once()
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Of<'a>(pub(super) Option<&'a Key>);
 impl fmt::Display for Of<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(key) if key.is_empty() => f.write_str("lock \"\": "),
+            Some(key) if key.as_bytes().is_empty() => f.write_str("lock \"\": "),
             Some(key) => write!(f, "lock {}: ", shown(key)),
             None => Ok(()),
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::multi_lock_guard::MultiLockGuard;
-use crate::engine::Several;
+use crate::engine::{ReaderCount, Several};
 use crate::error::Error;
 use crate::key::Key;
 use crate::lock::problem;
@@ -42,6 +42,8 @@ pub struct MultiLock {
     cancel_token: Option<CancelToken>,
     /// The queue of the threads for which each of these locks is one of several that will do.
     shared: Option<Key>,
+    /// Where they are a writer's: the number of readers, which all callers must share.
+    readers: Option<Arc<ReaderCount>>,
 }
 
 impl MultiLock {
@@ -74,32 +76,24 @@ impl MultiLock {
         if let Some((key, problem)) = problem {
             return Err(Error::invalid(key, problem));
         }
-        Ok(Self { locker: locker.clone(), keys: keys.into(), options, cancel_token: None, shared: None })
+        Ok(Self {
+            locker: locker.clone(),
+            keys: keys.into(),
+            options,
+            cancel_token: None,
+            shared: None,
+            readers: None,
+        })
     }
 
-    /// Returns the locks as those of which one will do for the threads of a queue.
-    pub(super) fn sharing(self, queue: Key) -> Self {
-        Self { shared: Some(queue), ..self }
+    /// Returns the locks as a writer's. `queue` is that of the threads for which one of these locks will do.
+    pub(super) fn of_writer(self, readers: &Arc<ReaderCount>, queue: Option<&Key>) -> Self {
+        Self { shared: queue.cloned(), readers: Some(Arc::clone(readers)), ..self }
     }
 
-    /// Returns the keys, in the order in which they are waited for.
-    #[must_use]
-    pub fn keys(&self) -> &[Key] {
-        &self.keys
-    }
-
-    /// Returns the options that the locks were made with.
-    pub fn options(&self) -> LockOptions {
-        self.options
-    }
-
-    /// Returns the same locks with other options: for one call, say.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] as [`new`](Self::new).
-    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
-        let locks = Self::new(&self.locker, self.keys.iter().cloned(), options)?;
+    /// Returns locks of other keys, acquired in the same way but whatever the number of readers is.
+    pub(super) fn of(&self, keys: impl IntoIterator<Item = Key>) -> Result<Self, Error> {
+        let locks = Self::new(&self.locker, keys, self.options)?;
         Ok(Self { cancel_token: self.cancel_token.clone(), shared: self.shared.clone(), ..locks })
     }
 
@@ -184,8 +178,9 @@ impl MultiLock {
 
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
         let engine = self.locker.engine();
-        let Self { keys, shared, cancel_token, .. } = self;
-        let wanted = Several { keys, options, shared: shared.as_ref(), cancel_token: cancel_token.as_ref() };
+        let Self { keys, shared, cancel_token, readers, .. } = self;
+        let (shared, cancel_token, readers) = (shared.as_ref(), cancel_token.as_ref(), readers.as_deref());
+        let wanted = Several { keys, options, shared, cancel_token, readers };
         Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
     }
 
@@ -213,7 +208,7 @@ mod tests {
         let locker = Locker::open("redis://127.0.0.1:1/").unwrap();
         let options = LockOptions::expiring_after(Duration::from_secs(1));
         let locks = |keys: usize| MultiLock::new(&locker, (0..keys).map(|n| format!("k{n}")), options);
-        assert_eq!(locks(MultiLock::MAX_KEYS).unwrap().keys().len(), MultiLock::MAX_KEYS);
+        assert_eq!(locks(MultiLock::MAX_KEYS).unwrap().keys.len(), MultiLock::MAX_KEYS);
         let twice = (0..2 * MultiLock::MAX_KEYS).map(|n| format!("k{}", n / 2));
         assert!(MultiLock::new(&locker, twice, options).is_ok(), "a key that comes twice counts once");
         let error = locks(MultiLock::MAX_KEYS + 1).unwrap_err();
@@ -233,12 +228,12 @@ mod tests {
             let given = || keys.iter().map(|key| Key::from(key.as_slice()));
             let locks = MultiLock::new(&locker, given(), options).unwrap();
             let expected: std::collections::BTreeSet<Vec<u8>> = keys.iter().cloned().collect();
-            let found: Vec<Vec<u8>> = locks.keys().iter().map(|key| key.as_bytes().to_vec()).collect();
+            let found: Vec<Vec<u8>> = locks.keys.iter().map(|key| key.as_bytes().to_vec()).collect();
             prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());
             let reversed = MultiLock::new(&locker, given().rev(), options).unwrap();
-            prop_assert_eq!(reversed.keys(), locks.keys());
-            let other = locks.with_options(options.reentrant()).unwrap();
-            prop_assert_eq!(other.keys(), locks.keys());
+            prop_assert_eq!(&reversed.keys, &locks.keys);
+            let other = locks.of(locks.keys.iter().rev().cloned()).unwrap();
+            prop_assert_eq!(&other.keys, &locks.keys);
         }
     }
 }

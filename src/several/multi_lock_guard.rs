@@ -12,7 +12,6 @@ use crate::guard::LockGuard;
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::loss_signal::LossSignal;
-use crate::options::Protocol;
 use crate::protocol::ownership::LossReason;
 
 /// Several locks that are held together: released when dropped, also by a panic, in one trip (two in
@@ -57,28 +56,10 @@ impl MultiLockGuard {
         self.guards.iter().map(LockGuard::hold).collect()
     }
 
-    /// Returns the keys, in their order.
-    pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
-        self.guards.iter().map(LockGuard::key)
-    }
-
     /// Returns the guard of each key, in the order of the keys.
     #[must_use = "this only returns them"]
     pub fn guards(&self) -> &[LockGuard] {
         &self.guards
-    }
-
-    /// Returns the guard of this key; `None` if it is not among them.
-    pub fn get(&self, key: impl Into<Key>) -> Option<&LockGuard> {
-        let key = key.into();
-        self.guards.iter().find(|guard| *guard.key() == key)
-    }
-
-    /// Returns the protocol that the locks were acquired by and are released by. With [`Protocol::Auto`] it may differ from key to key where
-    /// the server refuses transactions on some: see [`guards`](Self::guards); this is that of the first.
-    #[must_use]
-    pub fn protocol(&self) -> Protocol {
-        self.first().protocol()
     }
 
     /// Returns how long all locks can still be relied on: the shortest of [`LockGuard::remaining`]; `None` without an expiration.
@@ -183,7 +164,7 @@ impl MultiLockGuard {
     /// Those of [`LockGuard::fencing_token`], with the first key that failed.
     pub fn fencing_tokens(&self) -> Result<Vec<(&Key, u64)>, Error> {
         let tokens = self.engine()?.fencing_tokens(&self.holds());
-        self.keys().zip(tokens).map(|(key, token)| Ok((key, token?))).collect()
+        self.guards.iter().zip(tokens).map(|(guard, token)| Ok((guard.key(), token?))).collect()
     }
 
     /// Ends the hold without releasing: see [`LockGuard::leave_to_expire`].
@@ -222,8 +203,8 @@ impl Drop for MultiLockGuard {
 impl fmt::Debug for MultiLockGuard {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MultiLockGuard")
-            .field("keys", &self.keys().collect::<Vec<_>>())
-            .field("protocol", &self.protocol())
+            .field("keys", &self.guards.iter().map(LockGuard::key).collect::<Vec<_>>())
+            .field("protocol", &self.first().protocol())
             .field("remaining", &self.remaining())
             .finish_non_exhaustive()
     }

@@ -2,12 +2,14 @@
 
 use std::fmt;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::multi_lock::MultiLock;
 use super::multi_lock_guard::MultiLockGuard;
 use super::permit::Permit;
-use super::semaphore::Semaphore;
+use super::semaphore::{Semaphore, slot_key};
+use crate::engine::ReaderCount;
 use crate::error::Error;
 use crate::key::Key;
 use crate::locker::Locker;
@@ -22,7 +24,12 @@ use crate::thread_holds::HoldKind;
 /// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
 /// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
 ///
-/// All callers of a name must use one number of readers: a writer with a smaller number does not exclude all readers.
+/// # Number of readers
+///
+/// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first call
+/// that asks for the lock writes the number to `NAME:setnx-lock:readers`. A lock and its clones compare theirs with it before they first
+/// ask, in a trip of its own; another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
+///
 /// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
@@ -44,6 +51,7 @@ use crate::thread_holds::HoldKind;
 pub struct RwLock {
     semaphore: Semaphore,
     locks: MultiLock,
+    readers: Arc<ReaderCount>,
 }
 
 impl RwLock {
@@ -59,22 +67,12 @@ impl RwLock {
         readers: usize,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let semaphore = Semaphore::new(locker, name, readers, options)?;
+        let name = name.into();
+        let count = Arc::new(ReaderCount::new(&name, readers));
+        let semaphore = Semaphore::new(locker, name, readers, options)?.of_readers(&count);
         let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
-        let locks = if readers == 1 { locks } else { locks.sharing(semaphore.queue().clone()) };
-        Ok(Self { semaphore, locks })
-    }
-
-    /// Returns the lock's name.
-    #[must_use]
-    pub fn name(&self) -> &Key {
-        self.semaphore.name()
-    }
-
-    /// Returns how many may read at a time.
-    #[must_use]
-    pub fn readers(&self) -> usize {
-        self.semaphore.permits()
+        let locks = locks.of_writer(&count, semaphore.queue());
+        Ok(Self { semaphore, locks, readers: count })
     }
 
     /// Returns the semaphore that readers take a permit of.
@@ -83,27 +81,38 @@ impl RwLock {
         &self.semaphore
     }
 
-    /// Returns the options that the lock was made with.
-    pub fn options(&self) -> LockOptions {
-        self.semaphore.options()
-    }
-
-    /// Returns the same lock with other options: for one call, say.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] as [`new`](Self::new).
-    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
-        Ok(Self {
-            semaphore: self.semaphore.with_options(options)?,
-            locks: self.locks.with_options(options)?,
-        })
-    }
-
     /// Returns the lock with a token that ends its waits: see [`CancelToken`].
     #[must_use]
     pub fn cancelled_by(self, token: &CancelToken) -> Self {
-        Self { semaphore: self.semaphore.cancelled_by(token), locks: self.locks.cancelled_by(token) }
+        let (semaphore, locks) = (self.semaphore.cancelled_by(token), self.locks.cancelled_by(token));
+        Self { semaphore, locks, ..self }
+    }
+
+    /// Makes this lock's number of readers the one that all callers of the name must use, for a change of the number: see
+    /// [`RwLock`](Self#number-of-readers). Waits until nobody reads or writes, up to the timeout of the options, and keeps everybody out
+    /// meanwhile.
+    ///
+    /// Callers with another number that have read or written before do not look again. Stop them first.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`write`](Self::write). The number is as it was then, unless the error is about its key.
+    pub fn set_readers(&self) -> Result<(), Error> {
+        let engine = self.semaphore.engine();
+        loop {
+            let found = engine.readers(&self.readers)?;
+            // Whoever reads by the greater number is waited for.
+            let most = found.unwrap_or(0).max(self.semaphore.keys().len()).min(Semaphore::MAX_PERMITS);
+            let all = self.locks.of((0..most).map(|slot| slot_key(&self.semaphore.name, slot)))?.lock()?;
+            let is_still_there = engine.readers(&self.readers)? == found;
+            if is_still_there {
+                engine.set_readers(&self.readers)?;
+            }
+            all.release()?;
+            if is_still_there {
+                return Ok(());
+            }
+        }
     }
 
     /// Runs `body` as a reader and returns what it returns: see [`Semaphore::with`].
@@ -121,7 +130,7 @@ impl RwLock {
     ///
     /// Those of [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
-        let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
+        let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
         let returned = body(&guard);
         guard.leave()?;
         Ok(returned)
@@ -148,7 +157,7 @@ impl RwLock {
         &self,
         body: impl FnOnce(&MultiLockGuard) -> Result<T, E>,
     ) -> Result<T, E> {
-        let guard = self.locks.acquire(&self.options(), HoldKind::Scoped)?;
+        let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
         let returned = body(&guard)?;
         guard.leave()?;
         Ok(returned)
@@ -209,7 +218,7 @@ impl RwLock {
     }
 
     fn writing(&self, guard: MultiLockGuard) -> WriteGuard {
-        let kept = self.readers() - 1;
+        let kept = self.semaphore.keys().len() - 1;
         WriteGuard { guard, kept, key: self.semaphore.keys()[kept].clone() }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::permit::Permit;
-use crate::engine::Permits;
+use crate::engine::{Engine, Permits, ReaderCount};
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::key::Key;
@@ -42,12 +42,14 @@ use crate::value::LockState;
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     locker: Locker,
-    name: Key,
+    pub(super) name: Key,
     slots: Arc<[Key]>,
     /// The name of the queue that the permits share.
     queue: Key,
-    options: LockOptions,
+    pub(super) options: LockOptions,
     cancel_token: Option<CancelToken>,
+    /// Where they are those of readers: their number, which all callers must share.
+    readers: Option<Arc<ReaderCount>>,
 }
 
 impl Semaphore {
@@ -82,19 +84,7 @@ impl Semaphore {
         }
         let slots = (0..permits).map(|slot| slot_key(&name, slot)).collect();
         let queue = queue_key(&name, permits);
-        Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None })
-    }
-
-    /// Returns the semaphore's name.
-    #[must_use]
-    pub fn name(&self) -> &Key {
-        &self.name
-    }
-
-    /// Returns how many permits there are.
-    #[must_use]
-    pub fn permits(&self) -> usize {
-        self.slots.len()
+        Ok(Self { locker: locker.clone(), name, slots, queue, options, cancel_token: None, readers: None })
     }
 
     /// Returns the key of each permit.
@@ -103,24 +93,18 @@ impl Semaphore {
         &self.slots
     }
 
-    /// Returns the name of the queue of the threads for which any permit will do.
-    pub(super) fn queue(&self) -> &Key {
-        &self.queue
+    /// Returns the semaphore as one of readers.
+    pub(super) fn of_readers(self, readers: &Arc<ReaderCount>) -> Self {
+        Self { readers: Some(Arc::clone(readers)), ..self }
     }
 
-    /// Returns the options that the semaphore was made with.
-    pub fn options(&self) -> LockOptions {
-        self.options
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        self.locker.engine()
     }
 
-    /// Returns the same semaphore with other options: for one call, say.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Invalid`] as [`new`](Self::new).
-    pub fn with_options(&self, options: LockOptions) -> Result<Self, Error> {
-        let semaphore = Self::new(&self.locker, self.name.clone(), self.permits(), options)?;
-        Ok(Self { cancel_token: self.cancel_token.clone(), ..semaphore })
+    /// Returns the name of the queue of the threads for which any permit will do; with one permit `None`: that has its own.
+    pub(super) fn queue(&self) -> Option<&Key> {
+        (self.slots.len() > 1).then_some(&self.queue)
     }
 
     /// Returns the semaphore with a token that ends its waits: see [`CancelToken`].
@@ -203,13 +187,13 @@ impl Semaphore {
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
         let engine = self.locker.engine();
-        let cancel_token = self.cancel_token.as_ref();
+        let (cancel_token, readers) = (self.cancel_token.as_ref(), self.readers.as_deref());
         let (slot, acquired) = match &*self.slots {
             // One lock, whose queue is its own.
-            [only] => (0, engine.acquire(only, options, cancel_token, kind)?),
+            [only] => (0, engine.acquire(only, options, cancel_token, readers, kind)?),
             _ => {
                 let Self { name, slots, queue, .. } = self;
-                let wanted = Permits { name, queue, slots, options, cancel_token };
+                let wanted = Permits { name, queue, slots, options, cancel_token, readers };
                 engine.acquire_permit(wanted, kind)?
             }
         };

@@ -176,7 +176,7 @@ fn what_a_holder_does_with_its_lock() -> Outcome {
     // A call that joins another one asks for nothing.
     lock.with(|_| lock.with(|_| ()))??;
     assert_eq!(events.lines(), ["Acquired", "Released"]);
-    let lock = lock.with_options(expiring().hold_at_least(LONG / 2))?;
+    let (lock, events) = observed(&scenario, expiring().hold_at_least(LONG / 2))?;
     drop(lock.lock()?);
     assert_eq!(events.lines(), ["Acquired", "Released, left to expire"]);
     Ok(())
@@ -199,7 +199,7 @@ fn a_loss_is_reported_once() -> Outcome {
     assert!(signal.is_lost());
     assert_eq!(events.lines(), ["Acquired", "Lost Gone"]);
     // A lease that passes is noticed by whichever looks first.
-    let lock = lock.with_options(LockOptions::expiring_after(millis(30)).timeout(LONG))?;
+    let (lock, events) = observed(&scenario, LockOptions::expiring_after(millis(30)).timeout(LONG))?;
     let held = lock.lock()?;
     assert!(held.loss_signal().wait_timeout(LONG) && held.ensure_held().is_err());
     drop(held);

@@ -211,7 +211,7 @@ fn one_event_for_a_lock_that_is_refused_or_cancelled() -> Outcome {
     // A wait that is cancelled, and a call after that.
     key.set(FOREIGN);
     let token = CancelToken::new();
-    let cancelled = lock.with_options(expiring().poll_interval(LONG))?.cancelled_by(&token);
+    let cancelled = Lock::new(&locker, &key.key, expiring().poll_interval(LONG))?.cancelled_by(&token);
     let waiting = asleep({
         let cancelled = cancelled.clone();
         move || cancelled.lock()

@@ -267,11 +267,12 @@ fn after_a_lease_of(target: &Target, lease: Duration) -> Duration {
 
 fn a_lock_is_held_at_least_for_a_time(target: &Target) -> Outcome {
     let key = target.key("at-least");
-    let lock = target.lock(&key, expiring().hold_at_least(millis(1000)));
+    let (locker, options) = (target.locker(), expiring().hold_at_least(millis(1000)));
+    let lock = target.lock_through(&locker, &key, options);
     let began = Instant::now();
     let held = lock.lock()?;
     let value = key.value();
-    let waiter = lock.with_options(lock.options().poll_interval(LONG))?;
+    let waiter = target.lock_through(&locker, &key, options.poll_interval(LONG));
     let waiting = thread::spawn(move || waiter.lock().map(drop));
     thread::sleep(millis(20));
     assert_eq!(release(held)?, Release::LeftToExpire);

@@ -21,12 +21,13 @@ pub(super) const TESTS: super::Tests = tests![
     a_writer_s_wait_ends_and_leaves_nothing_behind,
     a_writer_among_readers_and_a_reader_among_writers_get_their_turn,
     readers_and_writers_of_several_lockers,
+    all_callers_share_one_number_of_readers,
+    the_number_of_readers_is_changed_while_nobody_reads_or_writes,
 ];
 
 fn readers_read_together_and_a_writer_writes_alone(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw", 3);
     let (here, elsewhere) = (pool.rw_lock(expiring()), pool.rw_lock(expiring()));
-    assert_eq!((here.readers(), here.name()), (3, &pool.name.key));
     assert_eq!(here.semaphore().keys().len(), 3);
     let readers = [here.read()?, elsewhere.read()?];
     for lock in [&here, &elsewhere] {
@@ -183,11 +184,12 @@ fn who_reads_and_writes_at_once_would_wait_for_itself(target: &Target) -> Outcom
 
 fn a_writer_s_wait_ends_and_leaves_nothing_behind(target: &Target) -> Outcome {
     let pool = Pool::of(target, "rw-ends", 3);
-    let lock = pool.rw_lock(QUEUED);
+    let locker = target.locker();
+    let lock = pool.rw_lock_through(&locker, QUEUED);
     let reading = lock.read()?;
     let slot = reading.slot();
-    let error =
-        lock.with_options(lock.options().timeout(millis(50)))?.write().expect_err("there is a reader");
+    let impatient = pool.rw_lock_through(&locker, QUEUED.timeout(millis(50)));
+    let error = impatient.write().expect_err("there is a reader");
     assert_says(&error, &pool.slots[slot], &["exceeded 0.05 sec"]);
     assert_eq!(pool.held(), [slot]);
     let token = CancelToken::new();
@@ -274,6 +276,84 @@ fn readers_and_writers_of_several_lockers(target: &Target) -> Outcome {
         }
         Ok(())
     })
+}
+
+fn readers(lock: &RwLock) -> [Result<(), Error>; 6] {
+    [
+        lock.read().map(drop),
+        lock.try_read().map(drop),
+        lock.with_read(|_| ()),
+        lock.write().map(drop),
+        lock.try_write_for(millis(20)).map(drop),
+        lock.try_with_write(|_| Ok(())),
+    ]
+}
+
+/// Asserts that no call gets the lock, since others use it with another number of readers.
+#[track_caller]
+fn assert_refused(pool: &Pool<'_>, lock: &RwLock, found: &str, own: usize) {
+    for outcome in readers(lock) {
+        let error = outcome.expect_err("others use another number");
+        assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
+        let words = format!("callers let in {found} readers, and this one lets in {own},");
+        assert_says(&error, &pool.number, &[&words, "`RwLock::set_readers`"]);
+    }
+    assert_eq!(pool.held(), [0_usize; 0], "no lock is acquired");
+}
+
+fn all_callers_share_one_number_of_readers(target: &Target) -> Outcome {
+    for readers in [1, 3] {
+        let pool = Pool::of(target, "rw-number", readers);
+        let (locker, number) = (target.locker(), &pool.number);
+        let lock = pool.rw_lock_through(&locker, expiring());
+        assert_eq!(number.value(), None, "it is written by the first call that asks");
+        drop(lock.write()?);
+        assert_eq!(number.value(), Some(readers.to_string()));
+        for locker in [&locker, &target.locker()] {
+            assert_refused(&pool, &pool.rw_lock_of(locker, 2, expiring()), &readers.to_string(), 2);
+            drop(pool.rw_lock_through(locker, expiring()).read()?);
+        }
+        // A lock and its clones compare it once.
+        number.set("5");
+        drop((lock.read()?, lock.clone().try_read()?));
+        assert_refused(&pool, &pool.rw_lock_through(&locker, expiring()), "5", readers);
+        number.set("many");
+        assert_refused(&pool, &pool.rw_lock_through(&locker, expiring()), "many", readers);
+    }
+    Ok(())
+}
+
+fn the_number_of_readers_is_changed_while_nobody_reads_or_writes(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "rw-change", 5);
+    let (locker, number) = (target.locker(), &pool.number);
+    let impatient = expiring().timeout(millis(50));
+    let few = pool.rw_lock_of(&locker, 3, impatient);
+    few.set_readers()?;
+    assert_eq!(number.value().as_deref(), Some("3"), "there was none");
+    let (reading, more) = (few.read()?, pool.rw_lock_through(&locker, impatient));
+    assert!(more.set_readers().is_err_and(|error| error.is_contention()));
+    assert_eq!((number.value().as_deref(), pool.held()), (Some("3"), vec![reading.slot()]));
+    drop(reading);
+    more.set_readers()?;
+    assert_eq!((number.value().as_deref(), pool.held()), (Some("5"), vec![]));
+    drop(more.write()?);
+    // One that reads by the greater number is waited for.
+    pool.slots[4].set(FOREIGN);
+    let few = pool.rw_lock_of(&locker, 3, impatient);
+    assert!(few.set_readers().is_err_and(|error| error.is_contention()));
+    pool.slots[4].delete();
+    let token = CancelToken::new();
+    token.cancel();
+    assert!(matches!(few.clone().cancelled_by(&token).set_readers(), Err(Error::Cancelled { .. })));
+    assert_refused(&pool, &few, "5", 3);
+    few.set_readers()?;
+    drop(few.read()?);
+    assert_refused(&pool, &pool.rw_lock_through(&locker, impatient), "3", 5);
+    // What another program has written there is no number to wait for.
+    number.set("many");
+    few.set_readers()?;
+    assert_eq!((number.value().as_deref(), pool.held()), (Some("3"), vec![]));
+    Ok(())
 }
 
 /// Has so many threads read by each of these locks, and so many write, until `done` has returned on the first.

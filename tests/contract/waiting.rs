@@ -199,8 +199,8 @@ fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
         assert!(key.value().is_some(), "the inner calls release nothing");
         assert!(matches!(plain.with(|_| ()), Err(Error::Nested { .. })), "both must have the option");
         thread::scope(|scope| {
-            let other =
-                scope.spawn(|| lock.with_options(lock.options().timeout(Duration::ZERO))?.with(|_| ()));
+            let at_once = target.lock_through(&locker, &key, expiring().reentrant().timeout(Duration::ZERO));
+            let other = scope.spawn(move || at_once.with(|_| ()));
             assert!(other.join().unwrap().is_err(), "another thread is excluded");
             Ok::<_, Error>(())
         })?;

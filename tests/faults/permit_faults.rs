@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, LockOptions, LockState, Permit, Protocol, RefusalKind, Semaphore};
+use setnx_lock::{Error, LockOptions, LockState, Locker, Permit, Protocol, RefusalKind, RwLock, Semaphore};
 
+use crate::servers::Fault;
 use crate::support::asleep::Sleeper;
 use crate::support::every_command::{self, COMMAND_TIMEOUT, Failure, LEASE, Stage};
 use crate::support::scenario::{FOREIGN, Scenario, assert_nothing_sent_twice, opened, patient};
@@ -45,7 +46,13 @@ const PATHS: [(&str, Path); 5] = [
 pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
         "permit_faults",
-        tests![a_user_that_may_not_look, a_user_without_one_of_the_keys, a_key_of_another_type],
+        tests![
+            a_user_that_may_not_look,
+            a_user_without_one_of_the_keys,
+            a_key_of_another_type,
+            a_number_of_readers_whose_reply_is_lost,
+            a_number_of_readers_that_cannot_be_read,
+        ],
     );
     trials.extend(every_command::trials::<PermitStage>("permit_faults", &PATHS));
     trials
@@ -54,6 +61,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 /// What a run starts from.
 struct PermitStage {
     scenario: Scenario,
+    name: TestKey,
     slots: Vec<TestKey>,
     semaphore: Semaphore,
     held: Option<Permit>,
@@ -99,14 +107,14 @@ impl Stage for PermitStage {
         }
         if path == Path::ReleaseWithSuccessor {
             // It asks the server after a hint of the release, or when the lease has passed.
-            let waiting = semaphore.with_options(options.poll_interval(LONG))?;
+            let waiting = Semaphore::new(&locker, &name.key, PERMITS, options.poll_interval(LONG))?;
             let sleeper = Sleeper::start(move || waiting.acquire());
             sleeper.rests();
             successor = Some(sleeper);
         }
         scenario.proxy.forget();
         let values = slots.iter().map(TestKey::value).collect();
-        Ok(Self { scenario, slots, semaphore, held, successor, values })
+        Ok(Self { scenario, name, slots, semaphore, held, successor, values })
     }
 
     fn scenario(&self) -> &Scenario {
@@ -178,7 +186,7 @@ impl PermitStage {
         }
         // Another client gets no permit that is held.
         let other = opened(&self.scenario.target.url)?;
-        let other = Semaphore::new(&other, self.semaphore.name(), PERMITS, expiring())?;
+        let other = Semaphore::new(&other, &self.name.key, PERMITS, expiring())?;
         let mut others = Vec::new();
         while let Some(guard) = other.try_acquire()? {
             others.push(guard);
@@ -199,7 +207,8 @@ impl PermitStage {
             let value = key.value();
             match self.scenario.target.lock(key, expiring()).state()? {
                 LockState::Absent => {}
-                LockState::Until(expiry) if expiry.system_time().is_some_and(|expiry| expiry <= at_most) => {}
+                LockState::Until(expiry)
+                    if expiry.date().is_some_and(|expiry| SystemTime::from(expiry) <= at_most) => {}
                 _ if value.as_deref() == Some(FOREIGN) => {}
                 other => return Err(format!("{} holds {other}", key.key).into()),
             }
@@ -211,12 +220,12 @@ impl PermitStage {
 
 const NAME: &str = "pool";
 
-/// A semaphore on a server whose users may do less than all.
-fn restricted(server: &RedisServer, rules: &[&str]) -> Result<Semaphore, Failure> {
+/// Opens a server as a user that may do less than all.
+fn restricted(server: &RedisServer, rules: &[&str]) -> Result<Locker, Failure> {
     let set = [&["ACL", "SETUSER", "weak", "on", ">weak", "~*", "+@all"], rules].concat();
     assert_eq!(server.say(&set)?, "+OK");
     let url = format!("redis://weak:weak@127.0.0.1:{}/", server.port());
-    Ok(Semaphore::new(&opened(&url)?, NAME, 2, expiring())?)
+    Ok(opened(&url)?)
 }
 
 #[track_caller]
@@ -229,7 +238,7 @@ fn assert_refused<T: std::fmt::Debug>(outcome: Result<T, Error>, kind: RefusalKi
 
 fn a_user_that_may_not_look() -> Outcome {
     let server = RedisServer::start()?;
-    let semaphore = restricted(&server, &["-mget"])?;
+    let semaphore = Semaphore::new(&restricted(&server, &["-mget"])?, NAME, 2, expiring())?;
     // What was granted is held.
     semaphore.acquire()?.ensure_held()?;
     for slot in ["pool:0", "pool:1"] {
@@ -243,7 +252,8 @@ fn a_user_that_may_not_look() -> Outcome {
 
 fn a_user_without_one_of_the_keys() -> Outcome {
     let server = RedisServer::start()?;
-    let semaphore = restricted(&server, &["resetkeys", "~pool:0"])?;
+    let locker = restricted(&server, &["resetkeys", "~pool:0"])?;
+    let semaphore = Semaphore::new(&locker, NAME, 2, expiring())?;
     let mut outcomes = BTreeSet::new();
     // Which is asked for first is left to chance.
     for _ in 0..40 {
@@ -258,12 +268,68 @@ fn a_user_without_one_of_the_keys() -> Outcome {
     Ok(())
 }
 
+/// Where the number of readers of a lock of this name stands.
+const READERS: &str = "pool:setnx-lock:readers";
+
+fn a_number_of_readers_whose_reply_is_lost() -> Outcome {
+    for (command, fault) in [
+        ("GET", Fault::SwallowRequest),
+        ("GET", Fault::CutAfter),
+        ("SETNX", Fault::CutBefore),
+        ("SETNX", Fault::SwallowAnswer),
+        ("SETNX", Fault::CutAfter),
+    ] {
+        for write in [false, true] {
+            let scenario = Scenario::set()?;
+            let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
+            let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
+            scenario.proxy.next(command, fault.clone());
+            if write {
+                lock.write()?.ensure_held()?;
+            } else {
+                lock.read()?.ensure_held()?;
+            }
+            assert_eq!(scenario.proxy.faults_left(), 0, "{command}, {fault:?}");
+            assert_eq!(number.value().as_deref(), Some("2"), "{command}, {fault:?}");
+        }
+    }
+    Ok(())
+}
+
+fn a_number_of_readers_that_cannot_be_read() -> Outcome {
+    let scenario = Scenario::set()?;
+    let name = scenario.target.key(NAME);
+    let lock = RwLock::new(&scenario.locker(), &name.key, 2, expiring())?;
+    for write in [false, true] {
+        (0..3).for_each(|_| scenario.proxy.next("GET", Fault::CutBefore));
+        let error = if write { lock.write().map(drop) } else { lock.read().map(drop) };
+        let error = error.expect_err("no look has a reply");
+        assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
+        assert!(error.to_string().contains(":setnx-lock:readers: GET failed"), "{error}");
+        assert!(scenario.proxy.asked().iter().all(|asked| asked.name == "GET"), "nothing is acquired");
+    }
+
+    let server = RedisServer::start()?;
+    let locker = restricted(&server, &["resetkeys", "~pool:0", "~pool:1"])?;
+    let lock = RwLock::new(&locker, NAME, 2, expiring())?;
+    assert_refused(lock.read(), RefusalKind::NotPermitted, READERS);
+    assert_refused(lock.write(), RefusalKind::NotPermitted, READERS);
+    assert_refused(lock.set_readers(), RefusalKind::NotPermitted, READERS);
+    server.say(&["RPUSH", READERS, "element"])?;
+    let lock = RwLock::new(&opened(&server.url())?, NAME, 2, expiring())?;
+    assert_refused(lock.read(), RefusalKind::WrongType, "WRONGTYPE");
+    assert_refused(lock.set_readers(), RefusalKind::WrongType, "WRONGTYPE");
+    assert_eq!(server.say(&["LLEN", READERS])?, ":1", "it is left alone");
+    Ok(())
+}
+
 fn a_key_of_another_type() -> Outcome {
     const KEYS: [&str; 2] = ["pool:0", "pool:1"];
     for protocol in PROTOCOLS {
         let server = RedisServer::start()?;
         let locker = opened(&server.url())?;
-        let semaphore = Semaphore::new(&locker, NAME, 2, expiring().protocol(protocol))?;
+        let options = expiring().protocol(protocol);
+        let semaphore = Semaphore::new(&locker, NAME, 2, options)?;
         server.say(&["RPUSH", KEYS[0], "element"])?;
         assert_eq!(semaphore.states()?[0], LockState::Absent);
         // Which is asked for first is left to chance.
@@ -274,7 +340,7 @@ fn a_key_of_another_type() -> Outcome {
             drop(held);
 
             server.say(&["SET", KEYS[1], FOREIGN])?;
-            let polling = semaphore.with_options(semaphore.options().poll_interval(millis(40)))?;
+            let polling = Semaphore::new(&locker, NAME, 2, options.poll_interval(millis(40)))?;
             let waiter = Sleeper::start(move || polling.acquire());
             waiter.rests();
             server.say(&["DEL", KEYS[1]])?;

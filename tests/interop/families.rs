@@ -194,7 +194,8 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
     assert_eq!(line, "holding\n");
     let expiry = match pair.target.lock(&key, options()).state()? {
         LockState::Until(expiry) => {
-            expiry.system_time().expect("in this century") - Duration::from_secs(1) + pair.target.extra_time()
+            SystemTime::from(expiry.date().expect("in this century")) - Duration::from_secs(1)
+                + pair.target.extra_time()
         }
         // The server has removed it already.
         LockState::Absent if pair.target.protocol == Protocol::Ttl => SystemTime::UNIX_EPOCH,
@@ -266,8 +267,8 @@ fn a_declared_lock_is_the_same_in_both(pair: &Pair) -> Outcome {
     assert!(DECLARED.of(&locker, &id)?.try_lock()?.is_none());
     assert!(DECLARED.of(&locker, format!("{id}8"))?.try_lock()?.is_some());
     assert!(DECLARED.global(&locker)?.try_lock_for(LONG)?.is_some());
-    assert!(DECLARED.clear(&locker, &id)?);
-    let attempt = DECLARED.with(&locker, &id, |held| {
+    assert!(DECLARED.of(&locker, &id)?.clear()?);
+    let attempt = DECLARED.of(&locker, &id)?.with(|held| {
         assert_eq!(&held.key().to_string(), name);
         ruby.acquire(name, Some(EXPIRATION), millis(250))
     })?;

@@ -94,7 +94,7 @@ fn outcome(end: impl FnOnce() -> Result<(), Error>) -> Result<Release, Error> {
 
 /// Releases several locks whose locker is [recorded](record), and returns what that came to for each key.
 pub(crate) fn release_all(held: MultiLockGuard) -> Vec<(Key, Result<Release, Error>)> {
-    let keys: Vec<Key> = held.keys().cloned().collect();
+    let keys: Vec<Key> = held.guards().iter().map(|guard| guard.key().clone()).collect();
     RELEASES.take();
     let released = held.release();
     let ended = RELEASES.take();

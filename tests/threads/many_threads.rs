@@ -61,9 +61,13 @@ fn many_threads_in_other_ways() -> Outcome {
     let server = RedisServer::start()?;
     // Releases by transactions.
     all_succeed(&opened(&server.url())?, 500, unhurried().protocol(Protocol::Watched))?;
-    // More threads than the server takes clients.
-    let server = RedisServer::start_with("maxclients 3")?;
-    all_succeed(&opened(&server.url())?, 100, unhurried())
+    // More threads than the server takes clients. With a password it refuses AUTH, without one the first command.
+    for (config, password) in [("", ""), ("requirepass secret", ":secret@")] {
+        let server = RedisServer::start_with(&format!("maxclients 3\n{config}"))?;
+        let url = server.url().replace("redis://", &format!("redis://{password}"));
+        all_succeed(&opened(&url)?, 100, unhurried())?;
+    }
+    Ok(())
 }
 
 /// How many connections the server has accepted, by INFO.

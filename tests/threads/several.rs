@@ -117,7 +117,9 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
         if transactions { vec![WATCHES, "DEL DEL DEL EXEC"] } else { vec!["DEL DEL DEL"] }
     );
     // Keys that are left to expire.
-    let held = locks.with_options(locks.options().hold_at_least(LONG / 2))?.lock()?;
+    let (scenario, keys, locks) = recorded(protocol, expiring().hold_at_least(LONG / 2), 3)?;
+    let proxy = &scenario.proxy;
+    let held = locks.lock()?;
     trips(proxy);
     assert!(release_all(held).into_iter().all(|(_, outcome)| matches!(outcome, Ok(Release::LeftToExpire))));
     assert!(keys.iter().all(|key| key.value().is_some()));

@@ -108,7 +108,7 @@ fn classic_sends_four_commands_only() -> Outcome {
         let waiters: Vec<_> = (0..6).map(|_| scope.spawn(|| lock.with(|_| ()))).collect();
         waiters.into_iter().try_for_each(|waiter| waiter.join().unwrap())
     })?;
-    let held = lock.with_options(expiring())?.lock()?;
+    let held = Lock::new(&locker, "all", expiring())?.lock()?;
     assert!(lock.try_lock()?.is_none() && lock.try_lock_for(millis(30))?.is_none());
     let _ = (lock.state()?, held.remaining(), lock.clear()?);
     assert!(held.release().is_err_and(|error| error.is_lost()));
@@ -189,13 +189,14 @@ fn a_release_before_its_time_is_an_extension() -> Outcome {
     let server = Arc::new(RedisServer::start()?);
     let target = Target::of(&server);
     let key = target.key("at-least");
-    let lock = connected(target.lock(&key, expiring().hold_at_least(LONG / 2)))?;
+    let locker = target.locker();
+    let lock = connected(target.lock_through(&locker, &key, expiring().hold_at_least(LONG / 2)))?;
     let monitor = Monitor::on(&server)?;
     lock.lock()?.release()?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX", "GET", "GETSET"]);
     key.delete();
     // Until the lease ends: it ends then by itself.
-    let lock = lock.with_options(expiring().hold_at_least(LONG))?;
+    let lock = target.lock_through(&locker, &key, expiring().hold_at_least(LONG));
     let monitor = Monitor::on(&server)?;
     lock.lock()?.release()?;
     assert_eq!(names(&monitor.recorded(&server)?), ["SETNX"]);

@@ -78,7 +78,7 @@ impl Stage for KeysStage {
             Path::Release | Path::Extension | Path::Tokens => held = Some(locks.lock()?),
         }
         let locks = match path {
-            Path::GiveBack => locks.with_options(options.timeout(millis(100)))?,
+            Path::GiveBack => MultiLock::new(&locker, named(), options.timeout(millis(100)))?,
             _ => locks,
         };
         scenario.proxy.forget();
@@ -250,7 +250,8 @@ impl KeysStage {
         for key in &self.keys {
             match self.scenario.target.lock(key, expiring()).state()? {
                 LockState::Absent => {}
-                LockState::Until(expiry) if expiry.system_time().is_some_and(|expiry| expiry <= at_most) => {}
+                LockState::Until(expiry)
+                    if expiry.date().is_some_and(|expiry| SystemTime::from(expiry) <= at_most) => {}
                 other => return Err(format!("{} holds {other}", key.key).into()),
             }
         }

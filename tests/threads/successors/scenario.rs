@@ -73,7 +73,7 @@ impl Scenario {
             panic!("the key holds no expiring value")
         };
         let expected = held.expires_at().map(SystemTime::from).unwrap() + Duration::from_secs(1);
-        assert_eq!(expiry.system_time().unwrap(), expected);
+        assert_eq!(SystemTime::from(expiry.date().unwrap()), expected);
     }
 
     /// The command that deletes the key, as the proxy sees it last.

@@ -35,7 +35,7 @@ pub(super) fn key(given: &OsStr, hex: bool) -> Result<Key, String> {
     } else {
         Key::from(bytes)
     };
-    if key.is_empty() { Err("the key is empty; is a variable not set?".into()) } else { Ok(key) }
+    if key.as_bytes().is_empty() { Err("the key is empty; is a variable not set?".into()) } else { Ok(key) }
 }
 
 #[cfg(test)]

@@ -14,6 +14,7 @@ use crate::server::{Raw, accepted};
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";
+const READERS: &[u8] = b":setnx-lock:readers";
 
 /// How many keys are read in one trip.
 const PER_TRIP: usize = 500;
@@ -194,7 +195,7 @@ fn is_of_another_type(error: &ServerError) -> bool {
 }
 
 fn is_beside(key: &[u8]) -> bool {
-    [WAITERS, FENCE, HOLDER].into_iter().any(|suffix| key.ends_with(suffix))
+    [WAITERS, FENCE, HOLDER, READERS].into_iter().any(|suffix| key.ends_with(suffix))
 }
 
 /// Whether a key looks like a lock's: it holds a time with a fraction, as locks with an expiration have it, so that plain timestamps are
