@@ -40,6 +40,7 @@ use notifications::Notifications;
 pub(crate) use permits::Permits;
 pub(crate) use several::Several;
 pub(crate) use successor::Answer;
+use wait::ComparedReaders;
 pub(crate) use wait::ReaderCount;
 
 /// What the locks of a locker share.
@@ -53,6 +54,7 @@ pub(crate) struct Engine {
     pub(crate) queue: Arc<WaitQueue<Answer>>,
     notifications: Arc<Notifications>,
     keeper: Arc<Keeper<Kept>>,
+    compared_readers: Arc<ComparedReaders>,
     /// Until when no transaction on several keys is sent, since the server has refused one, in microseconds of uptime.
     refuses_many_until: Arc<AtomicU64>,
     /// When a wait last ended because the server was unreachable, in microseconds of uptime; 0 is never.
@@ -81,6 +83,7 @@ impl Engine {
             queue,
             notifications,
             keeper: Arc::new(Keeper::new(keeping::work)),
+            compared_readers: Arc::default(),
             refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),
         }

@@ -22,6 +22,7 @@ use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode, Woken};
 use crate::thread_holds;
 use crate::value::LockState;
+pub(super) use readers::ComparedReaders;
 pub(crate) use readers::ReaderCount;
 
 /// How much longer than its reply may take the thread that sends a command for another is waited for.

@@ -43,7 +43,7 @@ pub struct MultiLock {
     /// The queue of the threads for which each of these locks is one of several that will do.
     shared: Option<Key>,
     /// Where they are a writer's: the number of readers, which all callers must share.
-    readers: Option<Arc<ReaderCount>>,
+    readers: Option<ReaderCount>,
 }
 
 impl MultiLock {
@@ -87,8 +87,8 @@ impl MultiLock {
     }
 
     /// Returns the locks as a writer's. `queue` is that of the threads for which one of these locks will do.
-    pub(super) fn of_writer(self, readers: &Arc<ReaderCount>, queue: Option<&Key>) -> Self {
-        Self { shared: queue.cloned(), readers: Some(Arc::clone(readers)), ..self }
+    pub(super) fn of_writer(self, readers: &ReaderCount, queue: Option<&Key>) -> Self {
+        Self { shared: queue.cloned(), readers: Some(readers.clone()), ..self }
     }
 
     /// Returns locks of other keys, acquired in the same way but whatever the number of readers is.
@@ -179,7 +179,7 @@ impl MultiLock {
     pub(super) fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<MultiLockGuard, Error> {
         let engine = self.locker.engine();
         let Self { keys, shared, cancel_token, readers, .. } = self;
-        let (shared, cancel_token, readers) = (shared.as_ref(), cancel_token.as_ref(), readers.as_deref());
+        let (shared, cancel_token, readers) = (shared.as_ref(), cancel_token.as_ref(), readers.as_ref());
         let wanted = Several { keys, options, shared, cancel_token, readers };
         Ok(MultiLockGuard::new(engine, engine.acquire_all(wanted, kind)?))
     }

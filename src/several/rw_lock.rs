@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Deref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use super::multi_lock::MultiLock;
@@ -27,8 +26,8 @@ use crate::thread_holds::HoldKind;
 /// # Number of readers
 ///
 /// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first call
-/// that asks for the lock writes the number to `NAME:setnx-lock:readers`. A lock and its clones compare theirs with it before they first
-/// ask, in a trip of its own; another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
+/// that asks for the lock writes the number to `NAME:setnx-lock:readers`. Before a locker first asks for a lock of a name, it compares the
+/// number, in a trip of its own; another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
 ///
 /// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
 ///
@@ -51,7 +50,7 @@ use crate::thread_holds::HoldKind;
 pub struct RwLock {
     semaphore: Semaphore,
     locks: MultiLock,
-    readers: Arc<ReaderCount>,
+    readers: ReaderCount,
 }
 
 impl RwLock {
@@ -68,7 +67,7 @@ impl RwLock {
         options: LockOptions,
     ) -> Result<Self, Error> {
         let name = name.into();
-        let count = Arc::new(ReaderCount::new(&name, readers));
+        let count = ReaderCount::new(&name, readers);
         let semaphore = Semaphore::new(locker, name, readers, options)?.of_readers(&count);
         let locks = MultiLock::new(locker, semaphore.keys().iter().cloned(), options)?;
         let locks = locks.of_writer(&count, semaphore.queue());
@@ -92,7 +91,7 @@ impl RwLock {
     /// [`RwLock`](Self#number-of-readers). Waits until nobody reads or writes, up to the timeout of the options, and keeps everybody out
     /// meanwhile.
     ///
-    /// Callers with another number that have read or written before do not look again. Stop them first.
+    /// Other lockers that have compared the old number do not look again. Stop their programs first.
     ///
     /// # Errors
     ///

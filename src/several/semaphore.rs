@@ -49,7 +49,7 @@ pub struct Semaphore {
     pub(super) options: LockOptions,
     cancel_token: Option<CancelToken>,
     /// Where they are those of readers: their number, which all callers must share.
-    readers: Option<Arc<ReaderCount>>,
+    readers: Option<ReaderCount>,
 }
 
 impl Semaphore {
@@ -94,8 +94,8 @@ impl Semaphore {
     }
 
     /// Returns the semaphore as one of readers.
-    pub(super) fn of_readers(self, readers: &Arc<ReaderCount>) -> Self {
-        Self { readers: Some(Arc::clone(readers)), ..self }
+    pub(super) fn of_readers(self, readers: &ReaderCount) -> Self {
+        Self { readers: Some(readers.clone()), ..self }
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {
@@ -187,7 +187,7 @@ impl Semaphore {
 
     fn wait(&self, options: &LockOptions, kind: HoldKind) -> Result<Permit, Error> {
         let engine = self.locker.engine();
-        let (cancel_token, readers) = (self.cancel_token.as_ref(), self.readers.as_deref());
+        let (cancel_token, readers) = (self.cancel_token.as_ref(), self.readers.as_ref());
         let (slot, acquired) = match &*self.slots {
             // One lock, whose queue is its own.
             [only] => (0, engine.acquire(only, options, cancel_token, readers, kind)?),

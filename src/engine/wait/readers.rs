@@ -1,7 +1,8 @@
 //! The number of readers of a reader-writer lock, which all its callers must share. It stands in a key beside the locks. A caller compares it
 //! before it first asks for one of them, so nothing has to be given back where the numbers differ.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::Wait;
 use crate::backend::StopCheck;
@@ -15,24 +16,42 @@ use crate::protocol::{Command, Entry, GiveUp, Reply, Request};
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
 const LOOKS: u32 = 3;
+/// Of how many locks a locker remembers the number. What it has forgotten it compares again.
+const MAX_REMEMBERED: usize = 10_000;
+
+/// The numbers of readers that callers have compared through a locker, by their keys.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct ComparedReaders(Mutex<HashMap<Key, usize>>);
+
+impl ComparedReaders {
+    fn has(&self, count: &ReaderCount) -> bool {
+        self.lock().get(&count.key) == Some(&count.readers)
+    }
+
+    fn note(&self, count: &ReaderCount) {
+        let mut compared = self.lock();
+        if compared.len() >= MAX_REMEMBERED {
+            compared.clear();
+        }
+        compared.insert(count.key.clone(), count.readers);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
 
 /// How many readers a caller of a reader-writer lock lets in.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct ReaderCount {
     /// The key that holds the number of all callers.
     key: Key,
     readers: usize,
-    /// Whether that number was found to be this one.
-    is_shared: AtomicBool,
 }
 
 impl ReaderCount {
     pub(crate) fn new(name: &Key, readers: usize) -> Self {
-        Self {
-            key: Key::joined([name.as_bytes(), b"setnx-lock", b"readers"]),
-            readers,
-            is_shared: AtomicBool::new(false),
-        }
+        Self { key: Key::joined([name.as_bytes(), b"setnx-lock", b"readers"]), readers }
     }
 
     fn value(&self) -> Vec<u8> {
@@ -42,7 +61,6 @@ impl ReaderCount {
     /// Compares the number with that of other callers.
     fn compare(&self, found: &[u8]) -> Result<(), Error> {
         if found == self.value() {
-            self.is_shared.store(true, Ordering::Relaxed);
             return Ok(());
         }
         let (found, own) = (Cut(found), self.readers);
@@ -57,14 +75,15 @@ impl ReaderCount {
 impl Wait<'_> {
     /// Compares the number of readers with that of other callers, once, and writes it if there is none yet. Waits as for the lock.
     pub(in crate::engine) fn agree(&self, count: Option<&ReaderCount>) -> Result<(), Error> {
-        let Some(count) = count.filter(|count| !count.is_shared.load(Ordering::Relaxed)) else {
-            return Ok(());
-        };
+        let compared = &self.engine.compared_readers;
+        let Some(count) = count.filter(|count| !compared.has(count)) else { return Ok(()) };
         let stop = || self.is_over();
         let call = Call::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let call = call.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
         // Where the wait was ended from outside, that is the reason.
-        count.agree(call).or_else(|error| self.check().and(Err(error)))
+        count.agree(call).or_else(|error| self.check().and(Err(error)))?;
+        compared.note(count);
+        Ok(())
     }
 }
 
@@ -79,7 +98,7 @@ impl ReaderCount {
             };
             match reply {
                 Reply::Bulk(Some(found)) => return self.compare(&found),
-                Reply::Integer(1) => return self.compare(&self.value()),
+                Reply::Integer(1) => return Ok(()),
                 // Another caller was faster, or it is unknown whether the number was written (I6).
                 Reply::Integer(_) | Reply::Lost => {}
                 Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
@@ -102,6 +121,7 @@ impl Engine {
     /// Makes this number the one that all callers must use, whatever it was.
     pub(crate) fn set_readers(&self, count: &ReaderCount) -> Result<(), Error> {
         self.once(&count.key, Command::GetSet(count.value()))?;
-        count.compare(&count.value())
+        self.compared_readers.note(count);
+        Ok(())
     }
 }
