@@ -33,7 +33,7 @@ use crate::version::Version;
 pub(crate) use connections::Heard;
 use connections::NEEDED_TO_PUBLISH;
 pub use connections::Role;
-pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Manager};
+pub(crate) use connections::{DEFAULT_COMMAND_TIMEOUT, Opener};
 pub(crate) use errors::{ConnectError, Failure, NoConnection, TooOld};
 pub use errors::{Refusal, RefusalKind, TransportError};
 pub(crate) use inspection::Inspect;

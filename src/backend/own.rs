@@ -9,7 +9,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connections::{Manager, Source};
+use super::connections::{Opener, Source};
 use super::errors::{Failure, TransportError};
 use super::lanes::Told;
 use super::limits::Limits;
@@ -36,9 +36,9 @@ thread_local! {
 
 impl PooledBackend<OwnSource> {
     /// A backend with connections of its own.
-    pub(crate) fn own(manager: Manager, pool_size: u32, retry_for: Duration) -> Self {
-        let [_, command_timeout] = manager.timeouts();
-        Self::over(OwnSource::new(manager, pool_size), command_timeout, retry_for)
+    pub(crate) fn own(opener: Opener, pool_size: u32, retry_for: Duration) -> Self {
+        let command_timeout = opener.command_timeout;
+        Self::over(OwnSource::new(opener, pool_size), command_timeout, retry_for)
     }
 }
 
@@ -94,7 +94,7 @@ impl OwnSource {
             && let Received::All { in_order } = self.receive(lane, answered_by)
         {
             // Two trips of a change take no longer than one command may.
-            answered_by = answered_by.min(lane.connection.sent_at.after(self.command_timeout));
+            answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
             let open = lane.connection.is_open;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
@@ -125,7 +125,7 @@ impl OwnSource {
         }
         // Read here: what was decided on before a wait may be too late by now (I5).
         let now = clock::now();
-        lane.connection.send(&lane.batch, now, self.command_timeout);
+        lane.connection.send(&lane.batch, now, self.opener.command_timeout);
         self.patience.note_sent(lane.batch.len());
     }
 
@@ -133,7 +133,7 @@ impl OwnSource {
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
         let trip = &mut lane.connection;
         let (count, is_small) = (trip.count(), lane.batch.len() <= SMALL);
-        let deadline = trip.sent_at.after(self.command_timeout);
+        let deadline = trip.sent_at.after(self.opener.command_timeout);
         let mut ended = trip.failed.take();
         let resumes = trip.connection.resumes();
         if ended.is_none() && count > 0 {
@@ -212,7 +212,7 @@ impl Source for OwnSource {
     }
 
     fn is_connected(&self) -> bool {
-        self.manager.health().open() > 0
+        self.opener.health.open() > 0
     }
 
     fn found_no_room(&self) {
@@ -223,7 +223,7 @@ impl Source for OwnSource {
         self.lanes.wake_queued();
     }
 
-    fn manager(&self) -> Option<&Manager> {
-        Some(&self.manager)
+    fn opener(&self) -> Option<&Opener> {
+        Some(&self.opener)
     }
 }

@@ -195,18 +195,16 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 
     fn server_version(&self) -> Option<Version> {
-        self.pool.manager()?.health().server_version()
+        self.pool.opener()?.health.server_version()
     }
 
     fn can_listen(&self) -> bool {
-        self.pool.manager().is_some()
+        self.pool.opener().is_some()
     }
 
     fn listen(&self, channel: &[u8], heard: &mut dyn FnMut(Heard<'_>) -> bool) -> Result<(), Failure> {
-        let Some(manager) = self.pool.manager() else {
-            unreachable!("a pool of another manager does not listen")
-        };
-        manager.listen(channel, heard)
+        let Some(opener) = self.pool.opener() else { unreachable!("a pool of the user's does not listen") };
+        opener.listen(channel, heard)
     }
 
     fn command_timeout(&self) -> Duration {

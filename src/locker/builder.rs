@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Locker;
-use crate::backend::{ClockDifference, DEFAULT_COMMAND_TIMEOUT, Manager, PooledBackend};
+use crate::backend::{ClockDifference, DEFAULT_COMMAND_TIMEOUT, Opener, PooledBackend};
 use crate::error::Error;
 use crate::event::{EventSink, Observer};
 
@@ -39,12 +39,15 @@ pub struct LockerBuilder {
     max_clock_difference: Option<Duration>,
     observer: EventSink,
     holder_name: Option<String>,
+    checks_server: bool,
+    /// Whether threads look for a reply before they sleep.
+    looks: bool,
 }
 
 /// Where the locker's connections come from.
 #[derive(Clone, Debug)]
 enum Connections {
-    Own(Manager),
+    Own(Box<redis::Client>),
     Shared(SharedPool),
 }
 
@@ -66,7 +69,7 @@ impl fmt::Debug for SharedPool {
 
 impl LockerBuilder {
     pub(super) fn new(client: redis::Client) -> Self {
-        Self::over(Connections::Own(Manager::new(client)))
+        Self::over(Connections::Own(Box::new(client)))
     }
 
     pub(super) fn on_pool<M>(pool: r2d2::Pool<M>) -> Self
@@ -90,6 +93,8 @@ impl LockerBuilder {
             max_clock_difference: None,
             observer: EventSink::default(),
             holder_name: None,
+            checks_server: true,
+            looks: true,
         }
     }
 
@@ -109,18 +114,10 @@ impl LockerBuilder {
         Self { command_timeout: limit, ..self }
     }
 
-    fn with_manager(self, change: impl FnOnce(Manager) -> Manager) -> Self {
-        let connections = match self.connections {
-            Connections::Own(manager) => Connections::Own(change(manager)),
-            shared @ Connections::Shared(_) => shared,
-        };
-        Self { connections, ..self }
-    }
-
     /// For `make bench-gate`: what it counts does not depend on how often a thread looks for its reply.
     #[doc(hidden)]
     pub fn without_looks(self) -> Self {
-        self.with_manager(Manager::without_looks)
+        Self { looks: false, ..self }
     }
 
     /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
@@ -149,7 +146,7 @@ impl LockerBuilder {
     /// is too old for a protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is Classic then. On a pool of
     /// your own, which opens its connections itself, no INFO is sent anyway.
     pub fn skip_server_check(self) -> Self {
-        self.with_manager(Manager::skip_server_check)
+        Self { checks_server: false, ..self }
     }
 
     /// Sets a name that tells people who holds the locker's locks, such as `host:pid`: shown by
@@ -181,14 +178,16 @@ impl LockerBuilder {
             return Err(Error::invalid_locker(format!("cannot build a locker: {problem}")));
         }
         let locker = match self.connections {
-            Connections::Own(manager) => {
-                let manager = manager.command_timeout(self.command_timeout);
-                let manager = match self.connect_timeout {
-                    Some(limit) => manager.connect_timeout(limit),
-                    None => manager,
-                };
+            Connections::Own(client) => {
+                let mut opener = Opener::new(*client);
+                opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
+                opener.command_timeout = self.command_timeout;
+                opener.checks_server = self.checks_server;
+                if !self.looks {
+                    opener.never_look();
+                }
                 let pool_size = self.pool_size.unwrap_or(DEFAULT_POOL_SIZE);
-                Locker::over(Arc::new(PooledBackend::own(manager, pool_size, self.retry_for)))
+                Locker::over(Arc::new(PooledBackend::own(opener, pool_size, self.retry_for)))
             }
             Connections::Shared(pool) => (pool.locker)(self.command_timeout, self.retry_for),
         };

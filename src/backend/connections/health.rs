@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::version::Version;
 
-/// Shared by a manager, its connections and their pool.
+/// Shared by an opener, its connections and their pool.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
     open: AtomicUsize,

@@ -1,4 +1,4 @@
-//! How connections to one server are opened: where it is, the timeouts, and whether the server is checked.
+//! What opens the connections of a locker to its server.
 
 use std::any::Any;
 use std::fmt;
@@ -10,8 +10,10 @@ use redis::ProtocolVersion;
 
 use super::handshake::{self, Opened};
 use super::health::Health;
-use crate::backend::errors::ConnectError;
+use super::subscription::{self, Heard};
+use crate::backend::errors::{ConnectError, Failure};
 use crate::backend::patience::Looks;
+use crate::clock;
 use crate::key::Cut;
 
 /// How long connecting may take unless set.
@@ -19,18 +21,24 @@ const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long one command may take unless set.
 pub(crate) const DEFAULT_COMMAND_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Opens the connections of a locker: with timeouts, without `CLIENT SETINFO`, which old servers refuse, and with one INFO for the role and
+/// the version of the server. Where INFO is refused, or a proxy hangs up on it, the connection is used without the check.
 #[derive(Clone)]
-pub(super) struct Opener {
+pub(crate) struct Opener {
     client: redis::Client,
-    pub(super) connect_timeout: Duration,
-    pub(super) command_timeout: Duration,
-    pub(super) checks_server: bool,
-    pub(super) health: Arc<Health>,
+    /// Limits connecting, password and database number included.
+    pub(crate) connect_timeout: Duration,
+    /// Limits each reply of the server.
+    pub(crate) command_timeout: Duration,
+    /// Whether INFO is sent on new connections.
+    pub(crate) checks_server: bool,
     pub(super) looks: Arc<Looks>,
+    pub(in crate::backend) health: Arc<Health>,
 }
 
 impl Opener {
-    pub(super) fn new(client: redis::Client) -> Self {
+    /// Returns what opens connections as `client` does.
+    pub(crate) fn new(client: redis::Client) -> Self {
         Self {
             client,
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
@@ -39,6 +47,12 @@ impl Opener {
             health: Arc::default(),
             looks: Arc::default(),
         }
+    }
+
+    /// From now on threads sleep at once, instead of looking for the reply first: so that what is counted of a program does not depend on the
+    /// server.
+    pub(crate) fn never_look(&mut self) {
+        self.looks = Arc::new(Looks::never());
     }
 
     /// Opens a connection within the time for connecting. A panic is an error.
@@ -63,9 +77,37 @@ impl Opener {
         open(false)
     }
 
+    /// Opens a connection beside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
+    /// the connection fails.
+    pub(in crate::backend) fn listen(
+        &self,
+        channel: &[u8],
+        heard: &mut dyn FnMut(Heard<'_>) -> bool,
+    ) -> Result<(), Failure> {
+        let beside = self.beside_the_pool();
+        let health = &self.health;
+        loop {
+            let began = clock::uptime();
+            let opened = beside.open();
+            let opened =
+                opened.map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
+            let closures = health.closures();
+            let mut goes_on = true;
+            let hear = |received: Heard<'_>| {
+                goes_on = heard(received);
+                // The address may lead to another server now.
+                goes_on && !(matches!(received, Heard::Silence) && health.closures() > closures)
+            };
+            subscription::listen(opened, channel, beside.command_timeout, &beside.address(), hear)?;
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
     /// Returns what opens connections to the same server that wait for seconds, and receive messages as all versions of Redis send
     /// them.
-    pub(super) fn beside_the_pool(&self) -> Self {
+    fn beside_the_pool(&self) -> Self {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
         let client = redis::Client::open(info.clone().set_redis_settings(settings));
@@ -76,7 +118,8 @@ impl Opener {
         }
     }
 
-    pub(super) fn address(&self) -> String {
+    /// Host and port of the server.
+    pub(in crate::backend) fn address(&self) -> String {
         self.client.get_connection_info().addr().to_string()
     }
 }

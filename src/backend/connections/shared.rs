@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{fmt, mem};
 
 use super::lock_connection::LockConnection;
-use super::manager::Manager;
+use super::opener::Opener;
 use super::source::{Checkout, Source};
 use crate::backend::errors::{Failure, NoConnection, without_arguments};
 use crate::backend::limits::{Incident, Limits};
@@ -115,7 +115,7 @@ where
 
     fn wake_waiting(&self) {}
 
-    fn manager(&self) -> Option<&Manager> {
+    fn opener(&self) -> Option<&Opener> {
         None
     }
 }

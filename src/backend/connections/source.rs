@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::DerefMut;
 
 use super::lock_connection::LockConnection;
-use super::manager::Manager;
+use super::opener::Opener;
 use crate::backend::errors::Failure;
 use crate::backend::item::Left;
 use crate::backend::limits::Limits;
@@ -49,21 +49,21 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self);
 
-    /// The library's own manager, if it opens these connections. It knows the server's health, and opens connections that listen.
-    fn manager(&self) -> Option<&Manager>;
+    /// What opens these connections, if the library does. It knows the server's health, and opens connections that listen.
+    fn opener(&self) -> Option<&Opener>;
 
     /// A master that has become a replica: a new connection finds out where the address leads now.
     fn note_role(&self, left: &Left) {
         if left.read_only
-            && let Some(manager) = self.manager()
+            && let Some(opener) = self.opener()
         {
-            manager.health().found_closed();
+            opener.health.found_closed();
         }
     }
 
     /// Host and port of the server, where they are known.
     fn address(&self) -> String {
-        self.manager().map_or_else(|| "the pool's server".into(), Manager::address)
+        self.opener().map_or_else(|| "the pool's server".into(), Opener::address)
     }
 }
 

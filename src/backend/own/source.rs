@@ -9,7 +9,7 @@ use std::{fmt, thread};
 use super::leading::Waiting;
 use super::trip::{Job, Line};
 use super::{Lane, Slot};
-use crate::backend::connections::{Checkout, Connection, Dialing, LockConnection as _, Manager, Source as _};
+use crate::backend::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
 use crate::backend::errors::{ConnectError, Failure, TransportError};
 use crate::backend::lanes::{Entered, Lanes, Terms, Told};
 use crate::backend::limits::Limits;
@@ -22,23 +22,20 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(crate) struct OwnSource {
     pub(super) lanes: Arc<Lanes<Job, Line>>,
     pub(super) patience: Patience,
-    pub(super) manager: Manager,
-    pub(super) command_timeout: Duration,
+    pub(super) opener: Arc<Opener>,
     pub(super) dialing: Arc<Dialing>,
     /// How many there may be.
     size: usize,
 }
 
 impl OwnSource {
-    pub(super) fn new(manager: Manager, size: u32) -> Self {
+    pub(super) fn new(opener: Opener, size: u32) -> Self {
         let size = usize::try_from(size).unwrap_or(usize::MAX);
-        let [_, command_timeout] = manager.timeouts();
         Self {
-            command_timeout,
             lanes: Arc::new(Lanes::new()),
             patience: Patience::default(),
             dialing: Arc::default(),
-            manager,
+            opener: Arc::new(opener),
             size,
         }
     }
@@ -105,7 +102,7 @@ impl OwnSource {
     /// Opens a connection on a thread of its own: those that wait may have less time, and be cancelled. The first of them leads then.
     fn open_one(&self) {
         let (lanes, dialing) = (Arc::clone(&self.lanes), Arc::clone(&self.dialing));
-        let mut connection = self.manager.unconnected();
+        let mut connection = Connection::new(Arc::clone(&self.opener));
         let open = move || match connection.connect() {
             Ok(()) => {
                 dialing.succeeded();
