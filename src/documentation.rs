@@ -62,7 +62,6 @@ macro_rules! pages {
         #[doc = "[several.md#what-the-guard-can-do]: crate::documentation::several#what-the-guard-can-do"]
         #[doc = "[threads.svg]: #plot"]
         #[doc = "[waiting.md]: crate::documentation::waiting"]
-        #[doc = "[waiting.md#ending-a-wait]: crate::documentation::waiting#ending-a-wait"]
         #[doc = "[waiting.md#the-wait-queue]: crate::documentation::waiting#the-wait-queue"]
         #[doc = "[waiting.md#windows-for-pollers]: crate::documentation::waiting#windows-for-pollers"]
         #[doc = "[wire.md]: crate::documentation::wire"]

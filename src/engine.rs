@@ -128,7 +128,7 @@ impl Engine {
             | Reply::Executed(_)) => return Ok(reply),
             Reply::Refused | Reply::NoLock => GiveUp::Refused,
             Reply::Unsent | Reply::TooLate => GiveUp::Unsent,
-            Reply::Lost if request.command == Command::Del => GiveUp::Unknown,
+            Reply::Lost if !request.command.only_reads() => GiveUp::Unknown,
             Reply::Lost => GiveUp::Io,
         };
         Err(call.error(reason, "look at the key again"))

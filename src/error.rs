@@ -142,7 +142,8 @@ pub enum Error {
     },
 
     /// What was given cannot be used: options, a key, an address, the id of a declared lock (the gem's `NilObjectId`), the values of a
-    /// builder; or what was found: clocks that differ by more than the builder allows, a counter of fencing tokens that is not positive.
+    /// builder; or what was found: clocks that differ by more than the builder allows, a counter of fencing tokens that is not positive, another
+    /// number of readers than that of other callers.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {

@@ -60,13 +60,13 @@ impl Engine {
 impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
         let Several { keys, cancel_token, readers, .. } = self.wanted;
-        let _registered = cancel_token.map(CancelToken::register);
         // What is not to be waited for is found before anything is sent.
-        let agree = || self.wait(&keys[0], self.began, None).agree(readers);
-        if let Err(error) = self.may_begin().and_then(|()| agree()) {
-            self.report(Err(&error), 0);
-            return Err(error);
-        }
+        let begun = self.may_begin().and_then(|()| {
+            let registered = cancel_token.map(CancelToken::register);
+            self.wait(&keys[0], self.began, None).agree(readers)?;
+            Ok(registered)
+        });
+        let _registered = begun.inspect_err(|error| self.report(Err(error), 0))?;
         let mut in_doubt = None;
         if keys.len() > 1 && self.may_succeed_at_once() {
             match self.at_once() {

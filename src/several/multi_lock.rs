@@ -91,10 +91,10 @@ impl MultiLock {
         Self { shared: queue.cloned(), readers: Some(readers.clone()), ..self }
     }
 
-    /// Returns locks of other keys, acquired in the same way but whatever the number of readers is.
+    /// Returns locks of other keys, with the same options and the same token, for no writer.
     pub(super) fn of(&self, keys: impl IntoIterator<Item = Key>) -> Result<Self, Error> {
         let locks = Self::new(&self.locker, keys, self.options)?;
-        Ok(Self { cancel_token: self.cancel_token.clone(), shared: self.shared.clone(), ..locks })
+        Ok(Self { cancel_token: self.cancel_token.clone(), ..locks })
     }
 
     /// Returns the locks with a token that ends their waits: see [`CancelToken`].

@@ -25,9 +25,9 @@ use crate::thread_holds::HoldKind;
 ///
 /// # Number of readers
 ///
-/// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first call
-/// that asks for the lock writes the number to `NAME:setnx-lock:readers`. Before a locker first asks for a lock of a name, it compares the
-/// number, in a trip of its own; another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
+/// All callers of a name must use one number of readers, since a writer with a smaller number would not exclude all readers. The first caller
+/// writes the number to `NAME:setnx-lock:readers`. A locker compares it before its first call on a name, in a trip of its own, or two where
+/// there is none yet. Another number is an [`Error::Invalid`]. [`set_readers`](Self::set_readers) changes it.
 ///
 /// [`reentrant`](LockOptions::reentrant) has no effect. A reader that reads again inside, or wants to write, may wait for itself.
 ///
@@ -87,38 +87,31 @@ impl RwLock {
         Self { semaphore, locks, ..self }
     }
 
-    /// Makes this lock's number of readers the one that all callers of the name must use, for a change of the number: see
-    /// [`RwLock`](Self#number-of-readers). Waits until nobody reads or writes, up to the timeout of the options, and keeps everybody out
-    /// meanwhile.
+    /// Makes this lock's number of readers the one that all callers of the name must use. If it is another one so far, this waits until nobody
+    /// reads or writes, up to the timeout of the options, and keeps everybody out while it changes it.
     ///
-    /// Other lockers that have compared the old number do not look again. Stop their programs first.
+    /// Stop the callers with the old number first: those that wait, and lockers that have compared it, do not look again.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write). The number is as it was then, unless the error is about its key.
+    /// Those of [`write`](Self::write): the number is as it was. [`Error::InDoubt`] with the key of the number if the reply to its change was
+    /// lost: call it again. After an error of the release, with a key of a reader, the number is changed.
     pub fn set_readers(&self) -> Result<(), Error> {
         let engine = self.semaphore.engine();
-        loop {
-            let found = engine.readers(&self.readers)?;
-            // Whoever reads by the greater number is waited for.
-            let most = found.unwrap_or(0).max(self.semaphore.keys().len()).min(Semaphore::MAX_PERMITS);
-            let all = self.locks.of((0..most).map(|slot| slot_key(&self.semaphore.name, slot)))?.lock()?;
-            let is_still_there = engine.readers(&self.readers)? == found;
-            if is_still_there {
-                engine.set_readers(&self.readers)?;
-            }
-            all.release()?;
-            if is_still_there {
-                return Ok(());
-            }
-        }
+        let Some(found) = engine.other_readers(&self.readers)? else { return Ok(()) };
+        // Those that read by the greater number are waited for.
+        let most = found.max(self.semaphore.keys().len()).min(Semaphore::MAX_PERMITS);
+        let all = self.locks.of((0..most).map(|slot| slot_key(&self.semaphore.name, slot)))?.lock()?;
+        all.ensure_held()?;
+        engine.set_readers(&self.readers)?;
+        all.release()
     }
 
     /// Runs `body` as a reader and returns what it returns: see [`Semaphore::with`].
     ///
     /// # Errors
     ///
-    /// Those of [`Semaphore::with`]. [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
+    /// Those of [`read`](Self::read). [`Error::Nested`] inside [`with_write`](Self::with_write) by the same thread.
     pub fn with_read<R>(&self, body: impl FnOnce(&Permit) -> R) -> Result<R, Error> {
         self.semaphore.with(body)
     }
@@ -127,7 +120,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
+    /// Those of [`write`](Self::write). [`Error::Lost`] as [`MultiLock::with`]. [`Error::Nested`] inside [`with_read`](Self::with_read) by the same thread, which would wait for itself.
     pub fn with_write<R>(&self, body: impl FnOnce(&MultiLockGuard) -> R) -> Result<R, Error> {
         let guard = self.locks.acquire(&self.semaphore.options, HoldKind::Scoped)?;
         let returned = body(&guard);
@@ -166,7 +159,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`Semaphore::acquire`].
+    /// Those of [`Semaphore::acquire`], and [`Error::Invalid`] if other callers use another number of readers.
     pub fn read(&self) -> Result<Permit, Error> {
         self.semaphore.acquire()
     }
@@ -193,7 +186,7 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`MultiLock::lock`].
+    /// Those of [`MultiLock::lock`], and [`Error::Invalid`] if other callers use another number of readers.
     pub fn write(&self) -> Result<WriteGuard, Error> {
         Ok(self.writing(self.locks.lock()?))
     }

@@ -295,7 +295,7 @@ fn assert_refused(pool: &Pool<'_>, lock: &RwLock, found: &str, own: usize) {
     for outcome in readers(lock) {
         let error = outcome.expect_err("others use another number");
         assert!(matches!(error, Error::Invalid { .. }), "{error:?}");
-        let words = format!("callers let in {found} readers, and this one lets in {own},");
+        let words = format!("this key says {found} readers, and this `RwLock` has {own},");
         assert_says(&error, &pool.number, &[&words, "`RwLock::set_readers`"]);
     }
     assert_eq!(pool.held(), [0_usize; 0], "no lock is acquired");

@@ -52,6 +52,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_key_of_another_type,
             a_number_of_readers_whose_reply_is_lost,
             a_number_of_readers_that_cannot_be_read,
+            readers_that_wait_while_their_number_is_changed,
         ],
     );
     trials.extend(every_command::trials::<PermitStage>("permit_faults", &PATHS));
@@ -320,6 +321,59 @@ fn a_number_of_readers_that_cannot_be_read() -> Outcome {
     assert_refused(lock.read(), RefusalKind::WrongType, "WRONGTYPE");
     assert_refused(lock.set_readers(), RefusalKind::WrongType, "WRONGTYPE");
     assert_eq!(server.say(&["LLEN", READERS])?, ":1", "it is left alone");
+    Ok(())
+}
+
+fn readers_that_wait_while_their_number_is_changed() -> Outcome {
+    let scenario = Scenario::set()?;
+    let [name, number] = [NAME, READERS].map(|name| scenario.target.key(name));
+    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let slots = [0, 1].map(|slot| scenario.target.key(&format!("{NAME}:{slot}")));
+    // It polls: so seldom that it is asleep when the keys are released.
+    let lock = RwLock::new(&locker, &name.key, 2, expiring().poll_interval(millis(1000)))?;
+    drop(lock.read()?);
+    for slot in &slots {
+        slot.set(FOREIGN);
+    }
+    let reading = [(); 3].map(|()| {
+        let lock = lock.clone();
+        Sleeper::start(move || lock.read()?.release())
+    });
+    reading.iter().for_each(Sleeper::rests);
+    // Another program has changed it since. The keys of its readers are acquired and released as well.
+    number.set("4");
+    let changing = Sleeper::start({
+        let lock = RwLock::new(&locker, &name.key, 2, expiring().poll_interval(millis(20)))?;
+        move || lock.set_readers()
+    });
+    changing.rests();
+    slots.iter().for_each(TestKey::delete);
+    changing.join()?;
+    reading.into_iter().try_for_each(Sleeper::join)?;
+    assert_eq!(number.value().as_deref(), Some("2"));
+
+    // While it is changed, it is compared.
+    number.set("4");
+    let change = scenario.proxy.hold("GETSET", 1);
+    let changing = Sleeper::start({
+        let lock = RwLock::new(&locker, &name.key, 2, expiring())?;
+        move || lock.set_readers()
+    });
+    change.reached();
+    let early = lock.read().expect_err("the number is not changed yet");
+    assert!(matches!(early, Error::Invalid { .. }), "{early:?}");
+    change.go_on();
+    changing.join()?;
+    drop(lock.read()?);
+
+    // The reply to the change is lost: it may have been made.
+    number.set("4");
+    let lock = RwLock::new(&opened(&scenario.proxy.url())?, &name.key, 2, expiring())?;
+    scenario.proxy.next("GETSET", Fault::CutAfter);
+    let error = lock.set_readers().expect_err("the reply is lost");
+    assert!(matches!(error, Error::InDoubt { command: "GETSET", .. }), "{error:?}");
+    assert_eq!(number.value().as_deref(), Some("2"));
+    lock.set_readers()?;
     Ok(())
 }
 

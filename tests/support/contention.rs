@@ -92,10 +92,16 @@ pub(crate) fn pairs(
                 return Err(error);
             }
         };
-        assert!(direct.exists::<_, bool>(&key).unwrap(), "{key}: granted, and the key is missing");
+        let value: Option<Vec<u8>> = direct.get(&key).unwrap();
+        assert!(value.is_some(), "{key}: granted, and the key is missing");
         match held.release() {
             Ok(()) => {
-                assert!(!direct.exists::<_, bool>(&key).unwrap(), "{key}: released, and the key exists");
+                let left: Option<Vec<u8>> = direct.get(&key).unwrap();
+                assert_ne!(left, value, "{key}: released, and the key holds the same value");
+                if left.is_some() {
+                    // An earlier command, whose reply was lost, was carried out late.
+                    let () = direct.del(&key).unwrap();
+                }
                 Ok(())
             }
             Err(error) => {

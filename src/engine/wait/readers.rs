@@ -36,6 +36,10 @@ impl ComparedReaders {
         compared.insert(count.key.clone(), count.readers);
     }
 
+    fn forget(&self, count: &ReaderCount) {
+        self.lock().remove(&count.key);
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<Key, usize>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -58,17 +62,43 @@ impl ReaderCount {
         self.readers.to_string().into_bytes()
     }
 
-    /// Compares the number with that of other callers.
-    fn compare(&self, found: &[u8]) -> Result<(), Error> {
-        if found == self.value() {
-            return Ok(());
+    /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is something else.
+    fn differs(&self, mut call: Call<'_>) -> Result<Option<Vec<u8>>, Error> {
+        let look = Request::at_any_time(Command::Get);
+        let write = Request::at_any_time(Command::SetNx(Entry { value: self.value(), ttl: None }));
+        let mut reason = GiveUp::Io;
+        for _ in 0..LOOKS {
+            let reply = match call.send(&look, clock::now()) {
+                Reply::Bulk(None) => call.send(&write, clock::now()),
+                reply => reply,
+            };
+            match reply {
+                Reply::Bulk(found) => return Ok(found.filter(|found| *found != self.value())),
+                Reply::Integer(1) => return Ok(None),
+                // Another caller was faster, or it is unknown whether the number was written (I6).
+                Reply::Integer(_) | Reply::Lost => {}
+                Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
+                _ => {
+                    reason = GiveUp::Unsent;
+                    break;
+                }
+            }
         }
+        if reason == GiveUp::Io && !call.has_failed() {
+            let problem = "it is missing whenever it is read and there whenever it is written; are reads sent to a replica?";
+            return Err(Error::invalid(self.key.clone(), problem));
+        }
+        Err(call.error(reason, ""))
+    }
+
+    /// The error of a caller where others use another number.
+    fn refused(&self, found: &[u8]) -> Error {
         let (found, own) = (Cut(found), self.readers);
         let problem = format!(
-            "it says that callers let in {found} readers, and this one lets in {own}, so writers would not exclude all readers; use one \
-             number everywhere, or stop the other callers and change it by `RwLock::set_readers`"
+            "this key says {found} readers, and this `RwLock` has {own}, so a writer would not exclude all readers; use one number everywhere, \
+             or stop the other callers and change it by `RwLock::set_readers`"
         );
-        Err(Error::invalid(self.key.clone(), problem))
+        Error::invalid(self.key.clone(), problem)
     }
 }
 
@@ -81,47 +111,30 @@ impl Wait<'_> {
         let call = Call::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let call = call.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
         // Where the wait was ended from outside, that is the reason.
-        count.agree(call).or_else(|error| self.check().and(Err(error)))?;
-        compared.note(count);
-        Ok(())
-    }
-}
-
-impl ReaderCount {
-    fn agree(&self, mut call: Call<'_>) -> Result<(), Error> {
-        let look = Request::at_any_time(Command::Get);
-        let write = Request::at_any_time(Command::SetNx(Entry { value: self.value(), ttl: None }));
-        for _ in 0..LOOKS {
-            let reply = match call.send(&look, clock::now()) {
-                Reply::Bulk(None) => call.send(&write, clock::now()),
-                reply => reply,
-            };
-            match reply {
-                Reply::Bulk(Some(found)) => return self.compare(&found),
-                Reply::Integer(1) => return Ok(()),
-                // Another caller was faster, or it is unknown whether the number was written (I6).
-                Reply::Integer(_) | Reply::Lost => {}
-                Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
-                _ => return Err(call.error(GiveUp::Unsent, "")),
+        match count.differs(call).or_else(|error| self.check().and(Err(error)))? {
+            Some(found) => Err(count.refused(&found)),
+            None => {
+                compared.note(count);
+                Ok(())
             }
         }
-        Err(call.error(GiveUp::Io, ""))
     }
 }
 
 impl Engine {
-    /// Reads the number of readers that all callers use; `None` if there is none, or another program wrote something else.
-    pub(crate) fn readers(&self, count: &ReaderCount) -> Result<Option<usize>, Error> {
-        match self.once(&count.key, Command::Get)? {
-            Reply::Bulk(found) => Ok(found.and_then(|found| String::from_utf8(found).ok()?.parse().ok())),
-            _ => unreachable!("a backend answers GET with a bulk"),
-        }
+    /// Returns the number of readers that other callers use, if it is not this one; zero if that is no number. Writes this one if there is
+    /// none.
+    pub(crate) fn other_readers(&self, count: &ReaderCount) -> Result<Option<usize>, Error> {
+        self.refuse_after_fork(&count.key)?;
+        let call = Call::new(self, &count.key, Protocol::Classic, Some(clock::now().uptime));
+        let number = |found| String::from_utf8(found).ok().and_then(|found| found.parse().ok());
+        Ok(count.differs(call)?.map(|found| number(found).unwrap_or_default()))
     }
 
     /// Makes this number the one that all callers must use, whatever it was.
     pub(crate) fn set_readers(&self, count: &ReaderCount) -> Result<(), Error> {
+        self.compared_readers.forget(count);
         self.once(&count.key, Command::GetSet(count.value()))?;
-        self.compared_readers.note(count);
         Ok(())
     }
 }
