@@ -93,17 +93,20 @@ impl Yields<'_> {
         thread::yield_now();
         true
     }
+
+    /// Notes a crowd if yielding took long although few jobs were sent.
+    fn ended(&self, now: Uptime) {
+        let sent = self.patience.sent.load(Ordering::Relaxed).wrapping_sub(self.sent);
+        if now.since(self.began) > LONG && sent < FEW {
+            self.patience.note_crowd(micros(now.0));
+        }
+    }
 }
 
 impl Drop for Yields<'_> {
     fn drop(&mut self) {
-        if self.left == YIELDS {
-            return;
-        }
-        let now = clock::uptime();
-        let sent = self.patience.sent.load(Ordering::Relaxed).wrapping_sub(self.sent);
-        if now.since(self.began) > LONG && sent < FEW {
-            self.patience.note_crowd(micros(now.0));
+        if self.left < YIELDS {
+            self.ended(clock::uptime());
         }
     }
 }
@@ -131,12 +134,9 @@ impl Looks {
 
     /// Calls `look` until it returns something, if that pays.
     pub(super) fn until_some<T>(&self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
-        let left_out = self.left_out.load(Ordering::Relaxed);
-        if left_out > 0 || self.never {
-            self.left_out.store(left_out.saturating_sub(1), Ordering::Relaxed);
+        if !self.may_pay() {
             return None;
         }
-        let next = self.next.load(Ordering::Relaxed);
         let mut found = look();
         if found.is_none() {
             let began = clock::uptime();
@@ -153,12 +153,27 @@ impl Looks {
                 }
             }
         }
-        match &found {
-            Some(_) if next > 0 => self.next.store(next / 2, Ordering::Relaxed),
-            Some(_) => {}
-            None => self.leave_out((2 * next + 1).min(LEFT_OUT)),
-        }
+        self.note(found.is_some());
         found
+    }
+
+    /// Returns true if it is time to look again.
+    fn may_pay(&self) -> bool {
+        let left_out = self.left_out.load(Ordering::Relaxed);
+        if left_out == 0 && !self.never {
+            return true;
+        }
+        self.left_out.store(left_out.saturating_sub(1), Ordering::Relaxed);
+        false
+    }
+
+    fn note(&self, has_paid: bool) {
+        let next = self.next.load(Ordering::Relaxed);
+        match has_paid {
+            true if next > 0 => self.next.store(next / 2, Ordering::Relaxed),
+            true => {}
+            false => self.leave_out((2 * next + 1).min(LEFT_OUT)),
+        }
     }
 
     fn leave_out(&self, times: u32) {
@@ -180,15 +195,11 @@ mod tests {
         let patience = Patience::default();
         let mut yields = patience.yields();
         assert_eq!((0..100).filter(|_| yields.one()).count(), 16);
-        yields.began = Uptime(yields.began.0.saturating_sub(Duration::from_millis(3)));
-        let began = yields.began;
+        let later = yields.began.after(Duration::from_millis(3));
         patience.note_sent(50);
-        drop(yields);
-        assert!(patience.yields().left > 0, "these were this library's");
-        let mut yields = patience.yields();
-        assert!(yields.one());
-        yields.began = began;
-        drop(yields);
+        yields.ended(later);
+        assert!(!patience.is_crowded(later), "these were this library's");
+        patience.yields().ended(later.after(Duration::from_secs(60)));
         assert_eq!(patience.yields().left, 0);
     }
 
@@ -214,28 +225,22 @@ mod tests {
     #[test]
     fn looking_in_vain_is_left_out_more_and_more_until_it_pays() {
         let looks = Looks::default();
-        let rounds = |wanted: usize| {
-            let looked = |_: &usize| {
-                let mut looked = false;
-                assert!(
-                    looks
-                        .until_some(|| {
-                            looked = true;
-                            None::<()>
-                        })
-                        .is_none()
-                );
-                looked
+        let in_vain = |wanted: usize| {
+            let looks = |_: &usize| {
+                looks.may_pay() && {
+                    looks.note(false);
+                    true
+                }
             };
-            (0..1000).filter(looked).take(wanted).collect::<Vec<_>>()
+            (0..1000).filter(looks).take(wanted).collect::<Vec<_>>()
         };
-        assert_eq!(rounds(5), [0, 2, 6, 14, 30]);
+        assert_eq!(in_vain(5), [0, 2, 6, 14, 30]);
         let mut times = 0;
         while looks.until_some(|| Some(())).is_none() {
             times += 1;
         }
         assert_eq!(times, 31);
-        assert_eq!(rounds(2), [0, 32]);
+        assert_eq!(in_vain(2), [0, 32]);
         assert!(Looks::never().until_some(|| Some(())).is_none());
     }
 

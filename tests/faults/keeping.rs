@@ -380,14 +380,18 @@ pub(crate) fn count_keepers(url: &str) -> TaskOutcome {
     let lockers = [opened(url)?, opened(url)?];
     let plain = Lock::new(&lockers[0], "plain", expiring())?.lock()?;
     plain.extend()?;
-    let _ = plain.loss_signal().is_lost();
     println!("{}", keepers()?);
+    let signal = plain.loss_signal();
     let options = expiring().auto_extend(LONG);
     let lock = |n: usize| Lock::new(&lockers[n % 2], format!("k{n}"), options)?.lock();
     let held: Vec<_> = (0..200).map(lock).collect::<Result<_, _>>()?;
-    println!("{}", keepers()?);
-    drop((held, plain, lockers));
+    // A thread has its name only once it runs.
     let end = Instant::now() + LONG;
+    while keepers()? < 2 && Instant::now() < end {
+        thread::sleep(millis(5));
+    }
+    println!("{}", keepers()?);
+    drop((held, signal, plain, lockers));
     while keepers()? > 0 && Instant::now() < end {
         thread::sleep(millis(5));
     }

@@ -6,6 +6,7 @@
 use std::env;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::thread;
+use std::time::Duration;
 
 use libtest_mimic::Trial;
 use setnx_lock::{Error, Lock, Locker, Protocol};
@@ -20,6 +21,8 @@ pub(crate) fn trials() -> Vec<Trial> {
 }
 
 const THREADS: usize = 64;
+/// Shorter than the server stops for.
+const LIMIT: Duration = millis(500);
 /// Of a pair that no fault meets: SETNX, GET, and DEL.
 const COMMANDS_OF_A_PAIR: usize = 3;
 
@@ -32,7 +35,7 @@ struct Found {
 }
 
 fn connections_are_killed() -> Outcome {
-    let found = run(|server| {
+    let found = run(LIMIT, |server| {
         thread::sleep(millis(20));
         let _ = server.say(&["CLIENT", "KILL", "TYPE", "normal"]);
     })?;
@@ -42,7 +45,7 @@ fn connections_are_killed() -> Outcome {
 }
 
 fn the_server_stops_for_a_while() -> Outcome {
-    let found = run(|server| {
+    let found = run(LIMIT, |server| {
         thread::sleep(millis(100));
         server.freeze();
         thread::sleep(millis(900));
@@ -55,7 +58,7 @@ fn the_server_stops_for_a_while() -> Outcome {
 
 /// Whose lock was overwritten finds that out, which is no reply to another.
 fn keys_are_overwritten() -> Outcome {
-    let found = run(|server| {
+    let found = run(LONG, |server| {
         for n in 0..THREADS {
             let _ = server.say(&["SET", &format!("own:{n}"), "1"]);
         }
@@ -66,13 +69,15 @@ fn keys_are_overwritten() -> Outcome {
 }
 
 /// Each thread locks a key of its own again and again, half of them by Watched, while `disturb` is called.
-fn run(disturb: impl Fn(&RedisServer) + Sync) -> Result<Found, libtest_mimic::Failed> {
+fn run(
+    command_timeout: Duration,
+    disturb: impl Fn(&RedisServer) + Sync,
+) -> Result<Found, libtest_mimic::Failed> {
     let commands =
         env::var("SETNX_LOCK_FAULT_COMMANDS").map_or(Ok(20_000), |count| count.parse::<usize>())?;
     let pairs = commands / THREADS / COMMANDS_OF_A_PAIR;
     let server = RedisServer::start()?;
-    let limit = millis(500);
-    let locker = Locker::builder(&server.url())?.command_timeout(limit).retry_for(LONG).build()?;
+    let locker = Locker::builder(&server.url())?.command_timeout(command_timeout).retry_for(LONG).build()?;
     let (found, over) = (Found::default(), AtomicBool::new(false));
     thread::scope(|scope| {
         let disturbing = scope.spawn(|| {
