@@ -141,9 +141,9 @@ pub enum Error {
         key: Option<Key>,
     },
 
-    /// What was given cannot be used: options, a key, an address, the id of a declared lock (the gem's `NilObjectId`), the values of a
-    /// builder; or what was found: clocks that differ by more than the builder allows, a counter of fencing tokens that is not positive, another
-    /// number of readers than that of other callers.
+    /// Something given or found is invalid: options, a key, an address, an id (the gem's `NilObjectId`), a builder's value; clocks that differ
+    /// by more than the builder allows, a counter of fencing tokens that is not positive, another number of readers than that of other callers,
+    /// TLS without a crypto provider.
     #[error("{}{problem}", Of(key.as_ref()))]
     #[non_exhaustive]
     Invalid {
@@ -153,8 +153,8 @@ pub enum Error {
         problem: Cow<'static, str>,
     },
 
-    /// Several locks were not acquired or not released, and there is more to say than for one key: whether each of the others is held is
-    /// unknown, or it was acquired and could not be given back.
+    /// A call on several keys failed, and other keys need attention: for each of them it is unknown whether it is held, or it could not be
+    /// released.
     #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
     #[non_exhaustive]
     Several {

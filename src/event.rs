@@ -14,7 +14,8 @@ use crate::value::LockState;
 
 /// Receives the events of a locker's locks, besides the log: see [`LockerBuilder::observer`](crate::LockerBuilder::observer).
 ///
-/// Called on the thread that works with the lock, between two commands, or on the one that waits for notifications, so it should be
+/// Called on the thread that works with the lock or notices its loss, on the keeper thread, or on the thread that waits for notifications, so it
+/// should be
 /// quick. [`CarriedOutLate`](ProblemKind::CarriedOutLate) comes on the thread that sent the command for another. A panic in an observer is caught
 /// and dropped: releasing never panics. Implemented for closures and for [`Arc`]s of observers.
 ///
@@ -55,7 +56,7 @@ impl<T: Observer + ?Sized> Observer for Arc<T> {
 pub enum Event<'a> {
     /// A call that asks for the lock has ended, with the lock or without it. Each call reports one such event, but a nested one that
     /// [joins](crate::LockOptions::reentrant) the enclosing call none. A call for [several keys](crate::MultiLock) reports one for each key that it
-    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key.
+    /// has asked for by itself, or acquired; one for a [permit](crate::Semaphore) has the semaphore's name as the key, or with a single permit `NAME:0`.
     #[non_exhaustive]
     AcquireFinished {
         /// The lock's key.
@@ -120,8 +121,9 @@ pub enum Event<'a> {
         key: &'a Key,
         /// How long the lock was held.
         held: Duration,
-        /// Whether the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
-        /// without an expiration, in [`Protocol::Classic`](crate::Protocol::Classic), which does not look, and where a reply was lost.
+        /// True if the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
+        /// without an expiration, in [`Protocol::Classic`](crate::Protocol::Classic), if the key is left to expire, after an uncertified
+        /// extension, or if a reply was lost.
         certified: bool,
         /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
         /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).

@@ -66,8 +66,8 @@ impl LockGuard {
         self.hold.protocol
     }
 
-    /// Returns how long the lock can still be relied on, by the clock that allows less; zero when its lease has passed or the lock was
-    /// found lost; `None` without an expiration. Asks the clocks, not the server.
+    /// Returns how long the lock can still be relied on, by the clock that allows less: zero if the lease has passed or a loss was noticed,
+    /// otherwise `None` without an expiration. Asks no server.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.hold.remaining(clock::now())
@@ -99,10 +99,9 @@ impl LockGuard {
     /// needed. Two trips, and at most the time of one command for both; an extension that is on its way already is waited for first. With a
     /// [`holder_name`](crate::LockerBuilder::holder_name) one more.
     ///
-    /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction
-    /// that changes the key only if it still holds that value; that is a proof, so these extend also after the lease has passed, as long as
-    /// no client has taken the lock over and no loss was noticed. See [`auto_extend`](crate::LockOptions::auto_extend) for a thread that
-    /// does it.
+    /// In Classic GET, and at once GETSET if the key holds this holder's value, within the lease only. In Watched and Ttl a transaction that
+    /// changes the key only if it still holds that value; that is a proof, so these extend even after the lease has passed, as long as the key
+    /// still holds that value and no loss was noticed. With [`auto_extend`](crate::LockOptions::auto_extend) a thread does it.
     ///
     /// The gem has no such thing. Gems see the later time and wait.
     ///
@@ -117,8 +116,8 @@ impl LockGuard {
         self.engine.extend(&self.hold, lease)
     }
 
-    /// Extends the lease as [`extend`](Self::extend) does, to one of `lease` from now on, which may also end earlier than the present one.
-    /// A millisecond to [`LockOptions::MAX_EXPIRATION`](crate::LockOptions::MAX_EXPIRATION).
+    /// Like [`extend`](Self::extend), with a lease of `lease` that begins now and may end before the present one: a millisecond to
+    /// [`LockOptions::MAX_EXPIRATION`](crate::LockOptions::MAX_EXPIRATION).
     ///
     /// In Classic all clients of a key should use one expiration; a longer lease can be cut short by the loser of a takeover
     /// ([`documentation::limits`](crate::documentation::limits)).
@@ -152,10 +151,10 @@ impl LockGuard {
 
     /// Asks the server whether the lock is still held, with one GET, and waits for the reply at most the time of one command.
     ///
-    /// With an expiration the key names this holder. In Classic another client may overwrite that without having the lock; then a time
-    /// close to this holder's is taken for it, as the clocks say. In Watched and Ttl only a Ruby client's value is recognised so,
-    /// and another program's Classic one is taken for a loss. The answer is about the past: it says nothing of the time that is left, which
-    /// [`ensure_held`](Self::ensure_held) tells. Without an expiration the value `1` names no holder.
+    /// With an expiration the key names this holder. In Classic a contender that loses a takeover can overwrite that value, so a time close to
+    /// this holder's counts as its own while the lease lasts. In Watched and Ttl only a Ruby client's value is recognised this way; another
+    /// program's Classic value counts as a loss. The answer describes the past; [`ensure_held`](Self::ensure_held) knows the time that is left.
+    /// Without an expiration the value is `1`, which names no holder.
     ///
     /// # Errors
     ///
@@ -165,9 +164,9 @@ impl LockGuard {
         self.engine.verify(&self.hold)
     }
 
-    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. From then on the locker's keeper thread
-    /// looks at the key of a lock with an expiration every third of that, with one GET, unless an extension tells as much. Waits for a command
-    /// of this hold that is on its way.
+    /// Returns a signal that tells the working threads when the lock is lost. From then on the keeper thread sends one GET every third of the
+    /// expiration, unless an extension has confirmed the lock; without an expiration it does not look. Waits for a command of this hold that is
+    /// on its way.
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.engine.watch(&self.hold);
@@ -186,8 +185,8 @@ impl LockGuard {
     /// transaction that watches the lock's key: two trips), later ones return the same.
     /// [`documentation::holding`](crate::documentation::holding) has an example.
     ///
-    /// Tokens start again if the counter is deleted: the storage refuses them until they have passed what it has seen. A token that was
-    /// taken is returned also after a loss: it is for the storage to refuse it.
+    /// If the counter is deleted, tokens start again at 1, and the storage refuses them until they pass the greatest it has seen. A token that
+    /// was taken is returned even after a loss; the storage has to refuse it.
     ///
     /// # Errors
     ///
@@ -198,7 +197,7 @@ impl LockGuard {
         self.engine.fencing_token(&self.hold)
     }
 
-    /// Ends the hold without releasing: the key is left to expire at the end of the lease, and a second later others can take it over; it is
+    /// Ends the hold without releasing: the key is left to expire at the end of the lease, and others can take it over at most a second later; it is
     /// extended no more. Sends nothing. A lock without an expiration stays held until it is cleared.
     ///
     /// The gem has no such thing.
@@ -210,10 +209,10 @@ impl LockGuard {
         self.end(Leaving::Keep)
     }
 
-    /// Releases the lock, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while
-    /// the lease has not passed; after that the key is left to its holder of then. In Watched and Ttl a look at the key, and a
-    /// transaction that deletes this holder's value, also after the lease. Waits for the server at most the time of one command, and before that
-    /// for a connection that other threads use, at most until the lease ends.
+    /// Releases the lock, by the rules of its [protocol](Self::protocol). In Classic one DEL, and only while the lease has not passed; after
+    /// that the key is left to its holder of then. In Watched and Ttl a look at the key, and a transaction that deletes this holder's value,
+    /// even after the lease. Takes at most one command timeout, after waiting for a connection that other threads use: until the lease ends;
+    /// without an expiration, as long as the server answers; on a pool of your own, within that command timeout.
     ///
     /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), its SETNX goes in the same
     /// trip, right behind the deletion, and it is woken with the reply. With

@@ -34,7 +34,7 @@
 //! is a lock that is held. A [`DeclaredLock`] makes locks with the gem's key names, `team:7:draft_lock`
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
-//! [`MultiLock`] hold several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
+//! [`MultiLock`] holds several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
 //! [`documentation::several`].
 //!
 //! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.

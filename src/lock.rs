@@ -54,10 +54,9 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for options that are invalid, and a key that is empty or longer than a server takes: an expiration or a poll
-    /// interval below a millisecond, an expiration of more than ten years, a takeover margin of more than that or without an expiration, no
-    /// expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), polling that makes no sense, what a holder cannot do without an expiration or
-    /// within it, or notifications through a locker that was made [`with_pool`](Locker::with_pool).
+    /// [`Error::Invalid`] for a key that is empty or longer than a server takes, and for invalid options: an expiration or poll interval below a
+    /// millisecond or above ten years, no expiration in [`Protocol::Ttl`](crate::Protocol::Ttl), zero `max_attempts`, an `auto_extend` or
+    /// `hold_at_least` that does not fit the expiration, or `notify_waiters` on a locker made [`with_pool`](Locker::with_pool).
     pub fn new(locker: &Locker, key: impl Into<Key>, options: LockOptions) -> Result<Self, Error> {
         let key = key.into();
         match problem(locker, &key, &options) {
@@ -80,9 +79,9 @@ impl Lock {
         Self { cancel_token: Some(token.clone()), ..self }
     }
 
-    /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is
-    /// released afterwards, also when the body panics. If the lock was lost meanwhile, that is the error, after `body` has run; any other
-    /// failure of the release goes to the log and the observer.
+    /// Runs `body` while the lock is held and returns what it returns. Waits up to the timeout of the options. The lock is released afterwards,
+    /// even if the body panics. If the lock was lost meanwhile, the call returns [`Error::Lost`] after `body` has run, and drops its result; any
+    /// other failure of the release goes to the log and the observer.
     ///
     /// For a body that returns a `Result`, [`try_with`](Self::try_with) merges its error with those of the lock.
     ///
@@ -117,7 +116,7 @@ impl Lock {
         Ok(returned)
     }
 
-    /// The same as [`with`](Self::with) for a body that can fail: returns its result, and the lock's errors as the body's type of error.
+    /// The same as [`with`](Self::with) for a body that can fail, with the same wait: returns its result, and the lock's errors as the body's type of error.
     ///
     /// # Errors
     ///
@@ -139,24 +138,22 @@ impl Lock {
         Ok(returned)
     }
 
-    /// Waits for the lock, up to the timeout of the options: asks, sleeps the poll interval, and looks again, with a last
-    /// attempt at the deadline. Returns within the timeout and the time of one command
-    /// ([exceptions](crate::documentation::limits)).
+    /// Waits for the lock, up to the timeout of the options: asks the server, looks again at each poll interval, and tries once more at the
+    /// deadline. Returns at most one command timeout later ([exceptions](crate::documentation::limits)).
     ///
-    /// Threads that wait for one key through one [`Locker`] are queued, and the first looks for all that wait as it does; see
-    /// [`documentation::waiting`](crate::documentation::waiting). A thread that times out behind others has usually not asked the
-    /// server.
+    /// Threads that wait for one key through one [`Locker`] form a queue. Its first thread polls for all that have the same options: see
+    /// [`documentation::waiting`](crate::documentation::waiting). A thread that times out behind others has usually not asked the server.
     ///
     /// The gem's `lock` always takes a block.
     ///
     /// # Errors
     ///
-    /// [`Error::Contended`] if another holder had it, or other threads were queued ahead, all that time, or at each of the
-    /// [attempts that are allowed](LockOptions::max_attempts), with what was seen.
-    /// [`Error::Cancelled`] if the wait was ended from outside. [`Error::Nested`] inside a
-    /// [`with`](Self::with) on the same key by the same thread. [`Error::Unavailable`] and [`Error::Refused`] if
-    /// the server is unreachable, is not understood, refuses, or is too old for the protocol: the lock is not held. [`Error::Forked`] in a child of the process that opened the locker. [`Error::InDoubt`] if the
-    /// server may have granted the lock and the reply was lost.
+    /// [`Error::Contended`] if another holder had the lock, or other threads were queued ahead, until the timeout or until the [allowed
+    /// attempts](LockOptions::max_attempts) were used up; it says what was seen. [`Error::Cancelled`] if the wait was ended from outside.
+    /// [`Error::Nested`] inside a [`with`](Self::with) on the same key by the same thread. [`Error::Unavailable`] and [`Error::Refused`] if the
+    /// server is unreachable, is not understood, refuses, or is too old for the protocol: the lock is not held. [`Error::Forked`] in a child of
+    /// the process that opened the locker. [`Error::InDoubt`] if the server may have granted the lock and the reply was lost. [`Error::Invalid`]
+    /// if TLS has no crypto provider.
     pub fn lock(&self) -> Result<LockGuard, Error> {
         self.acquire(&self.options, HoldKind::Movable)
     }
@@ -168,17 +165,17 @@ impl Lock {
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock) but for the timeout.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
     pub fn try_lock(&self) -> Result<Option<LockGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if another holder had it, or other threads of this
-    /// process were queued ahead, all that time.
+    /// Waits for the lock up to `timeout`, whatever the options say. Returns `None` if it was not acquired in that time, or in the allowed
+    /// attempts.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock) but for the timeout.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<LockGuard>, Error> {
         match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),
@@ -208,7 +205,7 @@ impl Lock {
         self.locker.engine().holder(&self.key, clock::now())
     }
 
-    /// Deletes the key, **whatever holds it**, with one DEL; returns whether there was one. For locks whose holder is known
+    /// Deletes the key, **whatever holds it**, with one DEL; returns true if there was one. For locks whose holder is known
     /// to have crashed.
     ///
     /// The gem's `clear` and `delete`, which return the count.

@@ -130,8 +130,8 @@ impl Locker {
     /// parts of its configuration that may harm locks. Works on every version from 1.2 on; what the user may not ask is left out.
     /// Print the report to read it, and look at [`ServerReport::warnings`].
     ///
-    /// Waits for an unreachable, full or loading server and for a connection as a call on a lock does whose timeout is the
-    /// [`retry_for`](LockerBuilder::retry_for), and at most a command timeout for each reply. Sends INFO, and what the
+    /// Waits for up to [`retry_for`](LockerBuilder::retry_for) for a connection, or for a server that is unreachable, full or loading; then at
+    /// most one command timeout for each reply. Sends INFO, and what the
     /// version knows of CONFIG GET, SETNX, GET, GETSET, SET, DEL, WATCH, MULTI, EXEC, DISCARD and TIME, on a key of its own named
     /// `setnx-lock:probe:…`, which it removes. A server before 2.6 has no TIME; there that key is given an expiry time and watched for up to
     /// a second. One connection of the pool is in use meanwhile, and closed then.

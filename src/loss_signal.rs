@@ -42,7 +42,7 @@ impl LossSignal {
         Self(holds.collect())
     }
 
-    /// Returns whether the lock is lost; of several, whether one is. Looks at the clocks, and neither waits nor asks the server.
+    /// Returns true if the lock, or one of several, is lost. Reads the clocks; neither waits nor asks the server.
     #[must_use]
     pub fn is_lost(&self) -> bool {
         self.reason().is_some()
@@ -64,14 +64,14 @@ impl LossSignal {
         })
     }
 
-    /// Returns whether the lock is still held: neither lost nor released; of several, whether all are.
+    /// Returns true if the lock, or each of several, is neither lost nor released.
     #[must_use]
     pub fn is_held(&self) -> bool {
         !self.is_lost() && self.0.iter().all(|hold| hold.is_held())
     }
 
-    /// Waits until the lock is lost, of several until one is, for at most `timeout`, and returns whether it is. Returns early when the lock
-    /// is released. If the wall clock is set forward past the end of the lease, that is noticed within a second.
+    /// Waits up to `timeout` for the loss of the lock, or of one of several; returns true if it is lost. Returns early when the lock is
+    /// released. If the wall clock is set forward past the end of the lease, that is noticed within a second.
     #[must_use]
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         hold::wait_for_loss(&self.0, clock::uptime().after(timeout));

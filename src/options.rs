@@ -84,8 +84,8 @@ impl LockOptions {
     /// How long a waiter sleeps between two looks unless set: 0.1 s, as in the gem.
     pub const DEFAULT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
-    /// Returns options for a lock that its holder has for `expiration`, and that others may take over when that and
-    /// one second more have passed. Choose it well above the longest time the protected work can take.
+    /// Returns options for a lock that its holder has for `expiration`. After a crash others can acquire it at most one second later (half a
+    /// second in Ttl). Choose it well above the longest time the protected work can take.
     ///
     /// The gem's `expiration:`. Accepted are a millisecond to [`MAX_EXPIRATION`](Self::MAX_EXPIRATION).
     pub const fn expiring_after(expiration: Duration) -> Self {
@@ -130,17 +130,16 @@ impl LockOptions {
     }
 
     /// Returns the options without a timeout: a wait ends with the lock, or with an error that is not contention. While the server is
-    /// unreachable it gives up after [`LockerBuilder::retry_for`](crate::LockerBuilder::retry_for) (in a pool of
-    /// another manager, the pool's `connection_timeout`).
+    /// unreachable it gives up after [`LockerBuilder::retry_for`](crate::LockerBuilder::retry_for).
     ///
     /// The gem has no such option.
     pub const fn wait_forever(self) -> Self {
         Self { timeout: None, ..self }
     }
 
-    /// Returns the options with a limit for how often a call asks the server for the lock, beside the timeout: it ends with whichever comes
-    /// first, and then fails with [`Error::Contended`](crate::Error::Contended). 1 is one attempt, when it is this thread's
-    /// turn in the process. At least 1; no limit unless set.
+    /// Returns the options with a limit for the attempts of a call, in addition to the timeout; whichever comes first ends it with
+    /// [`Error::Contended`](crate::Error::Contended). With 1 it tries once, when it is this thread's turn in the process. At least 1; no limit
+    /// unless set.
     ///
     /// An attempt is SETNX and what follows it, or a look at the key after a pause. Those of other threads of this process that were queued
     /// ahead do not count. The gem has no such option.

@@ -65,7 +65,7 @@ impl Engine {
     ) -> Result<(usize, Acquired), Error> {
         let Permits { name, options, cancel_token, .. } = wanted;
         let began = clock::now();
-        let wait = Wait::new(self, name, options, cancel_token, began);
+        let wait = Wait::new(self, name, options, cancel_token, began).of_permit();
         let wait = WaitForOne { wanted, wait, engine: self, began };
         let granted = wait.acquire();
         let took = clock::uptime().since(began.uptime);

@@ -56,6 +56,8 @@ pub(super) struct Wait<'a> {
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
     owes: Cell<bool>,
+    /// Whether an error is to name the holder. A call that tries once has none to show.
+    names_holder: bool,
 }
 
 /// An attempt that begins, and its first action.
@@ -95,9 +97,20 @@ impl<'a> Wait<'a> {
         began: Now,
     ) -> Self {
         let deadline = options.timeout.map(|timeout| began.uptime.after(timeout));
-        let (attempts, owes) = (Cell::new(0), Cell::new(false));
-        let (shared, readers, earlier) = (None, None, None);
-        Self { engine, key, options, cancel_token, began, deadline, shared, readers, earlier, attempts, owes }
+        Self {
+            engine,
+            key,
+            options,
+            cancel_token,
+            began,
+            deadline,
+            shared: None,
+            readers: None,
+            earlier: None,
+            attempts: Cell::new(0),
+            owes: Cell::new(false),
+            names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
+        }
     }
 
     /// Returns the wait as a part of a longer one, which ends at `deadline`, after an earlier command that may still come late.
@@ -108,6 +121,11 @@ impl<'a> Wait<'a> {
         earlier: Option<(Lease, Option<LockState>)>,
     ) -> Self {
         Self { deadline, shared, earlier, ..self }
+    }
+
+    /// Returns the wait as one for a permit: its key is a name, and no lock.
+    pub(super) fn of_permit(self) -> Self {
+        Self { names_holder: false, ..self }
     }
 
     /// Returns the wait as a reader's, which compares the number of readers first.
@@ -453,11 +471,6 @@ impl<'a> Wait<'a> {
         Error::Contended { key: self.key.clone(), timeout, details: Box::new(details) }
     }
 
-    /// Whether an error is to name the holder. A call that tries once has none to show.
-    fn names_holder(&self) -> bool {
-        self.engine.holder_name.is_some() && self.options.timeout != Some(Duration::ZERO)
-    }
-
     pub(super) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
         let Self { engine, key, options, .. } = self;
         Contention {
@@ -467,7 +480,7 @@ impl<'a> Wait<'a> {
             expiring: options.expiration.is_some(),
             ahead,
             permits: None,
-            holder: self.names_holder().then(|| engine.name_of_holder(key, now)).flatten(),
+            holder: self.names_holder.then(|| engine.name_of_holder(key, now)).flatten(),
             taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
         }
     }

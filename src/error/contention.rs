@@ -14,14 +14,14 @@ pub struct Contention {
     pub attempts: u32,
     /// How long the wait was.
     pub waited: Duration,
-    /// What the key was last seen to hold; `None` if it was not read, as for a lock without an expiration.
+    /// What the key, or of permits the one that is free first, was last seen to hold; `None` if it was not read.
     pub seen: Option<LockState>,
-    /// Whether the lock that was waited for has an expiration, and so takes over from crashed holders.
+    /// True if the waiter's own options have an expiration; only then does it take over expired locks.
     pub expiring: bool,
     /// How many threads of this process were still queued ahead for the same key through the same locker.
     pub ahead: usize,
     /// The name that the holder has written ([`holder_name`](crate::LockerBuilder::holder_name)); `None` if it has none, or if this
-    /// locker has none, so that it was not read.
+    /// locker has none, so that it was not read. Never set for permits or a zero timeout.
     pub holder: Option<String>,
     /// How many permits there are, all of them held; `None` if the wait was for one lock.
     pub permits: Option<usize>,

@@ -13,7 +13,7 @@ use crate::event::{EventSink, Observer};
 /// way, so this serves thousands of threads.
 const DEFAULT_POOL_SIZE: u32 = 16;
 /// How long a call retries while the server is unreachable unless set.
-const DEFAULT_UNREACHABLE_TIMEOUT: Duration = Duration::from_secs(5);
+const DEFAULT_RETRY_FOR: Duration = Duration::from_secs(5);
 /// How many connections one client address can have to a port.
 const MOST_CONNECTIONS: u32 = 65_535;
 /// The length from which on a holder's name is refused, in bytes.
@@ -89,7 +89,7 @@ impl LockerBuilder {
             pool_size: None,
             connect_timeout: None,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
-            retry_for: DEFAULT_UNREACHABLE_TIMEOUT,
+            retry_for: DEFAULT_RETRY_FOR,
             max_clock_difference: None,
             observer: EventSink::default(),
             holder_name: None,
@@ -122,9 +122,11 @@ impl LockerBuilder {
 
     /// Limits how long a call that acquires or inspects retries while the server is unreachable, or while replies are lost in a row: 5 s
     /// unless set, and at most the call's own timeout. Zero fails at the first failure to connect, as the gem does. A server that
-    /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout. Calls
-    /// that do not wait, as [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), do not
-    /// retry; while other connections of the pool are open they wait for one of those, within the time of a command.
+    /// refuses connections for now, since it is loading its data or has too many clients, is waited for up to the call's timeout.
+    ///
+    /// Calls that do not wait, for example [`Lock::try_lock`](crate::Lock::try_lock) and [`LockGuard::release`](crate::LockGuard::release), never
+    /// retry. If the pool has open connections they wait for one, within one command timeout; a release on the locker's own connections waits
+    /// until its lease ends.
     pub fn retry_for(self, limit: Duration) -> Self {
         Self { retry_for: limit, ..self }
     }
@@ -135,25 +137,24 @@ impl LockerBuilder {
     /// The difference is known to within the time that the server takes to answer: one that takes longer than the limit is
     /// refused as well.
     ///
-    /// Locks compare expiry times by the clients' clocks, unless all clients of a key use [`Protocol::Ttl`](crate::Protocol::Ttl), and the value in a key names a time one second after its lease, so
-    /// clients within a second of each other never overlap. Two clients that are both within 0.4 s of the server are, with 0.2 s
-    /// left for their commands, of which in Classic a GETSET may wait for a connection for 0.1 s.
+    /// Unless all clients of a key use [`Protocol::Ttl`](crate::Protocol::Ttl), each compares the time in the key with its own clock. That time
+    /// is one second after the lease, so clocks less than a second apart are safe. A limit of 0.4 s keeps two clients within 0.8 s of each other
+    /// and leaves 0.2 s for commands; in Classic a GETSET may spend 0.1 s of it waiting for a connection.
     pub fn max_clock_difference(self, limit: Duration) -> Self {
         Self { max_clock_difference: Some(limit), ..self }
     }
 
-    /// Sends no INFO when a connection is opened. A replica then shows by its refusals (up to 2.4 it refuses nothing), and a server that
-    /// is too old for a protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is Classic then. On a pool of
-    /// your own, which opens its connections itself, no INFO is sent anyway.
+    /// Sends no INFO on new connections. A replica then shows only by refusing (up to 2.4 it refuses nothing), and a server too old for a
+    /// protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is then Classic. A pool of your own opens its
+    /// connections without INFO anyway.
     pub fn skip_server_check(self) -> Self {
         Self { checks_server: false, ..self }
     }
 
-    /// Sets a name that tells people who holds the locker's locks, such as `host:pid`: shown by
-    /// [`Lock::holder`](crate::Lock::holder), and in the error of a wait that ends without the lock, if that locker has a name itself. It is
-    /// written to `KEY:setnx-lock:holder` by SETEX (Redis 2.0) in the trip that follows the acquisition, lives as long as the lease, and is
-    /// written again when that is extended. That it cannot be written is reported as an event, and does no harm. A lock without an
-    /// expiration shows no name. 1 to 256 bytes.
+    /// Sets a name for people, for example `host:pid`, 1 to 256 bytes. [`Lock::holder`](crate::Lock::holder) shows it, and so does the error of
+    /// a wait that ends without the lock, if the waiting locker has a name too. The trip after the acquisition, and after each extension, writes
+    /// it by SETEX (Redis 2.0) to `KEY:setnx-lock:holder`, for one second longer than the lease. If that fails, an event reports it; the lock is
+    /// not affected. A lock without an expiration shows no name.
     pub fn holder_name(self, name: impl Into<String>) -> Self {
         Self { holder_name: Some(name.into()), ..self }
     }
@@ -169,9 +170,9 @@ impl LockerBuilder {
     ///
     /// # Errors
     ///
-    /// [`Error::Invalid`] for a pool of no connections, or a timeout of zero; on a pool of your own for a size or a time for connecting,
-    /// which are that pool's, and for a pool that tests connections on check-out. With
-    /// [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
+    /// [`Error::Invalid`] for a pool of no connections or of over 65,535, a timeout or a clock difference of zero, and a holder's name of no or
+    /// over 256 bytes; on a pool of your own for a size or a time for connecting, which are that pool's, and for a pool that tests connections
+    /// on check-out. With [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
     /// [`Locker::inspect`].
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {

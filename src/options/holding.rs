@@ -5,10 +5,10 @@ use std::time::Duration;
 use super::LockOptions;
 
 impl LockOptions {
-    /// Returns the options with a lease that is extended while the lock is held, for `at_most` in all: a thread of the locker extends it
-    /// when a third of the expiration has passed, and tries again while the lease lasts if that fails. It ends when the lock is released or
-    /// lost, and `at_most` after the lock was acquired, from when on the lease ends as any. So the expiration can be short, and a
-    /// crashed holder is replaced soon, although some work takes long. `at_most` is at least the expiration.
+    /// Returns the options with a lease that a thread of the locker extends while the lock is held: when a third of the expiration has passed,
+    /// and again after a failure while the lease lasts. It stops when the lock is released or lost, and `at_most` after the acquisition; from
+    /// then on the lease runs out normally. So the expiration can be short and a crashed holder replaced soon, even if some work takes long.
+    /// `at_most` is at least the expiration.
     ///
     /// It works while the holder's thread is busy or blocked, and so **it does not notice that the work hangs**: such a lock stays held for
     /// `at_most`. A stopped process (SIGSTOP, a machine that pauses) extends nothing: see
@@ -21,10 +21,9 @@ impl LockOptions {
         Self { auto_extend: Some(at_most), ..self }
     }
 
-    /// Returns the options with a shortest time for which the lock is held: a release before leaves the key to expire that long after the
-    /// lock was acquired, and a second later others can take it over, as if the expiration had been that long. At most the expiration; zero
-    /// unless set. For jobs that several machines start at about the same time, and of which one is to run:
-    /// [`documentation::cron`](crate::documentation::cron).
+    /// Returns the options with a minimum hold time. A release before then deletes nothing: the lease ends `time` after the acquisition, and
+    /// others can acquire the lock at most one second later. At most the expiration; zero unless set. For a job that several machines start at
+    /// about the same time and only one should run: [`documentation::cron`](crate::documentation::cron).
     ///
     /// Such a release sends what an extension sends, with the earlier time. Gems respect it. The `lockAtLeastFor` of other libraries; the gem has no such option.
     pub const fn hold_at_least(self, time: Duration) -> Self {

@@ -34,7 +34,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | | not sent before its lease has passed | SETNX with a new one at once, three times in a row at most; then wait |
 /// | `Reading` (GET sent) | the value of an unresolved lease | held |
 /// | | absent | `Setting` at once, three times in a row at most; then wait |
-/// | | a time in the past, by more than the margin | Classic: GETSET → `TakingOver`; else WATCH, GET, MULTI → `Confirming` |
+/// | | a time in the past | Classic: GETSET → `TakingOver`; else WATCH, GET, MULTI → `Confirming` |
 /// | | anything else | wait |
 /// | | lost | GET again, or wait |
 /// | `TakingOver` (GETSET sent) | a time in the past by the clock before sending (I4), or absent | held |
@@ -52,7 +52,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | | a hint that the lock is free | `Setting`; if the outcome of a command is in doubt: GET → `Reading` |
 ///
 /// The first reply that is lost in a row is followed by GET at once, each further one by a pause. The attempt gives up when replies have
-/// been lost in a row for the unreachable timeout, at its deadline, or instead of a pause when it has used its attempts.
+/// been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts.
 #[derive(Debug)]
 pub(crate) struct Acquiring {
     params: Params,

@@ -26,7 +26,7 @@ use super::sync::{Mutex, PoisonError, Thread, TryLockError, current};
 /// let lock = Lock::new(locker, "nightly_report", LockOptions::expiring_after(Duration::from_secs(60)))?;
 /// let lock = lock.cancelled_by(&stop);
 /// let worker = thread::spawn(move || lock.lock().map(drop));
-/// stop.cancel(); // in the thread that handles signals, say
+/// stop.cancel(); // for example in the thread that handles signals
 /// match worker.join().unwrap() {
 ///     Err(Error::Cancelled { .. }) => println!("stopped while waiting"),
 ///     other => other?,
@@ -62,7 +62,7 @@ impl CancelToken {
         self.0.wake_all();
     }
 
-    /// Returns whether it has been cancelled.
+    /// Returns true if it has been cancelled.
     #[must_use]
     pub fn is_cancelled(&self) -> bool {
         self.0.cancelled.load(Ordering::SeqCst)

@@ -52,7 +52,8 @@ impl MultiLock {
 
     /// Returns the locks of these keys, 1 to [`MAX_KEYS`](Self::MAX_KEYS) in any order; a key that comes twice counts once. Sends nothing.
     ///
-    /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key, and every other time for all.
+    /// All locks have the same options. [`max_attempts`](LockOptions::max_attempts) counts for each key; the timeout covers the whole call, and
+    /// `auto_extend` and `hold_at_least` count from when all are held.
     ///
     /// # Errors
     ///
@@ -153,21 +154,22 @@ impl MultiLock {
         self.acquire(&self.options, HoldKind::Movable)
     }
 
-    /// Tries once, without waiting for a holder: returns `None` if one of the locks is held. Waits for the server, up to one command timeout,
-    /// and another where a lock that was acquired has to be released again.
+    /// Tries once: returns `None` if one of the locks is held. Waits for no holder, only for the server ([how
+    /// long](crate::documentation::limits)).
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock) but for the timeout.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
     pub fn try_lock(&self) -> Result<Option<MultiLockGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
 
-    /// Waits for all locks up to `timeout`, whatever the options say. Returns `None` if one of them was held all that time.
+    /// Waits for all locks up to `timeout`, whatever the options say. Returns `None` if they were not acquired in that time, or in the allowed
+    /// attempts.
     ///
     /// # Errors
     ///
-    /// Those of [`lock`](Self::lock) but for the timeout.
+    /// Those of [`lock`](Self::lock), except [`Error::Contended`], which is `None` here.
     pub fn try_lock_for(&self, timeout: Duration) -> Result<Option<MultiLockGuard>, Error> {
         match self.acquire(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),

@@ -6,8 +6,8 @@ use std::ops::Deref;
 use crate::error::Error;
 use crate::guard::LockGuard;
 
-/// A permit of a [`Semaphore`](crate::Semaphore), or of a reader of an [`RwLock`](crate::RwLock), that is held: released when dropped, also
-/// by a panic.
+/// A held permit, of a [`Semaphore`](crate::Semaphore) or of a reader of an [`RwLock`](crate::RwLock). Dropping it releases it, even during a
+/// panic.
 ///
 /// It is the guard of an ordinary lock, and does what a [`LockGuard`] does.
 #[must_use = "if unused, the permit is released at once"]

@@ -18,10 +18,10 @@ use crate::thread_holds::HoldKind;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///
-/// It is a [`Semaphore`] of as many permits as there may be readers at a time, of which a reader takes one and a writer all, as [`MultiLock`] do:
-/// at once if all are free, else one by one in the order of their keys. What the writer has stays its own while it waits for the others, so
-/// new readers do not keep it from its turn. When it releases them, one is acquired for the next writer of its process, and the others for
-/// readers; so writers one at a time do not keep readers from theirs. With one permit both wait in one queue.
+/// It is a [`Semaphore`] with one permit for each reader; a writer takes all permits, the way [`MultiLock`] takes its keys: at once if all are
+/// free, otherwise one by one in byte order. A waiting writer keeps the permits that it has, so new readers cannot starve it. Its release passes
+/// one permit to the next writer of its process and the others to readers, so writers cannot starve those. With one permit both wait in one
+/// queue.
 ///
 /// # Number of readers
 ///
@@ -87,10 +87,10 @@ impl RwLock {
         Self { semaphore, locks, ..self }
     }
 
-    /// Makes this lock's number of readers the one that all callers of the name must use. If it is another one so far, this waits until nobody
-    /// reads or writes, up to the timeout of the options, and keeps everybody out while it changes it.
+    /// Makes this lock's number of readers the one that all callers of the name must use. If another number is set, this waits until nobody
+    /// reads or writes, up to the timeout of the options, and keeps everybody out during the change.
     ///
-    /// Stop the callers with the old number first: those that wait, and lockers that have compared it, do not look again.
+    /// Stop the callers with the old number first: waiting calls, and lockers that have compared it, do not look again.
     ///
     /// # Errors
     ///
@@ -168,16 +168,16 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read) but for the timeout.
+    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
     pub fn try_read(&self) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire()
     }
 
-    /// Waits until it can be read, up to `timeout`, whatever the options say. Returns `None` if it could not be all that time.
+    /// Waits until it can be read, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
     ///
     /// # Errors
     ///
-    /// Those of [`read`](Self::read) but for the timeout.
+    /// Those of [`read`](Self::read), except [`Error::Contended`], which is `None` here.
     pub fn try_read_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         self.semaphore.try_acquire_for(timeout)
     }
@@ -195,16 +195,16 @@ impl RwLock {
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write) but for the timeout.
+    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
     pub fn try_write(&self) -> Result<Option<WriteGuard>, Error> {
         Ok(self.locks.try_lock()?.map(|guard| self.writing(guard)))
     }
 
-    /// Waits until this caller is the only one, up to `timeout`, whatever the options say. Returns `None` if there were others all that time.
+    /// Waits until this caller is the only one, up to `timeout`, whatever the options say. Returns `None` if that did not happen in that time.
     ///
     /// # Errors
     ///
-    /// Those of [`write`](Self::write) but for the timeout.
+    /// Those of [`write`](Self::write), except [`Error::Contended`], which is `None` here.
     pub fn try_write_for(&self, timeout: Duration) -> Result<Option<WriteGuard>, Error> {
         Ok(self.locks.try_lock_for(timeout)?.map(|guard| self.writing(guard)))
     }

@@ -24,8 +24,8 @@ use crate::value::LockState;
 ///
 /// A key among them that holds something else than a string is no permit: the others are acquired.
 ///
-/// All callers of a name should use one number of permits. One with a smaller number uses the first ones only: its own holders are at most
-/// that many, those of all callers at most the greatest number. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
+/// All callers of a name should use one number of permits. A caller with a smaller number uses only the first permits: its own holders never
+/// exceed its number, those of all callers never exceed the greatest. [`reentrant`](LockOptions::reentrant) has no effect: each call takes a
 /// permit. Fencing tokens are counted for each permit by itself.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
@@ -155,17 +155,17 @@ impl Semaphore {
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire) but for the timeout.
+    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], which is `None` here.
     pub fn try_acquire(&self) -> Result<Option<Permit>, Error> {
         self.try_acquire_for(Duration::ZERO)
     }
 
-    /// Waits for a permit up to `timeout`, whatever the options say. Returns `None` if all were held, or other threads of this process were
-    /// queued ahead, all that time.
+    /// Waits for a permit up to `timeout`, whatever the options say. Returns `None` if none was acquired in that time, or in the allowed
+    /// attempts.
     ///
     /// # Errors
     ///
-    /// Those of [`acquire`](Self::acquire) but for the timeout.
+    /// Those of [`acquire`](Self::acquire), except [`Error::Contended`], which is `None` here.
     pub fn try_acquire_for(&self, timeout: Duration) -> Result<Option<Permit>, Error> {
         match self.wait(&self.options.timeout(timeout), HoldKind::Movable) {
             Ok(guard) => Ok(Some(guard)),

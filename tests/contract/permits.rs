@@ -10,7 +10,7 @@ use setnx_lock::{
 };
 
 use crate::support::asleep::Sleeper;
-use crate::support::scenario::{FOREIGN, QUEUED};
+use crate::support::scenario::{FOREIGN, QUEUED, patient};
 use crate::support::{
     LONG, Outcome, PAST, Release, Target, TestKey, assert_says, attempts, expiring, extend, millis, release,
     tests,
@@ -30,6 +30,7 @@ pub(super) const TESTS: super::Tests = tests![
     a_semaphore_that_makes_no_sense_is_refused,
     a_semaphore_runs_a_body,
     a_thread_that_holds_all_permits_is_refused_another,
+    a_lock_of_the_same_name_holds_no_permit,
 ];
 
 /// A name and the keys of its permits, which are deleted at the end.
@@ -352,6 +353,19 @@ fn a_semaphore_that_makes_no_sense_is_refused(target: &Target) -> Outcome {
     assert!(matches!(RwLock::new(&locker, "", 2, options), Err(Error::Invalid { .. })));
     let most = Semaphore::new(&locker, "most", Semaphore::MAX_PERMITS, options)?;
     assert_eq!(most.keys().last().map(ToString::to_string).as_deref(), Some("most:999"));
+    Ok(())
+}
+
+fn a_lock_of_the_same_name_holds_no_permit(target: &Target) -> Outcome {
+    let pool = Pool::of(target, "same-name", 2);
+    let locker = patient(&target.url)?.holder_name("worker").build()?;
+    let of_the_name = target.lock_through(&locker, &pool.name, expiring()).lock()?;
+    pool.set_all(FOREIGN);
+    let semaphore = pool.semaphore_of(&locker, 2, expiring().timeout(millis(50)));
+    let error = semaphore.acquire().expect_err("both are held");
+    let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
+    assert_eq!((details.permits, details.holder.as_deref()), (Some(2), None));
+    of_the_name.release()?;
     Ok(())
 }
 

@@ -17,7 +17,7 @@ pub(crate) fn trials() -> Vec<Trial> {
         "unreachable",
         tests![
             zero_fails_at_the_first_refused_connection,
-            a_call_retries_for_its_timeout_or_the_unreachable_timeout_if_that_is_shorter,
+            a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter,
             a_server_that_comes_back_in_time_is_used,
             a_server_that_loses_every_reply_is_given_up,
         ],
@@ -75,7 +75,7 @@ fn zero_fails_at_the_first_refused_connection() -> Outcome {
     Ok(())
 }
 
-fn a_call_retries_for_its_timeout_or_the_unreachable_timeout_if_that_is_shorter() -> Outcome {
+fn a_call_retries_for_its_timeout_or_for_retry_for_if_that_is_shorter() -> Outcome {
     let locker = without_a_server(SHORT)?;
     for options in [expiring().timeout(LONG), expiring().wait_forever()] {
         let lock = Lock::new(&locker, "unreachable", options)?;
