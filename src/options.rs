@@ -199,7 +199,7 @@ mod tests {
             (LockOptions::expiring_after(10 * SECOND), LockOptions::without_expiration());
         for (options, words) in [
             (endless.auto_extend(SECOND), "does nothing without"),
-            (expiring.auto_extend(9 * SECOND), "less time in all than the expiration"),
+            (expiring.auto_extend(9 * SECOND), "less time in total than the expiration"),
             (expiring.auto_extend(Duration::MAX), "for ever"),
             (endless.hold_at_least(SECOND), "needs an expiration"),
             (expiring.hold_at_least(11 * SECOND), "longer than the expiration"),

@@ -41,7 +41,7 @@ impl LockOptions {
             }
             Some(at_most) if expiration.is_some_and(|expiration| at_most < expiration) => {
                 return Some(
-                    "`auto_extend` allows less time in all than the expiration; give the longest time that the work may ever take",
+                    "`auto_extend` allows less time in total than the expiration; give the longest time that the work may ever take",
                 );
             }
             Some(at_most) if at_most > Self::MAX_EXPIRATION => {

@@ -90,7 +90,10 @@ fn run(
                 let protocol = if n % 2 == 0 { Protocol::Classic } else { Protocol::Watched };
                 let lock = Lock::new(&locker, format!("own:{n}"), expiring().protocol(protocol)).unwrap();
                 let found = &found;
-                scope.spawn(move || (0..pairs).for_each(|_| found.note(&pair(&lock), &lock)))
+                scope.spawn(move || {
+                    let mut failed = false;
+                    (0..pairs).for_each(|_| failed = found.note(&pair(&lock), failed, &lock));
+                })
             })
             .collect();
         let ended: Vec<_> = threads.into_iter().map(thread::ScopedJoinHandle::join).collect();
@@ -101,25 +104,28 @@ fn run(
     Ok(found)
 }
 
-/// Acquires, looks and releases. Returns whether each reply was what no one but this thread changes.
-fn pair(lock: &Lock) -> Result<bool, Error> {
-    let Some(guard) = lock.try_lock()? else { return Ok(false) };
+/// Acquires, looks and releases. Returns whether each reply was what no one but this thread changes; `None` if the lock was held.
+fn pair(lock: &Lock) -> Result<Option<bool>, Error> {
+    let Some(guard) = lock.try_lock()? else { return Ok(None) };
     let held = !guard.verify().is_err_and(|error| error.is_lost());
     match guard.release() {
-        Err(error) if error.is_lost() => Ok(false),
-        released => released.map(|()| held),
+        Err(error) if error.is_lost() => Ok(Some(false)),
+        released => released.map(|()| Some(held)),
     }
 }
 
 impl Found {
-    /// Counts a pair. What it may have left behind is removed.
-    fn note(&self, pair: &Result<bool, Error>, lock: &Lock) {
+    /// Counts a pair, and returns whether it failed. What it may have left behind is removed.
+    fn note(&self, pair: &Result<Option<bool>, Error>, failed_before: bool, lock: &Lock) -> bool {
         self.pairs.fetch_add(1, Relaxed);
         match pair {
-            Ok(true) => return,
-            Ok(false) => self.wrong.fetch_add(1, Relaxed),
-            Err(_) => self.failures.fetch_add(1, Relaxed),
-        };
+            Ok(Some(true)) => return false,
+            // The SETNX of the pair before, whose reply was lost, was carried out behind the removal.
+            Ok(None) if failed_before => {}
+            Ok(_) => drop(self.wrong.fetch_add(1, Relaxed)),
+            Err(_) => drop(self.failures.fetch_add(1, Relaxed)),
+        }
         while lock.clear().is_err() {}
+        pair.is_err()
     }
 }

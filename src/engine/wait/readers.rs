@@ -1,5 +1,5 @@
-//! The number of readers of a reader-writer lock, which all its callers must share. It stands in a key beside the locks. A caller compares it
-//! before it first asks for one of them, so nothing has to be given back where the numbers differ.
+//! The number of readers of a reader-writer lock, which all its callers must share. A key of its own holds it. A caller compares it before it
+//! first asks for one of the locks, so nothing has to be given back if the numbers differ.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -66,7 +66,6 @@ impl ReaderCount {
     fn differs(&self, mut call: Call<'_>) -> Result<Option<Vec<u8>>, Error> {
         let look = Request::at_any_time(Command::Get);
         let write = Request::at_any_time(Command::SetNx(Entry { value: self.value(), ttl: None }));
-        let mut reason = GiveUp::Io;
         for _ in 0..LOOKS {
             let reply = match call.send(&look, clock::now()) {
                 Reply::Bulk(None) => call.send(&write, clock::now()),
@@ -78,20 +77,17 @@ impl ReaderCount {
                 // Another caller was faster, or it is unknown whether the number was written (I6).
                 Reply::Integer(_) | Reply::Lost => {}
                 Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
-                _ => {
-                    reason = GiveUp::Unsent;
-                    break;
-                }
+                _ => return Err(call.error(GiveUp::Unsent, "")),
             }
         }
-        if reason == GiveUp::Io && !call.has_failed() {
-            let problem = "it is missing whenever it is read and there whenever it is written; are reads sent to a replica?";
-            return Err(Error::invalid(self.key.clone(), problem));
+        if call.has_failed() {
+            return Err(call.error(GiveUp::Io, ""));
         }
-        Err(call.error(reason, ""))
+        let problem = "it is missing whenever it is read and there whenever it is written; are reads sent to a replica?";
+        Err(Error::invalid(self.key.clone(), problem))
     }
 
-    /// The error of a caller where others use another number.
+    /// Returns the error of a caller if others use another number.
     fn refused(&self, found: &[u8]) -> Error {
         let (found, own) = (Cut(found), self.readers);
         let problem = format!(
