@@ -316,24 +316,39 @@ fn a_fault_in_a_trip_of_many_locks_loses_none() -> Outcome {
         (Protocol::Classic, 8, Fault::CutBefore),
         (Protocol::Watched, 15, Fault::CutWithin),
     ] {
-        let scenario = Scenario::set()?;
-        let locker = scenario.open(patient(&scenario.proxy.url())?);
-        let keys: Vec<_> = (0..6).map(|n| scenario.target.key(&format!("disturbed-{n}"))).collect();
-        let held: Vec<_> = keys
-            .iter()
-            .map(|key| Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock())
-            .collect::<Result<_, _>>()?;
-        scenario.proxy.forget();
-        scenario.proxy.at(place, fault);
-        await_extensions(&held)?;
-        assert_nothing_sent_twice(&scenario.proxy);
-        // What was cut in the release is not what is tested here.
-        for held in held {
-            let released = held.release();
-            assert!(released.is_ok() || scenario.proxy.faults_left() == 0, "{released:?}");
-        }
+        // On a machine that is busy enough the keeper gets no processor for a whole lease.
+        let mut attempts = (0..5).map(|_| keeps_all(protocol, place, fault.clone()));
+        let kept = attempts.find(|kept| !kept.as_ref().is_ok_and(|kept| !kept));
+        assert!(
+            kept.transpose()?.is_some(),
+            "{protocol:?}, {fault:?} at {place}: a lease has passed each time"
+        );
     }
     Ok(())
+}
+
+/// Returns whether several locks are extended although a fault meets a command of that. Where not, a lease has passed.
+fn keeps_all(protocol: Protocol, place: usize, fault: Fault) -> Result<bool, Box<dyn std::error::Error>> {
+    let scenario = Scenario::set()?;
+    let locker = scenario.open(patient(&scenario.proxy.url())?);
+    let keys: Vec<_> = (0..6).map(|n| scenario.target.key(&format!("disturbed-{n}"))).collect();
+    let held: Vec<_> = keys
+        .iter()
+        .map(|key| Lock::new(&locker, &key.key, KEPT.protocol(protocol))?.lock())
+        .collect::<Result<_, _>>()?;
+    scenario.proxy.forget();
+    scenario.proxy.at(place, fault);
+    match await_extensions(&held) {
+        Err(Error::Lost { reason: LossReason::Expired, .. }) => return Ok(false),
+        kept => kept?,
+    }
+    assert_nothing_sent_twice(&scenario.proxy);
+    // What was cut in the release is not what is tested here.
+    for held in held {
+        let released = held.release();
+        assert!(released.is_ok() || scenario.proxy.faults_left() == 0, "{released:?}");
+    }
+    Ok(true)
 }
 
 /// As a server of a cluster, which takes keys of one slot only.
