@@ -201,6 +201,15 @@ mod tests {
         assert!(!patience.is_crowded(later), "these were this library's");
         patience.yields().ended(later.after(Duration::from_secs(60)));
         assert_eq!(patience.yields().left, 0);
+        // The end of its yields is the end of a wait; without a yield there was none.
+        let patience = Patience::default();
+        let [mut some, none] = [patience.yields(), patience.yields()];
+        assert!(some.one());
+        thread::sleep(2 * LONG);
+        drop(none);
+        assert_eq!(patience.crowded_until.load(Ordering::Relaxed), 0);
+        drop(some);
+        assert!(patience.crowded_until.load(Ordering::Relaxed) > 0);
     }
 
     #[test]
@@ -242,6 +251,16 @@ mod tests {
         assert_eq!(times, 31);
         assert_eq!(in_vain(2), [0, 32]);
         assert!(Looks::never().until_some(|| Some(())).is_none());
+        // Looking in vain counts, however long it takes.
+        let (looks, mut looked) = (Looks::default(), 0);
+        for _ in 0..2 {
+            let in_vain = || {
+                looked += 1;
+                None::<()>
+            };
+            assert!(looks.until_some(in_vain).is_none());
+        }
+        assert!(looked <= 101 && looked > 1, "the second time it is left out: {looked}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ impl Engine {
         readers: Option<&ReaderCount>,
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
-        let wait = Wait::new(self, key, options, cancel_token, clock::now()).of_reader(readers);
+        let wait = Wait::new(self, key, options, cancel_token, clock::now()).comparing(readers);
         let granted = self.grant(&wait)?;
         match self.begin_holds(vec![(key.clone(), granted)], options, kind).pop() {
             Some(acquired) => Ok(acquired),

@@ -63,9 +63,9 @@ impl Engine {
         wanted: Permits<'_>,
         kind: HoldKind,
     ) -> Result<(usize, Acquired), Error> {
-        let Permits { name, options, cancel_token, .. } = wanted;
+        let Permits { name, options, cancel_token, readers, .. } = wanted;
         let began = clock::now();
-        let wait = Wait::new(self, name, options, cancel_token, began).of_permit();
+        let wait = Wait::new(self, name, options, cancel_token, began).of_permit().comparing(readers);
         let wait = WaitForOne { wanted, wait, engine: self, began };
         let granted = wait.acquire();
         let took = clock::uptime().since(began.uptime);
@@ -89,7 +89,7 @@ impl Engine {
 
 impl WaitForOne<'_> {
     fn acquire(&self) -> Result<(usize, Granted), Error> {
-        let Permits { name, queue, slots, cancel_token, options, readers } = self.wanted;
+        let Permits { name, queue, slots, cancel_token, options, .. } = self.wanted;
         self.engine.refuse_after_fork(name)?;
         let is_ours =
             |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
@@ -98,7 +98,7 @@ impl WaitForOne<'_> {
         }
         let _registered = cancel_token.map(CancelToken::register);
         self.wait.check()?;
-        self.wait.agree(readers)?;
+        self.wait.agree()?;
         let stop = || self.wait.is_over();
         if options.timeout == Some(Duration::ZERO) {
             let (rules, action) = AcquiringPermit::start(self.wait.params(), slots.len(), self.began);

@@ -59,11 +59,11 @@ impl Engine {
 
 impl WaitAll<'_> {
     fn acquire(&self) -> Result<Vec<(Key, Granted)>, Error> {
-        let Several { keys, cancel_token, readers, .. } = self.wanted;
+        let Several { keys, cancel_token, .. } = self.wanted;
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin().and_then(|()| {
             let registered = cancel_token.map(CancelToken::register);
-            self.wait(&keys[0], self.began, None).agree(readers)?;
+            self.wait(&keys[0], self.began, None).agree()?;
             Ok(registered)
         });
         let _registered = begun.inspect_err(|error| self.report(Err(error), 0))?;
@@ -114,8 +114,9 @@ impl WaitAll<'_> {
     }
 
     fn wait<'b>(&'b self, key: &'b Key, now: Now, earlier: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
-        let Several { options, shared, cancel_token, .. } = self.wanted;
-        Wait::new(self.engine, key, options, cancel_token, now).within(self.deadline, shared, earlier)
+        let Several { options, shared, cancel_token, readers, .. } = self.wanted;
+        let wait = Wait::new(self.engine, key, options, cancel_token, now).comparing(readers);
+        wait.within(self.deadline, shared, earlier)
     }
 }
 

@@ -48,7 +48,7 @@ pub(super) struct Wait<'a> {
     deadline: Option<Uptime>,
     /// The queue of those for which this lock is one of several that will do.
     shared: Option<&'a Key>,
-    /// Where it is a reader's: the number of readers, which all callers must share.
+    /// Where it is a reader's or a writer's: the number of readers, which all callers must share.
     readers: Option<&'a ReaderCount>,
     /// The lease of an earlier command for several locks at once, which may still come late and acquire this one, and what it takes over.
     earlier: Option<(Lease, Option<LockState>)>,
@@ -128,8 +128,8 @@ impl<'a> Wait<'a> {
         Self { names_holder: false, ..self }
     }
 
-    /// Returns the wait as a reader's, which compares the number of readers first.
-    pub(super) fn of_reader(self, readers: Option<&'a ReaderCount>) -> Self {
+    /// Returns the wait as one that compares the number of readers first, if it is a reader's or a writer's.
+    pub(super) fn comparing(self, readers: Option<&'a ReaderCount>) -> Self {
         Self { readers, ..self }
     }
 
@@ -156,7 +156,7 @@ impl<'a> Wait<'a> {
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
-        self.agree(self.readers)?;
+        self.agree()?;
         self.once()
     }
 

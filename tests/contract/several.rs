@@ -93,6 +93,10 @@ fn keys_are_sorted_and_named_once_and_others_are_refused(target: &Target) -> Out
     assert!(matches!(empty, Error::Invalid { .. }), "{empty}");
     let zero = MultiLock::new(&locker, ["one"], LockOptions::expiring_after(Duration::ZERO));
     assert!(matches!(zero, Err(Error::Invalid { .. })));
+    let [a, b, c] = ["sorted-a", "sorted-b", "sorted-c"].map(|name| target.key(name));
+    let given = [&c, &a, &c, &b, &a].map(|key| key.key.clone());
+    let held = MultiLock::new(&locker, given, expiring().protocol(target.protocol))?.lock()?;
+    assert!(held.guards().iter().map(LockGuard::key).eq([&a, &b, &c].map(|key| &key.key)));
     Ok(())
 }
 

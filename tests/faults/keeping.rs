@@ -395,16 +395,18 @@ pub(crate) fn count_keepers(url: &str) -> TaskOutcome {
     let lockers = [opened(url)?, opened(url)?];
     let plain = Lock::new(&lockers[0], "plain", expiring())?.lock()?;
     plain.extend()?;
+    // A thread has its name only once it runs.
+    thread::sleep(millis(20));
     println!("{}", keepers()?);
     let signal = plain.loss_signal();
     let options = expiring().auto_extend(LONG);
     let lock = |n: usize| Lock::new(&lockers[n % 2], format!("k{n}"), options)?.lock();
     let held: Vec<_> = (0..200).map(lock).collect::<Result<_, _>>()?;
-    // A thread has its name only once it runs.
     let end = Instant::now() + LONG;
     while keepers()? < 2 && Instant::now() < end {
         thread::sleep(millis(5));
     }
+    thread::sleep(millis(20));
     println!("{}", keepers()?);
     drop((held, signal, plain, lockers));
     while keepers()? > 0 && Instant::now() < end {

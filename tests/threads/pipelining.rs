@@ -58,7 +58,7 @@ fn each_thread_gets_the_reply_to_its_own_command() -> Outcome {
     let errors = contention_with_faults(THREADS, &scenario.proxy, |n| -> Work<'_> {
         let taken = Lock::new(&locker, format!("taken:{n}"), expiring()).unwrap();
         match n % 4 {
-            0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring())),
+            0 => Box::new(pairs(&scenario.target, &locker, &format!("free:{n}"), expiring(), false)),
             1 => Box::new(move || {
                 assert!(taken.try_lock()?.is_none());
                 Ok(())
@@ -121,7 +121,7 @@ fn a_refusal_goes_to_the_thread_whose_command_was_refused() -> Outcome {
         |n| match n % 3 {
             0 => refused(format!("not:{n}"), RefusalKind::NotPermitted),
             1 => refused(format!("list:{n}"), RefusalKind::WrongType),
-            _ => Box::new(pairs(&target, &locker, &format!("free:{n}"), expiring())),
+            _ => Box::new(pairs(&target, &locker, &format!("free:{n}"), expiring(), false)),
         },
     );
     assert!(errors.is_empty(), "{errors:?}");

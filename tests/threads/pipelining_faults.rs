@@ -66,7 +66,7 @@ fn assert_reported(
     let what = format!("{fault:?} at {place}");
     scenario.proxy.in_batch(place, MIN_BATCH, fault.clone());
     let errors = contention_with_faults(THREADS, &scenario.proxy, |n| {
-        pairs(&scenario.target, &locker, &format!("own:{n}"), expiring())
+        pairs(&scenario.target, &locker, &format!("own:{n}"), expiring(), true)
     });
     for (_, error) in &errors {
         let expected = match error {
@@ -137,8 +137,9 @@ fn a_server_that_freezes() -> Outcome {
     server.say(&["PING"])?;
     let longer = with_one_connection(&proxy.url());
     await_batch_of(&proxy, MIN_BATCH);
-    let errors =
-        contention_with_faults(THREADS, &proxy, |n| pairs(&target, &longer, &format!("own:{n}"), expiring()));
+    let errors = contention_with_faults(THREADS, &proxy, |n| {
+        pairs(&target, &longer, &format!("own:{n}"), expiring(), true)
+    });
     assert!(errors.is_empty(), "{errors:?}");
     assert_nothing_sent_by_two(&proxy);
     Ok(())

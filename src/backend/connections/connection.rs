@@ -19,7 +19,7 @@ use crate::version::Version;
 /// How long an idle connection is assumed to be open. Below any `timeout` that a server may sensibly have.
 pub(in crate::backend) const TRUSTED_WHILE_IDLE: Duration = Duration::from_secs(10);
 
-/// A connection made by a [`Opener`]. After the first I/O or protocol error each further command fails (I8).
+/// A connection made by an [`Opener`]. After the first I/O or protocol error each further command fails (I8).
 pub(crate) struct Connection {
     opener: Arc<Opener>,
     /// In a box, since connections are passed around for each command.

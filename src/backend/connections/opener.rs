@@ -77,18 +77,18 @@ impl Opener {
         open(false)
     }
 
-    /// Opens a connection beside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
+    /// Opens a connection outside the pool, subscribes to a channel, and gives `heard` what is published there, until that returns `false` or
     /// the connection fails.
     pub(in crate::backend) fn listen(
         &self,
         channel: &[u8],
         heard: &mut dyn FnMut(Heard<'_>) -> bool,
     ) -> Result<(), Failure> {
-        let beside = self.beside_the_pool();
+        let outside = self.outside_the_pool();
         let health = &self.health;
         loop {
             let began = clock::uptime();
-            let opened = beside.open();
+            let opened = outside.open();
             let opened =
                 opened.map_err(|error| Failure::of_connecting(error, clock::uptime().since(began)))?;
             let closures = health.closures();
@@ -98,7 +98,7 @@ impl Opener {
                 // The address may lead to another server now.
                 goes_on && !(matches!(received, Heard::Silence) && health.closures() > closures)
             };
-            subscription::listen(opened, channel, beside.command_timeout, &beside.address(), hear)?;
+            subscription::listen(opened, channel, outside.command_timeout, &outside.address(), hear)?;
             if !goes_on {
                 return Ok(());
             }
@@ -107,7 +107,7 @@ impl Opener {
 
     /// Returns what opens connections to the same server that wait for seconds, and receive messages as all versions of Redis send
     /// them.
-    fn beside_the_pool(&self) -> Self {
+    fn outside_the_pool(&self) -> Self {
         let info = self.client.get_connection_info();
         let settings = info.redis_settings().clone().set_protocol(ProtocolVersion::RESP2);
         let client = redis::Client::open(info.clone().set_redis_settings(settings));

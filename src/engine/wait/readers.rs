@@ -100,9 +100,9 @@ impl ReaderCount {
 
 impl Wait<'_> {
     /// Compares the number of readers with that of other callers, once, and writes it if there is none yet. Waits as for the lock.
-    pub(in crate::engine) fn agree(&self, count: Option<&ReaderCount>) -> Result<(), Error> {
+    pub(in crate::engine) fn agree(&self) -> Result<(), Error> {
         let compared = &self.engine.compared_readers;
-        let Some(count) = count.filter(|count| !compared.has(count)) else { return Ok(()) };
+        let Some(count) = self.readers.filter(|count| !compared.has(count)) else { return Ok(()) };
         let stop = || self.is_over();
         let call = Call::new(self.engine, &count.key, Protocol::Classic, self.deadline);
         let call = call.stopped_by(StopCheck(&stop), self.engine.retry_for(self.began.uptime));
