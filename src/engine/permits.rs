@@ -137,7 +137,10 @@ impl WaitForOne<'_> {
                 let server = self.engine.backend.server_version();
                 AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
             }
-            Turn::Over { seen: Some(Observation { seen, .. }), ahead } if self.window(now).is_none() => {
+            Turn::Over { seen, ahead }
+                if self.wait.has_seen_holder(seen.as_ref()) && self.window(now).is_none() =>
+            {
+                let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.of_all(self.wait.timed_out(self.wait.contention(seen, ahead, now))));
             }
             Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),

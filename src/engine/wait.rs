@@ -223,9 +223,11 @@ impl<'a> Wait<'a> {
                 let (lease, reply) = call.answered(answer);
                 Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
             }
-            // The threads ahead have not got as far as seeing the key, or leave it to pollers. So this one tries itself.
+            // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
             (Turn::Over { seen, .. }, _)
-                if seen.is_none() || self.earlier.is_some() || self.window(now).is_some() =>
+                if !self.has_seen_holder(seen.as_ref())
+                    || self.earlier.is_some()
+                    || self.window(now).is_some() =>
             {
                 self.start(now)
             }
@@ -235,6 +237,15 @@ impl<'a> Wait<'a> {
             }
         };
         self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+    }
+
+    /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
+    pub(super) fn has_seen_holder(&self, observation: Option<&Observation>) -> bool {
+        match observation.map(|observation| &observation.seen) {
+            Some(Some(state)) => *state != LockState::Absent,
+            Some(None) => self.options.expiration.is_none(),
+            None => false,
+        }
     }
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.

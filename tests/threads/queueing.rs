@@ -7,8 +7,9 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
-use setnx_lock::{CancelToken, Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock::{CancelToken, Error, Lock, LockOptions, LockState, Locker, Protocol};
 
+use crate::servers::{Fault, Proxy};
 use crate::support::asleep::asleep;
 use crate::support::monitor::{Monitor, connected, names};
 use crate::support::scenario::{FOREIGN, QUEUED, closed_port, opened};
@@ -25,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             threads_that_give_up_leave_the_others_in_order,
             a_head_that_gives_up_makes_the_next_thread_the_head,
             a_thread_behind_others_times_out_with_what_they_saw,
+            a_thread_behind_others_that_saw_nothing_asks_at_its_deadline,
             threads_of_a_queue_wait_for_an_unreachable_server_together_and_each_for_its_own_time,
             the_head_notices_that_a_lock_of_its_process_has_expired_or_was_cleared,
         ],
@@ -201,6 +203,26 @@ fn a_head_that_gives_up_makes_the_next_thread_the_head() -> Outcome {
         scenario.key.delete();
         next.join().unwrap()?;
     }
+    Ok(())
+}
+
+fn a_thread_behind_others_that_saw_nothing_asks_at_its_deadline() -> Outcome {
+    let scenario = Scenario::new("saw_nothing")?;
+    let proxy = Proxy::before(scenario.server.address())?;
+    let locker = opened(&proxy.url())?;
+    let lock = |options: LockOptions| Lock::new(&locker, &scenario.key.key, options);
+    lock(QUEUED)?.state()?;
+    // Others are faster again and again, until the head sleeps.
+    scenario.key.set(FOREIGN);
+    (0..4).for_each(|_| proxy.next("GET", Fault::Say("$-1\r\n")));
+    let head = waiter(lock(QUEUED)?);
+    assert_eq!(proxy.faults_left(), 0);
+    let error = lock(QUEUED.timeout(millis(50)))?.lock().expect_err("another client has it");
+    let Error::Contended { details, .. } = &error else { panic!("{error:?}") };
+    assert!(matches!(details.seen, Some(LockState::Until(_))), "{details:?}");
+    assert_eq!((details.attempts, details.ahead), (1, 0), "it has asked");
+    locker.shut_down();
+    assert!(matches!(head.join().unwrap(), Err(Error::Cancelled { .. })));
     Ok(())
 }
 
