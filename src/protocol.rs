@@ -26,6 +26,8 @@ pub(crate) mod keeping;
 pub(crate) mod lease;
 pub(crate) mod ownership;
 pub(crate) mod permits;
+#[cfg_attr(not(test), expect(dead_code, reason = "the calls follow"))]
+pub(crate) mod quorum;
 pub(crate) mod release;
 #[cfg(test)]
 mod scenarios;
