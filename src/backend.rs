@@ -118,6 +118,11 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
         limits: &Limits<'_>,
     ) -> Result<(Reply, Changed), Failure>;
 
+    /// Returns host and port of the server, if they are known.
+    fn address(&self) -> Option<String> {
+        None
+    }
+
     /// Wakes the threads that wait for a connection, so that each looks whether its wait has been ended.
     fn wake_waiting(&self) {}
 

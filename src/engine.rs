@@ -7,6 +7,7 @@ mod holder_name;
 mod holding;
 mod holding_together;
 mod keeping;
+mod maybe_held;
 mod notifications;
 mod permits;
 mod release;
@@ -36,6 +37,7 @@ pub(crate) use acquire::Acquired;
 use call::Call;
 pub(crate) use holding::{Ended, Leaving};
 use keeping::Kept;
+pub(crate) use maybe_held::MaybeHeld;
 use notifications::Notifications;
 pub(crate) use permits::Permits;
 pub(crate) use several::Several;
@@ -82,7 +84,7 @@ impl Engine {
             identity: Arc::new(identity),
             queue,
             notifications,
-            keeper: Arc::new(Keeper::new(keeping::work)),
+            keeper: Arc::new(Keeper::new("setnx-lock keeper", keeping::work)),
             compared_readers: Arc::default(),
             refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),

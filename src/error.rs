@@ -11,7 +11,7 @@ use crate::backend::{ConnectError, NoConnection, Refusal, TransportError};
 use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
 pub use contention::Contention;
-use text::{Ended, LostBy, Of, Others, Refused, TimedOut, shown};
+use text::{Answers, Ended, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
 /// Why a call on a lock failed. Where contention is an expected answer, it is no error:
 /// [`Lock::try_lock`](crate::Lock::try_lock) returns `None`.
@@ -153,6 +153,28 @@ pub enum Error {
         problem: Cow<'static, str>,
     },
 
+    /// Fewer than a majority of the servers of a [`Quorum`](crate::Quorum) agreed: granted the lock, extended it, still have it, or released
+    /// it. [`is_contention`](Error::is_contention) and [`is_lost`](Error::is_lost) say which it was.
+    #[error(
+        "lock {}{}{}",
+        shown(key),
+        Majority { failed, agreed: *agreed, servers: agreed + answers.len(), lost: *lost },
+        Answers(key, answers)
+    )]
+    #[non_exhaustive]
+    NoMajority {
+        /// The lock's key.
+        key: Key,
+        /// What was not done: `not acquired`, `not extended`, `not verified` or `not released`, for an acquisition with its time.
+        failed: String,
+        /// How many servers agreed.
+        agreed: usize,
+        /// Whether the lock was held, and too few servers still have it.
+        lost: bool,
+        /// What each of the other servers said, by its address; `None` if it did not answer in time, or did not hold the lock.
+        answers: Vec<(String, Option<Error>)>,
+    },
+
     /// A call on several keys failed, and other keys need attention: for each of them it is unknown whether it is held, or it could not be
     /// released.
     #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
@@ -175,6 +197,7 @@ impl Error {
             | Error::Cancelled { key, .. }
             | Error::Lost { key, .. }
             | Error::InDoubt { key, .. }
+            | Error::NoMajority { key, .. }
             | Error::Nested { key } => Some(key),
             Error::Unavailable { key, .. }
             | Error::Refused { key, .. }
@@ -187,7 +210,18 @@ impl Error {
     /// Returns true if the lock was not acquired because another holder had it until the timeout, or at the last attempt.
     #[must_use]
     pub fn is_contention(&self) -> bool {
-        matches!(self, Error::Contended { .. })
+        match self {
+            Error::Contended { .. } => true,
+            Error::NoMajority { .. } => self.majority(|answer| answer.is_some_and(Error::is_contention)),
+            _ => false,
+        }
+    }
+
+    /// Returns true if a majority of a quorum's servers agreed or gave such an answer, and the lock was not lost.
+    fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
+        let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
+        let such = answers.iter().filter(|(_, answer)| is_such(answer.as_ref())).count();
+        agreed + such > (agreed + answers.len()) / 2
     }
 
     /// Returns true if a lock that was held was lost: another client may have worked under it at the same time.
@@ -195,6 +229,7 @@ impl Error {
     pub fn is_lost(&self) -> bool {
         match self {
             Error::Lost { .. } => true,
+            Error::NoMajority { lost, .. } => *lost,
             Error::Several { cause, .. } => cause.is_lost(),
             _ => false,
         }
@@ -210,6 +245,8 @@ impl Error {
             Error::Several { cause, others } => {
                 cause.is_transient() && others.iter().all(Error::is_transient)
             }
+            // A server that did not answer may answer later.
+            Error::NoMajority { .. } => self.majority(|answer| answer.is_none_or(Error::is_transient)),
             Error::Cancelled { .. }
             | Error::Lost { .. }
             | Error::Nested { .. }
@@ -224,6 +261,9 @@ impl Error {
     pub fn may_hold_lock(&self) -> bool {
         match self {
             Error::InDoubt { .. } => true,
+            Error::NoMajority { answers, .. } => {
+                answers.iter().any(|(_, error)| error.as_ref().is_some_and(Error::may_hold_lock))
+            }
             Error::Several { cause, others } => {
                 cause.may_hold_lock() || others.iter().any(Error::may_hold_lock)
             }
@@ -305,6 +345,21 @@ impl Error {
                 let what = problem.split(';').next().unwrap_or_default().len();
                 problem.truncate(what);
                 Self::Unavailable { key, problem: format!("{problem}; {means}"), cause }
+            }
+            error => error,
+        }
+    }
+
+    /// Returns why a lock on one server was lost, if this is such an error.
+    pub(crate) fn loss_reason(&self) -> Option<LossReason> {
+        if let Error::Lost { reason, .. } = self { Some(reason.clone()) } else { None }
+    }
+
+    /// Returns the error of a quorum as that of a loss.
+    pub(crate) fn of_loss(self) -> Self {
+        match self {
+            Self::NoMajority { key, failed, agreed, answers, .. } => {
+                Self::NoMajority { key, failed, agreed, lost: true, answers }
             }
             error => error,
         }

@@ -170,7 +170,7 @@ impl LockGuard {
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.engine.watch(&self.hold);
-        LossSignal::of(iter::once(Arc::clone(&self.hold)))
+        LossSignal::of_all(iter::once(Arc::clone(&self.hold)))
     }
 
     /// Calls `act` when the lock is lost, and at once if it is; never once the lock is released. Runs on the thread that notices the loss,

@@ -1,11 +1,10 @@
 //! When work is due for the locks that are held, and the one thread that does it. What the work is, it does not know.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fmt;
-use std::mem;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
+use std::{fmt, io, mem};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::contained;
@@ -28,6 +27,8 @@ pub(crate) type Work<T> = fn(Vec<(u64, T)>);
 /// dropped.
 pub(crate) struct Keeper<T> {
     shared: Arc<Shared<T>>,
+    /// The name of its thread.
+    name: &'static str,
     work: Work<T>,
     #[cfg(test)]
     refuses_threads: std::sync::atomic::AtomicBool,
@@ -61,7 +62,7 @@ struct Item<T> {
 }
 
 impl<T: Send + 'static> Keeper<T> {
-    pub(crate) fn new(work: Work<T>) -> Self {
+    pub(crate) fn new(name: &'static str, work: Work<T>) -> Self {
         let state = State {
             due: BTreeMap::new(),
             at: HashMap::new(),
@@ -74,6 +75,7 @@ impl<T: Send + 'static> Keeper<T> {
         };
         Self {
             shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
+            name,
             work,
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
@@ -97,9 +99,12 @@ impl<T: Send + 'static> Keeper<T> {
     ///
     /// # Errors
     ///
-    /// Why no thread could be started, if there is none.
-    pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), std::io::Error> {
+    /// Why no thread could be started, if there is none, with the work.
+    pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), (io::Error, T)> {
         let mut state = self.shared.lock();
+        if state.closed {
+            return Err((io::Error::other("its locker was shut down"), work));
+        }
         let replaced = state.remove(id);
         state.at.insert(id, due);
         state.due.insert((due, id), Item { work, slack });
@@ -109,15 +114,15 @@ impl<T: Send + 'static> Keeper<T> {
         state.compared.get_or_insert(now);
         let wakes = state.sleeps_until.is_some_and(|until| due < until);
         let started = if state.running { Ok(()) } else { self.start() };
-        let failed = started.is_err().then(|| state.remove(id));
-        state.running = state.running || started.is_ok();
+        let refused = started.err().and_then(|error| Some((error, state.remove(id)?.work)));
+        state.running = state.running || refused.is_none();
         drop(state);
         // What the program may have put in is dropped without the mutex.
-        drop((replaced, failed));
+        drop(replaced);
         if wakes {
             self.shared.changed.notify_one();
         }
-        started
+        refused.map_or(Ok(()), Err)
     }
 
     /// Takes out what has this number.
@@ -126,10 +131,10 @@ impl<T: Send + 'static> Keeper<T> {
         drop(removed);
     }
 
-    fn start(&self) -> Result<(), std::io::Error> {
+    fn start(&self) -> Result<(), io::Error> {
         #[cfg(test)]
         if self.refuses_threads.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(std::io::Error::other("refused on purpose"));
+            return Err(io::Error::other("refused on purpose"));
         }
         let (shared, work) = (Arc::clone(&self.shared), self.work);
         let body = move || {
@@ -138,7 +143,20 @@ impl<T: Send + 'static> Keeper<T> {
                 contained(|| work(batch));
             }
         };
-        thread::Builder::new().name("setnx-lock keeper".to_owned()).spawn(body).map(drop)
+        thread::Builder::new().name(self.name.to_owned()).spawn(body).map(drop)
+    }
+}
+
+impl<T> Keeper<T> {
+    /// Ends the thread, and drops what is left to do.
+    pub(crate) fn close(&self) {
+        let mut state = self.shared.lock();
+        state.closed = true;
+        state.at.clear();
+        let left = mem::take(&mut state.due);
+        drop(state);
+        drop(left);
+        self.shared.changed.notify_one();
     }
 }
 
@@ -211,12 +229,7 @@ impl<T> State<T> {
 
 impl<T> Drop for Keeper<T> {
     fn drop(&mut self) {
-        let mut state = self.shared.lock();
-        state.closed = true;
-        let left = mem::take(&mut state.due);
-        drop(state);
-        drop(left);
-        self.shared.changed.notify_one();
+        self.close();
     }
 }
 
@@ -245,7 +258,7 @@ mod tests {
 
     #[test]
     fn what_is_due_is_done_and_what_is_nearly_due_with_it() {
-        let (keeper, (sender, done)) = (Keeper::new(send), channel());
+        let (keeper, (sender, done)) = (Keeper::new("keeper", send), channel());
         let now = clock::uptime();
         let ids: Vec<u64> = (0..3).map(|_| keeper.new_id()).collect();
         keeper.add(ids[2], now.after(LONG), Duration::ZERO, sender.clone()).unwrap();
@@ -256,7 +269,7 @@ mod tests {
 
     #[test]
     fn what_was_taken_out_or_replaced_is_not_done() {
-        let (keeper, (sender, done)) = (Keeper::new(send), channel());
+        let (keeper, (sender, done)) = (Keeper::new("keeper", send), channel());
         let (one, other) = (keeper.new_id(), keeper.new_id());
         let soon = clock::uptime().after(Duration::from_millis(20));
         keeper.add(one, soon.after(LONG), Duration::ZERO, sender.clone()).unwrap();
@@ -270,7 +283,7 @@ mod tests {
 
     #[test]
     fn everything_is_looked_at_when_the_wall_clock_was_set() {
-        let keeper = Keeper::new(send);
+        let keeper = Keeper::new("keeper", send);
         let mut state = keeper.shared.lock();
         let now = clock::now();
         let later = |wall, uptime| Now {
@@ -296,7 +309,7 @@ mod tests {
             }
             send(batch);
         }
-        let (keeper, (sender, done)) = (Keeper::new(panic_once), channel());
+        let (keeper, (sender, done)) = (Keeper::new("keeper", panic_once), channel());
         let now = clock::uptime();
         for _ in 0..2 {
             let due = now.after(Duration::from_millis(1));
@@ -308,7 +321,7 @@ mod tests {
 
     #[test]
     fn the_thread_ends_with_the_keeper() {
-        let (keeper, (sender, _done)) = (Keeper::new(send), channel());
+        let (keeper, (sender, _done)) = (Keeper::new("keeper", send), channel());
         keeper.add(keeper.new_id(), clock::uptime().after(LONG), Duration::ZERO, sender).unwrap();
         let shared = Arc::downgrade(&keeper.shared);
         drop(keeper);

@@ -97,7 +97,7 @@ pub use loss_signal::LossSignal;
 pub use options::{LockOptions, Protocol};
 pub use protocol::ownership::LossReason;
 pub use queue::CancelToken;
-pub use several::{MultiLock, MultiLockGuard, Permit, RwLock, Semaphore, WriteGuard};
+pub use several::{MultiLock, MultiLockGuard, Permit, Quorum, QuorumGuard, RwLock, Semaphore, WriteGuard};
 pub use value::{Expiry, LockState};
 pub use version::{InvalidVersion, Version};
 

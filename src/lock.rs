@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock;
+use crate::engine::MaybeHeld;
 use crate::error::Error;
 use crate::guard::LockGuard;
 use crate::key::Key;
@@ -224,6 +225,17 @@ impl Lock {
             Some(guard) => guard.ensure_held().map(|()| guard),
             None => self.acquire(&self.options, HoldKind::Scoped),
         }
+    }
+
+    /// Tries once. If the reply was lost, returns the lock that may be held as well.
+    pub(crate) fn try_once(&self) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
+        let engine = self.locker.engine();
+        let (acquired, maybe) = engine.acquire_once(&self.key, &self.options.timeout(Duration::ZERO));
+        (acquired.map(|acquired| LockGuard::new(Arc::clone(engine), acquired)), maybe)
+    }
+
+    pub(crate) fn locker(&self) -> &Locker {
+        &self.locker
     }
 
     fn acquire(&self, options: &LockOptions, kind: HoldKind) -> Result<LockGuard, Error> {

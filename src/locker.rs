@@ -5,12 +5,15 @@ mod builder;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::process;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::backend::{Backend, Changed, Failure, Inspect, Limits, Refusal, ServerReport};
 use crate::clock;
+use crate::contained::contained;
 use crate::engine::Engine;
 use crate::error::Error;
 use crate::identity::Identity;
+use crate::keeper::Keeper;
 use crate::key::{Cut, Key};
 use crate::protocol::{Change, Command, Entry, Reply, Request};
 pub use builder::LockerBuilder;
@@ -38,6 +41,17 @@ pub use builder::LockerBuilder;
 pub struct Locker {
     engine: Arc<Engine>,
     inspector: Arc<dyn Inspect>,
+    /// The thread that a quorum has for this server.
+    jobs: Arc<Keeper<Job>>,
+}
+
+/// What a thread of its own does for this server.
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
+
+fn run(jobs: Vec<(u64, Job)>) {
+    for (_, job) in jobs {
+        contained(job);
+    }
 }
 
 // A panic in the user's code leaves nothing in a backend half done: it is reached only through mutexes that are released between
@@ -181,6 +195,7 @@ impl Locker {
         if self.engine.identity.is_this_process() {
             self.engine.queue.close();
             self.engine.backend.wake_waiting();
+            self.jobs.close();
         }
     }
 
@@ -192,11 +207,20 @@ impl Locker {
 
     pub(crate) fn over<B: Backend + Inspect + 'static>(backend: Arc<B>) -> Self {
         let engine = Engine::new(Arc::<B>::clone(&backend), Identity::new());
-        Self { engine: Arc::new(engine), inspector: backend }
+        let jobs = Arc::new(Keeper::new("setnx-lock quorum", run));
+        Self { engine: Arc::new(engine), inspector: backend, jobs }
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
         &self.engine
+    }
+
+    /// Has a thread of its own do this job, after those that it has; after `delay` if there is one. Without a thread it is done here and now.
+    pub(crate) fn spawn(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
+        let due = clock::uptime().after(delay);
+        if let Err((_, job)) = self.jobs.add(self.jobs.new_id(), due, Duration::ZERO, Box::new(job)) {
+            job();
+        }
     }
 
     #[cfg(test)]

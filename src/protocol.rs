@@ -26,7 +26,6 @@ pub(crate) mod keeping;
 pub(crate) mod lease;
 pub(crate) mod ownership;
 pub(crate) mod permits;
-#[cfg_attr(not(test), expect(dead_code, reason = "the calls follow"))]
 pub(crate) mod quorum;
 pub(crate) mod release;
 #[cfg(test)]
@@ -35,6 +34,8 @@ mod scenarios;
 mod simulated;
 #[cfg(test)]
 mod simulation;
+#[cfg(test)]
+mod simulation_quorum;
 #[cfg(test)]
 mod simulation_several;
 pub(crate) mod verify;

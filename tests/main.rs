@@ -8,6 +8,7 @@
 //! | `contract` | what a lock does, by every protocol: on a current server, as each old version, and on those in `SETNX_LOCK_TEST_URLS` |
 //! | `threads` | who gets the lock next, among threads and processes |
 //! | `faults` | servers, networks, clocks and processes that fail |
+//! | `quorum` | a lock on several servers |
 //! | `wire` | the commands that go to the server, and the connections they use |
 //! | `interop` | Ruby and Rust on the same keys |
 //! | `tool` | the command-line tool |
@@ -22,6 +23,7 @@ mod contract;
 mod faults;
 mod interop;
 mod proxy;
+mod quorum;
 mod support;
 mod threads;
 mod tool;
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
     for part in [
         threads::trials(),
         faults::trials(),
+        quorum::trials(),
         wire::trials(),
         interop::trials(),
         tool::trials(),

@@ -5,7 +5,7 @@ use std::{fmt, thread};
 
 use redis::cmd;
 
-use super::connections::{Checkout as _, LockConnection, SharedPool, Source, ask};
+use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
 use super::errors::{ConnectError, Failure};
 use super::item::{self, Item};
 use super::limits::Limits;
@@ -196,6 +196,10 @@ impl<S: Source> Backend for PooledBackend<S> {
 
     fn server_version(&self) -> Option<Version> {
         self.pool.opener()?.health.server_version()
+    }
+
+    fn address(&self) -> Option<String> {
+        self.pool.opener().map(Opener::address)
     }
 
     fn can_listen(&self) -> bool {

@@ -31,8 +31,17 @@ impl Engine {
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
         let wait = Wait::new(self, key, options, cancel_token, clock::now()).comparing(readers);
-        let granted = self.grant(&wait)?;
-        match self.begin_holds(vec![(key.clone(), granted)], options, kind).pop() {
+        self.acquire_by(&wait, options, kind)
+    }
+
+    pub(super) fn acquire_by(
+        self: &Arc<Self>,
+        wait: &Wait<'_>,
+        options: &LockOptions,
+        kind: HoldKind,
+    ) -> Result<Acquired, Error> {
+        let granted = self.grant(wait)?;
+        match self.begin_holds(vec![(wait.key().clone(), granted)], options, kind).pop() {
             Some(acquired) => Ok(acquired),
             None => unreachable!("each lock that is granted begins"),
         }

@@ -137,7 +137,8 @@ impl Engine {
 
     fn schedule_at(self: &Arc<Self>, id: u64, hold: &Arc<Hold>, due: Uptime) {
         let kept = Kept { engine: Arc::clone(self), hold: Arc::clone(hold) };
-        hold.note_kept(self.keeper.add(id, due, keeping::slack(&hold.options), kept));
+        let added = self.keeper.add(id, due, keeping::slack(&hold.options), kept);
+        hold.note_kept(added.map_err(|(error, _)| error));
     }
 
     /// Does what is due for these locks, together if that is possible.

@@ -3,7 +3,7 @@
 mod listed;
 mod readers;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::thread;
 use std::time::Duration;
 
@@ -56,6 +56,8 @@ pub(super) struct Wait<'a> {
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
     owes: Cell<bool>,
+    /// The lease of a command whose outcome is unknown at the end, and the protocol to release it by.
+    in_doubt: RefCell<Option<(Lease, Protocol)>>,
     /// Whether an error is to name the holder. A call that tries once has none to show.
     names_holder: bool,
 }
@@ -109,6 +111,7 @@ impl<'a> Wait<'a> {
             earlier: None,
             attempts: Cell::new(0),
             owes: Cell::new(false),
+            in_doubt: RefCell::default(),
             names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
         }
     }
@@ -145,6 +148,11 @@ impl<'a> Wait<'a> {
     /// Returns how often the server was asked for the lock so far.
     pub(super) fn attempts(&self) -> u32 {
         self.attempts.get()
+    }
+
+    /// Takes the lease of a command whose outcome was unknown at the end, and the protocol to release it by.
+    pub(super) fn take_in_doubt(&self) -> Option<(Lease, Protocol)> {
+        self.in_doubt.take()
     }
 
     pub(super) fn key(&self) -> &'a Key {
@@ -370,6 +378,9 @@ impl<'a> Wait<'a> {
                     if reason != GiveUp::Unknown {
                         self.check()?;
                     }
+                    let protocol = attempt.protocol().on(self.engine.backend.server_version());
+                    let unresolved = attempt.into_unresolved().and_then(Iterator::last);
+                    self.in_doubt.replace(unresolved.map(|lease| (lease, protocol)));
                     return Err(self.given_up(call, reason));
                 }
             };

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::backend::Refusal;
-use crate::key::{Cut, Key};
+use crate::key::{Cut, CutAt, Key};
 use crate::protocol::ownership::LossReason;
 
 /// A key, cut where it is long.
@@ -95,6 +95,64 @@ impl<E: fmt::Display> fmt::Display for Others<'_, E> {
             0 => Ok(()),
             1 => f.write_str("; and the same of another key"),
             more => write!(f, "; and the same of {more} other keys"),
+        }
+    }
+}
+
+/// How many servers of a quorum agreed, and how many must.
+pub(super) struct Majority<'a> {
+    pub(super) failed: &'a str,
+    pub(super) agreed: usize,
+    pub(super) servers: usize,
+    pub(super) lost: bool,
+}
+
+impl fmt::Display for Majority<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { failed, agreed, servers, lost } = self;
+        let needed = servers / 2 + 1;
+        if *lost {
+            write!(
+                f,
+                " is no longer held: {agreed} of {servers} servers still have it, and {needed} must; stop the protected work"
+            )
+        } else {
+            write!(f, " {failed}: {agreed} of {servers} servers agreed, and {needed} must")
+        }
+    }
+}
+
+/// What the other servers of a quorum said about the lock of this key.
+pub(super) struct Answers<'a>(pub(super) &'a Key, pub(super) &'a [(String, Option<super::Error>)]);
+
+/// How many servers' answers are shown, and how much of each.
+const ANSWERS_SHOWN: usize = 5;
+const ANSWER_SHOWN: usize = 160;
+
+impl fmt::Display for Answers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lock = format!("lock {}", shown(self.0));
+        for (server, error) in self.1.iter().take(ANSWERS_SHOWN) {
+            let said = match error {
+                None => "no answer in time, or not held there".to_owned(),
+                Some(super::Error::Contended { details, .. }) => {
+                    details.seen.as_ref().map_or_else(|| "held".to_owned(), ToString::to_string)
+                }
+                Some(error) => {
+                    let text = error.to_string();
+                    text.strip_prefix(&lock).unwrap_or(&text).trim_start_matches([':', ' ']).to_owned()
+                }
+            };
+            write!(
+                f,
+                "; {}: {}",
+                CutAt(server.as_bytes(), ANSWER_SHOWN),
+                CutAt(said.as_bytes(), ANSWER_SHOWN)
+            )?;
+        }
+        match self.1.len().saturating_sub(ANSWERS_SHOWN) {
+            0 => Ok(()),
+            more => write!(f, "; and {more} more"),
         }
     }
 }

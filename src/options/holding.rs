@@ -40,6 +40,11 @@ impl LockOptions {
         Self { reentrant: true, ..self }
     }
 
+    /// Returns the options of a lock on one server of a quorum: asked for once.
+    pub(crate) const fn in_a_quorum(self) -> Self {
+        Self { timeout: Some(Duration::ZERO), notifies: false, reentrant: false, ..self }
+    }
+
     /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in all.
     pub(crate) const fn while_waiting(self, at_most: Duration) -> Self {
         let auto_extend = if self.expiration.is_some() { Some(at_most) } else { None };

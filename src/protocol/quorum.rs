@@ -4,16 +4,12 @@
 //! Where the rules come from: the algorithm Redlock in the Redis documentation of distributed locks, with the leases of this library: each
 //! begins before its own server is asked.
 
-#[cfg(test)]
-mod search;
-
 use std::cmp::Reverse;
 use std::time::Duration;
 
 /// What the decisions of a quorum depend on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    pub(crate) servers: usize,
     /// How many servers have to agree.
     pub(crate) majority: usize,
     /// How much earlier than its leases the hold ends, since clocks differ.
@@ -37,7 +33,7 @@ impl Terms {
     /// The terms of this many servers for leases of this time: at least half of the hold has to be left.
     pub(crate) fn of(servers: usize, expiration: Duration, allowance: Duration) -> Self {
         let least = expiration.saturating_sub(allowance) / 2;
-        Self { servers, majority: servers / 2 + 1, allowance, least }
+        Self { majority: servers / 2 + 1, allowance, least }
     }
 
     /// Returns for how long a majority still holds the lock, given what is left of each lease.
@@ -67,69 +63,6 @@ impl Terms {
 pub(crate) fn pause(poll_interval: Duration, random: u64) -> Duration {
     let part = u32::try_from(random % 1024).unwrap_or_default();
     poll_interval / 2 + (poll_interval / 1024).saturating_mul(part)
-}
-
-/// The answers of the servers to one question: grants, or why there is none.
-#[derive(Debug)]
-pub(crate) struct Ballot<G, E> {
-    terms: Terms,
-    answers: Vec<Option<Result<G, E>>>,
-    /// Whether nobody wants grants any more.
-    is_over: bool,
-}
-
-impl<G, E> Ballot<G, E> {
-    /// Returns one without an answer.
-    pub(crate) fn new(terms: Terms) -> Self {
-        Self { terms, answers: (0..terms.servers).map(|_| None).collect(), is_over: false }
-    }
-
-    /// Returns true if nobody wants grants any more.
-    pub(crate) fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Notes the answer of a server. Returns a grant that is to be given back, since it comes too late.
-    pub(crate) fn answer(&mut self, server: usize, answer: Result<G, E>) -> Option<G> {
-        match answer {
-            Ok(grant) if self.is_over => Some(grant),
-            // A command may be carried out although its reply was lost: that grant comes second.
-            answer => self.answers[server].replace(answer)?.ok(),
-        }
-    }
-
-    /// Ends it. Returns the grants, with the number of the server of each.
-    pub(crate) fn end(&mut self) -> Vec<(usize, G)> {
-        self.is_over = true;
-        let answers = self.answers.iter_mut().enumerate();
-        answers
-            .filter_map(|(server, answer)| Some((server, answer.take_if(|it| it.is_ok())?.ok()?)))
-            .collect()
-    }
-
-    /// Returns the grants, with the number of the server of each.
-    pub(crate) fn grants(&self) -> impl Iterator<Item = (usize, &G)> {
-        let answers = self.answers.iter().enumerate();
-        answers.filter_map(|(server, answer)| Some((server, answer.as_ref()?.as_ref().ok()?)))
-    }
-
-    /// Takes why there is no grant, with the number of the server; no reason where it has not answered.
-    pub(crate) fn take_refusals(&mut self) -> Vec<(usize, Option<E>)> {
-        let answers =
-            self.answers.iter_mut().enumerate().filter(|(_, answer)| !matches!(answer, Some(Ok(_))));
-        answers.map(|(server, answer)| (server, answer.take().and_then(Result::err))).collect()
-    }
-
-    /// Decides by what is left of each grant. Once the servers are not `awaited` any more, those without an answer count as refusing.
-    pub(crate) fn judge(&self, left: impl Fn(&G) -> Duration, awaited: bool) -> Verdict {
-        let open = if awaited { self.answers.iter().filter(|answer| answer.is_none()).count() } else { 0 };
-        self.terms.judge(self.grants().map(|(_, grant)| left(grant)), open)
-    }
-
-    /// Returns for how long a majority still holds the lock, by what is left of each grant.
-    pub(crate) fn remaining(&self, left: impl Fn(&G) -> Duration) -> Duration {
-        self.terms.remaining(self.grants().map(|(_, grant)| left(grant)))
-    }
 }
 
 #[cfg(test)]
@@ -168,20 +101,6 @@ mod tests {
         assert_eq!(remaining(&[9, 20, 15, 10, 11]), seconds(9));
         assert_eq!(remaining(&[20, 20]), Duration::ZERO);
         assert_eq!(remaining(&[20, 20, 1]), Duration::ZERO);
-    }
-
-    #[test]
-    fn grants_that_come_too_late_are_given_back() {
-        let mut ballot: Ballot<&str, &str> = Ballot::new(Terms::of(3, seconds(12), Duration::ZERO));
-        assert_eq!(ballot.answer(0, Ok("first")), None);
-        assert_eq!(ballot.answer(1, Err("lost")), None);
-        assert_eq!(ballot.answer(1, Ok("second, after all")), None);
-        assert_eq!(ballot.judge(|_| seconds(12), true), Verdict::Agreed);
-        assert_eq!(ballot.take_refusals(), [(2, None)]);
-        assert_eq!(ballot.end(), [(0, "first"), (1, "second, after all")]);
-        assert!(ballot.is_over());
-        assert_eq!(ballot.answer(2, Ok("third")), Some("third"));
-        assert_eq!(ballot.end(), []);
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl MultiLockGuard {
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
         self.guards.iter().for_each(|guard| guard.engine().watch(guard.hold()));
-        LossSignal::of(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
+        LossSignal::of_all(self.guards.iter().map(|guard| Arc::clone(guard.hold())))
     }
 
     /// Calls `act` with the key when the first of the locks is lost, and at once if one is; never once the locks are released: see

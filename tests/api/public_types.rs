@@ -7,8 +7,8 @@ use libtest_mimic::Trial;
 use setnx_lock::{
     CancelToken, ClockDifference, Contention, DeclaredLock, Error, Event, Expiry, InvalidVersion, Key, Lock,
     LockGuard, LockOptions, LockState, Locker, LockerBuilder, LossReason, LossSignal, MultiLock,
-    MultiLockGuard, Permit, Persistence, ProblemKind, Protocol, Refusal, RefusalKind, Role, RwLock,
-    Semaphore, ServerReport, TransportError, Version, Warning, WriteGuard,
+    MultiLockGuard, Permit, Persistence, ProblemKind, Protocol, Quorum, QuorumGuard, Refusal, RefusalKind,
+    Role, RwLock, Semaphore, ServerReport, TransportError, Version, Warning, WriteGuard,
 };
 
 use crate::support::{Outcome, tests};
@@ -40,14 +40,14 @@ fn every_type_implements_debug_send_and_sync() -> Outcome {
         is_debug_send_sync: Locker, LockerBuilder, Lock, LockGuard, LockOptions, Protocol,
         DeclaredLock, CancelToken, Key, LockState, Expiry, Version, InvalidVersion, Error, Contention,
         TransportError, Refusal, RefusalKind, ServerReport,
-        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>,         ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard,
+        LossReason, LossSignal, Warning, ClockDifference, Role, Persistence, Event<'static>,         ProblemKind, MultiLock, MultiLockGuard, Semaphore, Permit, RwLock, WriteGuard, Quorum, QuorumGuard,
     ];
     Ok(())
 }
 
 /// A panic in a body of `with` may be caught, with what the body uses.
 fn what_locks_survives_a_panic() -> Outcome {
-    each![is_unwind_safe: Locker, Lock, LockGuard, LossSignal, CancelToken, MultiLock, Semaphore, RwLock];
+    each![is_unwind_safe: Locker, Lock, LockGuard, LossSignal, CancelToken, MultiLock, Semaphore, RwLock, Quorum, QuorumGuard];
     Ok(())
 }
 

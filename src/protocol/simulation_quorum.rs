@@ -3,13 +3,14 @@
 //! validity; and for keys that nobody gives back.
 
 use std::cell::Cell;
+use std::mem;
 use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::{Ballot, Terms, Verdict};
-use crate::protocol::lease::GUARD;
+use super::lease::GUARD;
+use super::quorum::{Terms, Verdict};
 
 /// All times are in milliseconds.
 const EXPIRATION: u64 = 3000;
@@ -66,11 +67,23 @@ struct Server {
     settled: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Client {
+    /// The number of its call, or of its next one.
     call: u64,
-    ballot: Option<Ballot<Grant, ()>>,
-    holds: bool,
+    state: State,
+    /// What was granted, with the number of the server.
+    grants: Vec<(usize, Grant)>,
+    /// How many servers have refused.
+    refused: usize,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum State {
+    #[default]
+    Idle,
+    Asks,
+    Holds,
 }
 
 /// What is on its way between a client and a server.
@@ -127,7 +140,7 @@ impl Run {
             now: 0,
             owners: 0,
             servers: (0..servers).map(|_| Server::default()).collect(),
-            clients: (0..CLIENTS).map(|_| Client { call: 0, ballot: None, holds: false }).collect(),
+            clients: (0..CLIENTS).map(|_| Client::default()).collect(),
             messages: Vec::new(),
             abandoned: Vec::new(),
             held: 0,
@@ -146,11 +159,8 @@ impl Run {
                 22 => self.crash(which % CLIENTS),
                 _ => self.restart(which % self.servers.len()),
             }
-            let validity = |client: &Client| {
-                let ballot = client.ballot.as_ref().filter(|_| client.holds);
-                ballot.is_some_and(|ballot| !self.remaining(ballot).is_zero())
-            };
-            if self.clients.iter().filter(|client| validity(client)).count() > 1 {
+            let holds = |client: &&Client| client.state == State::Holds && !self.remaining(client).is_zero();
+            if self.clients.iter().filter(holds).count() > 1 {
                 return Some("two clients hold the lock");
             }
         }
@@ -172,8 +182,8 @@ impl Run {
         owners.any(|owner| !self.abandoned.contains(&owner)).then_some("a key is left that nobody gives back")
     }
 
-    fn remaining(&self, ballot: &Ballot<Grant, ()>) -> Duration {
-        ballot.remaining(|grant| self.left(*grant))
+    fn remaining(&self, client: &Client) -> Duration {
+        self.terms.remaining(client.grants.iter().map(|(_, grant)| self.left(*grant)))
     }
 
     fn left(&self, grant: Grant) -> Duration {
@@ -189,37 +199,41 @@ impl Run {
 
     /// A client begins a call, decides, or releases.
     fn client(&mut self, index: usize) {
-        let Some(ballot) = &self.clients[index].ballot else {
-            let client = &mut self.clients[index];
-            client.call += 1;
-            client.ballot = Some(Ballot::new(self.terms));
-            let call = client.call;
-            let queued = |server| Sent { client: index, call, server, message: Message::Queued };
-            return self.messages.extend((0..self.conditions.servers).map(queued));
-        };
-        if self.clients[index].holds {
-            return self.end(index);
-        }
-        match ballot.judge(|grant| self.left(*grant), true) {
-            Verdict::Agreed => {
-                self.clients[index].holds = true;
-                self.held += 1;
+        let servers = self.conditions.servers;
+        let client = &self.clients[index];
+        match client.state {
+            State::Idle => {
+                let call = client.call;
+                self.clients[index].state = State::Asks;
+                let queued = |server| Sent { client: index, call, server, message: Message::Queued };
+                self.messages.extend((0..servers).map(queued));
             }
-            Verdict::Failed => {
-                self.given_back += 1;
-                self.end(index);
+            State::Holds => self.end(index),
+            State::Asks => {
+                let open = servers - client.grants.len() - client.refused;
+                let leases = client.grants.iter().map(|(_, grant)| self.left(*grant));
+                match self.terms.judge(leases, open) {
+                    Verdict::Agreed => {
+                        self.clients[index].state = State::Holds;
+                        self.held += 1;
+                    }
+                    Verdict::Failed => {
+                        self.given_back += 1;
+                        self.end(index);
+                    }
+                    Verdict::Open(_) => {}
+                }
             }
-            Verdict::Open(_) => {}
         }
     }
 
+    /// Ends the call of a client. What is granted later is given back as well.
     fn end(&mut self, index: usize) {
-        let client = &mut self.clients[index];
-        let (call, mut ballot) = (client.call, client.ballot.take());
-        client.holds = false;
-        for (server, grant) in ballot.iter_mut().flat_map(Ballot::end) {
-            self.messages.push(Sent { client: index, call, server, message: Message::GiveBack(grant) });
-        }
+        let Client { call, grants, .. } = mem::take(&mut self.clients[index]);
+        self.clients[index].call = call + 1;
+        let give_back =
+            |(server, grant)| Sent { client: index, call, server, message: Message::GiveBack(grant) };
+        self.messages.extend(grants.into_iter().map(give_back));
     }
 
     /// Takes a message one stage on.
@@ -229,7 +243,7 @@ impl Run {
         }
         let at = which % self.messages.len();
         let Sent { client, call, server, message } = self.messages.remove(at);
-        let is_current = self.clients[client].call == call && self.clients[client].ballot.is_some();
+        let is_current = self.clients[client].call == call;
         let send = |run: &mut Self, message| run.messages.push(Sent { client, call, server, message });
         match message {
             // Nobody waits for it any more.
@@ -255,17 +269,13 @@ impl Run {
                 };
                 self.answer(client, call, server, Grant { ends, ..grant });
             }
-            Message::Reply(_, false) => {
-                if let Some(ballot) = self.clients[client].ballot.as_mut().filter(|_| is_current) {
-                    ballot.answer(server, Err(()));
-                }
-            }
-            Message::Doubt(grant)
-                if self.servers[server].key.is_some_and(|(owner, _)| owner == grant.owner) =>
+            Message::Reply(_, false) => self.clients[client].refused += usize::from(is_current),
+            Message::Doubt(Grant { owner, .. })
+                if self.servers[server].key.is_some_and(|key| key.0 == owner) =>
             {
-                self.answer(client, call, server, grant);
+                self.servers[server].key = None;
             }
-            Message::Doubt(grant) if grant.ends > self.now => send(self, Message::Doubt(grant)),
+            Message::Doubt(grant) if grant.ends > self.now => send(self, message),
             Message::Doubt(_) => {}
             Message::GiveBack(grant) => {
                 self.servers[server].key.take_if(|(owner, _)| *owner == grant.owner);
@@ -289,18 +299,10 @@ impl Run {
 
     /// A grant reaches its client, which keeps it, or gives it back.
     fn answer(&mut self, client: usize, call: u64, server: usize, grant: Grant) {
-        let Client { call: current, ballot, .. } = &mut self.clients[client];
-        let late = match ballot.as_mut().filter(|_| *current == call) {
-            Some(ballot) => ballot.answer(server, Ok(grant)),
-            None => {
-                let mut over = Ballot::<Grant, ()>::new(self.terms);
-                over.end();
-                over.answer(server, Ok(grant))
-            }
-        };
-        if let Some(grant) = late
-            && self.conditions.flaw != Some(Flaw::KeepsLateGrants)
-        {
+        let current = &mut self.clients[client];
+        if current.call == call {
+            current.grants.push((server, grant));
+        } else if self.conditions.flaw != Some(Flaw::KeepsLateGrants) {
             self.messages.push(Sent { client, call, server, message: Message::GiveBack(grant) });
         }
     }
@@ -311,7 +313,7 @@ impl Run {
             return;
         }
         let at = which % self.messages.len();
-        let Sent { client, call, server, message } = self.messages[at];
+        let Sent { client, call, message, .. } = self.messages[at];
         let grant = match message {
             Message::Request(grant) => {
                 self.messages.push(Sent { message: Message::LateRequest(grant), ..self.messages[at] });
@@ -328,10 +330,8 @@ impl Run {
             }
             Message::Queued | Message::Doubt(_) => return,
         };
-        let Client { call: current, ballot, .. } = &mut self.clients[client];
-        if let Some(ballot) = ballot.as_mut().filter(|_| *current == call) {
-            ballot.answer(server, Err(()));
-        }
+        let Client { call: current, refused, .. } = &mut self.clients[client];
+        *refused += usize::from(*current == call);
         if self.conditions.flaw == Some(Flaw::ForgetsLostReplies) {
             self.messages.remove(at);
         } else {
@@ -341,10 +341,9 @@ impl Run {
 
     /// A client crashes with all that it has, and another takes its place.
     fn crash(&mut self, index: usize) {
-        let client = &mut self.clients[index];
-        let grants = client.ballot.iter().flat_map(Ballot::grants).map(|(_, grant)| grant.owner);
-        self.abandoned.extend(grants);
-        *client = Client { call: client.call + 1, ballot: None, holds: false };
+        let Client { call, grants, .. } = mem::take(&mut self.clients[index]);
+        self.clients[index].call = call + 1;
+        self.abandoned.extend(grants.iter().map(|(_, grant)| grant.owner));
         let lost = self.messages.iter().filter(|sent| sent.client == index);
         self.abandoned.extend(lost.filter_map(|sent| match sent.message {
             Message::Request(grant)

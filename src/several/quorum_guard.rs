@@ -1,0 +1,278 @@
+//! A lock that is held on a majority of servers.
+
+use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use super::quorum::{Answers, Inbox, Quorum, complete};
+use crate::clock::{self, Now, Uptime};
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::loss_signal::{Losable, LossSignal};
+use crate::protocol::ownership::LossReason;
+use crate::protocol::quorum::Terms;
+
+/// How often a thread that waits for a loss looks at the guards.
+const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
+
+/// The lock's guard on each server that has granted it, with the number of the server.
+pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
+
+/// Where the answers of servers come that are slower than the majority, and what tells their threads that they are wanted.
+type Late = (Inbox<LockGuard>, Arc<()>);
+
+/// A lock that a majority of servers has granted, as its guard and its signals share it.
+pub(super) struct Held {
+    terms: Terms,
+    locks: Mutex<Locks>,
+    /// Why it was lost, once that was noticed.
+    lost: OnceLock<LossReason>,
+}
+
+struct Locks {
+    guards: Guards,
+    /// `None` once the lock is released.
+    late: Option<Late>,
+    /// Whether the keepers look at the keys.
+    is_signalled: bool,
+}
+
+impl Held {
+    pub(super) fn new(terms: Terms, guards: Guards, late: Late) -> Self {
+        let locks = Locks { guards, late: Some(late), is_signalled: false };
+        Self { terms, locks: Mutex::new(locks), lost: OnceLock::new() }
+    }
+
+    /// Takes in what was granted late.
+    fn locks(&self) -> MutexGuard<'_, Locks> {
+        let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
+        let Locks { guards, late, is_signalled } = &mut *locks;
+        for (server, granted) in late.iter().flat_map(|(inbox, _)| inbox.try_iter()) {
+            if let Ok(guard) = granted {
+                if *is_signalled {
+                    drop(guard.loss_signal());
+                }
+                guards.push((server, Arc::new(guard)));
+            }
+        }
+        locks
+    }
+
+    pub(super) fn guards(&self) -> Guards {
+        self.locks().guards.clone()
+    }
+
+    fn remaining(&self) -> Duration {
+        let left = |(_, guard): &(usize, Arc<LockGuard>)| guard.remaining().unwrap_or_default();
+        self.terms.remaining(self.locks().guards.iter().map(left))
+    }
+
+    /// Ends the hold. Returns the locks to release.
+    fn end(&self) -> Guards {
+        let mut locks = self.locks();
+        let ended = (std::mem::take(&mut locks.guards), locks.late.take());
+        drop(locks);
+        for (_, guard) in &ended.0 {
+            // The thread may ask for the lock again while a slow server still releases it.
+            guard.hold().is_dropped.store(true, Ordering::Relaxed);
+        }
+        ended.0
+    }
+}
+
+impl Losable for Held {
+    fn loss(&self, _: Now) -> Option<LossReason> {
+        if self.lost.get().is_none() && self.remaining().is_zero() && self.is_held() {
+            let reason = self.locks().guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+            let _ = self.lost.set(reason.unwrap_or(LossReason::Expired));
+        }
+        self.lost.get().cloned()
+    }
+
+    fn is_held(&self) -> bool {
+        self.locks().late.is_some()
+    }
+
+    fn wait(&self, until: Uptime) {
+        while self.loss(clock::now()).is_none() && self.is_held() && clock::uptime() < until {
+            let left = until.since(clock::uptime()).min(self.remaining());
+            thread::sleep(left.min(LOSS_CHECKED_EVERY));
+        }
+    }
+}
+
+// A panic in the program's code leaves nothing here half done: nothing of it runs while the locks are locked.
+impl UnwindSafe for Held {}
+impl RefUnwindSafe for Held {}
+
+impl fmt::Debug for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Held")
+            .field("guards", &self.locks().guards)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A lock of a [`Quorum`] that is held: released when dropped, also by a panic.
+///
+/// It is held while a majority of the servers has it. Where the options say [`auto_extend`](crate::LockOptions::auto_extend), the lease on each
+/// server is extended by that locker's thread.
+#[must_use = "if unused, the lock is released at once"]
+pub struct QuorumGuard {
+    quorum: Quorum,
+    held: Arc<Held>,
+}
+
+impl QuorumGuard {
+    pub(super) fn new(quorum: Quorum, held: Arc<Held>) -> Self {
+        Self { quorum, held }
+    }
+
+    /// Returns the lock's key.
+    #[must_use]
+    pub fn key(&self) -> &Key {
+        &self.quorum.key
+    }
+
+    /// Returns how long a majority of leases still lasts, less the [allowance for clocks](Quorum::max_clock_difference); zero if the lock is
+    /// lost, as far as was noticed. Asks no server.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        if self.held.lost.get().is_some() { Duration::ZERO } else { self.held.remaining() }
+    }
+
+    /// Checks that the hold has not ended and that no loss was noticed, for use before a step that must not happen twice: see
+    /// [`LockGuard::ensure_held`]. Asks no server. Once it has failed, the lock counts as lost.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] that [is a loss](Error::is_lost), with what is known of each server.
+    pub fn ensure_held(&self) -> Result<(), Error> {
+        self.held.loss(clock::now());
+        self.refuse_lost()
+    }
+
+    /// Fails if a loss was noticed, whatever the clocks say by now.
+    fn refuse_lost(&self) -> Result<(), Error> {
+        if self.held.lost.get().is_none() {
+            return Ok(());
+        }
+        let checked = self.held.guards().into_iter().map(|(server, guard)| (server, guard.ensure_held()));
+        let (have, lost): (Vec<_>, Vec<_>) = checked.partition(|(_, checked)| checked.is_ok());
+        let have: Vec<usize> = have.into_iter().map(|(server, _)| server).collect();
+        let lost = lost.into_iter().filter_map(|(server, checked)| Some((server, checked.err()?))).collect();
+        Err(self.quorum.no_majority("not held".to_owned(), &have, lost).of_loss())
+    }
+
+    /// Extends the lease on each server, at the same time: it begins anew now, and lasts for the expiration of the options.
+    /// See [`LockGuard::extend`]. Waits until a majority has extended it.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have extended it, with what each said. [`Error::is_lost`] says whether the lock is lost; if not,
+    /// the hold goes on for the time that [`remaining`](Self::remaining) returns. [`Error::Forked`] in a forked child.
+    pub fn extend(&self) -> Result<(), Error> {
+        self.ask("not extended", |guard| guard.extend())
+    }
+
+    /// Asks each server whether it still has the lock, at the same time: see [`LockGuard::verify`]. Waits until a majority has answered so.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have it, with what each said; if that is not [a loss](Error::is_lost), nothing is known.
+    /// [`Error::Forked`] in a forked child.
+    pub fn verify(&self) -> Result<(), Error> {
+        self.ask("not verified", |guard| guard.verify())
+    }
+
+    fn ask(&self, failed: &str, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Result<(), Error> {
+        self.quorum.refuse_after_fork()?;
+        self.refuse_lost()?;
+        self.agree(self.held.guards(), failed, act)
+    }
+
+    /// Has each server do something with its lock, and waits for a majority.
+    fn agree(
+        &self,
+        guards: Guards,
+        failed: &str,
+        act: fn(Arc<LockGuard>) -> Result<(), Error>,
+    ) -> Result<(), Error> {
+        let (began, asked) = (clock::uptime(), guards.len());
+        let inbox = self.quorum.each(guards, act);
+        let Answers { agree, granted, refused } = self.quorum.gather(&inbox, asked, |()| Duration::MAX);
+        if agree {
+            // A process that ends now would leave the others undone, and they need about as long.
+            let now = clock::uptime();
+            complete(&inbox, now.after(now.since(began)));
+            return Ok(());
+        }
+        let mut lost: Vec<_> = refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
+        let is_lost = asked - lost.len() < self.quorum.terms.majority;
+        let agreed: Vec<usize> = granted.iter().map(|(server, ())| *server).collect();
+        let error = self.quorum.no_majority(failed.to_owned(), &agreed, refused);
+        if is_lost {
+            let _ = self.held.lost.set(lost.pop().unwrap_or(LossReason::Expired));
+            return Err(error.of_loss());
+        }
+        Err(error)
+    }
+
+    /// Returns a signal that says when the lock is lost, for the threads that do the protected work. From then on the locker of each server
+    /// looks at the key: see [`LockGuard::loss_signal`].
+    #[must_use]
+    pub fn loss_signal(&self) -> LossSignal {
+        self.held.locks().is_signalled = true;
+        for (_, guard) in self.held.guards() {
+            drop(guard.loss_signal());
+        }
+        LossSignal::of(Arc::<Held>::clone(&self.held))
+    }
+
+    /// Releases the lock on each server, at the same time: see [`LockGuard::release`]. Waits for a majority, and for the others about as long.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::NoMajority`] if fewer servers have released it, with what each said. If that is [a loss](Error::is_lost), **another client may
+    /// have worked at the same time**; otherwise the lock frees itself when its leases have ended. [`Error::Forked`] in a forked child, which
+    /// releases nothing.
+    pub fn release(self) -> Result<(), Error> {
+        self.end()
+    }
+
+    fn end(&self) -> Result<(), Error> {
+        self.quorum.refuse_after_fork()?;
+        let noticed = self.refuse_lost();
+        let released = self.agree(self.held.end(), "not released", |guard| {
+            // Whoever else has it has just dropped it.
+            Arc::into_inner(guard).map_or(Ok(()), LockGuard::release)
+        });
+        noticed.and(released)
+    }
+}
+
+impl Drop for QuorumGuard {
+    /// Releases. The lockers report failures to the log and their observers.
+    fn drop(&mut self) {
+        // I10: in a forked child the answers may be locked by a thread that is not there.
+        if self.quorum.refuse_after_fork().is_ok() && self.held.is_held() {
+            // A failure has been reported.
+            let _ = self.end();
+        }
+    }
+}
+
+impl fmt::Debug for QuorumGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumGuard")
+            .field("key", self.key())
+            .field("remaining", &self.remaining())
+            .field("held", &self.held)
+            .finish_non_exhaustive()
+    }
+}
