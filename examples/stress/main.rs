@@ -20,13 +20,19 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 
 use harness::random::Random;
-use harness::{Contender, Failure, Harness, PREFIX, Remote, check, network};
+use harness::{Contender, Failure, Harness, PREFIX, Remote, Run, Servers, check, network};
 use options::{Arguments, Options, Part};
 use progress::Progress;
 use report::Summary;
 use testkit::RedisServer;
 use testkit::servers::Proxy;
 use testkit::shield::{self, Parent};
+
+/// The threads of a process, and the keys, on a quorum: each process has one thread for a server.
+const QUORUM_THREADS: u32 = 8;
+const QUORUM_KEYS: u64 = 16;
+/// How often one of its servers is killed.
+const SERVER_KILLED_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a contender that must overlap may take to do so.
 const OVERLAP_LIMIT: Duration = Duration::from_secs(120);
@@ -65,7 +71,10 @@ fn run(options: &Options) -> Result<ExitCode, Failure> {
     );
     let summaries: Vec<Summary> = contenders
         .into_iter()
-        .map(|(contender, wanted)| run_one(&harness, contender, wanted, options, remote.as_ref(), &parent))
+        .map(|(contender, wanted)| match contender {
+            Contender::Quorum => run_quorum(&harness, wanted, options, &parent),
+            _ => run_one(&harness, contender, wanted, options, remote.as_ref(), &parent),
+        })
         .collect::<Result<_, Failure>>()?;
     println!("{}\n{}", report::table(&summaries), report::verdict(&summaries));
     let passed = summaries.iter().all(|summary| summary.problems().is_empty());
@@ -110,6 +119,39 @@ fn run_one(
         Ok(holds.len() < wanted || !complete())
     })?;
     drop(progress);
+    Ok(sum_up(contender, run, options))
+}
+
+/// The same on three servers of its own, one of which is killed now and then and starts again without its locks.
+fn run_quorum(
+    harness: &Harness,
+    wanted: usize,
+    options: &Options,
+    parent: &Parent,
+) -> Result<Summary, Failure> {
+    let contender = Contender::Quorum;
+    let harness = Harness {
+        threads: harness.threads.min(QUORUM_THREADS),
+        keys: harness.keys.min(QUORUM_KEYS),
+        ..harness.clone()
+    };
+    let mut servers = Servers::start(SERVER_KILLED_EVERY)?;
+    let mut progress = Progress::start(contender, wanted)?;
+    let run = harness.run(contender, &servers.urls(), PREFIX, |holds| {
+        servers.disturb()?;
+        progress.advance(holds.len());
+        if parent.is_gone() {
+            return Err("interrupted; the workers and the servers have ended".into());
+        }
+        Ok(holds.len() < wanted)
+    })?;
+    drop(progress);
+    println!("{contender}: a server was killed {} times", servers.kills);
+    Ok(sum_up(contender, run, options))
+}
+
+/// Reports what is wrong with a run.
+fn sum_up(contender: Contender, run: Run, options: &Options) -> Summary {
     let summary = Summary::of(contender, &run);
     let problems = summary.problems();
     for problem in &problems {
@@ -124,5 +166,5 @@ fn run_one(
     if options.keep_logs || !problems.is_empty() {
         eprintln!("{contender}: the logs are kept in {}", run.logs.keep().display());
     }
-    Ok(summary)
+    summary
 }

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic and ttl: all unless given
+    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic, ttl and quorum (on three servers, of which one restarts now and then): all unless given
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     only: Vec<Contender>,
     /// Processes that contend, 1 to 32
@@ -78,7 +78,12 @@ impl Options {
             };
             (contender, usize::try_from(count.max(1)).unwrap_or(usize::MAX))
         });
-        let is_there = |contender: &Contender| version.is_none_or(|version| version >= oldest(*contender));
+        // A quorum has servers of its own.
+        let elsewhere = self.url.is_some() || self.emulating.is_some();
+        let is_there = |contender: &Contender| {
+            version.is_none_or(|version| version >= oldest(*contender))
+                && !(elsewhere && *contender == Contender::Quorum)
+        };
         if let Some((contender, version)) =
             self.only.iter().find(|contender| !is_there(contender)).zip(version)
         {
@@ -94,7 +99,7 @@ fn oldest(contender: Contender) -> Version {
     match contender {
         Contender::Library(protocol) => protocol.min_version(),
         Contender::Notified | Contender::Pipelined => Protocol::Watched.min_version(),
-        Contender::Gem => Protocol::Classic.min_version(),
+        Contender::Gem | Contender::Quorum => Protocol::Classic.min_version(),
     }
 }
 

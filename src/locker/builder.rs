@@ -40,6 +40,7 @@ pub struct LockerBuilder {
     observer: EventSink,
     holder_name: Option<String>,
     checks_server: bool,
+    settles: Duration,
     /// Whether threads look for a reply before they sleep.
     looks: bool,
 }
@@ -94,6 +95,7 @@ impl LockerBuilder {
             observer: EventSink::default(),
             holder_name: None,
             checks_server: true,
+            settles: Duration::ZERO,
             looks: true,
         }
     }
@@ -144,6 +146,17 @@ impl LockerBuilder {
         Self { max_clock_difference: Some(limit), ..self }
     }
 
+    /// Leaves a server alone until it has run for `time`: a restart may have lost the locks that holders still rely on. Choose the longest
+    /// expiration of any lock there. Zero unless set.
+    ///
+    /// The server is asked on each new connection how long it has run, and a restart ends all connections. Until then calls wait for it up to
+    /// their timeout and fail with [`RefusalKind::Settling`](crate::RefusalKind::Settling). The server counts by its wall clock, in whole
+    /// seconds, so it may take up to two seconds longer. Needs the right to run INFO. It does not help after a failover, or if locks are lost
+    /// without a restart. For servers without persistence, above all those of a [`Quorum`](crate::Quorum).
+    pub fn settle_after_restart(self, time: Duration) -> Self {
+        Self { settles: time, ..self }
+    }
+
     /// Sends no INFO on new connections. A replica then shows only by refusing (up to 2.4 it refuses nothing), and a server too old for a
     /// protocol by refusing an unknown command. [`Protocol::Auto`](crate::Protocol::Auto) is then Classic. A pool of your own opens its
     /// connections without INFO anyway.
@@ -172,7 +185,7 @@ impl LockerBuilder {
     ///
     /// [`Error::Invalid`] for a pool of no connections or of over 65,535, a timeout or a clock difference of zero, and a holder's name of no or
     /// over 256 bytes; on a pool of your own for a size or a time for connecting, which are that pool's, and for a pool that tests connections
-    /// on check-out. With [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
+    /// on check-out; for [`settle_after_restart`](Self::settle_after_restart) without the server check. With [`max_clock_difference`](Self::max_clock_difference) if the clocks differ by more, and the errors of
     /// [`Locker::inspect`].
     pub fn build(self) -> Result<Locker, Error> {
         if let Some(problem) = self.problem() {
@@ -184,6 +197,7 @@ impl LockerBuilder {
                 opener.connect_timeout = self.connect_timeout.unwrap_or(opener.connect_timeout);
                 opener.command_timeout = self.command_timeout;
                 opener.checks_server = self.checks_server;
+                opener.settles = self.settles;
                 if !self.looks {
                     opener.never_look();
                 }
@@ -209,6 +223,13 @@ impl LockerBuilder {
         if self.max_clock_difference == Some(Duration::ZERO) {
             return Some(
                 "no two clocks show the very same time; allow a difference of some hundred milliseconds",
+            );
+        }
+        let asks = self.checks_server && matches!(self.connections, Connections::Own(_));
+        if !asks && !self.settles.is_zero() {
+            return Some(
+                "`settle_after_restart` needs the check of the server on each new connection; leave out `skip_server_check`, and give no pool of \
+                 your own",
             );
         }
         match self.holder_name.as_deref().map(str::len) {

@@ -43,11 +43,14 @@ impl Terms {
         leases.get(self.majority - 1).map_or(Duration::ZERO, |left| left.saturating_sub(self.allowance))
     }
 
+    /// Returns how much more is left of a lease than a hold needs that begins now; `None` if it is too old.
+    pub(crate) fn spare(&self, left: Duration) -> Option<Duration> {
+        left.checked_sub(self.least)?.checked_sub(self.allowance)
+    }
+
     /// Decides by what is left of each lease that was granted, while `open` servers have not answered.
     pub(crate) fn judge(&self, leases: impl IntoIterator<Item = Duration>, open: usize) -> Verdict {
-        let needed = self.least.saturating_add(self.allowance);
-        let spare = leases.into_iter().filter_map(|left| left.checked_sub(needed));
-        let spare: Vec<Duration> = spare.collect();
+        let spare: Vec<Duration> = leases.into_iter().filter_map(|left| self.spare(left)).collect();
         if spare.len() >= self.majority {
             Verdict::Agreed
         } else if spare.len() + open < self.majority {

@@ -34,15 +34,18 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// average. A lock that a server grants later is taken in. The servers may be of different versions, each with the protocol of the options
 /// ([`Protocol::Auto`](crate::Protocol::Auto): each with its own).
 ///
-/// What a quorum does not give is said in [`documentation::limits`](crate::documentation::limits).
+/// Use it with [`LockerBuilder::settle_after_restart`](crate::LockerBuilder::settle_after_restart), since a server that restarts without its
+/// locks would grant them again. What a quorum does not give is said in [`documentation::limits`](crate::documentation::limits).
 /// [`documentation::servers`](crate::documentation::servers) says when it is worth it.
 ///
 /// ```no_run
 /// use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
 /// use std::time::Duration;
 ///
-/// let lockers = [Locker::open("redis://10.0.0.1/")?, Locker::open("redis://10.0.0.2/")?, Locker::open("redis://10.0.0.3/")?];
-/// let options = LockOptions::expiring_after(Duration::from_secs(15)).protocol(Protocol::Auto);
+/// const LEASE: Duration = Duration::from_secs(15);
+/// let open = |url| Locker::builder(url)?.settle_after_restart(LEASE).build();
+/// let lockers = [open("redis://10.0.0.1/")?, open("redis://10.0.0.2/")?, open("redis://10.0.0.3/")?];
+/// let options = LockOptions::expiring_after(LEASE).protocol(Protocol::Auto);
 /// let lock = Quorum::new(lockers, "nightly_report", options)?;
 /// lock.with(|held| println!("held for {:?} more", held.remaining()))?;
 /// # Ok::<(), Error>(())
@@ -317,7 +320,9 @@ impl Quorum {
         drop(sender);
         let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
         let Answers { agree, granted, refused } = self.gather(&inbox, self.servers.len(), left);
-        let agreed: Vec<usize> = granted.iter().map(|(server, _)| *server).collect();
+        // One that is too old by now has come too late.
+        let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
+        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
         let guards = granted.into_iter().map(|(server, guard)| (server, Arc::new(guard))).collect();
         if agree {
             return Ok(Arc::new(Held::new(self.terms, guards, (inbox, wanted))));
@@ -352,24 +357,27 @@ impl Quorum {
         mut asked: usize,
         left: impl Fn(&G) -> Duration,
     ) -> Answers<G> {
-        let by = self.answered_by();
-        let (mut granted, mut refused) = (Vec::new(), Vec::new());
+        let (began, mut by) = (clock::uptime(), self.answered_by());
+        let (mut granted, mut refused, mut has_failed) = (Vec::new(), Vec::new(), false);
         loop {
-            let time = by.since(clock::uptime());
-            let open = if time.is_zero() { 0 } else { asked - granted.len() - refused.len() };
-            let agree = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
-                Verdict::Open(at_most) => {
-                    match inbox.recv_timeout(time.min(at_most)) {
-                        Ok((server, Ok(grant))) => granted.push((server, grant)),
-                        Ok((server, Err(error))) => refused.push((server, error)),
-                        Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
-                        Err(RecvTimeoutError::Timeout) => {}
-                    }
-                    continue;
+            let now = clock::uptime();
+            let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
+            let at_most = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
+                Verdict::Open(time) => time,
+                // The error is to say what the others answer; they need about as long.
+                Verdict::Failed if open > 0 => {
+                    by = if has_failed { by } else { by.min(now.after(now.since(began))) };
+                    has_failed = true;
+                    Duration::MAX
                 }
-                verdict => verdict == Verdict::Agreed,
+                verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
             };
-            return Answers { agree, granted, refused };
+            match inbox.recv_timeout(by.since(now).min(at_most)) {
+                Ok((server, Ok(grant))) => granted.push((server, grant)),
+                Ok((server, Err(error))) => refused.push((server, error)),
+                Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
         }
     }
 

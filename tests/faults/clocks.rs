@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 use std::{env, fs, io, mem, thread};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol};
+use setnx_lock::{Error, Lock, LockOptions, Locker, Protocol, Quorum};
 
+use crate::faults::stress::harness::contender::BETWEEN_URLS;
 use crate::faults::stress::harness::moment::Moment;
 use crate::servers::{Emulated, Proxy};
 use crate::support::processes::{self, TASK, protocol_named};
@@ -40,6 +41,16 @@ pub(crate) fn trials() -> Vec<Trial> {
             let name = format!("clocks::{protocol:?}::a_clock_nearly_a_second_{name}_lets_no_leases_overlap");
             trials.push(trial(name.to_lowercase(), move || nearly_a_second_apart(protocol, clock)));
         }
+    }
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let name = |statement: &str| format!("clocks::{protocol:?}::{statement}").to_lowercase();
+        trials.push(trial(
+            name("a_quorum_with_a_clock_nearly_a_second_ahead_lets_no_leases_overlap"),
+            move || nearly_a_second_apart_on_three(protocol),
+        ));
+        trials.push(trial(name("a_quorum_needs_an_allowance_for_clocks_further_apart"), move || {
+            further_apart_on_three(protocol)
+        }));
     }
     trials
 }
@@ -143,6 +154,34 @@ pub(crate) fn take_over(url: &str, key: &str, protocol: &str) -> processes::Task
     }
 }
 
+/// Worker: the same on a quorum of servers, for which clocks may differ by so much more than a second.
+pub(crate) fn take_over_on_each(
+    urls: &str,
+    key: &str,
+    [expiration, allowance, protocol]: [&str; 3],
+) -> processes::TaskOutcome {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?).timeout(LONG);
+    let options = options.protocol(protocol_named(protocol)?).poll_interval(millis(5));
+    let lockers = urls.split(BETWEEN_URLS).map(opened).collect::<Result<Vec<Locker>, Error>>()?;
+    let lock = Quorum::new(&lockers, key, options)?;
+    let lock = lock.max_clock_difference(humantime::parse_duration(allowance)?)?;
+    let locks: Vec<Lock> =
+        lockers.iter().map(|locker| Lock::new(locker, key, options)).collect::<Result<_, _>>()?;
+    loop {
+        let held = lock.lock()?;
+        let enter = Moment::now();
+        let valid_until = enter.after(held.remaining());
+        writeln!(io::stdout(), "{enter} {valid_until}")?;
+        mem::forget(held);
+        // Those that grant it later have a lease of their own.
+        let states = || locks.iter().map(Lock::state).collect::<Result<Vec<_>, _>>();
+        let mine = states()?;
+        while states()?.iter().zip(&mine).filter(|(now, mine)| now != mine).count() < 2 {
+            thread::sleep(millis(5));
+        }
+    }
+}
+
 /// Worker: acquires the lock, and for each line of input prints what it knows about the lease.
 pub(crate) fn report_the_lease(url: &str, key: &str, expiration: &str) -> processes::TaskOutcome {
     let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
@@ -189,8 +228,24 @@ fn contest(
 ) -> Result<Overlap, Box<dyn std::error::Error>> {
     let server = RedisServer::start()?;
     let protocol = format!("{protocol:?}").to_lowercase();
-    let task = ["take_over", &server.url(), "clocks", &protocol];
-    let workers = clocks.map(|clock| Worker::with_clock(clock, &task));
+    contest_by(clocks, &["take_over", &server.url(), "clocks", &protocol], turns)
+}
+
+/// The same on three servers, with an allowance for clocks.
+fn contest_on_three(
+    clocks: [&str; 2],
+    protocol: Protocol,
+    [expiration, allowance]: [&str; 2],
+    turns: usize,
+) -> Result<Overlap, Box<dyn std::error::Error>> {
+    let servers = (0..3).map(|_| RedisServer::start()).collect::<io::Result<Vec<_>>>()?;
+    let urls = servers.iter().map(RedisServer::url).collect::<Vec<_>>().join(BETWEEN_URLS);
+    let protocol = format!("{protocol:?}").to_lowercase();
+    contest_by(clocks, &["take_over_on_each", &urls, "clocks", expiration, allowance, &protocol], turns)
+}
+
+fn contest_by(clocks: [&str; 2], task: &[&str], turns: usize) -> Result<Overlap, Box<dyn std::error::Error>> {
+    let workers = clocks.map(|clock| Worker::with_clock(clock, task));
     let mut leases: Vec<Lease> = Vec::new();
     let began = Instant::now();
     loop {
@@ -216,6 +271,22 @@ fn contest(
 
 fn nearly_a_second_apart(protocol: Protocol, clock: &str) -> Outcome {
     let overlap = contest(["+0s", clock], protocol, 2)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+fn nearly_a_second_apart_on_three(protocol: Protocol) -> Outcome {
+    let overlap = contest_on_three(["+0s", "+0.9s"], protocol, ["300ms", "0s"], 2)?;
+    assert!(overlap.is_none(), "{overlap:?}");
+    Ok(())
+}
+
+/// Without an allowance two leases overlap, with one of a second they do not.
+fn further_apart_on_three(protocol: Protocol) -> Outcome {
+    let clocks = ["+0.9s", "-0.9s"];
+    let overlap = contest_on_three(clocks, protocol, ["2500ms", "0s"], usize::MAX)?;
+    assert!(overlap.is_some_and(|(first, second)| first.holder != second.holder), "{overlap:?}");
+    let overlap = contest_on_three(clocks, protocol, ["2500ms", "1s"], 2)?;
     assert!(overlap.is_none(), "{overlap:?}");
     Ok(())
 }

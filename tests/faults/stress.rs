@@ -16,12 +16,19 @@ use crate::support::{Outcome, RedisServer, tests, trial};
 use harness::hold::{End, Hold, Outcome as Reported};
 use harness::moment::Moment;
 use harness::random::Random;
-use harness::{Contender, Failure, Harness, PREFIX, Run, check, network};
+use harness::{Contender, Failure, Harness, PREFIX, Run, Servers, check, network};
 
 pub(crate) fn trials() -> Vec<Trial> {
-    let mut trials =
-        crate::support::trials("stress", tests![the_checker_finds_overlaps, the_gem_s_protocol_has_overlaps]);
-    let contenders = Contender::ALL.into_iter().filter(|(name, _)| !["gem", "classic", "ttl"].contains(name));
+    let mut trials = crate::support::trials(
+        "stress",
+        tests![
+            the_checker_finds_overlaps,
+            the_gem_s_protocol_has_overlaps,
+            a_quorum_with_a_server_that_restarts_has_no_overlaps
+        ],
+    );
+    let contenders =
+        Contender::ALL.into_iter().filter(|(name, _)| !["gem", "classic", "ttl", "quorum"].contains(name));
     trials.extend(contenders.map(|(name, contender)| {
         trial(format!("stress::{name}_has_no_overlaps"), move || has_no_overlaps(contender))
     }));
@@ -62,6 +69,22 @@ fn has_no_overlaps(contender: Contender) -> Outcome {
     let findings = check(&run.holds);
     assert!(findings.holds >= ENOUGH, "{}", findings.holds);
     assert!(findings.takeovers > 0, "{findings:?}");
+    let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
+    assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
+    Ok(())
+}
+
+/// Processes are killed and stopped, and so is one of three servers, which starts again without its locks.
+fn a_quorum_with_a_server_that_restarts_has_no_overlaps() -> Outcome {
+    const ENOUGH: usize = 500;
+    let mut servers = Servers::start(Duration::from_secs(2))?;
+    let harness = Harness { threads: 8, keys: 16, ..HARNESS };
+    let run = harness.run(Contender::Quorum, &servers.urls(), PREFIX, |holds| {
+        servers.disturb()?;
+        Ok(holds.len() < ENOUGH || servers.kills < 2)
+    })?;
+    assert!(run.problems.is_empty(), "{:?}", run.problems);
+    let findings = check(&run.holds);
     let clean = findings.overlaps.is_empty() && findings.unreported.is_empty();
     assert!(clean, "{findings:?}; the logs are kept in {}", run.logs.keep().display());
     Ok(())

@@ -4,9 +4,15 @@
 //! |---|---|
 //! | `calls` | acquiring: who gets the lock, what is given back, what is refused |
 //! | `guard` | what a holder can do, and how it learns of a loss |
+//! | `faults` | servers and networks that fail |
+//! | `restarts` | servers that restart without their locks |
+//!
+//! Clocks that differ are tested in `faults/clocks`, killed processes in `faults/stress`.
 
 pub(crate) mod calls;
+pub(crate) mod faults;
 pub(crate) mod guard;
+pub(crate) mod restarts;
 
 use std::io;
 use std::time::Duration;
@@ -29,7 +35,7 @@ pub(crate) const OPTIONS: LockOptions = LockOptions::expiring_after(LONG)
     .poll_interval(Duration::from_millis(10));
 
 pub(crate) fn trials() -> Vec<Trial> {
-    [calls::trials(), guard::trials()].into_iter().flatten().collect()
+    [calls::trials(), guard::trials(), faults::trials(), restarts::trials()].into_iter().flatten().collect()
 }
 
 /// Servers that know nothing of each other.

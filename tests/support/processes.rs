@@ -29,6 +29,9 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
             churn(url, key, Path::new(file), [rounds, expiration, protocol, variant])
         }
         ["take_over", url, key, protocol] => clocks::take_over(url, key, protocol),
+        ["take_over_on_each", urls, key, expiration, allowance, protocol] => {
+            clocks::take_over_on_each(urls, key, [expiration, allowance, protocol])
+        }
         ["report_the_lease", url, key, expiration] => clocks::report_the_lease(url, key, expiration),
         ["notice_the_loss", url, key, expiration] => clocks::notice_the_loss(url, key, expiration),
         ["wait_for_a_signal", url, key] => cancellation::wait_for_a_signal(url, key),

@@ -21,23 +21,29 @@ pub(crate) enum Contender {
     /// Watched, with few connections, so that commands of several threads are pipelined together.
     Pipelined,
     Gem,
+    /// Watched on three servers, one of which restarts now and then.
+    Quorum,
 }
 
+/// What stands between the URLs of a quorum's servers.
+pub(crate) const BETWEEN_URLS: &str = "+";
+
 impl Contender {
-    pub(crate) const ALL: [(&str, Self); 6] = [
+    pub(crate) const ALL: [(&str, Self); 7] = [
         ("watched", Self::Library(Protocol::Watched)),
         ("notified", Self::Notified),
         ("pipelined", Self::Pipelined),
         ("gem", Self::Gem),
         ("classic", Self::Library(Protocol::Classic)),
         ("ttl", Self::Library(Protocol::Ttl)),
+        ("quorum", Self::Quorum),
     ];
 
     /// Whether it guarantees that no two leases are valid at once, with any delays and expirations.
     pub(crate) fn excludes(self) -> bool {
         match self {
             Self::Library(protocol) => protocol != Protocol::Classic,
-            Self::Notified | Self::Pipelined => true,
+            Self::Notified | Self::Pipelined | Self::Quorum => true,
             Self::Gem => false,
         }
     }
@@ -57,6 +63,7 @@ impl Contender {
             Self::Notified => ProcessClient::Library(watched(threads)?.with_notifications()),
             Self::Pipelined => ProcessClient::Library(watched(threads.div_ceil(THREADS_PER_CONNECTION))?),
             Self::Gem => ProcessClient::Gem(url.to_owned()),
+            Self::Quorum => ProcessClient::Quorum(library::OnQuorum::open(url.split(BETWEEN_URLS))?),
         })
     }
 }
@@ -83,6 +90,7 @@ pub(crate) enum ProcessClient {
     Library(library::Library),
     /// Each thread of a gem connects for itself, to this URL.
     Gem(String),
+    Quorum(library::OnQuorum),
 }
 
 impl ProcessClient {
@@ -90,6 +98,7 @@ impl ProcessClient {
     pub(crate) fn for_thread(&self) -> Result<Box<dyn ThreadClient + '_>, Failure> {
         Ok(match self {
             Self::Library(library) => Box::new(library),
+            Self::Quorum(quorum) => Box::new(quorum),
             Self::Gem(url) => Box::new(gem::Gem::connect(url)?),
         })
     }

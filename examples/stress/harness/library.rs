@@ -3,7 +3,9 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use setnx_lock::{Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observer, Protocol};
+use setnx_lock::{
+    Error, Event, Lock, LockGuard, LockOptions, Locker, LossReason, Observer, Protocol, Quorum, QuorumGuard,
+};
 
 use super::Failure;
 use super::contender::{HeldLock, ThreadClient};
@@ -79,6 +81,66 @@ impl ThreadClient for &Library {
 
     fn remarks(&mut self) -> Vec<String> {
         SEEN.with_borrow_mut(|(_, remarks)| std::mem::take(remarks))
+    }
+}
+
+/// How long a server is not used after its restart: more than the longest lease of the stress.
+const SETTLES: Duration = Duration::from_secs(1);
+/// How long an answer of one of several servers is waited for: those that hang are to cost others little time.
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// This library with several servers.
+#[derive(Debug)]
+pub(crate) struct OnQuorum {
+    lockers: Vec<Locker>,
+    random: Random,
+}
+
+impl OnQuorum {
+    pub(crate) fn open<'a>(urls: impl Iterator<Item = &'a str>) -> Result<Self, Failure> {
+        let open = |url| {
+            let builder =
+                Locker::builder(url)?.command_timeout(ANSWER_TIMEOUT).connect_timeout(ANSWER_TIMEOUT);
+            builder.settle_after_restart(SETTLES).build()
+        };
+        Ok(Self { lockers: urls.map(open).collect::<Result<_, Error>>()?, random: Random::new() })
+    }
+}
+
+impl ThreadClient for &OnQuorum {
+    fn acquire(
+        &mut self,
+        key: &str,
+        expiration: Duration,
+        timeout: Duration,
+    ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
+        let poll = self.random.millis(&(5..50));
+        let options = LockOptions::expiring_after(expiration).protocol(Protocol::Auto).poll_interval(poll);
+        match Quorum::new(&self.lockers, key, options)?.try_lock_for(timeout) {
+            Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
+            // Part of the stress: a server is gone, and another hangs or settles.
+            Err(error @ Error::NoMajority { .. }) if error.is_transient() => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl HeldLock for QuorumGuard {
+    fn remaining(&self) -> Duration {
+        QuorumGuard::remaining(self)
+    }
+
+    /// Unknown: its events come on other threads.
+    fn taken_over(&self) -> bool {
+        false
+    }
+
+    fn release(self: Box<Self>) -> (Outcome, Option<String>) {
+        match QuorumGuard::release(*self) {
+            Ok(()) => (Outcome::Released, None),
+            Err(error) if error.is_lost() => (Outcome::Lost, Some(format!("{error:?}"))),
+            Err(error) => (Outcome::Failed, Some(format!("{error:?}"))),
+        }
     }
 }
 

@@ -17,6 +17,7 @@ mod record;
 pub(crate) mod remote;
 mod results;
 pub(crate) mod run;
+pub(crate) mod servers;
 mod worker;
 mod workers;
 
@@ -26,6 +27,7 @@ pub(crate) use check::{Findings, check};
 pub(crate) use contender::Contender;
 pub(crate) use remote::Remote;
 pub(crate) use run::{Harness, Run};
+pub(crate) use servers::Servers;
 pub(crate) use worker::as_worker;
 
 /// The prefix of the keys on a private server.

@@ -18,11 +18,20 @@ pub(super) struct Opened {
     pub(super) version: Option<Version>,
 }
 
-/// Opens a connection within `limit`. `checks_server` asks the server for INFO.
+/// What is asked of a server on a new connection.
+#[derive(Clone, Copy)]
+pub(super) struct Checks {
+    /// Whether it is asked for INFO at all.
+    pub(super) info: bool,
+    /// How long after its restart it is not used.
+    pub(super) settles: Duration,
+}
+
+/// Opens a connection within `limit`.
 pub(super) fn open(
     client: &Client,
     limit: Duration,
-    checks_server: bool,
+    checks: Checks,
     looks: &Arc<Looks>,
 ) -> Result<Opened, ConnectError> {
     let deadline = clock::uptime().after(limit);
@@ -41,8 +50,8 @@ pub(super) fn open(
     if settings.db() != 0 {
         handshake.send(cmd("SELECT").arg(settings.db()))?;
     }
-    let version = if checks_server {
-        handshake.check_server()?
+    let version = if checks.info {
+        handshake.check_server(checks.settles)?
     } else {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
@@ -84,16 +93,20 @@ impl Handshake<'_> {
     }
 
     /// Returns the server's version, if it reports one. A replica is an error.
-    fn check_server(&mut self) -> Result<Option<Version>, ConnectError> {
+    fn check_server(&mut self, settles: Duration) -> Result<Option<Version>, ConnectError> {
         let Some(info) = self.send_optional(&cmd("INFO"))?.and_then(ServerInfo::parse) else {
-            return Ok(None);
+            let unknown = Refusal::settling(self.address, None, settles);
+            return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
         };
         match info.role() {
             Some(Role::Replica { of }) => Err(ConnectError::Replica { address: self.address.to_owned(), of }),
-            _ => match info.answers_nothing_else(self.address) {
-                Some(error) => Err(error),
-                None => Ok(info.version()),
-            },
+            _ => {
+                match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address))
+                {
+                    Some(error) => Err(error),
+                    None => Ok(info.version()),
+                }
+            }
         }
     }
 

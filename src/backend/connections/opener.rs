@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redis::ProtocolVersion;
 
-use super::handshake::{self, Opened};
+use super::handshake::{self, Checks, Opened};
 use super::health::Health;
 use super::subscription::{self, Heard};
 use crate::backend::errors::{ConnectError, Failure};
@@ -32,6 +32,8 @@ pub(crate) struct Opener {
     pub(crate) command_timeout: Duration,
     /// Whether INFO is sent on new connections.
     pub(crate) checks_server: bool,
+    /// How long after its restart a server is not used.
+    pub(crate) settles: Duration,
     pub(super) looks: Arc<Looks>,
     pub(in crate::backend) health: Arc<Health>,
 }
@@ -44,6 +46,7 @@ impl Opener {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             command_timeout: DEFAULT_COMMAND_TIMEOUT,
             checks_server: true,
+            settles: Duration::ZERO,
             health: Arc::default(),
             looks: Arc::default(),
         }
@@ -66,11 +69,13 @@ impl Opener {
     /// Some proxies hang up on commands that they do not forward, INFO among them. After two such hang-ups the connection is opened
     /// without INFO.
     fn open_or_panic(&self) -> Result<Opened, ConnectError> {
-        let open =
-            |checks_server| handshake::open(&self.client, self.connect_timeout, checks_server, &self.looks);
+        let open = |info| {
+            let checks = Checks { info, settles: self.settles };
+            handshake::open(&self.client, self.connect_timeout, checks, &self.looks)
+        };
         for _ in 0..if self.checks_server { 2 } else { 0 } {
             match open(true) {
-                Err(ConnectError::Failed(error)) if error.is_disconnect() => {}
+                Err(ConnectError::Failed(error)) if error.is_disconnect() && self.settles.is_zero() => {}
                 outcome => return outcome,
             }
         }
@@ -138,6 +143,7 @@ impl fmt::Debug for Opener {
             .field("connect_timeout", &self.connect_timeout)
             .field("command_timeout", &self.command_timeout)
             .field("checks_server", &self.checks_server)
+            .field("settles", &self.settles)
             .field("looks", &self.looks)
             .finish_non_exhaustive()
     }

@@ -1,5 +1,7 @@
 //! What a server reports of itself in INFO, in the words of every version from 1.2 on.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use crate::backend::errors::{ConnectError, Refusal};
@@ -53,6 +55,15 @@ impl ServerInfo {
         (self.get("loading") == Some("1")).then(|| ConnectError::Refused(refusal.of_connecting(address)))
     }
 
+    /// Returns that a server is not used yet, since it may have lost locks in a restart less than `settles` ago.
+    pub(in crate::backend) fn settling(&self, settles: Duration, address: &str) -> Option<ConnectError> {
+        let up = self.get("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
+        // The server counts whole seconds, from a whole one: that may be nearly a second too many.
+        let up = up.map(|seconds: u64| Duration::from_secs(seconds.saturating_sub(1)));
+        let settled = settles.is_zero() || up.is_some_and(|up| up >= settles);
+        (!settled).then(|| ConnectError::Refused(Refusal::settling(address, up, settles)))
+    }
+
     pub(crate) fn role(&self) -> Option<Role> {
         match self.get("role")? {
             "master" => Some(Role::Master),
@@ -73,6 +84,20 @@ mod tests {
 
     fn info(bytes: impl AsRef<[u8]>) -> Option<ServerInfo> {
         ServerInfo::parse(Value::BulkString(bytes.as_ref().to_vec()))
+    }
+
+    #[test]
+    fn a_server_settles_after_its_restart() {
+        let up =
+            |seconds: &str| info(format!("redis_version:1.2.6\r\nuptime_in_seconds:{seconds}\r\n")).unwrap();
+        let settles = |seconds, up: &ServerInfo| up.settling(Duration::from_secs(seconds), "a:1").is_some();
+        assert!(!settles(0, &up("0")) && settles(1, &up("0")) && settles(1, &up("1")));
+        assert!(settles(10, &up("10")) && !settles(10, &up("11")) && !settles(10, &up("9999999")));
+        let silent = info("redis_version:1.2.6\r\n").unwrap();
+        assert!(settles(1, &silent) && settles(1, &up("?")) && !settles(0, &silent));
+        let text = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1").unwrap().to_string();
+        assert!(text(&up("3")).contains("a:1 has run for about 2s since its restart"), "{}", text(&up("3")));
+        assert!(text(&silent).contains("a:1 does not report how long it has run"), "{}", text(&silent));
     }
 
     #[test]

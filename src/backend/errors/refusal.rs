@@ -1,6 +1,7 @@
 //! What a server's refusal means, in the words of every version from 1.2 on.
 
 use std::fmt;
+use std::time::Duration;
 
 use redis::{ErrorKind, RedisError, ServerError};
 
@@ -35,6 +36,8 @@ pub enum RefusalKind {
     OverMemory,
     /// The server is loading its data.
     Loading,
+    /// The server has restarted and may have lost locks, so it is left to [settle](crate::LockerBuilder::settle_after_restart).
+    Settling,
     /// The server runs a script that takes long, and answers nothing else.
     Busy,
     /// The server has as many clients as it takes.
@@ -121,6 +124,21 @@ impl Refusal {
         Self::found(RefusalKind::Sentinel, text)
     }
 
+    /// The server at this address has restarted that long ago, and is left alone for a time.
+    pub(crate) fn settling(address: &str, up: Option<Duration>, settles: Duration) -> Self {
+        let text = match up {
+            Some(up) => format!(
+                "{address} has run for about {up:?} since its restart, in which it may have lost locks; it is used again after {settles:?}, by \
+                 `settle_after_restart`"
+            ),
+            None => format!(
+                "{address} does not report how long it has run, which `settle_after_restart` needs to know; permit INFO to this user"
+            ),
+        };
+        let kind = if up.is_some() { RefusalKind::Settling } else { RefusalKind::NotPermitted };
+        Self::found(kind, text)
+    }
+
     /// The server refuses INFO, without which nothing is known of it.
     pub(crate) fn of_info(refusal: &Self) -> Self {
         let text = format!("the server refused INFO: {}; permit INFO to this user", refusal.text);
@@ -171,13 +189,14 @@ impl Refusal {
 
     /// Whether the server may accept the same command a moment later, so that a call waits for it.
     pub(crate) fn passes_by_waiting(&self) -> bool {
-        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading)
+        matches!(self.kind, RefusalKind::TooManyClients | RefusalKind::Loading | RefusalKind::Settling)
     }
 
     /// Whether the server may accept the same command later without any change: while it restarts, is over its memory, or a replica.
     pub(crate) fn may_pass(&self) -> bool {
         match self.kind {
             RefusalKind::Loading
+            | RefusalKind::Settling
             | RefusalKind::Busy
             | RefusalKind::TooManyClients
             | RefusalKind::OverMemory
@@ -283,6 +302,7 @@ impl RefusalKind {
                 "the server is over its maxmemory; free memory or raise the limit, then try again"
             }
             Self::Loading => "the server is still loading its data; try again when it has",
+            Self::Settling => "try again when it has settled",
             Self::Busy => "the server runs a script that takes long; try again when it has ended",
             Self::TooManyClients => {
                 "the server takes no more clients; use smaller pools, or raise its maxclients"

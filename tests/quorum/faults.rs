@@ -1,0 +1,273 @@
+//! A quorum whose servers and networks fail: a minority does not matter, without a majority nothing stays held.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use libtest_mimic::Trial;
+use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
+
+use super::{KEY, OPTIONS, Servers};
+use crate::servers::{Fault, Proxy};
+use crate::support::notified::until;
+use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
+use crate::support::{LONG, Outcome, RedisServer, chain, millis, tests};
+
+pub(crate) fn trials() -> Vec<Trial> {
+    crate::support::trials(
+        "quorum",
+        tests![
+            a_minority_that_is_killed_does_not_matter,
+            a_minority_that_hangs_is_not_waited_for,
+            without_a_majority_there_is_no_lock,
+            a_majority_that_is_killed_under_a_holder,
+            a_majority_that_hangs_is_given_up,
+            a_waiter_goes_on_once_a_majority_is_back,
+            servers_that_are_slow_grant_it_all_the_same,
+            grants_that_come_too_late_are_given_back,
+            a_reply_that_is_cut_off_is_resolved,
+            a_lock_whose_reply_was_lost_is_given_back_later,
+            what_another_client_has_meanwhile_is_left,
+        ],
+    )
+}
+
+const SIZES: [(usize, usize); 3] = [(3, 1), (5, 1), (5, 2)];
+
+fn a_minority_that_is_killed_does_not_matter() -> Outcome {
+    for (count, killed) in SIZES {
+        let mut servers = Servers::start(count)?;
+        let lock = servers.lock(OPTIONS)?;
+        let held = lock.lock()?;
+        servers.until_holding(count);
+        servers.0[..killed].iter_mut().for_each(RedisServer::stop);
+        held.ensure_held()?;
+        held.extend()?;
+        held.verify()?;
+        held.release()?;
+        let held = lock.lock()?;
+        held.extend()?;
+        held.release()?;
+        let others = servers.lock(OPTIONS)?;
+        assert!(others.try_lock()?.is_some());
+        servers.0[..killed].iter_mut().try_for_each(RedisServer::restart)?;
+        until("those that are back are used again", || {
+            let held = lock.lock().unwrap();
+            thread::sleep(millis(5));
+            let holding = servers.holding();
+            held.release().unwrap();
+            holding == count
+        });
+    }
+    Ok(())
+}
+
+/// Commands may take much longer than the calls do.
+fn a_minority_that_hangs_is_not_waited_for() -> Outcome {
+    for (count, hanging) in SIZES {
+        let servers = Servers::start(count)?;
+        let lock = servers.lock(OPTIONS)?;
+        drop(lock.lock()?);
+        servers.until_holding(0);
+        let began = Instant::now();
+        servers.0[..hanging].iter().for_each(RedisServer::freeze);
+        let held = lock.lock()?;
+        held.extend()?;
+        held.verify()?;
+        held.release()?;
+        assert!(servers.lock(OPTIONS)?.try_lock()?.is_some());
+        assert!(began.elapsed() < LONG / 2, "it waited for a server that hangs");
+        servers.0[..hanging].iter().for_each(RedisServer::thaw);
+        // What came late is given back.
+        servers.until_holding(0);
+        let held = lock.lock()?;
+        servers.until_holding(count);
+        held.release()?;
+    }
+    Ok(())
+}
+
+/// Returns the lock through lockers that retry nothing and soon give up.
+fn impatient(servers: &Servers) -> Result<Quorum, Error> {
+    let open = |url: String| brief(&url, 4).retry_for(Duration::ZERO).build();
+    let lockers = servers.0.iter().map(|server| open(server.url())).collect::<Result<Vec<Locker>, _>>()?;
+    Quorum::new(lockers, KEY, OPTIONS)
+}
+
+fn without_a_majority_there_is_no_lock() -> Outcome {
+    for (count, killed) in [(3, 2), (3, 3), (5, 3)] {
+        let mut servers = Servers::start(count)?;
+        let lock = impatient(&servers)?;
+        servers.0[..killed].iter_mut().for_each(RedisServer::stop);
+        for outcome in [lock.try_lock().map(|_| ()), lock.lock().map(drop)] {
+            let error = outcome.expect_err("there is no majority");
+            assert!(error.is_transient() && !error.is_contention() && !error.is_lost(), "{error:?}");
+            let text = chain(&error);
+            let needed = count / 2 + 1;
+            assert!(text.contains(&format!(" of {count} servers agreed, and {needed} must")), "{text}");
+            for server in &servers.0[..killed] {
+                assert!(text.contains(&format!("; {}: no ", server.address())), "{text}");
+            }
+        }
+        servers.0[..killed].iter_mut().try_for_each(RedisServer::restart)?;
+        servers.until_holding(0);
+    }
+    Ok(())
+}
+
+fn a_majority_that_is_killed_under_a_holder() -> Outcome {
+    let mut servers = Servers::start(3)?;
+    let held = impatient(&servers)?.lock()?;
+    servers.until_holding(3);
+    servers.0[..2].iter_mut().for_each(RedisServer::stop);
+    for outcome in [held.extend(), held.verify()] {
+        let error = outcome.expect_err("there is no majority");
+        assert!(!error.is_lost() && error.is_transient(), "nobody says that it is lost: {error:?}");
+        assert!(chain(&error).contains("of 3 servers agreed, and 2 must"), "{error}");
+    }
+    held.ensure_held()?;
+    assert!(held.remaining() > Duration::ZERO);
+    let error = held.release().expect_err("two were not asked");
+    assert!(!error.is_lost() && chain(&error).starts_with("lock quorum not released: "), "{error}");
+    Ok(())
+}
+
+fn a_majority_that_hangs_is_given_up() -> Outcome {
+    let servers = Servers::start(3)?;
+    let lock = impatient(&servers)?;
+    drop(lock.lock()?);
+    servers.until_holding(0);
+    servers.0[1..].iter().for_each(RedisServer::freeze);
+    let began = Instant::now();
+    let error = lock.try_lock().expect_err("there is no majority");
+    assert!(began.elapsed() >= BRIEF / 2, "it waits for their answers");
+    assert!(error.is_transient() && !error.is_contention(), "{error:?}");
+    servers.0[1..].iter().for_each(RedisServer::thaw);
+    servers.until_holding(0);
+    Ok(())
+}
+
+fn a_waiter_goes_on_once_a_majority_is_back() -> Outcome {
+    let mut servers = Servers::start(3)?;
+    let lock = servers.lock(OPTIONS)?;
+    servers.0[..2].iter_mut().for_each(RedisServer::stop);
+    let waiter = thread::spawn(move || lock.lock());
+    thread::sleep(millis(100));
+    assert!(!waiter.is_finished());
+    servers.0[1].restart()?;
+    waiter.join().unwrap()?.release()?;
+    Ok(())
+}
+
+fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
+    let servers = Servers::start(5)?;
+    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
+    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
+    for (place, proxy) in (0..).zip(&proxies) {
+        proxy.slow_down(move |_| millis(20 * place));
+    }
+    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
+    let lock = Quorum::new(lockers, KEY, OPTIONS)?;
+    for _ in 0..3 {
+        let held = lock.lock()?;
+        held.extend()?;
+        held.verify()?;
+        held.release()?;
+    }
+    servers.until_holding(0);
+    Ok(())
+}
+
+/// Less than half of their leases is left.
+fn grants_that_come_too_late_are_given_back() -> Outcome {
+    const LEASE: Duration = Duration::from_secs(1);
+    let servers = Servers::start(3)?;
+    let proxies = servers.0[..2].iter().map(|server| Proxy::before(server.address()));
+    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
+    for proxy in &proxies {
+        proxy.next("SETNX", Fault::AnswerLate(LEASE * 3 / 5));
+    }
+    let lockers = [opened(&proxies[0].url())?, opened(&proxies[1].url())?, opened(&servers.0[2].url())?];
+    let lock = Quorum::new(lockers, KEY, LockOptions::expiring_after(LEASE).protocol(Protocol::Auto))?;
+    let error = lock.try_lock().expect_err("too little is left");
+    let text = chain(&error);
+    assert!(error.is_transient() && !error.is_contention() && !error.is_lost(), "{error:?}");
+    assert!(text.contains("of 3 servers agreed, and 2 must") && text.contains("no answer in time"), "{text}");
+    servers.until_holding(0);
+    Ok(())
+}
+
+fn a_reply_that_is_cut_off_is_resolved() -> Outcome {
+    let servers = Servers::start(3)?;
+    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
+    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
+    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
+    let lock = Quorum::new(lockers, KEY, OPTIONS)?;
+    for fault in [Fault::CutAfter, Fault::CutWithin] {
+        for proxy in &proxies {
+            proxy.next("SETNX", fault.clone());
+        }
+        let held = lock.try_lock()?.expect("each key shows it");
+        servers.until_holding(3);
+        assert!(proxies.iter().all(|proxy| proxy.faults_left() == 0));
+        held.verify()?;
+        held.release()?;
+        servers.until_holding(0);
+    }
+    Ok(())
+}
+
+type Proxied = (Quorum, [Proxy; 2]);
+
+/// A lock on three servers, of which two execute SETNX and send no reply.
+fn without_replies(servers: &Servers, protocol: Protocol) -> Result<Proxied, Box<dyn std::error::Error>> {
+    let proxies = [0, 1].map(|server| Proxy::before(servers.0[server].address()));
+    let [one, other] = proxies;
+    let proxies = [one?, other?];
+    let name = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
+    for proxy in &proxies {
+        proxy.next(name, Fault::SwallowAnswer);
+    }
+    let mut lockers = vec![opened(&servers.0[2].url())?];
+    for proxy in &proxies {
+        lockers.push(brief(&proxy.url(), 1).build()?);
+    }
+    let options = LockOptions::expiring_after(2 * LONG).protocol(protocol);
+    Ok((Quorum::new(lockers, KEY, options)?, proxies))
+}
+
+/// The leases are longer than the test waits.
+fn a_lock_whose_reply_was_lost_is_given_back_later() -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl] {
+        let servers = Servers::start(3)?;
+        let (lock, proxies) = without_replies(&servers, protocol)?;
+        let error = lock.try_lock().expect_err("two replies are lost");
+        assert!(!error.is_contention() && error.is_transient(), "{error:?}");
+        servers.until_holding(0);
+        assert!(proxies.iter().all(|proxy| proxy.faults_left() == 0));
+        for proxy in &proxies {
+            until("it has looked and released", || {
+                let names = proxy.names();
+                names.iter().any(|name| name == "GET") && names.iter().any(|name| name == "DEL")
+            });
+        }
+        drop(lock.lock()?);
+    }
+    Ok(())
+}
+
+fn what_another_client_has_meanwhile_is_left() -> Outcome {
+    let servers = Servers::start(3)?;
+    let (lock, proxies) = without_replies(&servers, Protocol::Watched)?;
+    let waiting = thread::spawn(move || lock.try_lock().map(|held| held.is_some()));
+    servers.until_holding(3);
+    servers.set(0, FOREIGN);
+    servers.set(1, FOREIGN);
+    assert!(waiting.join().unwrap().is_err());
+    servers.until_holding(2);
+    for proxy in &proxies {
+        until("it has looked twice", || proxy.names().iter().filter(|name| *name == "GET").count() >= 2);
+        assert!(proxy.names().iter().all(|name| name != "DEL"), "{:?}", proxy.names());
+    }
+    assert_eq!(servers.value(0).as_deref(), Some(FOREIGN));
+    Ok(())
+}
