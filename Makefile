@@ -9,7 +9,7 @@ TEST = $(CARGO) test --features tls-rustls,cli,macros
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 PREFIX ?= /usr/local
 
-.PHONY: help demo demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
+.PHONY: help demo demo-quorum demo-ruby stress test test-build test-all faults steady check test-servers proxy doctor manual install golden bench bench-gate bench-check setup fmt clippy docs deny msrv fresh clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,6 +20,10 @@ setup: ## install what is missing for demos and tests: redis-server, ruby with i
 demo: ## several processes contend for one lock, and one is killed: prints a table, draws a timeline
 	@[ -n "$$REDIS_URL" ] || scripts/setup redis-server
 	@$(CARGO) run --package setnx-lock-demo -- $(ARGS)
+
+demo-quorum: ## four threads share a lock on three servers, which are killed one after the other (ARGS=measure: the time of an acquisition)
+	@scripts/setup redis-server
+	@$(CARGO) run --release --package setnx-lock-quorum -- $(ARGS)
 
 demo-ruby: ## a Ruby class and the same class in Rust contend for one lock (ARGS="--for 10s --threads 1")
 	@scripts/setup ruby ruby-redis

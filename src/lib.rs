@@ -35,7 +35,7 @@
 //! ([`documentation::from_ruby`]). [`documentation::algorithm`] explains the rules, [`documentation::design`] the reasons.
 //!
 //! [`MultiLock`] holds several keys at once, a [`Semaphore`] lets a number of holders in, an [`RwLock`] many readers or one writer:
-//! [`documentation::several`].
+//! [`documentation::several`]. A [`Quorum`] is one key on several independent servers: [`documentation::servers`].
 //!
 //! [`documentation::holding`] says what a holder can do: extend its lease, notice a loss, take fencing tokens, nest calls.
 //! [`documentation::cron`] is about jobs that several machines start, [`documentation::comparison`] about other libraries.

@@ -228,6 +228,12 @@ impl Locker {
         self.with_engine(|engine| engine.observer = crate::event::EventSink::new(observer))
     }
 
+    /// Has each start of a thread for a quorum fail.
+    #[cfg(test)]
+    pub(crate) fn refuse_threads(&self) {
+        self.jobs.refuse_threads(true);
+    }
+
     #[cfg(test)]
     pub(crate) fn named(self, name: &str) -> Self {
         self.with_engine(|engine| engine.holder_name = Some(name.into()))

@@ -31,7 +31,7 @@ use testkit::shield::{self, Parent};
 /// The threads of a process, and the keys, on a quorum: each process has one thread for a server.
 const QUORUM_THREADS: u32 = 8;
 const QUORUM_KEYS: u64 = 16;
-/// How often one of its servers is killed.
+/// How often two of its servers are killed.
 const SERVER_KILLED_EVERY: Duration = Duration::from_secs(5);
 
 /// How long a contender that must overlap may take to do so.
@@ -122,7 +122,7 @@ fn run_one(
     Ok(sum_up(contender, run, options))
 }
 
-/// The same on three servers of its own, one of which is killed now and then and starts again without its locks.
+/// The same on three servers of its own, two of which are killed now and then and start again without their locks.
 fn run_quorum(
     harness: &Harness,
     wanted: usize,
@@ -146,7 +146,7 @@ fn run_quorum(
         Ok(holds.len() < wanted)
     })?;
     drop(progress);
-    println!("{contender}: a server was killed {} times", servers.kills);
+    println!("{contender}: servers were killed {} times", servers.kills);
     Ok(sum_up(contender, run, options))
 }
 

@@ -30,7 +30,7 @@ pub(crate) struct Options {
     /// Acquisitions by Watched, at least; the other contenders, unless they are named, make a part of it
     #[arg(long, value_name = "COUNT", default_value = "50000", value_parser = clap::value_parser!(u64).range(1..))]
     acquisitions: u64,
-    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic, ttl and quorum (on three servers, of which one restarts now and then): all unless given
+    /// The contenders, of watched, notified (watched, with release notifications), pipelined (watched, with few connections), gem, classic, ttl and quorum (on three servers, of which two restart now and then): all unless given
     #[arg(long, value_name = "CONTENDER", value_delimiter = ',')]
     only: Vec<Contender>,
     /// Processes that contend, 1 to 32

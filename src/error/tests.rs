@@ -56,11 +56,67 @@ fn no_text_grows_with_what_it_shows() {
         Error::refused(Some(key.clone()), Refusal::too_old(Protocol::Ttl, TooOld::Refuses(&refusal))),
         Error::no_reply(Some(key), "GET", lost),
     ];
+    let answers = (0..7).map(|n| (format!("10.0.0.{n}:6379"), Some(Error::refused(None, refusal.clone()))));
+    let failed = "not acquired in 5.0s and 31 attempts".to_owned();
+    let key = Key::from(huge.as_slice());
+    let none = Error::NoMajority { key, failed, agreed: 0, lost: false, answers: answers.collect() };
+    assert!(none.to_string().len() <= 1500 && none.to_string().ends_with("; and 2 more"), "{none}");
     for error in errors {
         for text in chain(&error).into_iter().chain([format!("{error:?}")]) {
             assert!(text.len() <= 1200, "{} bytes: {text}", text.len());
         }
     }
+}
+
+#[test]
+fn the_answers_of_a_quorum_s_servers_classify_its_error() {
+    let key = || Key::from("k");
+    let held = || {
+        let seen = LockState::of_value(Some(b"1895000000.5"));
+        let details = Contention {
+            attempts: 1,
+            waited: Duration::ZERO,
+            seen: Some(seen),
+            expiring: true,
+            ahead: 0,
+            holder: None,
+            permits: None,
+            taken_by_this_thread: false,
+        };
+        Some(Error::Contended { key: key(), timeout: None, details: Box::new(details) })
+    };
+    let gone = || {
+        let reset = TransportError::new(io::ErrorKind::ConnectionReset, "reset");
+        Some(Error::no_reply(Some(key()), "GET", reset))
+    };
+    let refused = || Some(Error::refused(Some(key()), Refusal::new("NOAUTH Authentication required.")));
+    let doubt = || {
+        let cause = TransportError::new(io::ErrorKind::TimedOut, "no answer");
+        Some(Error::InDoubt { key: key(), command: "SETNX", advice: "", cause })
+    };
+    let error = |agreed, lost, answers: Vec<Option<Error>>| {
+        let answers = answers.into_iter().map(|answer| ("a:1".to_owned(), answer)).collect();
+        Error::NoMajority { key: key(), failed: "not acquired".into(), agreed, lost, answers }
+    };
+    // Contended, transient, lost, may be held.
+    for (error, expected) in [
+        (error(1, false, vec![held(), held()]), [true, true, false, false]),
+        (error(1, false, vec![held(), gone()]), [true, true, false, false]),
+        (error(0, false, vec![held(), gone(), gone()]), [false, true, false, false]),
+        (error(1, false, vec![None, None]), [false, true, false, false]),
+        (error(1, false, vec![refused(), refused()]), [false, false, false, false]),
+        (error(1, false, vec![refused(), doubt()]), [false, true, false, true]),
+        (error(1, true, vec![held(), None]), [false, false, true, false]),
+    ] {
+        let found = [error.is_contention(), error.is_transient(), error.is_lost(), error.may_hold_lock()];
+        assert_eq!(found, expected, "{error}");
+    }
+    let text = error(1, false, vec![held(), gone()]).to_string();
+    assert_eq!(
+        text,
+        "lock k not acquired: 1 of 3 servers agreed, and 2 must; a:1: held until 2030-01-18T20:53:20.500Z; a:1: GET failed; check the server \
+         and the network, then try again"
+    );
 }
 
 #[test]

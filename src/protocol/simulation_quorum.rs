@@ -153,8 +153,8 @@ impl Run {
         for (what, which, pause) in steps {
             self.now += pause;
             match what {
-                0..=3 => self.client(which % CLIENTS),
-                4..=20 => self.message(*which),
+                0..=1 => self.client(which % CLIENTS),
+                2..=20 => self.message(*which),
                 21 => self.lose(*which),
                 22 => self.crash(which % CLIENTS),
                 _ => self.restart(which % self.servers.len()),
@@ -370,10 +370,9 @@ fn search(conditions: Conditions, runs: u32) -> Result<[u64; 2], String> {
     let totals = Cell::new([0; 2]);
     let config =
         Config { cases: runs, failure_persistence: None, max_shrink_iters: 20_000, ..Config::default() };
-    // Restarts are in one of forty steps, if servers settle or the search is to find why they must.
-    let what = prop_oneof![79 => 0..23_u8, 1 => Just(23_u8)];
+    let what = prop_oneof![39 => 0..23_u8, 1 => Just(23_u8)];
     let pause = prop_oneof![8 => Just(0_u64), 3 => 0..300_u64, 1 => 1000..3000_u64];
-    let steps = prop::collection::vec((what, 0..64_usize, pause), 1..500);
+    let steps = prop::collection::vec((what, 0..64_usize, pause), 1..700);
     let searched = TestRunner::new(config).run(&steps, |steps| {
         let mut run = Run::new(conditions);
         let broken = run.perform(&steps);
@@ -425,7 +424,6 @@ fn clocks_that_differ_by_more_than_the_guard_break_it() {
 #[test]
 fn a_server_that_grants_at_once_after_its_restart_breaks_it() {
     breaks(Conditions { settles: 0, ..THREE }, "two clients");
-    breaks(Conditions { settles: EXPIRATION / 2, ..THREE }, "two clients");
 }
 
 #[test]

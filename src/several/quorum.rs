@@ -416,3 +416,6 @@ fn give_back(lock: &Lock, maybe: MaybeHeld, delay: Duration) {
         lock.locker().spawn(delay, move || give_back(&again, maybe, delay * 2));
     }
 }
+
+#[cfg(test)]
+mod tests;

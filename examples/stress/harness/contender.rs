@@ -21,7 +21,7 @@ pub(crate) enum Contender {
     /// Watched, with few connections, so that commands of several threads are pipelined together.
     Pipelined,
     Gem,
-    /// Watched on three servers, one of which restarts now and then.
+    /// Watched on three servers, two of which restart now and then.
     Quorum,
 }
 

@@ -1,4 +1,4 @@
-//! The servers of a quorum: three without persistence, one of which is killed now and then, and started again without its locks.
+//! The servers of a quorum: three without persistence, two of which are killed now and then, and start again without their locks.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -7,9 +7,6 @@ use testkit::RedisServer;
 
 use super::random::Random;
 
-/// How long a server stays away.
-const GONE_FOR: Duration = Duration::from_millis(300);
-
 /// Three servers, of which at most one is gone.
 #[derive(Debug)]
 pub(crate) struct Servers {
@@ -17,8 +14,6 @@ pub(crate) struct Servers {
     random: Random,
     kill_every: Duration,
     next_kill: Instant,
-    /// The server that is gone, and until when.
-    gone: Option<(usize, Instant)>,
     pub(crate) kills: usize,
 }
 
@@ -26,7 +21,7 @@ impl Servers {
     pub(crate) fn start(kill_every: Duration) -> io::Result<Self> {
         let running = (0..3).map(|_| RedisServer::start()).collect::<io::Result<_>>()?;
         let next_kill = Instant::now() + kill_every;
-        Ok(Self { running, random: Random::new(), kill_every, next_kill, gone: None, kills: 0 })
+        Ok(Self { running, random: Random::new(), kill_every, next_kill, kills: 0 })
     }
 
     /// Returns their URLs, as the contender takes them.
@@ -34,22 +29,15 @@ impl Servers {
         self.running.iter().map(RedisServer::url).collect::<Vec<_>>().join(super::contender::BETWEEN_URLS)
     }
 
-    /// Kills or starts a server, if that is due.
+    /// Kills two servers if that is due, each of which starts again at once: a majority has lost its locks then, and leases still last.
     pub(crate) fn disturb(&mut self) -> io::Result<()> {
-        let now = Instant::now();
-        match self.gone {
-            Some((server, until)) if now >= until => {
-                self.running[server].restart()?;
-                self.gone = None;
-                self.next_kill = Instant::now() + self.random.about(self.kill_every);
-            }
-            None if now >= self.next_kill => {
-                let server = usize::try_from(self.random.below(3)).unwrap_or(0);
-                self.running[server].stop();
+        if Instant::now() >= self.next_kill {
+            let spared = usize::try_from(self.random.below(3)).unwrap_or(0);
+            for (_, server) in self.running.iter_mut().enumerate().filter(|(index, _)| *index != spared) {
+                server.restart()?;
                 self.kills += 1;
-                self.gone = Some((server, now + GONE_FOR));
             }
-            _ => {}
+            self.next_kill = Instant::now() + self.random.about(self.kill_every);
         }
         Ok(())
     }
