@@ -215,12 +215,18 @@ impl Locker {
         &self.engine
     }
 
-    /// Has a thread of its own do this job, after those that it has; after `delay` if there is one. Without a thread it is done here and now.
-    pub(crate) fn spawn(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
-        let due = clock::uptime().after(delay);
-        if let Err((_, job)) = self.jobs.add(self.jobs.new_id(), due, Duration::ZERO, Box::new(job)) {
+    /// Has a thread of its own do this job, after those that it has. Without a thread it is done here and now.
+    pub(crate) fn spawn(&self, job: impl FnOnce() + Send + 'static) {
+        let added = self.jobs.add(self.jobs.new_id(), clock::uptime(), Duration::ZERO, Box::new(job));
+        if let Err((_, job)) = added {
             job();
         }
+    }
+
+    /// Has that thread do this job after a time. Without a thread it is not done.
+    pub(crate) fn spawn_later(&self, delay: Duration, job: impl FnOnce() + Send + 'static) {
+        let due = clock::uptime().after(delay);
+        let _ = self.jobs.add(self.jobs.new_id(), due, Duration::ZERO, Box::new(job));
     }
 
     #[cfg(test)]

@@ -5,6 +5,7 @@ mod multi_lock_guard;
 mod permit;
 mod quorum;
 mod quorum_guard;
+mod quorum_servers;
 mod rw_lock;
 mod semaphore;
 

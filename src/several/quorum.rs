@@ -2,30 +2,23 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use super::quorum_guard::{Guards, Held, QuorumGuard};
-use crate::backend::Backend;
+use super::quorum_guard::QuorumGuard;
+use super::quorum_servers::Servers;
 use crate::clock::{self, Uptime};
-use crate::engine::{Engine, MaybeHeld};
+use crate::engine::Engine;
 use crate::error::Error;
-use crate::guard::LockGuard;
 use crate::key::Key;
-use crate::lock::Lock;
 use crate::locker::Locker;
 use crate::options::LockOptions;
-use crate::protocol::quorum::{self, Terms, Verdict};
+use crate::protocol::quorum;
 use crate::queue::CancelToken;
 use crate::thread_holds::{self, HoldKind};
 
 /// How often a pause looks whether a locker was shut down.
 const SHUT_DOWN_CHECKED_EVERY: Duration = Duration::from_millis(50);
-/// How much longer than a command may take a server's answer is waited for.
-const ANSWER_GRACE: Duration = Duration::from_millis(50);
-/// How long after a lost reply the key is looked at first; each further time after twice as long.
-const FIRST_LOOK: Duration = Duration::from_millis(100);
 
 /// A lock on several independent masters: held while a majority of them has granted it, so that it survives the loss of any minority.
 ///
@@ -52,35 +45,9 @@ const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// ```
 #[derive(Clone, Debug)]
 pub struct Quorum {
-    pub(super) key: Key,
+    servers: Servers,
     options: LockOptions,
-    pub(super) servers: Arc<[Server]>,
-    pub(super) terms: Terms,
     cancel_token: Option<CancelToken>,
-}
-
-/// One of the servers.
-#[derive(Debug)]
-pub(super) struct Server {
-    pub(super) lock: Lock,
-    /// Its address, or its number where that is not known.
-    pub(super) name: String,
-}
-
-/// Where servers' answers come, each with the number of the server.
-pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
-
-/// The answers that have come, and whether a majority agrees.
-pub(super) struct Answers<G> {
-    pub(super) agree: bool,
-    pub(super) granted: Vec<(usize, G)>,
-    pub(super) refused: Vec<(usize, Error)>,
-}
-
-impl Server {
-    pub(super) fn engine(&self) -> &Arc<Engine> {
-        self.lock.locker().engine()
-    }
 }
 
 impl Quorum {
@@ -99,44 +66,8 @@ impl Quorum {
         key: impl Into<Key>,
         options: LockOptions,
     ) -> Result<Self, Error> {
-        let key = key.into();
-        let server = |(index, locker): (usize, L)| {
-            let lock = Lock::new(locker.borrow(), key.clone(), options.in_a_quorum())?;
-            let address = locker.borrow().engine().backend.address();
-            Ok(Server { lock, name: address.unwrap_or_else(|| format!("server {}", index + 1)) })
-        };
-        let servers =
-            lockers.into_iter().enumerate().map(server).collect::<Result<Arc<[Server]>, Error>>()?;
-        let terms = Terms::of(servers.len(), options.expiration.unwrap_or_default(), Duration::ZERO);
-        let quorum = Self { key, options, servers, terms, cancel_token: None };
-        match quorum.problem() {
-            Some(problem) => Err(Error::invalid(quorum.key, problem)),
-            None => Ok(quorum),
-        }
-    }
-
-    fn problem(&self) -> Option<String> {
-        let Self { options, servers, .. } = self;
-        let twin = servers.iter().enumerate().find(|(index, one)| {
-            servers[..*index].iter().any(|other| {
-                one.name.eq_ignore_ascii_case(&other.name)
-                    || Arc::ptr_eq(&one.engine().identity, &other.engine().identity)
-            })
-        });
-        Some(match servers.len() {
-            0 => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
-            even if even % 2 == 0 => format!(
-                "a quorum of {even} servers survives the loss of no more than one of {} does; give an odd number of lockers",
-                even - 1
-            ),
-            _ if let Some((_, Server { name, .. })) = twin => {
-                format!("{name} is there twice, so its failure would count double; give each server once")
-            }
-            _ if options.expiration.is_none() => {
-                "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`".to_owned()
-            }
-            _ => return None,
-        })
+        let servers = Servers::of(lockers, key.into(), &options)?;
+        Ok(Self { servers, options, cancel_token: None })
     }
 
     /// Returns the lock with an allowance for clocks: the hold ends this much before its leases, so that the clocks of clients may differ by
@@ -146,14 +77,7 @@ impl Quorum {
     ///
     /// [`Error::Invalid`] for more than half of the expiration.
     pub fn max_clock_difference(self, allowance: Duration) -> Result<Self, Error> {
-        let expiration = self.options.expiration.unwrap_or_default();
-        if allowance > expiration / 2 {
-            let problem = format!(
-                "an allowance for clocks of {allowance:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration"
-            );
-            return Err(Error::invalid(self.key, problem));
-        }
-        Ok(Self { terms: Terms::of(self.servers.len(), expiration, allowance), ..self })
+        Ok(Self { servers: self.servers.allowing(allowance, &self.options)?, ..self })
     }
 
     /// Returns the lock with a token that ends its waits: see [`CancelToken`].
@@ -231,18 +155,18 @@ impl Quorum {
     fn acquire(&self, timeout: Option<Duration>, kind: HoldKind) -> Result<QuorumGuard, Error> {
         let began = clock::uptime();
         let deadline = timeout.map(|timeout| began.after(timeout));
-        let retry_for = self.longest(|backend| backend.retry_for());
+        let retry_for = self.servers.longest(|backend| backend.retry_for());
         let _registered = self.cancel_token.as_ref().map(CancelToken::register);
         let (mut attempts, mut reached) = (0, began);
         loop {
             self.check(began)?;
             attempts += 1;
-            let error = match self.ask_for_locks(began, attempts) {
-                Ok(held) => {
-                    for (server, guard) in held.guards() {
-                        thread_holds::note(&self.servers[server].engine().identity, guard.hold(), kind);
+            let error = match self.servers.ask_for_locks(began, attempts) {
+                Ok((guards, late)) => {
+                    for (_, guard) in &guards {
+                        thread_holds::note(&guard.engine().identity, guard.hold(), kind);
                     }
-                    return Ok(QuorumGuard::new(self.clone(), held));
+                    return Ok(QuorumGuard::new(self.servers.clone(), guards, late));
                 }
                 Err(error) => error,
             };
@@ -254,7 +178,8 @@ impl Quorum {
             if is_last || !error.is_transient() {
                 return Err(error);
             }
-            let random = self.servers[0].engine().identity.next_nonce().seed();
+            let random =
+                self.servers.engines().map(|engine| engine.identity.next_nonce().seed()).sum::<u64>();
             let until = now.after(quorum::pause(self.options.poll_interval, random));
             self.pause(deadline.map_or(until, |deadline| until.min(deadline)));
         }
@@ -262,158 +187,26 @@ impl Quorum {
 
     /// Fails where the lock is not to be asked for.
     fn check(&self, began: Uptime) -> Result<(), Error> {
-        self.refuse_after_fork()?;
+        self.servers.refuse_after_fork()?;
         if self.is_ended() {
-            let (waited, shut_down) = (clock::uptime().since(began), self.is_shut_down());
-            return Err(Error::Cancelled { key: self.key.clone(), waited, shut_down });
+            let (waited, shut_down) = (clock::uptime().since(began), self.servers.is_shut_down());
+            return Err(Error::Cancelled { key: self.servers.key.clone(), waited, shut_down });
         }
-        let kind = |server: &Server| thread_holds::by_this_thread(&server.engine().identity, &self.key);
-        if self.servers.iter().any(|server| kind(server) == Some(HoldKind::Scoped)) {
-            return Err(Error::Nested { key: self.key.clone() });
+        let kind = |engine: &Arc<Engine>| thread_holds::by_this_thread(&engine.identity, &self.servers.key);
+        if self.servers.engines().any(|engine| kind(engine) == Some(HoldKind::Scoped)) {
+            return Err(Error::Nested { key: self.servers.key.clone() });
         }
         Ok(())
     }
 
-    pub(super) fn refuse_after_fork(&self) -> Result<(), Error> {
-        if self.servers.iter().all(|server| server.engine().identity.is_this_process()) {
-            Ok(())
-        } else {
-            Err(Error::Forked { key: Some(self.key.clone()) })
-        }
-    }
-
-    fn is_shut_down(&self) -> bool {
-        self.servers.iter().any(|server| server.engine().queue.is_closed())
-    }
-
     fn is_ended(&self) -> bool {
-        self.cancel_token.as_ref().is_some_and(CancelToken::is_cancelled) || self.is_shut_down()
+        self.cancel_token.as_ref().is_some_and(CancelToken::is_cancelled) || self.servers.is_shut_down()
     }
 
     fn pause(&self, until: Uptime) {
         while clock::uptime() < until && !self.is_ended() {
             thread::park_timeout(until.since(clock::uptime()).min(SHUT_DOWN_CHECKED_EVERY));
         }
-    }
-
-    fn longest(&self, time: impl Fn(&dyn Backend) -> Duration) -> Duration {
-        self.servers.iter().map(|server| time(&*server.engine().backend)).max().unwrap_or_default()
-    }
-
-    /// Asks all servers for the lock, at the same time. Without a majority all is given back.
-    fn ask_for_locks(&self, began: Uptime, attempts: u32) -> Result<Arc<Held>, Error> {
-        let (sender, inbox) = mpsc::channel();
-        let wanted = Arc::new(());
-        for (index, Server { lock, .. }) in self.servers.iter().enumerate() {
-            let (asked, sender, wanted) = (lock.clone(), sender.clone(), Arc::downgrade(&wanted));
-            lock.locker().spawn(Duration::ZERO, move || {
-                if wanted.strong_count() > 0 {
-                    let (answer, maybe) = asked.try_once();
-                    // A lock that nobody wants any more is released with the answer.
-                    drop(sender.send((index, answer)));
-                    if let Some(maybe) = maybe {
-                        give_back(&asked, maybe, FIRST_LOOK);
-                    }
-                }
-            });
-        }
-        drop(sender);
-        let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
-        let Answers { agree, granted, refused } = self.gather(&inbox, self.servers.len(), left);
-        // One that is too old by now has come too late.
-        let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
-        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
-        let guards = granted.into_iter().map(|(server, guard)| (server, Arc::new(guard))).collect();
-        if agree {
-            return Ok(Arc::new(Held::new(self.terms, guards, (inbox, wanted))));
-        }
-        drop((inbox, wanted));
-        let given_back = self.each(guards, |guard| {
-            drop(guard);
-            Ok(())
-        });
-        // A process that ends now would leave the locks.
-        complete(&given_back, self.answered_by());
-        let time = clock::uptime().since(began);
-        let plural = if attempts == 1 { "attempt" } else { "attempts" };
-        Err(self.no_majority(format!("not acquired in {time:.1?} and {attempts} {plural}"), &agreed, refused))
-    }
-
-    /// Does something with each of these locks, on its server's thread. Returns where the answers come.
-    pub(super) fn each(&self, guards: Guards, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Inbox<()> {
-        let (sender, inbox) = mpsc::channel();
-        for (index, guard) in guards {
-            let (sender, locker) = (sender.clone(), self.servers[index].lock.locker());
-            locker.spawn(Duration::ZERO, move || drop(sender.send((index, act(guard)))));
-        }
-        inbox
-    }
-
-    /// Waits for the answers of as many servers, at most one command timeout, until a majority agrees or cannot agree any more, by what is left
-    /// of each grant.
-    pub(super) fn gather<G>(
-        &self,
-        inbox: &Inbox<G>,
-        mut asked: usize,
-        left: impl Fn(&G) -> Duration,
-    ) -> Answers<G> {
-        let (began, mut by) = (clock::uptime(), self.answered_by());
-        let (mut granted, mut refused, mut has_failed) = (Vec::new(), Vec::new(), false);
-        loop {
-            let now = clock::uptime();
-            let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
-            let at_most = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
-                Verdict::Open(time) => time,
-                // The error is to say what the others answer; they need about as long.
-                Verdict::Failed if open > 0 => {
-                    by = if has_failed { by } else { by.min(now.after(now.since(began))) };
-                    has_failed = true;
-                    Duration::MAX
-                }
-                verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
-            };
-            match inbox.recv_timeout(by.since(now).min(at_most)) {
-                Ok((server, Ok(grant))) => granted.push((server, grant)),
-                Ok((server, Err(error))) => refused.push((server, error)),
-                Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
-                Err(RecvTimeoutError::Timeout) => {}
-            }
-        }
-    }
-
-    /// Returns until when answers to what is asked now are waited for.
-    fn answered_by(&self) -> Uptime {
-        clock::uptime().after(self.longest(|backend| backend.command_timeout())).after(ANSWER_GRACE)
-    }
-
-    /// Returns the error of a question to which only these servers have agreed, with what the others said.
-    pub(super) fn no_majority(
-        &self,
-        failed: String,
-        agreed: &[usize],
-        mut refused: Vec<(usize, Error)>,
-    ) -> Error {
-        let other = |(index, server): (usize, &Server)| {
-            let at = refused.iter().position(|(other, _)| *other == index);
-            (server.name.clone(), at.map(|at| refused.swap_remove(at).1))
-        };
-        let others = self.servers.iter().enumerate().filter(|(index, _)| !agreed.contains(index));
-        let (key, answers) = (self.key.clone(), others.map(other).collect());
-        Error::NoMajority { key, failed, agreed: agreed.len(), lost: false, answers }
-    }
-}
-
-/// Waits until each of those asked has answered, and at most until then.
-pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
-    while inbox.recv_timeout(by.since(clock::uptime())).is_ok() {}
-}
-
-/// Releases a lock that may be held, once the server shows it; looks at the key until the lease has ended.
-fn give_back(lock: &Lock, maybe: MaybeHeld, delay: Duration) {
-    let engine = lock.locker().engine();
-    if !engine.queue.is_closed() && !engine.release_if_held(&maybe) {
-        let again = lock.clone();
-        lock.locker().spawn(delay, move || give_back(&again, maybe, delay * 2));
     }
 }
 

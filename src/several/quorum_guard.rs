@@ -1,13 +1,13 @@
 //! A lock that is held on a majority of servers.
 
-use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::Duration;
+use std::{fmt, mem};
 
-use super::quorum::{Answers, Inbox, Quorum, complete};
+use super::quorum_servers::{Answers, Guards, Late, Servers, complete};
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::guard::LockGuard;
@@ -19,14 +19,8 @@ use crate::protocol::quorum::Terms;
 /// How often a thread that waits for a loss looks at the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
 
-/// The lock's guard on each server that has granted it, with the number of the server.
-pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
-
-/// Where the answers of servers come that are slower than the majority, and what tells their threads that they are wanted.
-type Late = (Inbox<LockGuard>, Arc<()>);
-
 /// A lock that a majority of servers has granted, as its guard and its signals share it.
-pub(super) struct Held {
+struct Held {
     terms: Terms,
     locks: Mutex<Locks>,
     /// Why it was lost, once that was noticed.
@@ -37,32 +31,26 @@ struct Locks {
     guards: Guards,
     /// `None` once the lock is released.
     late: Option<Late>,
-    /// Whether the keepers look at the keys.
-    is_signalled: bool,
+    /// How many of the guards the keepers look at, since there is a signal.
+    watched: usize,
 }
 
 impl Held {
-    pub(super) fn new(terms: Terms, guards: Guards, late: Late) -> Self {
-        let locks = Locks { guards, late: Some(late), is_signalled: false };
+    fn new(terms: Terms, guards: Guards, late: Late) -> Self {
+        let locks = Locks { guards, late: Some(late), watched: 0 };
         Self { terms, locks: Mutex::new(locks), lost: OnceLock::new() }
     }
 
     /// Takes in what was granted late.
     fn locks(&self) -> MutexGuard<'_, Locks> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
-        let Locks { guards, late, is_signalled } = &mut *locks;
-        for (server, granted) in late.iter().flat_map(|(inbox, _)| inbox.try_iter()) {
-            if let Ok(guard) = granted {
-                if *is_signalled {
-                    drop(guard.loss_signal());
-                }
-                guards.push((server, Arc::new(guard)));
-            }
-        }
+        let Locks { guards, late, .. } = &mut *locks;
+        let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
+        guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
         locks
     }
 
-    pub(super) fn guards(&self) -> Guards {
+    fn guards(&self) -> Guards {
         self.locks().guards.clone()
     }
 
@@ -71,10 +59,26 @@ impl Held {
         self.terms.remaining(self.locks().guards.iter().map(left))
     }
 
+    /// Has the keepers look at the keys that they do not look at yet.
+    fn watch(&self) {
+        let mut locks = self.locks();
+        let count = locks.guards.len();
+        let watched = mem::replace(&mut locks.watched, count);
+        let new = locks.guards.iter().skip(watched);
+        let new: Vec<_> =
+            new.map(|(_, guard)| (Arc::clone(guard.engine()), Arc::clone(guard.hold()))).collect();
+        drop(locks);
+        // An observer may do anything.
+        for (engine, hold) in new {
+            engine.watch(&hold);
+        }
+    }
+
     /// Ends the hold. Returns the locks to release.
     fn end(&self) -> Guards {
         let mut locks = self.locks();
-        let ended = (std::mem::take(&mut locks.guards), locks.late.take());
+        locks.watched = 0;
+        let ended = (mem::take(&mut locks.guards), locks.late.take());
         drop(locks);
         for (_, guard) in &ended.0 {
             // The thread may ask for the lock again while a slow server still releases it.
@@ -86,6 +90,9 @@ impl Held {
 
 impl Losable for Held {
     fn loss(&self, _: Now) -> Option<LossReason> {
+        if self.locks().watched > 0 {
+            self.watch();
+        }
         if self.lost.get().is_none() && self.remaining().is_zero() && self.is_held() {
             let reason = self.locks().guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
             let _ = self.lost.set(reason.unwrap_or(LossReason::Expired));
@@ -118,28 +125,29 @@ impl fmt::Debug for Held {
     }
 }
 
-/// A lock of a [`Quorum`] that is held: released when dropped, also by a panic.
+/// A lock of a [`Quorum`](crate::Quorum) that is held: released when dropped, also by a panic.
 ///
 /// It is held while a majority of the servers has it. Where the options say [`auto_extend`](crate::LockOptions::auto_extend), the lease on each
 /// server is extended by that locker's thread.
 #[must_use = "if unused, the lock is released at once"]
 pub struct QuorumGuard {
-    quorum: Quorum,
+    servers: Servers,
     held: Arc<Held>,
 }
 
 impl QuorumGuard {
-    pub(super) fn new(quorum: Quorum, held: Arc<Held>) -> Self {
-        Self { quorum, held }
+    pub(super) fn new(servers: Servers, guards: Guards, late: Late) -> Self {
+        let held = Arc::new(Held::new(servers.terms, guards, late));
+        Self { servers, held }
     }
 
     /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.quorum.key
+        &self.servers.key
     }
 
-    /// Returns how long a majority of leases still lasts, less the [allowance for clocks](Quorum::max_clock_difference); zero if the lock is
+    /// Returns how long a majority of leases still lasts, less the [allowance for clocks](crate::Quorum::max_clock_difference); zero if the lock is
     /// lost, as far as was noticed. Asks no server.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -166,7 +174,7 @@ impl QuorumGuard {
         let (have, lost): (Vec<_>, Vec<_>) = checked.partition(|(_, checked)| checked.is_ok());
         let have: Vec<usize> = have.into_iter().map(|(server, _)| server).collect();
         let lost = lost.into_iter().filter_map(|(server, checked)| Some((server, checked.err()?))).collect();
-        Err(self.quorum.no_majority("not held".to_owned(), &have, lost).of_loss())
+        Err(self.servers.no_majority("not held".to_owned(), &have, lost).of_loss())
     }
 
     /// Extends the lease on each server, at the same time: it begins anew now, and lasts for the expiration of the options.
@@ -191,7 +199,7 @@ impl QuorumGuard {
     }
 
     fn ask(&self, failed: &str, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Result<(), Error> {
-        self.quorum.refuse_after_fork()?;
+        self.servers.refuse_after_fork()?;
         self.refuse_lost()?;
         self.agree(self.held.guards(), failed, act)
     }
@@ -204,8 +212,8 @@ impl QuorumGuard {
         act: fn(Arc<LockGuard>) -> Result<(), Error>,
     ) -> Result<(), Error> {
         let (began, asked) = (clock::uptime(), guards.len());
-        let inbox = self.quorum.each(guards, act);
-        let Answers { agree, granted, refused } = self.quorum.gather(&inbox, asked, |()| Duration::MAX);
+        let inbox = self.servers.each(guards, act);
+        let Answers { agree, granted, refused } = self.servers.gather(&inbox, asked, |()| Duration::MAX);
         if agree {
             // A process that ends now would leave the others undone, and they need about as long.
             let now = clock::uptime();
@@ -213,9 +221,9 @@ impl QuorumGuard {
             return Ok(());
         }
         let mut lost: Vec<_> = refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
-        let is_lost = asked - lost.len() < self.quorum.terms.majority;
+        let is_lost = asked - lost.len() < self.servers.terms.majority;
         let agreed: Vec<usize> = granted.iter().map(|(server, ())| *server).collect();
-        let error = self.quorum.no_majority(failed.to_owned(), &agreed, refused);
+        let error = self.servers.no_majority(failed.to_owned(), &agreed, refused);
         if is_lost {
             let _ = self.held.lost.set(lost.pop().unwrap_or(LossReason::Expired));
             return Err(error.of_loss());
@@ -227,10 +235,7 @@ impl QuorumGuard {
     /// looks at the key: see [`LockGuard::loss_signal`].
     #[must_use]
     pub fn loss_signal(&self) -> LossSignal {
-        self.held.locks().is_signalled = true;
-        for (_, guard) in self.held.guards() {
-            drop(guard.loss_signal());
-        }
+        self.held.watch();
         LossSignal::of(Arc::<Held>::clone(&self.held))
     }
 
@@ -246,7 +251,7 @@ impl QuorumGuard {
     }
 
     fn end(&self) -> Result<(), Error> {
-        self.quorum.refuse_after_fork()?;
+        self.servers.refuse_after_fork()?;
         let noticed = self.refuse_lost();
         let released = self.agree(self.held.end(), "not released", |guard| {
             // Whoever else has it has just dropped it.
@@ -260,7 +265,7 @@ impl Drop for QuorumGuard {
     /// Releases. The lockers report failures to the log and their observers.
     fn drop(&mut self) {
         // I10: in a forked child the answers may be locked by a thread that is not there.
-        if self.quorum.refuse_after_fork().is_ok() && self.held.is_held() {
+        if self.servers.refuse_after_fork().is_ok() && self.held.is_held() {
             // A failure has been reported.
             let _ = self.end();
         }

@@ -1,0 +1,253 @@
+//! The servers of a quorum: asked at the same time, each on a thread of its locker.
+
+use std::borrow::Borrow;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use crate::backend::Backend;
+use crate::clock::{self, Uptime};
+use crate::engine::{Engine, MaybeHeld};
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::key::Key;
+use crate::lock::Lock;
+use crate::locker::Locker;
+use crate::options::LockOptions;
+use crate::protocol::quorum::{Terms, Verdict};
+
+/// How much longer than a command may take a server's answer is waited for.
+const ANSWER_GRACE: Duration = Duration::from_millis(50);
+/// How long after a lost reply the key is looked at first; each further time after twice as long.
+const FIRST_LOOK: Duration = Duration::from_millis(100);
+
+/// Where servers' answers come, each with the number of the server.
+pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
+
+/// The answers that have come, and whether a majority agrees.
+pub(super) struct Answers<G> {
+    pub(super) agree: bool,
+    pub(super) granted: Vec<(usize, G)>,
+    pub(super) refused: Vec<(usize, Error)>,
+}
+
+/// The lock's guard on each server that has granted it, with the number of the server.
+pub(super) type Guards = Vec<(usize, Arc<LockGuard>)>;
+
+/// Where the answers come of servers that are slower than the majority, and what tells their threads that they are wanted.
+pub(super) type Late = (Inbox<LockGuard>, Arc<()>);
+
+/// The servers, each with the lock on it.
+#[derive(Clone, Debug)]
+pub(super) struct Servers {
+    pub(super) key: Key,
+    list: Arc<[Server]>,
+    pub(super) terms: Terms,
+}
+
+/// One of the servers.
+#[derive(Debug)]
+struct Server {
+    lock: Lock,
+    /// Its address, or its number where that is not known.
+    name: String,
+}
+
+impl Server {
+    fn engine(&self) -> &Arc<Engine> {
+        self.lock.locker().engine()
+    }
+}
+
+impl Servers {
+    pub(super) fn of<L: Borrow<Locker>>(
+        lockers: impl IntoIterator<Item = L>,
+        key: Key,
+        options: &LockOptions,
+    ) -> Result<Self, Error> {
+        let server = |(index, locker): (usize, L)| {
+            let lock = Lock::new(locker.borrow(), key.clone(), options.in_a_quorum())?;
+            let address = locker.borrow().engine().backend.address();
+            Ok(Server { lock, name: address.unwrap_or_else(|| format!("server {}", index + 1)) })
+        };
+        let list = lockers.into_iter().enumerate().map(server).collect::<Result<Arc<[Server]>, Error>>()?;
+        if let Some(problem) = problem(&list, options) {
+            return Err(Error::invalid(key, problem));
+        }
+        let terms = Terms::of(list.len(), options.expiration.unwrap_or_default(), Duration::ZERO);
+        Ok(Self { key, list, terms })
+    }
+
+    /// Returns them with an allowance for clocks.
+    pub(super) fn allowing(self, allowance: Duration, options: &LockOptions) -> Result<Self, Error> {
+        let expiration = options.expiration.unwrap_or_default();
+        if allowance > expiration / 2 {
+            let problem = format!(
+                "an allowance for clocks of {allowance:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration"
+            );
+            return Err(Error::invalid(self.key, problem));
+        }
+        Ok(Self { terms: Terms::of(self.list.len(), expiration, allowance), ..self })
+    }
+
+    pub(super) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
+        self.list.iter().map(Server::engine)
+    }
+
+    pub(super) fn refuse_after_fork(&self) -> Result<(), Error> {
+        if self.engines().all(|engine| engine.identity.is_this_process()) {
+            Ok(())
+        } else {
+            Err(Error::Forked { key: Some(self.key.clone()) })
+        }
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.engines().any(|engine| engine.queue.is_closed())
+    }
+
+    pub(super) fn longest(&self, time: impl Fn(&dyn Backend) -> Duration) -> Duration {
+        self.engines().map(|engine| time(&*engine.backend)).max().unwrap_or_default()
+    }
+
+    /// Asks all servers for the lock, at the same time. Without a majority all is given back.
+    pub(super) fn ask_for_locks(&self, began: Uptime, attempts: u32) -> Result<(Guards, Late), Error> {
+        let (sender, inbox) = mpsc::channel();
+        let wanted = Arc::new(());
+        for (index, Server { lock, .. }) in self.list.iter().enumerate() {
+            let (asked, sender, wanted) = (lock.clone(), sender.clone(), Arc::downgrade(&wanted));
+            lock.locker().spawn(move || {
+                if wanted.strong_count() > 0 {
+                    let (answer, maybe) = asked.try_once();
+                    // A lock that nobody wants any more is released with the answer.
+                    drop(sender.send((index, answer)));
+                    if let Some(maybe) = maybe {
+                        give_back(&asked, maybe, FIRST_LOOK);
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let left = |guard: &LockGuard| guard.remaining().unwrap_or_default();
+        let Answers { agree, granted, refused } = self.gather(&inbox, self.list.len(), left);
+        // One that is too old by now has come too late.
+        let in_time = granted.iter().filter(|(_, guard)| self.terms.spare(left(guard)).is_some());
+        let agreed: Vec<usize> = in_time.map(|(server, _)| *server).collect();
+        let guards = granted.into_iter().map(|(server, guard)| (server, Arc::new(guard))).collect();
+        if agree {
+            return Ok((guards, (inbox, wanted)));
+        }
+        drop((inbox, wanted));
+        let given_back = self.each(guards, |guard| {
+            drop(guard);
+            Ok(())
+        });
+        // A process that ends now would leave the locks.
+        complete(&given_back, self.answered_by());
+        let time = clock::uptime().since(began);
+        let plural = if attempts == 1 { "attempt" } else { "attempts" };
+        Err(self.no_majority(format!("not acquired in {time:.1?} and {attempts} {plural}"), &agreed, refused))
+    }
+
+    /// Does something with each of these locks, on its server's thread. Returns where the answers come.
+    pub(super) fn each(&self, guards: Guards, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Inbox<()> {
+        let (sender, inbox) = mpsc::channel();
+        for (index, guard) in guards {
+            let (sender, locker) = (sender.clone(), self.list[index].lock.locker());
+            locker.spawn(move || drop(sender.send((index, act(guard)))));
+        }
+        inbox
+    }
+
+    /// Waits for the answers of as many servers, at most one command timeout, until a majority agrees or cannot agree any more, by what is left
+    /// of each grant.
+    pub(super) fn gather<G>(
+        &self,
+        inbox: &Inbox<G>,
+        mut asked: usize,
+        left: impl Fn(&G) -> Duration,
+    ) -> Answers<G> {
+        let (began, mut by) = (clock::uptime(), self.answered_by());
+        let (mut granted, mut refused, mut has_failed) = (Vec::new(), Vec::new(), false);
+        loop {
+            let now = clock::uptime();
+            let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
+            let at_most = match self.terms.judge(granted.iter().map(|(_, grant)| left(grant)), open) {
+                Verdict::Open(time) => time,
+                // The error is to say what the others answer; they need about as long.
+                Verdict::Failed if open > 0 => {
+                    by = if has_failed { by } else { by.min(now.after(now.since(began))) };
+                    has_failed = true;
+                    Duration::MAX
+                }
+                verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
+            };
+            match inbox.recv_timeout(by.since(now).min(at_most)) {
+                Ok((server, Ok(grant))) => granted.push((server, grant)),
+                Ok((server, Err(error))) => refused.push((server, error)),
+                Err(RecvTimeoutError::Disconnected) => asked = granted.len() + refused.len(),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+    }
+
+    /// Returns until when answers to what is asked now are waited for.
+    fn answered_by(&self) -> Uptime {
+        clock::uptime().after(self.longest(|backend| backend.command_timeout())).after(ANSWER_GRACE)
+    }
+
+    /// Returns the error of a question to which only these servers have agreed, with what the others said.
+    pub(super) fn no_majority(
+        &self,
+        failed: String,
+        agreed: &[usize],
+        mut refused: Vec<(usize, Error)>,
+    ) -> Error {
+        let other = |(index, server): (usize, &Server)| {
+            let at = refused.iter().position(|(other, _)| *other == index);
+            (server.name.clone(), at.map(|at| refused.swap_remove(at).1))
+        };
+        let others = self.list.iter().enumerate().filter(|(index, _)| !agreed.contains(index));
+        let (key, answers) = (self.key.clone(), others.map(other).collect());
+        Error::NoMajority { key, failed, agreed: agreed.len(), lost: false, answers }
+    }
+}
+
+/// Returns why these are no quorum, in words for the user.
+fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
+    let twin = servers.iter().enumerate().find(|(index, one)| {
+        servers[..*index].iter().any(|other| {
+            one.name.eq_ignore_ascii_case(&other.name)
+                || Arc::ptr_eq(&one.engine().identity, &other.engine().identity)
+        })
+    });
+    Some(match servers.len() {
+        0 => "a quorum of no servers grants nothing; give the lockers of three or five".to_owned(),
+        even if even % 2 == 0 => format!(
+            "a quorum of {even} servers survives the loss of no more than one of {} does; give an odd number of lockers",
+            even - 1
+        ),
+        _ if let Some((_, Server { name, .. })) = twin => {
+            format!("{name} is there twice, so its failure would count double; give each server once")
+        }
+        _ if options.expiration.is_none() => {
+            "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
+                .to_owned()
+        }
+        _ => return None,
+    })
+}
+
+/// Waits until each of those asked has answered, and at most until then.
+pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
+    while inbox.recv_timeout(by.since(clock::uptime())).is_ok() {}
+}
+
+/// Releases a lock that may be held, once the server shows it; looks at the key until the lease has ended.
+fn give_back(lock: &Lock, maybe: MaybeHeld, delay: Duration) {
+    let engine = lock.locker().engine();
+    if !engine.queue.is_closed() && !engine.release_if_held(&maybe) {
+        let again = lock.clone();
+        lock.locker().spawn_later(delay, move || give_back(&again, maybe, delay * 2));
+    }
+}
