@@ -179,7 +179,7 @@ impl Quorum {
                 return Err(error);
             }
             let random =
-                self.servers.engines().map(|engine| engine.identity.next_nonce().seed()).sum::<u64>();
+                self.servers.engines().next().map_or(0, |engine| engine.identity.next_nonce().seed());
             let until = now.after(quorum::pause(self.options.poll_interval, random));
             self.pause(deadline.map_or(until, |deadline| until.min(deadline)));
         }

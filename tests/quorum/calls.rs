@@ -96,8 +96,7 @@ fn what_is_no_quorum_is_refused() -> Outcome {
 
 fn a_held_lock_is_left_as_it_is() -> Outcome {
     let servers = Servers::start(3)?;
-    let held = servers.lock(OPTIONS)?.lock()?;
-    servers.until_holding(3);
+    let held = servers.held(&servers.lock(OPTIONS)?)?;
     let values = servers.values();
     let other = servers.lock(OPTIONS)?;
     assert!(other.try_lock()?.is_none());
@@ -167,8 +166,7 @@ fn each_server_has_its_own_protocol() -> Outcome {
     for (proxy, release) in [(&oldest, "DEL"), (&old, "EXEC")] {
         let lockers = [opened(&proxy.url())?, opened(&servers.0[1].url())?, opened(&servers.0[2].url())?];
         let lock = Quorum::new(lockers, KEY, OPTIONS)?;
-        let held = lock.lock()?;
-        servers.until_holding(3);
+        let held = servers.held(&lock)?;
         held.extend()?;
         held.verify()?;
         held.release()?;
@@ -308,6 +306,7 @@ fn a_wait_ends_with_the_token_or_the_locker() -> Outcome {
     held_elsewhere.extend()?;
     held_elsewhere.release()?;
     let patient = patient(&servers.0[0].url())?.build()?;
-    assert!(Lock::new(&patient, "another", OPTIONS)?.try_lock()?.is_some());
+    let another = Lock::new(&patient, "another", OPTIONS)?;
+    until("it is released there", || another.try_lock().unwrap().is_some());
     Ok(())
 }

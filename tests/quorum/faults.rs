@@ -37,8 +37,7 @@ fn a_minority_that_is_killed_does_not_matter() -> Outcome {
     for (count, killed) in SIZES {
         let mut servers = Servers::start(count)?;
         let lock = servers.lock(OPTIONS)?;
-        let held = lock.lock()?;
-        servers.until_holding(count);
+        let held = servers.held(&lock)?;
         servers.0[..killed].iter_mut().for_each(RedisServer::stop);
         held.ensure_held()?;
         held.extend()?;
@@ -79,8 +78,7 @@ fn a_minority_that_hangs_is_not_waited_for() -> Outcome {
         servers.0[..hanging].iter().for_each(RedisServer::thaw);
         // What came late is given back.
         servers.until_holding(0);
-        let held = lock.lock()?;
-        servers.until_holding(count);
+        let held = servers.held(&lock)?;
         held.release()?;
     }
     Ok(())
@@ -116,8 +114,7 @@ fn without_a_majority_there_is_no_lock() -> Outcome {
 
 fn a_majority_that_is_killed_under_a_holder() -> Outcome {
     let mut servers = Servers::start(3)?;
-    let held = impatient(&servers)?.lock()?;
-    servers.until_holding(3);
+    let held = servers.held(&impatient(&servers)?)?;
     servers.0[..2].iter_mut().for_each(RedisServer::stop);
     for outcome in [held.extend(), held.verify()] {
         let error = outcome.expect_err("there is no majority");

@@ -31,9 +31,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 
 /// Returns a holder of the lock on all servers.
 fn held(servers: &Servers, options: LockOptions) -> Result<QuorumGuard, Error> {
-    let held = servers.lock(options)?.lock()?;
-    servers.until_holding(servers.0.len());
-    Ok(held)
+    servers.held(&servers.lock(options)?)
 }
 
 #[track_caller]

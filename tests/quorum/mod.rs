@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
-use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum};
+use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum, QuorumGuard};
 
 use crate::support::notified::until;
 use crate::support::scenario::patient;
@@ -61,6 +61,14 @@ impl Servers {
     /// Returns the lock, as another program has it.
     pub(crate) fn lock(&self, options: LockOptions) -> Result<Quorum, Error> {
         Quorum::new(self.lockers()?, KEY, options)
+    }
+
+    /// Acquires the lock, on all servers: the guard has each of them, too.
+    pub(crate) fn held(&self, lock: &Quorum) -> Result<QuorumGuard, Error> {
+        let held = lock.lock()?;
+        let guards = || format!("{held:?}").matches("LockGuard").count();
+        until("each server has granted it", || guards() == self.0.len());
+        Ok(held)
     }
 
     /// Returns what each server's key holds.

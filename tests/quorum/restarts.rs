@@ -28,8 +28,7 @@ pub(crate) fn trials() -> Vec<Trial> {
 fn one_server_that_restarts_empty_lets_nobody_in() -> Outcome {
     for (count, restarted) in [(3, 1), (5, 2)] {
         let mut servers = Servers::start(count)?;
-        let held = servers.lock(OPTIONS)?.lock()?;
-        servers.until_holding(count);
+        let held = servers.held(&servers.lock(OPTIONS)?)?;
         servers.0[..restarted].iter_mut().try_for_each(RedisServer::restart)?;
         assert_eq!(servers.holding(), count - restarted);
         assert!(servers.lock(OPTIONS)?.try_lock()?.is_none());
@@ -42,8 +41,7 @@ fn one_server_that_restarts_empty_lets_nobody_in() -> Outcome {
 
 fn a_majority_that_restarts_empty_lets_another_in() -> Outcome {
     let mut servers = Servers::start(3)?;
-    let held = servers.lock(OPTIONS)?.lock()?;
-    servers.until_holding(3);
+    let held = servers.held(&servers.lock(OPTIONS)?)?;
     servers.0[..2].iter_mut().try_for_each(RedisServer::restart)?;
     let other = servers.lock(OPTIONS)?.try_lock()?.expect("two servers know nothing of the holder");
     let error = held.verify().expect_err("two of three are lost");
