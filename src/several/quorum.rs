@@ -60,7 +60,7 @@ impl Quorum {
     /// # Errors
     ///
     /// [`Error::Invalid`] for no locker, an even number of them, or two with the same address, for options without an expiration, and for what
-    /// [`Lock::new`] refuses.
+    /// [`Lock::new`](crate::Lock::new) refuses.
     pub fn new<L: Borrow<Locker>>(
         lockers: impl IntoIterator<Item = L>,
         key: impl Into<Key>,
