@@ -166,7 +166,8 @@ impl Quorum {
                     for (_, guard) in &guards {
                         thread_holds::note(&guard.engine().identity, guard.hold(), kind);
                     }
-                    return Ok(QuorumGuard::new(self.servers.clone(), guards, late));
+                    let held_until = clock::uptime().after(self.options.hold_at_least);
+                    return Ok(QuorumGuard::new(self.servers.clone(), guards, late, held_until));
                 }
                 Err(error) => error,
             };

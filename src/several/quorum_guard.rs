@@ -35,18 +35,25 @@ struct Locks {
     watched: usize,
 }
 
+/// What is left of the lease on one server.
+fn left((_, guard): &(usize, Arc<LockGuard>)) -> Duration {
+    guard.remaining().unwrap_or_default()
+}
+
 impl Held {
     fn new(terms: Terms, guards: Guards, late: Late) -> Self {
         let locks = Locks { guards, late: Some(late), watched: 0 };
         Self { terms, locks: Mutex::new(locks), lost: OnceLock::new() }
     }
 
-    /// Takes in what was granted late.
+    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again.
     fn locks(&self) -> MutexGuard<'_, Locks> {
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let Locks { guards, late, .. } = &mut *locks;
-        let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
-        guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
+        if !self.terms.remaining(guards.iter().map(left)).is_zero() {
+            let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
+            guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
+        }
         locks
     }
 
@@ -55,7 +62,6 @@ impl Held {
     }
 
     fn remaining(&self) -> Duration {
-        let left = |(_, guard): &(usize, Arc<LockGuard>)| guard.remaining().unwrap_or_default();
         self.terms.remaining(self.locks().guards.iter().map(left))
     }
 
@@ -133,12 +139,14 @@ impl fmt::Debug for Held {
 pub struct QuorumGuard {
     servers: Servers,
     held: Arc<Held>,
+    /// Until when the lock stays held, by [`hold_at_least`](crate::LockOptions::hold_at_least).
+    held_until: Uptime,
 }
 
 impl QuorumGuard {
-    pub(super) fn new(servers: Servers, guards: Guards, late: Late) -> Self {
+    pub(super) fn new(servers: Servers, guards: Guards, late: Late, held_until: Uptime) -> Self {
         let held = Arc::new(Held::new(servers.terms, guards, late));
-        Self { servers, held }
+        Self { servers, held, held_until }
     }
 
     /// Returns the lock's key.
@@ -209,7 +217,7 @@ impl QuorumGuard {
         &self,
         guards: Guards,
         failed: &str,
-        act: fn(Arc<LockGuard>) -> Result<(), Error>,
+        act: impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static,
     ) -> Result<(), Error> {
         let (began, asked) = (clock::uptime(), guards.len());
         let inbox = self.servers.each(guards, act);
@@ -253,9 +261,15 @@ impl QuorumGuard {
     fn end(&self) -> Result<(), Error> {
         self.servers.refuse_after_fork()?;
         let noticed = self.refuse_lost();
-        let released = self.agree(self.held.end(), "not released", |guard| {
+        let rest = self.held_until.since(clock::uptime());
+        let released = self.agree(self.held.end(), "not released", move |guard| {
             // Whoever else has it has just dropped it.
-            Arc::into_inner(guard).map_or(Ok(()), LockGuard::release)
+            let Some(guard) = Arc::into_inner(guard) else { return Ok(()) };
+            if rest.is_zero() {
+                return guard.release();
+            }
+            guard.extend_by(rest.max(Duration::from_millis(1)))?;
+            guard.leave_to_expire()
         });
         noticed.and(released)
     }

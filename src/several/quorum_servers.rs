@@ -150,10 +150,14 @@ impl Servers {
     }
 
     /// Does something with each of these locks, on its server's thread. Returns where the answers come.
-    pub(super) fn each(&self, guards: Guards, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Inbox<()> {
+    pub(super) fn each(
+        &self,
+        guards: Guards,
+        act: impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static,
+    ) -> Inbox<()> {
         let (sender, inbox) = mpsc::channel();
         for (index, guard) in guards {
-            let (sender, locker) = (sender.clone(), self.list[index].lock.locker());
+            let (sender, act, locker) = (sender.clone(), act.clone(), self.list[index].lock.locker());
             locker.spawn(move || drop(sender.send((index, act(guard)))));
         }
         inbox
@@ -234,7 +238,7 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
             "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
                 .to_owned()
         }
-        _ => return None,
+        _ => return options.problem().map(str::to_owned),
     })
 }
 

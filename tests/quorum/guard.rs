@@ -25,6 +25,8 @@ pub(crate) fn trials() -> Vec<Trial> {
             the_hold_ends_with_the_lease_of_the_majority,
             a_lock_that_is_granted_late_is_taken_in,
             dropping_the_guard_releases,
+            a_lock_that_is_granted_late_does_not_revive_a_hold,
+            a_lock_is_held_at_least_for_a_time_and_given_back_at_once,
         ],
     )
 }
@@ -214,6 +216,50 @@ fn a_lock_that_is_granted_late_is_taken_in() -> Outcome {
     servers.until_holding(3);
     held.release()?;
     servers.until_holding(0);
+    Ok(())
+}
+
+/// One of two leases has ended when the third server is asked, behind another call.
+fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
+    const LEASE: Duration = Duration::from_secs(2);
+    let mut servers = Servers::start(3)?;
+    let proxy = Proxy::before(servers.0[2].address())?;
+    let third = proxy.hold("SETNX", 1);
+    let lockers = [opened(&servers.0[0].url())?, opened(&servers.0[1].url())?, opened(&proxy.url())?];
+    let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
+    third.reached();
+    let held = Quorum::new(&lockers, KEY, LockOptions::expiring_after(LEASE))?.lock()?;
+    servers.0[1].stop();
+    thread::sleep(LEASE / 2);
+    assert!(held.extend().is_err(), "one of three is extended");
+    thread::sleep(LEASE * 3 / 5);
+    third.go_on();
+    until("the third server grants it", || servers.value(2).is_some());
+    thread::sleep(millis(20));
+    assert_lost(held.ensure_held(), 3);
+    drop(another);
+    Ok(())
+}
+
+fn a_lock_is_held_at_least_for_a_time_and_given_back_at_once() -> Outcome {
+    let servers = Servers::start(3)?;
+    let options = OPTIONS.hold_at_least(LONG / 2);
+    // What a minority grants is not a hold.
+    servers.set(0, FOREIGN);
+    servers.set(1, FOREIGN);
+    let lock = servers.lock(options)?;
+    assert!(lock.try_lock()?.is_none());
+    servers.until_holding(2);
+    servers.delete(0);
+    servers.delete(1);
+    let held = servers.held(&lock)?;
+    let values = servers.values();
+    held.release()?;
+    until("each ends earlier", || servers.values().iter().zip(&values).all(|(new, old)| new < old));
+    assert_eq!(servers.holding(), 3);
+    assert!(servers.lock(OPTIONS)?.try_lock()?.is_none());
+    let error = servers.lock(OPTIONS.hold_at_least(2 * LONG)).expect_err("it is longer than the expiration");
+    assert!(chain(&error).contains("longer than the expiration"), "{error}");
     Ok(())
 }
 
