@@ -44,6 +44,8 @@ pub struct LockOptions {
     /// How long after its acquisition the lock may be released.
     pub(crate) hold_at_least: Duration,
     pub(crate) reentrant: bool,
+    /// How much earlier a lease ends than its value says, beside the extra second; only in a quorum.
+    pub(crate) allowance: Duration,
 }
 
 /// Which locks an expiring lock may take over.
@@ -109,6 +111,7 @@ impl LockOptions {
             auto_extend: None,
             hold_at_least: Duration::ZERO,
             reentrant: false,
+            allowance: Duration::ZERO,
         }
     }
 

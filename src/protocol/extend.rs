@@ -88,7 +88,8 @@ impl Extending {
         nonce: Nonce,
         now: Now,
     ) -> (Self, Step<Extension>) {
-        let new = old.replaced_by(&Lease::beginning(now, Some(expiration), nonce), now);
+        let new = Lease::beginning(now, Some(expiration), nonce).ending_earlier(old.early());
+        let new = old.replaced_by(&new, now);
         let or_classic = asked == Protocol::Auto;
         let mut extending = Self {
             old: old.clone(),

@@ -30,6 +30,8 @@ pub(crate) struct Lease {
     pub(super) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
+    /// How many microseconds earlier it ends than the value says, beside the guard: an allowance for clocks.
+    early: u64,
 }
 
 /// A value that the key may hold.
@@ -68,12 +70,37 @@ impl Lease {
                 end: Some(End::of(now, expiration)),
                 proven: true,
                 unresolved: Vec::new(),
+                early: 0,
             },
             // The value names no holder.
-            None => {
-                Lease { value: value::UNEXPIRING.to_vec(), end: None, proven: false, unresolved: Vec::new() }
-            }
+            None => Lease {
+                value: value::UNEXPIRING.to_vec(),
+                end: None,
+                proven: false,
+                unresolved: Vec::new(),
+                early: 0,
+            },
         }
+    }
+
+    /// Returns the lease with an end that is earlier by an allowance for clocks; the value stays.
+    pub(super) fn ending_earlier(mut self, early: Duration) -> Self {
+        self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
+        if let Some(end) = &mut self.end {
+            end.wall = Wall(end.wall.0.saturating_sub(self.early));
+            end.uptime = Uptime(end.uptime.0.saturating_sub(early));
+        }
+        self
+    }
+
+    /// How much earlier it ends than the value says, beside the guard.
+    pub(super) fn early(&self) -> Duration {
+        Duration::from_micros(self.early)
+    }
+
+    /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
+    pub(super) fn may_be_a_losers(&self, until: Wall) -> bool {
+        self.end.is_some_and(|end| End { wall: end.wall.after(self.early()), ..end }.may_be_a_losers(until))
     }
 
     /// Whether the bytes are this holder's.
@@ -106,7 +133,7 @@ impl Lease {
 
     /// Stands for the lease of a hold that has ended.
     pub(crate) fn none() -> Self {
-        Lease { value: Vec::new(), end: None, proven: false, unresolved: Vec::new() }
+        Lease { value: Vec::new(), end: None, proven: false, unresolved: Vec::new(), early: 0 }
     }
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {
@@ -131,7 +158,7 @@ impl End {
     }
 
     /// Whether a time in the key is so close to the one in our value that a loser of the classic takeover may have written it.
-    pub(crate) fn may_be_a_losers(self, until: Wall) -> bool {
+    fn may_be_a_losers(self, until: Wall) -> bool {
         let ours = self.wall.after(GUARD);
         until.since(ours) <= LOSER_LATER && ours.since(until) <= LOSER_EARLIER
     }

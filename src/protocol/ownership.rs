@@ -60,7 +60,7 @@ impl Ownership {
                 _ => None,
             },
         };
-        let may_be_a_losers = lease.end.zip(time).is_some_and(|(end, time)| end.may_be_a_losers(time));
+        let may_be_a_losers = time.is_some_and(|time| lease.may_be_a_losers(time));
         if (may_be_a_losers || wrote == Wrote::Unproven) && !lease.has_passed(now) {
             return Ownership::Unproven;
         }

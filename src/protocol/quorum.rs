@@ -12,8 +12,6 @@ use std::time::Duration;
 pub(crate) struct Terms {
     /// How many servers have to agree.
     pub(crate) majority: usize,
-    /// How much earlier than its leases the hold ends, since clocks differ.
-    pub(crate) allowance: Duration,
     /// How much of the hold has to be left when it begins.
     pub(crate) least: Duration,
 }
@@ -30,22 +28,21 @@ pub(crate) enum Verdict {
 }
 
 impl Terms {
-    /// The terms of this many servers for leases of this time: at least half of the hold has to be left.
-    pub(crate) fn of(servers: usize, expiration: Duration, allowance: Duration) -> Self {
-        let least = expiration.saturating_sub(allowance) / 2;
-        Self { majority: servers / 2 + 1, allowance, least }
+    /// The terms of this many servers for leases of this time: at least half of it has to be left.
+    pub(crate) fn of(servers: usize, lease: Duration) -> Self {
+        Self { majority: servers / 2 + 1, least: lease / 2 }
     }
 
     /// Returns for how long a majority still holds the lock, given what is left of each lease.
     pub(crate) fn remaining(&self, leases: impl IntoIterator<Item = Duration>) -> Duration {
         let mut leases: Vec<Duration> = leases.into_iter().collect();
         leases.sort_unstable_by_key(|left| Reverse(*left));
-        leases.get(self.majority - 1).map_or(Duration::ZERO, |left| left.saturating_sub(self.allowance))
+        leases.get(self.majority - 1).copied().unwrap_or_default()
     }
 
     /// Returns how much more is left of a lease than a hold needs that begins now; `None` if it is too old.
     pub(crate) fn spare(&self, left: Duration) -> Option<Duration> {
-        left.checked_sub(self.least)?.checked_sub(self.allowance)
+        left.checked_sub(self.least)
     }
 
     /// Decides by what is left of each lease that was granted, while `open` servers have not answered.
@@ -78,17 +75,17 @@ mod tests {
 
     #[test]
     fn a_majority_agrees_while_half_of_its_leases_is_left() {
-        let terms = Terms::of(3, seconds(12), seconds(2));
+        let terms = Terms::of(3, seconds(10));
         assert_eq!((terms.majority, terms.least), (2, seconds(5)));
         for (leases, open, verdict) in [
             (&[][..], 3, Verdict::Open(Duration::MAX)),
-            (&[12][..], 2, Verdict::Open(seconds(5))),
-            (&[12, 8], 1, Verdict::Agreed),
-            (&[12, 7], 0, Verdict::Agreed),
-            (&[12, 6], 1, Verdict::Open(seconds(5))),
-            (&[12, 6], 0, Verdict::Failed),
-            (&[6, 6], 1, Verdict::Failed),
-            (&[12], 0, Verdict::Failed),
+            (&[10][..], 2, Verdict::Open(seconds(5))),
+            (&[10, 6], 1, Verdict::Agreed),
+            (&[10, 5], 0, Verdict::Agreed),
+            (&[10, 4], 1, Verdict::Open(seconds(5))),
+            (&[10, 4], 0, Verdict::Failed),
+            (&[4, 4], 1, Verdict::Failed),
+            (&[10], 0, Verdict::Failed),
             (&[], 1, Verdict::Failed),
         ] {
             let judged = terms.judge(leases.iter().copied().map(seconds), open);
@@ -98,12 +95,12 @@ mod tests {
 
     #[test]
     fn what_remains_is_the_lease_up_to_which_a_majority_holds() {
-        let terms = Terms::of(5, seconds(20), seconds(2));
+        let terms = Terms::of(5, seconds(18));
         let remaining = |leases: &[u64]| terms.remaining(leases.iter().copied().map(seconds));
-        assert_eq!(remaining(&[9, 20, 15, 1]), seconds(7));
-        assert_eq!(remaining(&[9, 20, 15, 10, 11]), seconds(9));
-        assert_eq!(remaining(&[20, 20]), Duration::ZERO);
-        assert_eq!(remaining(&[20, 20, 1]), Duration::ZERO);
+        assert_eq!(remaining(&[7, 18, 13, 1]), seconds(7));
+        assert_eq!(remaining(&[7, 18, 13, 8, 9]), seconds(9));
+        assert_eq!(remaining(&[18, 18]), Duration::ZERO);
+        assert_eq!(remaining(&[18, 18, 0]), Duration::ZERO);
     }
 
     #[test]

@@ -129,8 +129,7 @@ type Step = (u8, usize, u64);
 impl Run {
     fn new(conditions: Conditions) -> Self {
         let Conditions { servers, allowance, flaw, .. } = conditions;
-        let mut terms =
-            Terms::of(servers, Duration::from_millis(EXPIRATION), Duration::from_millis(allowance));
+        let mut terms = Terms::of(servers, Duration::from_millis(EXPIRATION - allowance));
         if flaw == Some(Flaw::Half) {
             terms.majority = servers / 2;
         }
@@ -193,6 +192,11 @@ impl Run {
         }
     }
 
+    /// How long a lease lasts: the value in the key does not know of the allowance.
+    fn lease(&self) -> u64 {
+        EXPIRATION - self.conditions.allowance
+    }
+
     fn wall(&self, client: usize) -> u64 {
         EPOCH + self.now - self.conditions.clock_difference * client as u64
     }
@@ -250,7 +254,7 @@ impl Run {
             Message::Queued if !is_current => {}
             Message::Queued => {
                 self.owners += 1;
-                let grant = Grant { owner: self.owners, ends: self.now + EXPIRATION };
+                let grant = Grant { owner: self.owners, ends: self.now + self.lease() };
                 send(self, Message::Request(grant));
             }
             Message::Request(grant) => {
@@ -264,7 +268,7 @@ impl Run {
             }
             Message::Reply(grant, true) => {
                 let ends = match self.conditions.flaw {
-                    Some(Flaw::LeaseFromReply) => self.now + EXPIRATION,
+                    Some(Flaw::LeaseFromReply) => self.now + self.lease(),
                     _ => grant.ends,
                 };
                 self.answer(client, call, server, Grant { ends, ..grant });
@@ -287,7 +291,7 @@ impl Run {
     fn set(&mut self, client: usize, server: usize, grant: Grant) -> bool {
         let wall = self.wall(client);
         let guard = u64::try_from(GUARD.as_millis()).unwrap_or(u64::MAX);
-        let began = grant.ends - EXPIRATION;
+        let began = grant.ends - self.lease();
         let until = wall - (self.now - began) + EXPIRATION + guard;
         let Server { key, settled } = &mut self.servers[server];
         let is_free = key.is_none_or(|(_, until)| until < wall) && *settled <= self.now;

@@ -268,7 +268,8 @@ impl QuorumGuard {
             if rest.is_zero() {
                 return guard.release();
             }
-            guard.extend_by(rest.max(Duration::from_millis(1)))?;
+            // It ends earlier by the allowance for clocks.
+            guard.extend_by(rest.max(Duration::from_millis(1)) + guard.hold().options.allowance)?;
             guard.leave_to_expire()
         });
         noticed.and(released)

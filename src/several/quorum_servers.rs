@@ -74,7 +74,7 @@ impl Servers {
         if let Some(problem) = problem(&list, options) {
             return Err(Error::invalid(key, problem));
         }
-        let terms = Terms::of(list.len(), options.expiration.unwrap_or_default(), Duration::ZERO);
+        let terms = Terms::of(list.len(), options.expiration.unwrap_or_default());
         Ok(Self { key, list, terms })
     }
 
@@ -87,7 +87,10 @@ impl Servers {
             );
             return Err(Error::invalid(self.key, problem));
         }
-        Ok(Self { terms: Terms::of(self.list.len(), expiration, allowance), ..self })
+        let allowing =
+            |Server { lock, name }: &Server| Server { lock: lock.allowing(allowance), name: name.clone() };
+        let list: Arc<[Server]> = self.list.iter().map(allowing).collect();
+        Ok(Self { terms: Terms::of(list.len(), expiration.saturating_sub(allowance)), list, ..self })
     }
 
     pub(super) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {

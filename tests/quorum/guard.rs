@@ -26,6 +26,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_lock_that_is_granted_late_is_taken_in,
             dropping_the_guard_releases,
             a_lock_that_is_granted_late_does_not_revive_a_hold,
+            with_an_allowance_a_late_release_deletes_nothing,
             a_lock_is_held_at_least_for_a_time_and_given_back_at_once,
         ],
     )
@@ -238,6 +239,21 @@ fn a_lock_that_is_granted_late_does_not_revive_a_hold() -> Outcome {
     thread::sleep(millis(20));
     assert_lost(held.ensure_held(), 3);
     drop(another);
+    Ok(())
+}
+
+/// Classic does not compare: within the allowance another client may have taken over.
+fn with_an_allowance_a_late_release_deletes_nothing() -> Outcome {
+    const LEASE: Duration = Duration::from_secs(3);
+    let servers = Servers::start(3)?;
+    let options = LockOptions::expiring_after(LEASE).timeout(LONG);
+    let lock = Quorum::new(servers.lockers()?, KEY, options)?.max_clock_difference(millis(1400))?;
+    let held = servers.held(&lock)?;
+    thread::sleep(held.remaining());
+    (0..3).for_each(|server| servers.set(server, FOREIGN));
+    assert_lost(held.release(), 3);
+    thread::sleep(millis(20));
+    assert!(servers.values().iter().all(|value| value.as_deref() == Some(FOREIGN)), "{:?}", servers.values());
     Ok(())
 }
 
