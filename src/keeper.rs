@@ -102,7 +102,8 @@ impl<T: Send + 'static> Keeper<T> {
     /// Why no thread could be started, if there is none, with the work.
     pub(crate) fn add(&self, id: u64, due: Uptime, slack: Duration, work: T) -> Result<(), (io::Error, T)> {
         let mut state = self.shared.lock();
-        if state.closed {
+        // A thread that is still there does what is left.
+        if state.closed && !state.running {
             return Err((io::Error::other("its locker was shut down"), work));
         }
         let replaced = state.remove(id);
@@ -148,14 +149,9 @@ impl<T: Send + 'static> Keeper<T> {
 }
 
 impl<T> Keeper<T> {
-    /// Ends the thread, and drops what is left to do.
+    /// Ends the thread, once it has done what is left, whenever that is due.
     pub(crate) fn close(&self) {
-        let mut state = self.shared.lock();
-        state.closed = true;
-        state.at.clear();
-        let left = mem::take(&mut state.due);
-        drop(state);
-        drop(left);
+        self.shared.lock().closed = true;
         self.shared.changed.notify_one();
     }
 }
@@ -171,8 +167,8 @@ impl<T> Shared<T> {
         loop {
             state.sleeps_until = None;
             if state.closed {
-                state.running = false;
-                return None;
+                state.running = !state.due.is_empty();
+                return state.running.then(|| state.take_all());
             }
             let both = clock::now();
             let now = both.uptime;

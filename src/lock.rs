@@ -232,7 +232,7 @@ impl Lock {
         Self { options: LockOptions { allowance, ..self.options }, ..self.clone() }
     }
 
-    /// Tries once. If the reply was lost, returns the lock that may be held as well.
+    /// Tries once. If a reply was lost, returns the lock that may be held as well.
     pub(crate) fn try_once(&self) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
         let engine = self.locker.engine();
         let (acquired, maybe) = engine.acquire_once(&self.key, &self.options.timeout(Duration::ZERO));

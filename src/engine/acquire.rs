@@ -31,14 +31,14 @@ impl Engine {
         kind: HoldKind,
     ) -> Result<Acquired, Error> {
         let wait = Wait::new(self, key, options, cancel_token, clock::now()).comparing(readers);
-        self.acquire_by(&wait, options, kind)
+        self.acquire_by(&wait, options, Some(kind))
     }
 
     pub(super) fn acquire_by(
         self: &Arc<Self>,
         wait: &Wait<'_>,
         options: &LockOptions,
-        kind: HoldKind,
+        kind: Option<HoldKind>,
     ) -> Result<Acquired, Error> {
         let granted = self.grant(wait)?;
         match self.begin_holds(vec![(wait.key().clone(), granted)], options, kind).pop() {
@@ -57,12 +57,12 @@ impl Engine {
         granted
     }
 
-    /// Begins what the holder of these locks has, which were acquired together.
+    /// Begins what the holder of these locks has, which were acquired together; noted for this thread, if it is to be.
     pub(super) fn begin_holds(
         self: &Arc<Self>,
         granted: Vec<(Key, Granted)>,
         options: &LockOptions,
-        kind: HoldKind,
+        kind: Option<HoldKind>,
     ) -> Vec<Acquired> {
         let changes = Arc::<Changes>::default();
         let begin = |(key, granted): (Key, Granted)| {
@@ -76,7 +76,9 @@ impl Engine {
         }
         for Acquired { hold, .. } in &acquired {
             self.keep_by_options(hold);
-            thread_holds::note(&self.identity, hold, kind);
+            if let Some(kind) = kind {
+                thread_holds::note(&self.identity, hold, kind);
+            }
         }
         acquired
     }

@@ -1,4 +1,4 @@
-//! A lock that may be held: the reply to the command that asked for it was lost, and reading the key did not settle it.
+//! A lock that may be held: the reply to a command that asked for it was lost, and that may still arrive, whatever the key showed since.
 
 use std::sync::Arc;
 
@@ -12,7 +12,6 @@ use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, Reply};
 use crate::queue::Observation;
-use crate::thread_holds::HoldKind;
 
 /// A lock that may be held.
 #[derive(Debug)]
@@ -20,40 +19,41 @@ pub(crate) struct MaybeHeld {
     key: Key,
     options: LockOptions,
     protocol: Protocol,
-    lease: Lease,
+    leases: Vec<Lease>,
 }
 
 impl Engine {
-    /// Asks for the lock once, without waiting for its holder. If the reply was lost, returns the lock that may be held as well.
+    /// Asks for the lock once, without waiting for its holder. If a reply was lost, returns the lock that may be held as well.
+    /// The hold is noted for no thread.
     pub(crate) fn acquire_once(
         self: &Arc<Self>,
         key: &Key,
         options: &LockOptions,
     ) -> (Result<Acquired, Error>, Option<MaybeHeld>) {
         let wait = Wait::new(self, key, options, None, clock::now());
-        let acquired = self.acquire_by(&wait, options, HoldKind::Movable);
-        let maybe = wait.take_in_doubt().map(|(lease, protocol)| {
-            let (key, options) = (key.clone(), *options);
-            MaybeHeld { key, options, protocol, lease }
-        });
+        let acquired = self.acquire_by(&wait, options, None);
+        let (leases, protocol) = wait.take_unresolved();
+        let (key, options) = (key.clone(), *options);
+        let maybe = (!leases.is_empty()).then_some(MaybeHeld { key, options, protocol, leases });
         (acquired, maybe)
     }
 
-    /// Releases the lock if its key holds the value of the command without a reply. Returns true if there is nothing left to do: it was
-    /// released, or its lease has ended.
-    pub(crate) fn release_if_held(&self, maybe: &MaybeHeld) -> bool {
-        let MaybeHeld { key, options, protocol, lease } = maybe;
-        if lease.has_passed(clock::now()) {
+    /// Releases the lock if its key holds the value of a command without a reply. Returns true if there is nothing left to do, since each
+    /// lease was released or has ended.
+    pub(crate) fn release_if_held(&self, maybe: &mut MaybeHeld) -> bool {
+        let MaybeHeld { key, options, protocol, leases } = maybe;
+        let now = clock::now();
+        leases.retain(|lease| !lease.has_passed(now));
+        if leases.is_empty() {
             return true;
         }
-        match self.once(key, Command::Get) {
-            Ok(Reply::Bulk(Some(found))) if found == lease.value => {}
-            // The command may still arrive.
-            _ => return false,
+        let Ok(Reply::Bulk(Some(found))) = self.once(key, Command::Get) else { return false };
+        // Until it is there, the command may still arrive.
+        if let Some(at) = leases.iter().position(|lease| lease.value == found) {
+            let (lease, now) = (&leases.swap_remove(at), clock::now());
+            let holder = self.queue.hold(key, None, &Observation::of(lease, now));
+            self.release_unwanted(HeldLock { key, options, protocol: *protocol, lease, holder }, now);
         }
-        let now = clock::now();
-        let holder = self.queue.hold(key, None, &Observation::of(lease, now));
-        self.release_unwanted(HeldLock { key, options, protocol: *protocol, lease, holder }, now);
-        true
+        leases.is_empty()
     }
 }

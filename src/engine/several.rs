@@ -53,7 +53,7 @@ impl Engine {
         let began = clock::now();
         let deadline = wanted.options.timeout.map(|timeout| began.uptime.after(timeout));
         let granted = WaitAll { engine: self, wanted, began, deadline }.acquire()?;
-        Ok(self.begin_holds(granted, wanted.options, kind))
+        Ok(self.begin_holds(granted, wanted.options, Some(kind)))
     }
 }
 

@@ -56,16 +56,17 @@ pub(super) struct Wait<'a> {
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
     owes: Cell<bool>,
-    /// The lease of a command whose outcome is unknown at the end, and the protocol to release it by.
-    in_doubt: RefCell<Option<(Lease, Protocol)>>,
+    /// The leases that commands without a reply may have begun.
+    unresolved: RefCell<Vec<Lease>>,
+    /// The protocol to release by.
+    protocol: Cell<Protocol>,
     /// Whether an error is to name the holder. A call that tries once has none to show.
     names_holder: bool,
 }
 
-/// An attempt that begins, and its first action.
+/// How an attempt begins.
 struct Beginning<'a> {
     call: Call<'a>,
-    attempt: Acquiring,
     action: Action,
     /// Whether the last reply was to a command that another thread has sent.
     answered: bool,
@@ -111,7 +112,8 @@ impl<'a> Wait<'a> {
             earlier: None,
             attempts: Cell::new(0),
             owes: Cell::new(false),
-            in_doubt: RefCell::default(),
+            unresolved: RefCell::default(),
+            protocol: Cell::new(options.protocol),
             names_holder: engine.holder_name.is_some() && options.timeout != Some(Duration::ZERO),
         }
     }
@@ -150,9 +152,9 @@ impl<'a> Wait<'a> {
         self.attempts.get()
     }
 
-    /// Takes the lease of a command whose outcome was unknown at the end, and the protocol to release it by.
-    pub(super) fn take_in_doubt(&self) -> Option<(Lease, Protocol)> {
-        self.in_doubt.take()
+    /// Takes the leases that commands without a reply may have begun, and the protocol to release them by.
+    pub(super) fn take_unresolved(&self) -> (Vec<Lease>, Protocol) {
+        (self.unresolved.take(), self.protocol.get())
     }
 
     pub(super) fn key(&self) -> &'a Key {
@@ -180,8 +182,8 @@ impl<'a> Wait<'a> {
         if self.options.timeout == Some(Duration::ZERO) {
             let (attempt, action) = self.start(self.began);
             let (call, looked) = (self.call(&stop), self.began.uptime);
-            let beginning = Beginning { call, attempt, action, answered: false, looked };
-            return self.attempt(beginning, self.began, &mut None);
+            let beginning = Beginning { call, action, answered: false, looked };
+            return self.attempt(attempt, beginning, self.began, &mut None);
         }
         let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
         let acquired = self.queued(&mut ticket, &stop);
@@ -244,7 +246,7 @@ impl<'a> Wait<'a> {
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
-        self.attempt(Beginning { call, attempt, action, answered, looked }, now, ticket)
+        self.attempt(attempt, Beginning { call, action, answered, looked }, now, ticket)
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
@@ -281,11 +283,25 @@ impl<'a> Wait<'a> {
     /// Talks to the server, as the head of the queue.
     fn attempt(
         &self,
+        mut attempt: Acquiring,
+        beginning: Beginning<'_>,
+        now: Now,
+        ticket: &mut Option<Ticket<Answer>>,
+    ) -> Result<Granted, Error> {
+        let granted = self.go_on(&mut attempt, beginning, now, ticket);
+        self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+        self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+        granted
+    }
+
+    fn go_on(
+        &self,
+        attempt: &mut Acquiring,
         beginning: Beginning<'_>,
         mut now: Now,
         ticket: &mut Option<Ticket<Answer>>,
     ) -> Result<Granted, Error> {
-        let Beginning { mut call, mut attempt, mut action, mut answered, mut looked } = beginning;
+        let Beginning { mut call, mut action, mut answered, mut looked } = beginning;
         loop {
             self.attempts.set(attempt.attempts);
             match action {
@@ -378,9 +394,6 @@ impl<'a> Wait<'a> {
                     if reason != GiveUp::Unknown {
                         self.check()?;
                     }
-                    let protocol = attempt.protocol().on(self.engine.backend.server_version());
-                    let unresolved = attempt.into_unresolved().and_then(Iterator::last);
-                    self.in_doubt.replace(unresolved.map(|lease| (lease, protocol)));
                     return Err(self.given_up(call, reason));
                 }
             };

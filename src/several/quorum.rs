@@ -1,14 +1,12 @@
 //! A lock on several independent servers, which its holder has while a majority of them has granted it.
 
 use std::borrow::Borrow;
-use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::quorum_guard::QuorumGuard;
 use super::quorum_servers::Servers;
 use crate::clock::{self, Uptime};
-use crate::engine::Engine;
 use crate::error::Error;
 use crate::key::Key;
 use crate::locker::Locker;
@@ -177,6 +175,7 @@ impl Quorum {
                 || self.options.max_attempts.is_some_and(|most| attempts >= most)
                 || !is_contention && now.since(reached) >= retry_for;
             if is_last || !error.is_transient() {
+                self.check(began)?;
                 return Err(error);
             }
             let random =
@@ -193,8 +192,7 @@ impl Quorum {
             let (waited, shut_down) = (clock::uptime().since(began), self.servers.is_shut_down());
             return Err(Error::Cancelled { key: self.servers.key.clone(), waited, shut_down });
         }
-        let kind = |engine: &Arc<Engine>| thread_holds::by_this_thread(&engine.identity, &self.servers.key);
-        if self.servers.engines().any(|engine| kind(engine) == Some(HoldKind::Scoped)) {
+        if self.servers.by_this_thread() == Some(HoldKind::Scoped) {
             return Err(Error::Nested { key: self.servers.key.clone() });
         }
         Ok(())

@@ -14,14 +14,13 @@ use crate::guard::LockGuard;
 use crate::key::Key;
 use crate::loss_signal::{Losable, LossSignal};
 use crate::protocol::ownership::LossReason;
-use crate::protocol::quorum::Terms;
 
 /// How often a thread that waits for a loss looks at the guards.
 const LOSS_CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A lock that a majority of servers has granted, as its guard and its signals share it.
 struct Held {
-    terms: Terms,
+    servers: Servers,
     locks: Mutex<Locks>,
     /// Why it was lost, once that was noticed.
     lost: OnceLock<LossReason>,
@@ -41,33 +40,31 @@ fn left((_, guard): &(usize, Arc<LockGuard>)) -> Duration {
 }
 
 impl Held {
-    fn new(terms: Terms, guards: Guards, late: Late) -> Self {
-        let locks = Locks { guards, late: Some(late), watched: 0 };
-        Self { terms, locks: Mutex::new(locks), lost: OnceLock::new() }
-    }
-
-    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again.
-    fn locks(&self) -> MutexGuard<'_, Locks> {
+    /// Takes in what was granted late, unless the hold has ended: that would not make it whole again. `None` in a forked child, where a
+    /// thread that is not there may have them locked (I10).
+    fn locks(&self) -> Option<MutexGuard<'_, Locks>> {
+        self.servers.refuse_after_fork().ok()?;
         let mut locks = self.locks.lock().unwrap_or_else(PoisonError::into_inner);
         let Locks { guards, late, .. } = &mut *locks;
-        if !self.terms.remaining(guards.iter().map(left)).is_zero() {
+        if !self.servers.terms.remaining(guards.iter().map(left)).is_zero() {
             let granted = late.iter().flat_map(|(inbox, _)| inbox.try_iter());
             guards.extend(granted.filter_map(|(server, granted)| Some((server, Arc::new(granted.ok()?)))));
         }
-        locks
+        Some(locks)
     }
 
     fn guards(&self) -> Guards {
-        self.locks().guards.clone()
+        self.locks().map(|locks| locks.guards.clone()).unwrap_or_default()
     }
 
     fn remaining(&self) -> Duration {
-        self.terms.remaining(self.locks().guards.iter().map(left))
+        let terms = self.servers.terms;
+        self.locks().map(|locks| terms.remaining(locks.guards.iter().map(left))).unwrap_or_default()
     }
 
     /// Has the keepers look at the keys that they do not look at yet.
     fn watch(&self) {
-        let mut locks = self.locks();
+        let Some(mut locks) = self.locks() else { return };
         let count = locks.guards.len();
         let watched = mem::replace(&mut locks.watched, count);
         let new = locks.guards.iter().skip(watched);
@@ -82,7 +79,7 @@ impl Held {
 
     /// Ends the hold. Returns the locks to release.
     fn end(&self) -> Guards {
-        let mut locks = self.locks();
+        let Some(mut locks) = self.locks() else { return Vec::new() };
         locks.watched = 0;
         let ended = (mem::take(&mut locks.guards), locks.late.take());
         drop(locks);
@@ -96,18 +93,19 @@ impl Held {
 
 impl Losable for Held {
     fn loss(&self, _: Now) -> Option<LossReason> {
-        if self.locks().watched > 0 {
+        if self.locks().is_some_and(|locks| locks.watched > 0) {
             self.watch();
         }
-        if self.lost.get().is_none() && self.remaining().is_zero() && self.is_held() {
-            let reason = self.locks().guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+        if self.lost.get().is_none() && self.is_held() && self.remaining().is_zero() {
+            let noticed = |(_, guard): &(usize, Arc<LockGuard>)| guard.hold().noticed_loss();
+            let reason = self.locks().and_then(|locks| locks.guards.iter().find_map(noticed));
             let _ = self.lost.set(reason.unwrap_or(LossReason::Expired));
         }
         self.lost.get().cloned()
     }
 
     fn is_held(&self) -> bool {
-        self.locks().late.is_some()
+        self.locks().is_some_and(|locks| locks.late.is_some())
     }
 
     fn wait(&self, until: Uptime) {
@@ -125,7 +123,7 @@ impl RefUnwindSafe for Held {}
 impl fmt::Debug for Held {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Held")
-            .field("guards", &self.locks().guards)
+            .field("guards", &self.locks().as_ref().map(|locks| &locks.guards))
             .field("lost", &self.lost)
             .finish_non_exhaustive()
     }
@@ -137,7 +135,6 @@ impl fmt::Debug for Held {
 /// server is extended by that locker's thread.
 #[must_use = "if unused, the lock is released at once"]
 pub struct QuorumGuard {
-    servers: Servers,
     held: Arc<Held>,
     /// Until when the lock stays held, by [`hold_at_least`](crate::LockOptions::hold_at_least).
     held_until: Uptime,
@@ -145,18 +142,22 @@ pub struct QuorumGuard {
 
 impl QuorumGuard {
     pub(super) fn new(servers: Servers, guards: Guards, late: Late, held_until: Uptime) -> Self {
-        let held = Arc::new(Held::new(servers.terms, guards, late));
-        Self { servers, held, held_until }
+        let locks = Mutex::new(Locks { guards, late: Some(late), watched: 0 });
+        Self { held: Arc::new(Held { servers, locks, lost: OnceLock::new() }), held_until }
+    }
+
+    fn servers(&self) -> &Servers {
+        &self.held.servers
     }
 
     /// Returns the lock's key.
     #[must_use]
     pub fn key(&self) -> &Key {
-        &self.servers.key
+        &self.servers().key
     }
 
     /// Returns how long a majority of leases still lasts, less the [allowance for clocks](crate::Quorum::max_clock_difference); zero if the lock is
-    /// lost, as far as was noticed. Asks no server.
+    /// lost, as far as was noticed, and in a forked child. Asks no server.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         if self.held.lost.get().is_some() { Duration::ZERO } else { self.held.remaining() }
@@ -167,8 +168,9 @@ impl QuorumGuard {
     ///
     /// # Errors
     ///
-    /// [`Error::NoMajority`] that [is a loss](Error::is_lost), with what is known of each server.
+    /// [`Error::NoMajority`] that [is a loss](Error::is_lost), with what is known of each server. [`Error::Forked`] in a forked child.
     pub fn ensure_held(&self) -> Result<(), Error> {
+        self.servers().refuse_after_fork()?;
         self.held.loss(clock::now());
         self.refuse_lost()
     }
@@ -182,7 +184,7 @@ impl QuorumGuard {
         let (have, lost): (Vec<_>, Vec<_>) = checked.partition(|(_, checked)| checked.is_ok());
         let have: Vec<usize> = have.into_iter().map(|(server, _)| server).collect();
         let lost = lost.into_iter().filter_map(|(server, checked)| Some((server, checked.err()?))).collect();
-        Err(self.servers.no_majority("not held".to_owned(), &have, lost).of_loss())
+        Err(self.servers().no_majority("not held".to_owned(), &have, lost).of_loss())
     }
 
     /// Extends the lease on each server, at the same time: it begins anew now, and lasts for the expiration of the options.
@@ -207,7 +209,7 @@ impl QuorumGuard {
     }
 
     fn ask(&self, failed: &str, act: fn(Arc<LockGuard>) -> Result<(), Error>) -> Result<(), Error> {
-        self.servers.refuse_after_fork()?;
+        self.servers().refuse_after_fork()?;
         self.refuse_lost()?;
         self.agree(self.held.guards(), failed, act)
     }
@@ -220,8 +222,8 @@ impl QuorumGuard {
         act: impl Fn(Arc<LockGuard>) -> Result<(), Error> + Clone + Send + 'static,
     ) -> Result<(), Error> {
         let (began, asked) = (clock::uptime(), guards.len());
-        let inbox = self.servers.each(guards, act);
-        let Answers { agree, granted, refused } = self.servers.gather(&inbox, asked, |()| Duration::MAX);
+        let inbox = self.servers().each(guards, act);
+        let Answers { agree, granted, refused } = self.servers().gather(&inbox, asked, |()| Duration::MAX);
         if agree {
             // A process that ends now would leave the others undone, and they need about as long.
             let now = clock::uptime();
@@ -229,9 +231,9 @@ impl QuorumGuard {
             return Ok(());
         }
         let mut lost: Vec<_> = refused.iter().filter_map(|(_, error)| error.loss_reason()).collect();
-        let is_lost = asked - lost.len() < self.servers.terms.majority;
+        let is_lost = asked - lost.len() < self.servers().terms.majority;
         let agreed: Vec<usize> = granted.iter().map(|(server, ())| *server).collect();
-        let error = self.servers.no_majority(failed.to_owned(), &agreed, refused);
+        let error = self.servers().no_majority(failed.to_owned(), &agreed, refused);
         if is_lost {
             let _ = self.held.lost.set(lost.pop().unwrap_or(LossReason::Expired));
             return Err(error.of_loss());
@@ -259,7 +261,7 @@ impl QuorumGuard {
     }
 
     fn end(&self) -> Result<(), Error> {
-        self.servers.refuse_after_fork()?;
+        self.servers().refuse_after_fork()?;
         let noticed = self.refuse_lost();
         let rest = self.held_until.since(clock::uptime());
         let released = self.agree(self.held.end(), "not released", move |guard| {
@@ -279,8 +281,10 @@ impl QuorumGuard {
 impl Drop for QuorumGuard {
     /// Releases. The lockers report failures to the log and their observers.
     fn drop(&mut self) {
-        // I10: in a forked child the answers may be locked by a thread that is not there.
-        if self.servers.refuse_after_fork().is_ok() && self.held.is_held() {
+        if self.servers().refuse_after_fork().is_err() {
+            // I10: in a forked child a thread that is not there may be about to send an answer, which would be waited for.
+            mem::forget(Arc::clone(&self.held));
+        } else if self.held.is_held() {
             // A failure has been reported.
             let _ = self.end();
         }
@@ -294,5 +298,30 @@ impl fmt::Debug for QuorumGuard {
             .field("remaining", &self.remaining())
             .field("held", &self.held)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::scripted::ScriptedBackend;
+    use crate::{LockOptions, Locker};
+    use std::sync::mpsc;
+
+    #[test]
+    fn a_forked_child_touches_nothing_that_may_be_locked() {
+        let lockers = [(); 3].map(|()| Locker::over(ScriptedBackend::granting()).in_forked_child());
+        let options = LockOptions::expiring_after(Duration::from_secs(10));
+        let servers = Servers::of(&lockers, "k".into(), &options).unwrap();
+        let (sender, inbox) = mpsc::channel();
+        let guard = QuorumGuard::new(servers, Vec::new(), (inbox, Arc::default()), clock::uptime());
+        mem::forget(guard.held.locks.lock());
+        let signal = guard.loss_signal();
+        assert!(guard.remaining().is_zero() && !signal.is_lost() && !signal.is_held());
+        assert!(matches!(guard.ensure_held(), Err(Error::Forked { key: Some(_) })));
+        assert!(format!("{guard:?} {signal:?}").contains("QuorumGuard"));
+        let held = Arc::downgrade(&guard.held);
+        drop((guard, signal, sender));
+        assert!(held.upgrade().is_some(), "the answers are left alone");
     }
 }

@@ -15,11 +15,13 @@ use crate::lock::Lock;
 use crate::locker::Locker;
 use crate::options::LockOptions;
 use crate::protocol::quorum::{Terms, Verdict};
+use crate::thread_holds::{self, HoldKind};
 
 /// How much longer than a command may take a server's answer is waited for.
 const ANSWER_GRACE: Duration = Duration::from_millis(50);
-/// How long after a lost reply the key is looked at first; each further time after twice as long.
+/// How long after a lost reply the key is looked at first; each further time after twice as long, and at most that.
 const FIRST_LOOK: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where servers' answers come, each with the number of the server.
 pub(super) type Inbox<G> = Receiver<(usize, Result<G, Error>)>;
@@ -105,6 +107,14 @@ impl Servers {
         }
     }
 
+    /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
+    pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
+        let mut kinds =
+            self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key));
+        let first = kinds.next()?;
+        Some(if kinds.any(|kind| kind == HoldKind::Scoped) { HoldKind::Scoped } else { first })
+    }
+
     pub(super) fn is_shut_down(&self) -> bool {
         self.engines().any(|engine| engine.queue.is_closed())
     }
@@ -125,7 +135,7 @@ impl Servers {
                     // A lock that nobody wants any more is released with the answer.
                     drop(sender.send((index, answer)));
                     if let Some(maybe) = maybe {
-                        give_back(&asked, maybe, FIRST_LOOK);
+                        give_back(asked, maybe, FIRST_LOOK);
                     }
                 }
             });
@@ -212,7 +222,12 @@ impl Servers {
     ) -> Error {
         let other = |(index, server): (usize, &Server)| {
             let at = refused.iter().position(|(other, _)| *other == index);
-            (server.name.clone(), at.map(|at| refused.swap_remove(at).1))
+            let mut answer = at.map(|at| refused.swap_remove(at).1);
+            if let Some(Error::Contended { details, .. }) = &mut answer {
+                // The server's own thread has asked.
+                details.taken_by_this_thread = self.by_this_thread().is_some();
+            }
+            (server.name.clone(), answer)
         };
         let others = self.list.iter().enumerate().filter(|(index, _)| !agreed.contains(index));
         let (key, answers) = (self.key.clone(), others.map(other).collect());
@@ -251,10 +266,12 @@ pub(super) fn complete(inbox: &Inbox<()>, by: Uptime) {
 }
 
 /// Releases a lock that may be held, once the server shows it; looks at the key until the lease has ended.
-fn give_back(lock: &Lock, maybe: MaybeHeld, delay: Duration) {
-    let engine = lock.locker().engine();
-    if !engine.queue.is_closed() && !engine.release_if_held(&maybe) {
-        let again = lock.clone();
-        lock.locker().spawn_later(delay, move || give_back(&again, maybe, delay * 2));
-    }
+fn give_back(lock: Lock, mut maybe: MaybeHeld, delay: Duration) {
+    let locker = lock.locker().clone();
+    locker.spawn_later(delay, move || {
+        let engine = lock.locker().engine();
+        if !engine.queue.is_closed() && !engine.release_if_held(&mut maybe) {
+            give_back(lock, maybe, (delay * 2).min(LONGEST_PAUSE));
+        }
+    });
 }

@@ -32,6 +32,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_body_runs_under_the_lock,
             a_call_within_a_call_is_refused,
             a_wait_ends_with_the_token_or_the_locker,
+            an_error_says_whether_this_thread_has_the_lock,
         ],
     )
 }
@@ -308,5 +309,28 @@ fn a_wait_ends_with_the_token_or_the_locker() -> Outcome {
     let patient = patient(&servers.0[0].url())?.build()?;
     let another = Lock::new(&patient, "another", OPTIONS)?;
     until("it is released there", || another.try_lock().unwrap().is_some());
+    Ok(())
+}
+
+fn an_error_says_whether_this_thread_has_the_lock() -> Outcome {
+    let servers = Servers::start(3)?;
+    let lock = Quorum::new(servers.lockers()?, KEY, OPTIONS.max_attempts(1))?;
+    let says = |error: Error| {
+        let Error::NoMajority { answers, .. } = error else { panic!("{error:?}") };
+        let mut said: Vec<bool> = answers
+            .into_iter()
+            .filter_map(|(_, answer)| match answer {
+                Some(Error::Contended { details, .. }) => Some(details.taken_by_this_thread),
+                _ => None,
+            })
+            .collect();
+        said.dedup();
+        said
+    };
+    let held = servers.held(&lock)?;
+    assert_eq!(says(lock.lock().expect_err("it is held")), [true]);
+    let others = thread::scope(|scope| scope.spawn(|| says(lock.lock().expect_err("it is held"))).join());
+    assert_eq!(others.unwrap(), [false]);
+    held.release()?;
     Ok(())
 }

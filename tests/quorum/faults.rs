@@ -27,6 +27,9 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_reply_that_is_cut_off_is_resolved,
             a_lock_whose_reply_was_lost_is_given_back_later,
             what_another_client_has_meanwhile_is_left,
+            a_command_that_arrives_after_all_is_undone,
+            shutting_down_ends_an_attempt,
+            shutting_down_waits_for_no_server,
         ],
     )
 }
@@ -266,5 +269,58 @@ fn what_another_client_has_meanwhile_is_left() -> Outcome {
         assert!(proxy.names().iter().all(|name| name != "DEL"), "{:?}", proxy.names());
     }
     assert_eq!(servers.value(0).as_deref(), Some(FOREIGN));
+    Ok(())
+}
+
+/// The key shows another holder meanwhile, so that the call ends by contention.
+fn a_command_that_arrives_after_all_is_undone() -> Outcome {
+    let servers = Servers::start(3)?;
+    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
+    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
+    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
+    let lock = Quorum::new(lockers, KEY, OPTIONS.protocol(Protocol::Watched))?;
+    for (server, proxy) in proxies.iter().enumerate() {
+        servers.set(server, FOREIGN);
+        proxy.next("SETNX", Fault::CutBefore);
+    }
+    assert!(lock.try_lock()?.is_none());
+    for (server, proxy) in proxies.iter().enumerate() {
+        let asked = || proxy.asked().into_iter().find(|asked| asked.name == "SETNX");
+        until("the command is on its way", || asked().is_some());
+        servers.set(server, &asked().unwrap().arguments[1]);
+        until("it is undone", || servers.value(server).is_none());
+    }
+    Ok(())
+}
+
+fn shutting_down_ends_an_attempt() -> Outcome {
+    let servers = Servers::start(3)?;
+    let lockers = servers.0.iter().map(|server| brief(&server.url(), 1).build());
+    let lockers = lockers.collect::<Result<Vec<_>, _>>()?;
+    let lock = Quorum::new(&lockers, KEY, OPTIONS)?;
+    servers.0.iter().for_each(RedisServer::freeze);
+    let waiter = thread::spawn(move || lock.try_lock().map(drop));
+    thread::sleep(millis(100));
+    lockers[0].shut_down();
+    let error = waiter.join().unwrap().expect_err("it was ended");
+    assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
+    servers.0.iter().for_each(RedisServer::thaw);
+    Ok(())
+}
+
+/// What is left to do for a server that hangs is done by its thread, later.
+fn shutting_down_waits_for_no_server() -> Outcome {
+    let servers = Servers::start(3)?;
+    let lockers = servers.lockers()?;
+    let held = servers.held(&Quorum::new(&lockers, KEY, OPTIONS)?)?;
+    servers.0[2].freeze();
+    let another = Quorum::new(&lockers, "another", OPTIONS)?.lock()?;
+    held.release()?;
+    let ended = thread::spawn(move || lockers.iter().for_each(Locker::shut_down));
+    until("the lockers are shut down", || ended.is_finished());
+    assert!(servers.value(0).is_none() && servers.value(1).is_none());
+    servers.0[2].thaw();
+    servers.until_holding(0);
+    another.release()?;
     Ok(())
 }

@@ -20,6 +20,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             a_server_is_left_alone_after_its_restart,
             a_server_that_has_settled_is_used,
             a_server_that_does_not_say_how_long_it_runs_is_refused,
+            a_server_that_is_busy_is_asked_again,
             settling_needs_the_check_of_the_server,
         ],
     )
@@ -124,6 +125,24 @@ fn a_server_that_does_not_say_how_long_it_runs_is_refused() -> Outcome {
     let error = settling(&proxy.url())?.try_lock().expect_err("it does not say");
     assert!(matches!(error, Error::Unavailable { .. }), "{error:?}");
     assert!(proxy.names().is_empty(), "{:?}", proxy.names());
+    Ok(())
+}
+
+/// Its refusal of INFO says nothing of the user's rights.
+fn a_server_that_is_busy_is_asked_again() -> Outcome {
+    let server = RedisServer::start()?;
+    for (refusal, kind) in [
+        ("-BUSY Redis is busy running a script.\r\n", RefusalKind::Busy),
+        ("-NOAUTH Authentication required.\r\n", RefusalKind::NoPassword),
+    ] {
+        let proxy = Proxy::before(server.address())?;
+        proxy.next("INFO", Fault::Say(refusal));
+        let locker = patient(&proxy.url())?.settle_after_restart(Duration::from_millis(1)).build()?;
+        let error = Lock::new(&locker, KEY, OPTIONS)?.try_lock().expect_err("INFO is refused");
+        let Error::Refused { refusal, .. } = &error else { panic!("{error:?}") };
+        assert_eq!(refusal.kind(), kind);
+        assert_eq!(error.is_transient(), kind == RefusalKind::Busy);
+    }
     Ok(())
 }
 

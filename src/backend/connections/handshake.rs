@@ -94,7 +94,16 @@ impl Handshake<'_> {
 
     /// Returns the server's version, if it reports one. A replica is an error.
     fn check_server(&mut self, settles: Duration) -> Result<Option<Version>, ConnectError> {
-        let Some(info) = self.send_optional(&cmd("INFO"))?.and_then(ServerInfo::parse) else {
+        let needs_answer = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
+        let answer = match self.send(&cmd("INFO")) {
+            Err(ConnectError::Refused(refusal))
+                if !refusal.closes_connection() && !needs_answer(&refusal) =>
+            {
+                None
+            }
+            answer => Some(answer?),
+        };
+        let Some(info) = answer.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
             return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
         };

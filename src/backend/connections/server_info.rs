@@ -58,8 +58,10 @@ impl ServerInfo {
     /// Returns that a server is not used yet, since it may have lost locks in a restart less than `settles` ago.
     pub(in crate::backend) fn settling(&self, settles: Duration, address: &str) -> Option<ConnectError> {
         let up = self.get("uptime_in_seconds").and_then(|seconds| seconds.parse().ok());
-        // The server counts whole seconds, from a whole one: that may be nearly a second too many.
-        let up = up.map(|seconds: u64| Duration::from_secs(seconds.saturating_sub(1)));
+        // The server counts whole seconds of its wall clock, from a whole one: that may be nearly a second too many, or below zero.
+        let up = up.map(|seconds: i64| {
+            Duration::from_secs(u64::try_from(seconds.saturating_sub(1)).unwrap_or_default())
+        });
         let settled = settles.is_zero() || up.is_some_and(|up| up >= settles);
         (!settled).then(|| ConnectError::Refused(Refusal::settling(address, up, settles)))
     }
@@ -93,9 +95,13 @@ mod tests {
         let settles = |seconds, up: &ServerInfo| up.settling(Duration::from_secs(seconds), "a:1").is_some();
         assert!(!settles(0, &up("0")) && settles(1, &up("0")) && settles(1, &up("1")));
         assert!(settles(10, &up("10")) && !settles(10, &up("11")) && !settles(10, &up("9999999")));
+        let text = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1").unwrap().to_string();
+        assert!(
+            text(&up("-7200")).contains("a:1 has run for about 0ns since its restart"),
+            "its clock was set back"
+        );
         let silent = info("redis_version:1.2.6\r\n").unwrap();
         assert!(settles(1, &silent) && settles(1, &up("?")) && !settles(0, &silent));
-        let text = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1").unwrap().to_string();
         assert!(text(&up("3")).contains("a:1 has run for about 2s since its restart"), "{}", text(&up("3")));
         assert!(text(&silent).contains("a:1 does not report how long it has run"), "{}", text(&silent));
     }

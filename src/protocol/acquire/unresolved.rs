@@ -46,6 +46,7 @@ impl Unresolved {
         self.position(found).is_some()
     }
 
+    /// Returns the leases; `None` if their values might belong to a winner whose value a GETSET has overwritten.
     pub(super) fn into_leases(self) -> Option<impl Iterator<Item = Lease>> {
         self.takeover.is_none().then(|| self.leases.into_iter().map(|(lease, _)| lease))
     }
