@@ -93,6 +93,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct OnQuorum {
     lockers: Vec<Locker>,
+    /// Auto or Classic: each process has one of them.
+    protocol: Protocol,
     random: Random,
 }
 
@@ -103,7 +105,10 @@ impl OnQuorum {
                 Locker::builder(url)?.command_timeout(ANSWER_TIMEOUT).connect_timeout(ANSWER_TIMEOUT);
             builder.settle_after_restart(SETTLES).build()
         };
-        Ok(Self { lockers: urls.map(open).collect::<Result<_, Error>>()?, random: Random::new() })
+        let lockers = urls.map(open).collect::<Result<_, Error>>()?;
+        let random = Random::new();
+        let protocol = if random.in_a_thousand(500) { Protocol::Auto } else { Protocol::Classic };
+        Ok(Self { lockers, protocol, random })
     }
 }
 
@@ -115,7 +120,7 @@ impl ThreadClient for &OnQuorum {
         timeout: Duration,
     ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
         let poll = self.random.millis(&(5..50));
-        let options = LockOptions::expiring_after(expiration).protocol(Protocol::Auto).poll_interval(poll);
+        let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
         match Quorum::new(&self.lockers, key, options)?.try_lock_for(timeout) {
             Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
             // Part of the stress: a server is gone, and another hangs or settles.
