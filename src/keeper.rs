@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
-use std::{fmt, io, mem};
+use std::{fmt, io, mem, process};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::contained;
@@ -30,6 +30,7 @@ pub(crate) struct Keeper<T> {
     /// The name of its thread.
     name: &'static str,
     work: Work<T>,
+    process: u32,
     #[cfg(test)]
     refuses_threads: std::sync::atomic::AtomicBool,
 }
@@ -77,6 +78,7 @@ impl<T: Send + 'static> Keeper<T> {
             shared: Arc::new(Shared { state: Mutex::new(state), changed: Condvar::new() }),
             name,
             work,
+            process: process::id(),
             #[cfg(test)]
             refuses_threads: std::sync::atomic::AtomicBool::default(),
         }
@@ -225,7 +227,10 @@ impl<T> State<T> {
 
 impl<T> Drop for Keeper<T> {
     fn drop(&mut self) {
-        self.close();
+        // I10: in a forked child a thread that is not there may have the mutex.
+        if self.process == process::id() {
+            self.close();
+        }
     }
 }
 

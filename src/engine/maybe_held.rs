@@ -50,9 +50,14 @@ impl Engine {
         let Ok(Reply::Bulk(Some(found))) = self.once(key, Command::Get) else { return false };
         // Until it is there, the command may still arrive.
         if let Some(at) = leases.iter().position(|lease| lease.value == found) {
-            let (lease, now) = (&leases.swap_remove(at), clock::now());
-            let holder = self.queue.hold(key, None, &Observation::of(lease, now));
-            self.release_unwanted(HeldLock { key, options, protocol: *protocol, lease, holder }, now);
+            let (lease, now) = (leases.swap_remove(at), clock::now());
+            let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
+            let held = HeldLock { key, options, protocol: *protocol, lease: &lease, holder };
+            let is_released = self.release_unwanted(held, now).is_empty();
+            // Classic does not compare, so that its DEL is not sent again.
+            if !is_released && *protocol != Protocol::Classic {
+                leases.push(lease);
+            }
         }
         leases.is_empty()
     }

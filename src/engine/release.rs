@@ -42,9 +42,9 @@ struct Ended {
 }
 
 impl Engine {
-    /// Releases a lock that the thread has got and does not want any more. A failure is reported.
-    pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) {
-        self.release_all_unwanted(vec![lock], now);
+    /// Releases a lock that the thread has got and does not want any more. A failure is reported, and returned.
+    pub(super) fn release_unwanted(&self, lock: HeldLock<'_>, now: Now) -> Vec<Error> {
+        self.release_all_unwanted(vec![lock], now)
     }
 
     /// The same for several. Returns the failures.

@@ -175,7 +175,9 @@ impl Quorum {
                 || self.options.max_attempts.is_some_and(|most| attempts >= most)
                 || !is_contention && now.since(reached) >= retry_for;
             if is_last || !error.is_transient() {
-                self.check(began)?;
+                if !error.may_hold_lock() {
+                    self.check(began)?;
+                }
                 return Err(error);
             }
             let random =

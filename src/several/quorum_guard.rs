@@ -68,12 +68,13 @@ impl Held {
         let count = locks.guards.len();
         let watched = mem::replace(&mut locks.watched, count);
         let new = locks.guards.iter().skip(watched);
-        let new: Vec<_> =
-            new.map(|(_, guard)| (Arc::clone(guard.engine()), Arc::clone(guard.hold()))).collect();
+        let new: Vec<_> = new
+            .map(|(server, guard)| (*server, Arc::clone(guard.engine()), Arc::clone(guard.hold())))
+            .collect();
         drop(locks);
-        // An observer may do anything.
-        for (engine, hold) in new {
-            engine.watch(&hold);
+        // A slow server may still be extending its lease.
+        for (server, engine, hold) in new {
+            self.servers.spawn(server, move || engine.watch(&hold));
         }
     }
 
@@ -96,7 +97,11 @@ impl Losable for Held {
         if self.locks().is_some_and(|locks| locks.watched > 0) {
             self.watch();
         }
-        if self.lost.get().is_none() && self.is_held() && self.remaining().is_zero() {
+        // At one moment: a release takes the guards away.
+        let is_over = |locks: MutexGuard<'_, Locks>| {
+            locks.late.is_some() && self.servers.terms.remaining(locks.guards.iter().map(left)).is_zero()
+        };
+        if self.lost.get().is_none() && self.locks().is_some_and(is_over) {
             let noticed = |(_, guard): &(usize, Arc<LockGuard>)| guard.hold().noticed_loss();
             let reason = self.locks().and_then(|locks| locks.guards.iter().find_map(noticed));
             let _ = self.lost.set(reason.unwrap_or(LossReason::Expired));

@@ -170,10 +170,15 @@ impl Servers {
     ) -> Inbox<()> {
         let (sender, inbox) = mpsc::channel();
         for (index, guard) in guards {
-            let (sender, act, locker) = (sender.clone(), act.clone(), self.list[index].lock.locker());
-            locker.spawn(move || drop(sender.send((index, act(guard)))));
+            let (sender, act) = (sender.clone(), act.clone());
+            self.spawn(index, move || drop(sender.send((index, act(guard)))));
         }
         inbox
+    }
+
+    /// Has the thread of a server do this, after what it has to do.
+    pub(super) fn spawn(&self, server: usize, job: impl FnOnce() + Send + 'static) {
+        self.list[server].lock.locker().spawn(job);
     }
 
     /// Waits for the answers of as many servers, at most one command timeout, until a majority agrees or cannot agree any more, by what is left
@@ -270,7 +275,7 @@ fn give_back(lock: Lock, mut maybe: MaybeHeld, delay: Duration) {
     let locker = lock.locker().clone();
     locker.spawn_later(delay, move || {
         let engine = lock.locker().engine();
-        if !engine.queue.is_closed() && !engine.release_if_held(&mut maybe) {
+        if !engine.release_if_held(&mut maybe) && !engine.queue.is_closed() {
             give_back(lock, maybe, (delay * 2).min(LONGEST_PAUSE));
         }
     });

@@ -38,3 +38,19 @@ fn the_thread_of_a_locker_ends_with_it() {
     let error = Quorum::new(&lockers, "k", OPTIONS).unwrap().try_lock().unwrap_err();
     assert!(matches!(error, Error::Cancelled { shut_down: true, .. }), "{error:?}");
 }
+
+#[test]
+fn a_signal_reports_no_loss_after_a_release() {
+    let lock = Quorum::new(lockers(), "k", OPTIONS).unwrap();
+    for _ in 0..1000 {
+        let held = lock.lock().unwrap();
+        let signal = held.loss_signal();
+        thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| while signal.is_held() {});
+            }
+            held.release().unwrap();
+        });
+        assert_eq!(signal.reason(), None);
+    }
+}
