@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::backend::{ConnectError, NoConnection, Refusal, TransportError};
 use crate::key::{Cut, Key};
 use crate::protocol::ownership::LossReason;
+use crate::protocol::quorum;
 pub use contention::Contention;
 use text::{Answers, Ended, LostBy, Majority, Of, Others, Refused, TimedOut, shown};
 
@@ -221,7 +222,7 @@ impl Error {
     fn majority(&self, is_such: impl Fn(Option<&Error>) -> bool) -> bool {
         let Error::NoMajority { agreed, lost: false, answers, .. } = self else { return false };
         let such = answers.iter().filter(|(_, answer)| is_such(answer.as_ref())).count();
-        agreed + such > (agreed + answers.len()) / 2
+        agreed + such >= quorum::majority(agreed + answers.len())
     }
 
     /// Returns true if a lock that was held was lost: another client may have worked under it at the same time.

@@ -227,11 +227,6 @@ impl Lock {
         }
     }
 
-    /// Returns the lock with an allowance for clocks: its leases end earlier by this.
-    pub(crate) fn allowing(&self, allowance: Duration) -> Self {
-        Self { options: LockOptions { allowance, ..self.options }, ..self.clone() }
-    }
-
     /// Tries once. If a reply was lost, returns the lock that may be held as well.
     pub(crate) fn try_once(&self) -> (Result<LockGuard, Error>, Option<MaybeHeld>) {
         let engine = self.locker.engine();

@@ -187,7 +187,8 @@ impl Locker {
 
     /// Ends all waits for locks of this locker and its clones, at once and for good: each fails with [`Error::Cancelled`], as does
     /// every later call that asks for a lock. A command on its way is waited for first; if it acquires the lock, the wait ends with
-    /// the lock. Locks that are held stay held, and can be released. Returns without waiting.
+    /// the lock. Locks that are held stay held, and can be released. Returns without waiting. What the thread of a
+    /// [`Quorum`](crate::Quorum) has left to do for this server, it does, and ends.
     ///
     /// The gem has no such thing.
     pub fn shut_down(&self) {

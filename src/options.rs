@@ -44,7 +44,7 @@ pub struct LockOptions {
     /// How long after its acquisition the lock may be released.
     pub(crate) hold_at_least: Duration,
     pub(crate) reentrant: bool,
-    /// How much earlier a lease ends than its value says, beside the extra second; only in a quorum.
+    /// How much earlier a lease ends, so that clocks may differ by more than the extra second; only in a quorum.
     pub(crate) allowance: Duration,
 }
 

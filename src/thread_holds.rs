@@ -9,12 +9,12 @@ use crate::identity::Identity;
 use crate::key::Key;
 
 /// How a thread holds a lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HoldKind {
-    /// In a `with`, whose guard cannot leave the thread.
-    Scoped,
     /// As a guard, which may be on another thread by now.
     Movable,
+    /// In a `with`, whose guard cannot leave the thread.
+    Scoped,
 }
 
 struct Entry {
@@ -51,12 +51,9 @@ pub(crate) fn note(locker: &Arc<Identity>, hold: &Arc<Hold>, kind: HoldKind) {
     });
 }
 
-/// Returns how this thread holds the lock, if it has acquired it and it has not been released.
+/// Returns how this thread holds the lock, in a `with` before all, if it has acquired it and it has not been released.
 pub(crate) fn by_this_thread(locker: &Arc<Identity>, key: &Key) -> Option<HoldKind> {
-    fold(locker, key, |found, entry| match entry.kind {
-        HoldKind::Scoped => Some(HoldKind::Scoped),
-        HoldKind::Movable => found.or(Some(HoldKind::Movable)),
-    })
+    fold(locker, key, |found, entry| found.max(Some(entry.kind)))
 }
 
 /// Returns the hold of the `with` that this thread is in, if it is in one.

@@ -3,12 +3,14 @@
 mod connect_error;
 mod failure;
 mod refusal;
+mod refusal_kind;
 mod transport_error;
 
 pub(crate) use connect_error::ConnectError;
 pub(crate) use failure::Failure;
 pub(crate) use failure::NoConnection;
+pub use refusal::Refusal;
 pub(crate) use refusal::TooOld;
 pub(super) use refusal::without_arguments;
-pub use refusal::{Refusal, RefusalKind};
+pub use refusal_kind::RefusalKind;
 pub use transport_error::TransportError;

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::backend::Refusal;
 use crate::key::{Cut, CutAt, Key};
 use crate::protocol::ownership::LossReason;
+use crate::protocol::quorum;
 
 /// A key, cut where it is long.
 pub(super) fn shown(key: &Key) -> Cut<'_> {
@@ -110,7 +111,7 @@ pub(super) struct Majority<'a> {
 impl fmt::Display for Majority<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { failed, agreed, servers, lost } = self;
-        let needed = servers / 2 + 1;
+        let needed = quorum::majority(*servers);
         if *lost {
             write!(
                 f,

@@ -40,15 +40,9 @@ impl LockOptions {
         Self { reentrant: true, ..self }
     }
 
-    /// Returns the options of a lock on one server of a quorum: asked for once, and given back at once without a majority.
+    /// Returns the options of a lock on one server of a quorum: given back at once without a majority.
     pub(crate) const fn in_a_quorum(self) -> Self {
-        Self {
-            timeout: Some(Duration::ZERO),
-            notifies: false,
-            reentrant: false,
-            hold_at_least: Duration::ZERO,
-            ..self
-        }
+        Self { notifies: false, reentrant: false, hold_at_least: Duration::ZERO, ..self }
     }
 
     /// Returns the options of a lock that is held while others are waited for: its lease is extended, for `at_most` in all.

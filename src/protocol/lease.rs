@@ -30,7 +30,7 @@ pub(crate) struct Lease {
     pub(super) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
-    /// How many microseconds earlier it ends than the value says, beside the guard: an allowance for clocks.
+    /// The allowance for clocks, in microseconds: it ends this much earlier than the guard before the value's time.
     early: u64,
 }
 
@@ -93,7 +93,7 @@ impl Lease {
         self
     }
 
-    /// How much earlier it ends than the value says, beside the guard.
+    /// The allowance for clocks.
     pub(super) fn early(&self) -> Duration {
         Duration::from_micros(self.early)
     }

@@ -27,10 +27,15 @@ pub(crate) enum Verdict {
     Failed,
 }
 
+/// Returns how many of so many servers are a majority.
+pub(crate) const fn majority(servers: usize) -> usize {
+    servers / 2 + 1
+}
+
 impl Terms {
     /// The terms of this many servers for leases of this time: at least half of it has to be left.
     pub(crate) fn of(servers: usize, lease: Duration) -> Self {
-        Self { majority: servers / 2 + 1, least: lease / 2 }
+        Self { majority: majority(servers), least: lease / 2 }
     }
 
     /// Returns for how long a majority still holds the lock, given what is left of each lease.

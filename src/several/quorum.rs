@@ -75,7 +75,9 @@ impl Quorum {
     ///
     /// [`Error::Invalid`] for more than half of the expiration.
     pub fn max_clock_difference(self, allowance: Duration) -> Result<Self, Error> {
-        Ok(Self { servers: self.servers.allowing(allowance, &self.options)?, ..self })
+        let options = LockOptions { allowance, ..self.options };
+        let servers = Servers::of(self.servers.lockers(), self.servers.key.clone(), &options)?;
+        Ok(Self { servers, options, ..self })
     }
 
     /// Returns the lock with a token that ends its waits: see [`CancelToken`].

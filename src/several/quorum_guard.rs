@@ -98,13 +98,12 @@ impl Losable for Held {
             self.watch();
         }
         // At one moment: a release takes the guards away.
-        let is_over = |locks: MutexGuard<'_, Locks>| {
-            locks.late.is_some() && self.servers.terms.remaining(locks.guards.iter().map(left)).is_zero()
-        };
-        if self.lost.get().is_none() && self.locks().is_some_and(is_over) {
-            let noticed = |(_, guard): &(usize, Arc<LockGuard>)| guard.hold().noticed_loss();
-            let reason = self.locks().and_then(|locks| locks.guards.iter().find_map(noticed));
-            let _ = self.lost.set(reason.unwrap_or(LossReason::Expired));
+        if let Some(locks) = self.locks()
+            && locks.late.is_some()
+            && self.servers.terms.remaining(locks.guards.iter().map(left)).is_zero()
+        {
+            let noticed = locks.guards.iter().find_map(|(_, guard)| guard.hold().noticed_loss());
+            let _ = self.lost.set(noticed.unwrap_or(LossReason::Expired));
         }
         self.lost.get().cloned()
     }
@@ -270,7 +269,7 @@ impl QuorumGuard {
         let noticed = self.refuse_lost();
         let rest = self.held_until.since(clock::uptime());
         let released = self.agree(self.held.end(), "not released", move |guard| {
-            // Whoever else has it has just dropped it.
+            // Another thread that has it drops it at once, which releases as well.
             let Some(guard) = Arc::into_inner(guard) else { return Ok(()) };
             if rest.is_zero() {
                 return guard.release();

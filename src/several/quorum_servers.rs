@@ -76,27 +76,16 @@ impl Servers {
         if let Some(problem) = problem(&list, options) {
             return Err(Error::invalid(key, problem));
         }
-        let terms = Terms::of(list.len(), options.expiration.unwrap_or_default());
-        Ok(Self { key, list, terms })
+        let lease = options.expiration.unwrap_or_default().saturating_sub(options.allowance);
+        Ok(Self { key, terms: Terms::of(list.len(), lease), list })
     }
 
-    /// Returns them with an allowance for clocks.
-    pub(super) fn allowing(self, allowance: Duration, options: &LockOptions) -> Result<Self, Error> {
-        let expiration = options.expiration.unwrap_or_default();
-        if allowance > expiration / 2 {
-            let problem = format!(
-                "an allowance for clocks of {allowance:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration"
-            );
-            return Err(Error::invalid(self.key, problem));
-        }
-        let allowing =
-            |Server { lock, name }: &Server| Server { lock: lock.allowing(allowance), name: name.clone() };
-        let list: Arc<[Server]> = self.list.iter().map(allowing).collect();
-        Ok(Self { terms: Terms::of(list.len(), expiration.saturating_sub(allowance)), list, ..self })
+    pub(super) fn lockers(&self) -> impl Iterator<Item = &Locker> {
+        self.list.iter().map(|server| server.lock.locker())
     }
 
     pub(super) fn engines(&self) -> impl Iterator<Item = &Arc<Engine>> {
-        self.list.iter().map(Server::engine)
+        self.lockers().map(Locker::engine)
     }
 
     pub(super) fn refuse_after_fork(&self) -> Result<(), Error> {
@@ -109,10 +98,7 @@ impl Servers {
 
     /// Returns how this thread holds the lock, if it has acquired it and it has not been released.
     pub(super) fn by_this_thread(&self) -> Option<HoldKind> {
-        let mut kinds =
-            self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key));
-        let first = kinds.next()?;
-        Some(if kinds.any(|kind| kind == HoldKind::Scoped) { HoldKind::Scoped } else { first })
+        self.engines().filter_map(|engine| thread_holds::by_this_thread(&engine.identity, &self.key)).max()
     }
 
     pub(super) fn is_shut_down(&self) -> bool {
@@ -132,7 +118,7 @@ impl Servers {
             lock.locker().spawn(move || {
                 if wanted.strong_count() > 0 {
                     let (answer, maybe) = asked.try_once();
-                    // A lock that nobody wants any more is released with the answer.
+                    // If the call has ended, the answer is dropped, and the guard in it releases.
                     drop(sender.send((index, answer)));
                     if let Some(maybe) = maybe {
                         give_back(asked, maybe, FIRST_LOOK);
@@ -190,7 +176,7 @@ impl Servers {
         left: impl Fn(&G) -> Duration,
     ) -> Answers<G> {
         let (began, mut by) = (clock::uptime(), self.answered_by());
-        let (mut granted, mut refused, mut has_failed) = (Vec::new(), Vec::new(), false);
+        let (mut granted, mut refused) = (Vec::new(), Vec::new());
         loop {
             let now = clock::uptime();
             let open = if now < by { asked - granted.len() - refused.len() } else { 0 };
@@ -198,8 +184,7 @@ impl Servers {
                 Verdict::Open(time) => time,
                 // The error is to say what the others answer; they need about as long.
                 Verdict::Failed if open > 0 => {
-                    by = if has_failed { by } else { by.min(now.after(now.since(began))) };
-                    has_failed = true;
+                    by = by.min(now.after(now.since(began)));
                     Duration::MAX
                 }
                 verdict => return Answers { agree: verdict == Verdict::Agreed, granted, refused },
@@ -260,6 +245,14 @@ fn problem(servers: &[Server], options: &LockOptions) -> Option<String> {
         _ if options.expiration.is_none() => {
             "a quorum needs an expiration, since a server that is lost cannot release; use `expiring_after`"
                 .to_owned()
+        }
+        _ if let Some(expiration) = options.expiration
+            && options.allowance > expiration / 2 =>
+        {
+            format!(
+                "an allowance for clocks of {:?} leaves less than half of the lease of {expiration:?}; set the clocks, or use a longer expiration",
+                options.allowance
+            )
         }
         _ => return options.problem().map(str::to_owned),
     })

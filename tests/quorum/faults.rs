@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use libtest_mimic::Trial;
 use setnx_lock::{Error, LockOptions, Locker, Protocol, Quorum};
 
-use super::{KEY, OPTIONS, Servers};
+use super::{KEY, OPTIONS, Servers, lock_through};
 use crate::servers::{Fault, Proxy};
 use crate::support::notified::until;
 use crate::support::scenario::{BRIEF, FOREIGN, brief, opened};
@@ -160,13 +160,11 @@ fn a_waiter_goes_on_once_a_majority_is_back() -> Outcome {
 
 fn servers_that_are_slow_grant_it_all_the_same() -> Outcome {
     let servers = Servers::start(5)?;
-    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
-    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
+    let proxies = servers.proxies()?;
     for (place, proxy) in (0..).zip(&proxies) {
         proxy.slow_down(move |_| millis(20 * place));
     }
-    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
-    let lock = Quorum::new(lockers, KEY, OPTIONS)?;
+    let lock = lock_through(&proxies, OPTIONS)?;
     for _ in 0..3 {
         let held = lock.lock()?;
         held.extend()?;
@@ -198,10 +196,8 @@ fn grants_that_come_too_late_are_given_back() -> Outcome {
 
 fn a_reply_that_is_cut_off_is_resolved() -> Outcome {
     let servers = Servers::start(3)?;
-    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
-    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
-    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
-    let lock = Quorum::new(lockers, KEY, OPTIONS)?;
+    let proxies = servers.proxies()?;
+    let lock = lock_through(&proxies, OPTIONS)?;
     for fault in [Fault::CutAfter, Fault::CutWithin] {
         for proxy in &proxies {
             proxy.next("SETNX", fault.clone());
@@ -275,10 +271,8 @@ fn what_another_client_has_meanwhile_is_left() -> Outcome {
 /// The key shows another holder meanwhile, so that the call ends by contention.
 fn a_command_that_arrives_after_all_is_undone() -> Outcome {
     let servers = Servers::start(3)?;
-    let proxies = servers.0.iter().map(|server| Proxy::before(server.address()));
-    let proxies = proxies.collect::<Result<Vec<_>, _>>()?;
-    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
-    let lock = Quorum::new(lockers, KEY, OPTIONS.protocol(Protocol::Watched))?;
+    let proxies = servers.proxies()?;
+    let lock = lock_through(&proxies, OPTIONS.protocol(Protocol::Watched))?;
     for (server, proxy) in proxies.iter().enumerate() {
         servers.set(server, FOREIGN);
         proxy.next("SETNX", Fault::CutBefore);

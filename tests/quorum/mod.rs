@@ -21,8 +21,9 @@ use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum, QuorumGuard};
 
+use crate::servers::Proxy;
 use crate::support::notified::until;
-use crate::support::scenario::patient;
+use crate::support::scenario::{opened, patient};
 use crate::support::{LONG, RedisServer};
 
 /// The key of each lock: the servers are the test's own.
@@ -71,6 +72,11 @@ impl Servers {
         Ok(held)
     }
 
+    /// Returns a proxy before each server.
+    pub(crate) fn proxies(&self) -> io::Result<Vec<Proxy>> {
+        self.0.iter().map(|server| Proxy::before(server.address())).collect()
+    }
+
     /// Returns what each server's key holds.
     pub(crate) fn values(&self) -> Vec<Option<String>> {
         (0..self.0.len()).map(|server| self.value(server)).collect()
@@ -101,4 +107,10 @@ impl Servers {
     pub(crate) fn until_holding(&self, count: usize) {
         until("so many servers have the key", || self.holding() == count);
     }
+}
+
+/// Returns the lock through these proxies, as another program has it.
+pub(crate) fn lock_through(proxies: &[Proxy], options: LockOptions) -> Result<Quorum, Error> {
+    let lockers = proxies.iter().map(|proxy| opened(&proxy.url())).collect::<Result<Vec<_>, _>>()?;
+    Quorum::new(lockers, KEY, options)
 }

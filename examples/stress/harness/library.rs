@@ -70,13 +70,9 @@ impl ThreadClient for &Library {
         let options = if self.notifications { options.notify_waiters() } else { options };
         let lock = Lock::new(&self.locker, key, options)?;
         SEEN.with_borrow_mut(|(taken_over, _)| *taken_over = false);
-        match lock.try_lock_for(timeout) {
-            Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
-            // Part of the stress: some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts
-            // its connecting.
-            Err(Error::InDoubt { .. } | Error::Unavailable { .. }) => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        // Some delays exceed the timeouts for a reply and for a connection, and stopping a process interrupts its connecting.
+        let is_expected = |error: &Error| matches!(error, Error::InDoubt { .. } | Error::Unavailable { .. });
+        acquired(lock.try_lock_for(timeout), is_expected)
     }
 
     fn remarks(&mut self) -> Vec<String> {
@@ -121,12 +117,21 @@ impl ThreadClient for &OnQuorum {
     ) -> Result<Option<Box<dyn HeldLock + '_>>, Failure> {
         let poll = self.random.millis(&(5..50));
         let options = LockOptions::expiring_after(expiration).protocol(self.protocol).poll_interval(poll);
-        match Quorum::new(&self.lockers, key, options)?.try_lock_for(timeout) {
-            Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
-            // Part of the stress: a server is gone, and another hangs or settles.
-            Err(error @ Error::NoMajority { .. }) if error.is_transient() => Ok(None),
-            Err(error) => Err(error.into()),
-        }
+        // A server is gone, and another hangs or settles.
+        let is_expected = |error: &Error| matches!(error, Error::NoMajority { .. }) && error.is_transient();
+        acquired(Quorum::new(&self.lockers, key, options)?.try_lock_for(timeout), is_expected)
+    }
+}
+
+/// Returns what a call has acquired: nothing if it has failed as a part of the stress.
+fn acquired<'a, G: HeldLock + 'a>(
+    outcome: Result<Option<G>, Error>,
+    is_expected: impl Fn(&Error) -> bool,
+) -> Result<Option<Box<dyn HeldLock + 'a>>, Failure> {
+    match outcome {
+        Ok(guard) => Ok(guard.map(|guard| Box::new(guard) as Box<dyn HeldLock>)),
+        Err(error) if is_expected(&error) => Ok(None),
+        Err(error) => Err(error.into()),
     }
 }
 

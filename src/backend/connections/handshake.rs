@@ -55,7 +55,7 @@ pub(super) fn open(
     } else {
         if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
             // The TLS handshake comes with the first command. During a lock's command, a rejected certificate would be a lost reply.
-            handshake.send_optional(&cmd("PING"))?;
+            handshake.send_optional(&cmd("PING"), |_| false)?;
         }
         None
     };
@@ -84,38 +84,33 @@ impl Handshake<'_> {
         reply.and_then(Value::extract_error).map_err(|error| failed(self.address, self.limit, &error))
     }
 
-    /// Sends a command whose refusal does not matter: the user may not run it, or the server has renamed it.
-    fn send_optional(&mut self, command: &Cmd) -> Result<Option<Value>, ConnectError> {
+    /// Sends a command whose refusal does not matter, unless `matters` says so: the user may not run it, or the server has renamed it.
+    fn send_optional(
+        &mut self,
+        command: &Cmd,
+        matters: impl Fn(&Refusal) -> bool,
+    ) -> Result<Option<Value>, ConnectError> {
         match self.send(command) {
-            Err(ConnectError::Refused(refusal)) if !refusal.closes_connection() => Ok(None),
+            Err(ConnectError::Refused(refusal)) if !refusal.closes_connection() && !matters(&refusal) => {
+                Ok(None)
+            }
             reply => reply.map(Some),
         }
     }
 
     /// Returns the server's version, if it reports one. A replica is an error.
     fn check_server(&mut self, settles: Duration) -> Result<Option<Version>, ConnectError> {
-        let needs_answer = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
-        let answer = match self.send(&cmd("INFO")) {
-            Err(ConnectError::Refused(refusal))
-                if !refusal.closes_connection() && !needs_answer(&refusal) =>
-            {
-                None
-            }
-            answer => Some(answer?),
-        };
-        let Some(info) = answer.and_then(ServerInfo::parse) else {
+        let matters = |refusal: &Refusal| !settles.is_zero() && !refusal.is_about_the_command();
+        let Some(info) = self.send_optional(&cmd("INFO"), matters)?.and_then(ServerInfo::parse) else {
             let unknown = Refusal::settling(self.address, None, settles);
             return if settles.is_zero() { Ok(None) } else { Err(ConnectError::Refused(unknown)) };
         };
-        match info.role() {
-            Some(Role::Replica { of }) => Err(ConnectError::Replica { address: self.address.to_owned(), of }),
-            _ => {
-                match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address))
-                {
-                    Some(error) => Err(error),
-                    None => Ok(info.version()),
-                }
-            }
+        if let Some(Role::Replica { of }) = info.role() {
+            return Err(ConnectError::Replica { address: self.address.to_owned(), of });
+        }
+        match info.answers_nothing_else(self.address).or_else(|| info.settling(settles, self.address)) {
+            Some(error) => Err(error),
+            None => Ok(info.version()),
         }
     }
 

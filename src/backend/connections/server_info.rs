@@ -97,12 +97,12 @@ mod tests {
         assert!(settles(10, &up("10")) && !settles(10, &up("11")) && !settles(10, &up("9999999")));
         let text = |info: &ServerInfo| info.settling(Duration::from_secs(10), "a:1").unwrap().to_string();
         assert!(
-            text(&up("-7200")).contains("a:1 has run for about 0ns since its restart"),
+            text(&up("-7200")).contains("a:1 has run for about 0 s since its restart"),
             "its clock was set back"
         );
         let silent = info("redis_version:1.2.6\r\n").unwrap();
         assert!(settles(1, &silent) && settles(1, &up("?")) && !settles(0, &silent));
-        assert!(text(&up("3")).contains("a:1 has run for about 2s since its restart"), "{}", text(&up("3")));
+        assert!(text(&up("3")).contains("a:1 has run for about 2 s since its restart"), "{}", text(&up("3")));
         assert!(text(&silent).contains("a:1 does not report how long it has run"), "{}", text(&silent));
     }
 
