@@ -87,6 +87,12 @@ pub(crate) struct KeyRequest {
     pub(crate) next: Option<Next>,
 }
 
+impl KeyRequest {
+    pub(crate) fn new(key: &Key, request: Request) -> Self {
+        Self { key: key.clone(), request, next: None }
+    }
+}
+
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
     /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the

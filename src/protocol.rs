@@ -18,7 +18,6 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
-pub(crate) mod acquire_all;
 pub(crate) mod extend;
 pub(crate) mod fence;
 pub(crate) mod holder_name;
@@ -58,8 +57,6 @@ use waiting_list::Waiting;
 pub(crate) enum Command {
     /// SETNX, or SET with NX and PX where the entry has a time to live.
     SetNx(Entry),
-    /// MSETNX: writes the value into all of these keys, or into none if there is one of them.
-    SetNxAll(Arc<[Key]>, Vec<u8>),
     Get,
     /// MGET.
     GetAll(Arc<[Key]>),
@@ -113,7 +110,6 @@ impl Command {
         match self {
             Command::SetNx(Entry { ttl: None, .. }) => "SETNX",
             Command::SetNx(Entry { ttl: Some(_), .. }) => "SET",
-            Command::SetNxAll(..) => "MSETNX",
             Command::GetAll(_) => "MGET",
             Command::Get => "GET",
             Command::GetSet(_) => "GETSET",
@@ -138,7 +134,7 @@ impl Command {
             Command::Exec(Change::Count) | Command::Count | Command::HolderName(_) | Command::Waiting(_) => {
                 true
             }
-            Command::SetNx(_) | Command::SetNxAll(..) | Command::GetSet(_) => false,
+            Command::SetNx(_) | Command::GetSet(_) => false,
             Command::Del => false,
             Command::Exec(Change::Set(_) | Change::Del) => false,
         }
@@ -166,7 +162,7 @@ impl Request {
 /// The outcome of a command, as far as the rules need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
-    /// To SETNX, MSETNX, DEL and INCR. SET with NX has the same reply in other words.
+    /// To SETNX, DEL and INCR. SET with NX has the same reply in other words.
     Integer(i64),
     /// To GET and GETSET, also to GET after WATCH.
     Bulk(Option<Vec<u8>>),

@@ -4,6 +4,7 @@
 mod float;
 
 use std::fmt;
+use std::io::Write as _;
 use std::sync::Arc;
 
 use crate::clock::{self, Wall};
@@ -52,12 +53,17 @@ pub(crate) const UNEXPIRING: &[u8] = b"1";
 /// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
 const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 
+/// How long a value is until the year 2286.
+const LENGTH: usize = "1795157376.4923038374650192".len();
+
 /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
 /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
 pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
     let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
     let fraction = micros * NONCES + nonce.0;
-    format!("{seconds}.{fraction:016}").into_bytes()
+    let mut value = Vec::with_capacity(LENGTH);
+    let Ok(()) = write!(value, "{seconds}.{fraction:016}") else { unreachable!("a vector takes all") };
+    value
 }
 
 /// What a lock's key holds.

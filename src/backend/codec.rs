@@ -28,14 +28,6 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
         Command::SetNx(entry) => set(packed, Form::OkayOrNil, key, entry, true),
-        Command::SetNxAll(keys, value) => {
-            packed.begin(Form::Integer, 1 + 2 * keys.len());
-            packed.word(b"MSETNX");
-            for key in keys.iter() {
-                packed.word(key.as_bytes());
-                packed.word(value);
-            }
-        }
         Command::Get => packed.command(Form::Bulk, &[b"GET", key]),
         Command::GetAll(keys) => {
             packed.begin(Form::List, 1 + keys.len());
@@ -203,10 +195,9 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
         return Err(unexpected(command.name(), replies.first()));
     }
     Ok(Ok(match (command, last) {
-        (
-            Command::SetNx(Entry { ttl: None, .. }) | Command::SetNxAll(..) | Command::Del | Command::Count,
-            Some(Value::Int(n)),
-        ) => Reply::Integer(n),
+        (Command::SetNx(Entry { ttl: None, .. }) | Command::Del | Command::Count, Some(Value::Int(n))) => {
+            Reply::Integer(n)
+        }
         (Command::GetAll(keys), Some(Value::Array(values))) if values.len() == keys.len() => {
             match values.into_iter().map(found).collect() {
                 Ok(values) => Reply::Bulks(values),

@@ -1,5 +1,6 @@
 //! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
 
+use std::borrow::{Borrow, BorrowMut};
 use std::time::Duration;
 use std::{io, mem, vec};
 
@@ -150,11 +151,18 @@ impl Item {
 }
 
 /// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
-pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
+pub(super) fn send_both(
+    own: &mut Item,
+    behind: Option<&mut Item>,
+    server: Option<Version>,
+    now: Now,
+) -> bool {
     let sends = own.sends(server, now);
-    behind.state = State::Unsent;
-    if sends {
-        behind.sends(server, now);
+    if let Some(behind) = behind {
+        behind.state = State::Unsent;
+        if sends {
+            behind.sends(server, now);
+        }
     }
     sends
 }
@@ -300,16 +308,20 @@ fn refusal(value: &Value) -> Option<Refusal> {
 }
 
 /// Sends those of the items that say so, and receives their replies. All together may take `limit`.
-pub(super) fn trip(connection: &mut impl LockConnection, items: &mut [&mut Item], limit: Duration) -> Left {
+pub(super) fn trip(
+    connection: &mut impl LockConnection,
+    items: &mut [impl BorrowMut<Item>],
+    limit: Duration,
+) -> Left {
     let (mut bytes, mut count) = (Vec::new(), 0);
-    for item in items.iter().filter(|item| item.is_sent()) {
+    for item in items.iter().map(Borrow::borrow).filter(|item| item.is_sent()) {
         bytes.extend_from_slice(&item.packed.bytes);
         count += item.packed.forms.len();
     }
     let Exchange { mut replies, ended } = exchange(connection, &bytes, count, limit);
     let mut replies = Replies::of(&mut replies, ended);
     for item in items {
-        replies.give(item);
+        replies.give(item.borrow_mut());
     }
     replies.left
 }

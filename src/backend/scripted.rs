@@ -17,13 +17,19 @@ use crate::version::Version;
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
 pub(crate) type Sent = (&'static str, Now, Option<End>);
 
+type Script = dyn Fn(&Key, &Command) -> Reply + Send + Sync;
+
 pub(crate) struct ScriptedBackend {
-    reply: Box<dyn Fn(&Command) -> Reply + Send + Sync>,
+    reply: Box<Script>,
     pub(crate) sent: Mutex<Vec<Sent>>,
 }
 
 impl ScriptedBackend {
     pub(crate) fn replying(reply: impl Fn(&Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
+        Self::replying_for(move |_, command| reply(command))
+    }
+
+    pub(crate) fn replying_for(reply: impl Fn(&Key, &Command) -> Reply + Send + Sync + 'static) -> Arc<Self> {
         Arc::new(Self { reply: Box::new(reply), sent: Mutex::default() })
     }
 
@@ -34,10 +40,10 @@ impl ScriptedBackend {
 }
 
 impl Backend for ScriptedBackend {
-    fn call(&self, _: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
+    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
         let reply = |request: &Request| {
             self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
-            match (self.reply)(&request.command) {
+            match (self.reply)(key, &request.command) {
                 Reply::Lost => {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
                 }

@@ -4,12 +4,14 @@ use std::sync::Arc;
 
 use super::wait::{Granted, Wait};
 use super::{Answer, Engine, ReaderCount};
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Changes, Hold};
 use crate::key::Key;
-use crate::options::LockOptions;
+use crate::options::{LockOptions, Protocol};
+use crate::protocol::acquire::Observation;
+use crate::protocol::lease::Lease;
 use crate::queue::{CancelToken, HolderTicket};
 use crate::thread_holds::{self, HoldKind};
 
@@ -55,6 +57,23 @@ impl Engine {
         let waited = clock::uptime().since(began);
         self.observer.notify(&Event::AcquireFinished { key: wait.key(), waited, attempts, outcome });
         granted
+    }
+
+    /// Notes a lock that was granted to a thread without a place in its queue.
+    pub(super) fn granted(
+        &self,
+        key: &Key,
+        options: &LockOptions,
+        shared: Option<&Key>,
+        lease: Lease,
+        protocol: Protocol,
+        now: Now,
+    ) -> Granted {
+        if options.notifies {
+            self.notifications.acquired(key);
+        }
+        let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));
+        Granted { lease, protocol, holder, at: now }
     }
 
     /// Begins what the holder of these locks has, which were acquired together; noted for this thread, if it is to be.

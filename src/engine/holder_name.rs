@@ -62,11 +62,7 @@ impl Engine {
         }
         let now = clock::now();
         let limits = self.call(first, now).limits_together(Protocol::Classic, now);
-        let request = |(hold, request): &(&Arc<Hold>, Request)| KeyRequest {
-            key: hold.key.clone(),
-            request: request.clone(),
-            next: None,
-        };
+        let request = |(hold, request): &(&Arc<Hold>, Request)| KeyRequest::new(&hold.key, request.clone());
         let requests: Vec<KeyRequest> = named.iter().map(request).collect();
         let written = self.backend.call_all(&requests, &limits);
         let failed = |((hold, name), written): (&(&'a Arc<Hold>, Request), Answers)| {

@@ -1,26 +1,26 @@
-//! Acquiring several locks for one holder: all at once if they are free, else one by one in their order, within one deadline. What was
-//! acquired is released if another cannot be.
+//! Acquiring several locks for one holder, within one deadline. They are asked for in one trip, in their order. If another client has one,
+//! what was acquired behind it is given back, it is waited for as any lock is, and then the rest is asked for. So a call waits only while it
+//! holds the first of its locks, and no two wait for each other.
 
-mod at_once;
-mod in_doubt;
-mod one_by_one;
+mod asked;
+mod early;
 
 use std::iter;
 use std::sync::Arc;
 
+use super::call::Call;
 use super::wait::{Granted, Wait};
-use super::{Acquired, Engine, ReaderCount};
+use super::{Acquired, Answer, Engine, ReaderCount};
+use crate::backend::{Answers, KeyRequest, StopCheck};
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::LockOptions;
-use crate::protocol::lease::Lease;
 use crate::queue::CancelToken;
 use crate::thread_holds::HoldKind;
-use crate::value::LockState;
-use at_once::AtOnce;
-use one_by_one::InTurn;
+use asked::Asked;
+use early::{Early, InOrder};
 
 /// The locks that are wanted.
 #[derive(Clone, Copy, Debug)]
@@ -63,28 +63,14 @@ impl WaitAll<'_> {
         // What is not to be waited for is found before anything is sent.
         let begun = self.may_begin().and_then(|()| {
             let registered = cancel_token.map(CancelToken::register);
-            self.wait(&keys[0], self.began, None).agree()?;
+            self.wait(&keys[0], None).agree()?;
             Ok(registered)
         });
-        let _registered = begun.inspect_err(|error| self.report(Err(error), 0))?;
-        let mut in_doubt = None;
-        if keys.len() > 1 && self.may_succeed_at_once() {
-            match self.at_once() {
-                Ok(AtOnce::Granted(granted)) => {
-                    self.report(Ok(()), 1);
-                    return Ok(granted);
-                }
-                Ok(AtOnce::OneByOne(earlier)) => in_doubt = earlier,
-                Err(error) => {
-                    self.report(Err(&error), 1);
-                    return Err(error);
-                }
-            }
-        }
+        let _registered = begun.inspect_err(|error| self.report(error))?;
         loop {
-            let error = match self.one_by_one(in_doubt.take().as_ref())? {
-                InTurn::Granted(granted) => return Ok(granted),
-                InTurn::Lost(error) => error,
+            let error = match self.in_order()? {
+                InOrder::Granted(granted) => return Ok(granted),
+                InOrder::Lost(error) => error,
             };
             let has_time = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
             if !has_time || !error.is_lost() {
@@ -98,25 +84,64 @@ impl WaitAll<'_> {
         let keys = self.wanted.keys;
         self.engine.refuse_after_fork(&keys[0])?;
         keys.iter().try_for_each(|key| self.engine.refuse_nested(key))?;
-        self.wait(&keys[0], self.began, None).check()
+        self.wait(&keys[0], None).check()
     }
 
-    /// Reports how the call has ended before any of the locks was waited for by itself.
-    fn report(&self, outcome: Result<(), &Error>, attempts: u32) {
+    /// Acquires the locks in their order.
+    fn in_order(&self) -> Result<InOrder, Error> {
+        let keys = self.wanted.keys;
+        let mut early: Vec<Early> = Vec::with_capacity(keys.len());
+        let mut asked = Asked::new(self);
+        match asked.all_at_once() {
+            Ok(Some(granted)) => return Ok(InOrder::Granted(granted)),
+            Ok(None) => {}
+            Err(error) => return Err(error.and(asked.end())),
+        }
+        for (index, key) in keys.iter().enumerate() {
+            let granted = asked.first(index).and_then(|first| {
+                let is_granted = first.as_ref().is_some_and(Answer::is_granted);
+                debug_assert!(is_granted || !asked.holds_any(), "it may wait, and holds more than a prefix");
+                self.engine.grant(&self.wait(key, first))
+            });
+            match granted {
+                Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
+                Err(error) => {
+                    let mut others = self.engine.give_back(early);
+                    others.extend(asked.end());
+                    return Err(self.with_whole_wait(error).and(others));
+                }
+            }
+            asked.acquired(key);
+        }
+        self.all_acquired(early)
+    }
+
+    /// Reports a call that has ended before any of the locks was waited for by itself.
+    fn report(&self, error: &Error) {
         let waited = clock::uptime().since(self.began.uptime);
         let keys = self.wanted.keys;
-        let is_meant = |key: &&Key| outcome.is_err_and(|error| names(error, key));
         // An error of none of them is that of all.
-        let all = !keys.iter().any(|key| is_meant(&key));
-        for key in keys.iter().filter(|key| all || is_meant(key)) {
-            self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
+        let all = !keys.iter().any(|key| names(error, key));
+        for key in keys.iter().filter(|key| all || names(error, key)) {
+            let outcome = Err(error);
+            self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 0, outcome });
         }
     }
 
-    fn wait<'b>(&'b self, key: &'b Key, now: Now, earlier: Option<(Lease, Option<LockState>)>) -> Wait<'b> {
+    fn wait<'b>(&'b self, key: &'b Key, first: Option<Answer>) -> Wait<'b> {
         let Several { options, shared, cancel_token, readers, .. } = self.wanted;
-        let wait = Wait::new(self.engine, key, options, cancel_token, now).comparing(readers);
-        wait.within(self.deadline, shared, earlier)
+        let wait = Wait::new(self.engine, key, options, cancel_token, clock::now()).comparing(readers);
+        wait.within(self.deadline, shared, first)
+    }
+
+    /// Sends a command on each of several keys in one trip.
+    fn send_each(&self, requests: &[KeyRequest]) -> Vec<Answers> {
+        let Several { options, cancel_token, .. } = self.wanted;
+        let engine = self.engine;
+        let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
+        let call = Call::new(engine, &requests[0].key, options.protocol, self.deadline);
+        let call = call.stopped_by(StopCheck(&stop), engine.retry_for(self.began.uptime));
+        call.send_each(requests, clock::now())
     }
 }
 

@@ -25,6 +25,18 @@ pub(crate) struct Answer {
     pub(super) reply: Result<Reply, Failure>,
 }
 
+impl Answer {
+    /// Whether the lock was acquired.
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
+    }
+
+    /// Whether the command may have been carried out, or may be still.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self.reply, Err(Failure::Lost(_)))
+    }
+}
+
 /// The thread that is next, and the command that is sent for it.
 pub(super) struct Successor {
     claim: queue::Claim<Answer>,

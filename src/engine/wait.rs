@@ -50,8 +50,8 @@ pub(super) struct Wait<'a> {
     shared: Option<&'a Key>,
     /// Where it is a reader's or a writer's: the number of readers, which all callers must share.
     readers: Option<&'a ReaderCount>,
-    /// The lease of an earlier command for several locks at once, which may still come late and acquire this one, and what it takes over.
-    earlier: Option<(Lease, Option<LockState>)>,
+    /// The answer to a command that was sent before the wait.
+    first: Cell<Option<Answer>>,
     /// How often the server was asked for the lock so far.
     attempts: Cell<u32>,
     /// Whether this thread has learned of a release, and the server has not answered since.
@@ -109,7 +109,7 @@ impl<'a> Wait<'a> {
             deadline,
             shared: None,
             readers: None,
-            earlier: None,
+            first: Cell::new(None),
             attempts: Cell::new(0),
             owes: Cell::new(false),
             unresolved: RefCell::default(),
@@ -118,14 +118,14 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns the wait as a part of a longer one, which ends at `deadline`, after an earlier command that may still come late.
+    /// Returns the wait as a part of a longer one, which ends at `deadline` and has sent the first command, if there is an answer.
     pub(super) fn within(
         self,
         deadline: Option<Uptime>,
         shared: Option<&'a Key>,
-        earlier: Option<(Lease, Option<LockState>)>,
+        first: Option<Answer>,
     ) -> Self {
-        Self { deadline, shared, earlier, ..self }
+        Self { deadline, shared, first: Cell::new(first), ..self }
     }
 
     /// Returns the wait as one for a permit: its key is a name, and no lock.
@@ -163,6 +163,13 @@ impl<'a> Wait<'a> {
 
     /// Waits until there is a lease, or an error; contention until the deadline is an [`Error::Contended`].
     pub(super) fn acquire(&self) -> Result<Granted, Error> {
+        let first = self.first.take();
+        let is_granted =
+            first.as_ref().is_some_and(|first| first.is_granted() && !first.lease.has_passed(self.began));
+        self.first.set(first);
+        if is_granted {
+            return self.now();
+        }
         self.may_begin()?;
         let _registered = self.cancel_token.map(CancelToken::register);
         self.check()?;
@@ -178,13 +185,10 @@ impl<'a> Wait<'a> {
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
     fn once(&self) -> Result<Granted, Error> {
-        let stop = || self.is_over();
         if self.options.timeout == Some(Duration::ZERO) {
-            let (attempt, action) = self.start(self.began);
-            let (call, looked) = (self.call(&stop), self.began.uptime);
-            let beginning = Beginning { call, action, answered: false, looked };
-            return self.attempt(attempt, beginning, self.began, &mut None);
+            return self.now();
         }
+        let stop = || self.is_over();
         let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
         let acquired = self.queued(&mut ticket, &stop);
         if let Some(ticket) = ticket {
@@ -194,6 +198,15 @@ impl<'a> Wait<'a> {
             }
         }
         acquired
+    }
+
+    /// Tries without being queued.
+    fn now(&self) -> Result<Granted, Error> {
+        let stop = || self.is_over();
+        let mut call = self.call(&stop);
+        let (attempt, action) = self.start(&mut call, self.first.take(), self.began);
+        let beginning = Beginning { call, action, answered: false, looked: self.began.uptime };
+        self.attempt(attempt, beginning, self.began, &mut None)
     }
 
     fn queued(&self, ticket: &mut Option<Ticket<Answer>>, stop: &dyn Fn() -> bool) -> Result<Granted, Error> {
@@ -213,11 +226,12 @@ impl<'a> Wait<'a> {
         let mut call = self.call(stop);
         let mut looked = now.uptime;
         let params = self.params();
-        let answered = matches!(turn, Turn::Answered(_));
+        let (answered, first) = (matches!(turn, Turn::Answered(_)), self.first.take());
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
-            (Turn::Head(..), _) if self.earlier.is_some() => self.start(now),
+            (Turn::Answered(answer), _) => self.start(&mut call, Some(answer), now),
+            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => self.start(&mut call, first, now),
             (Turn::Head(..), Some(end)) => Acquiring::begin_in_window(params, end, now),
             (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
             (Turn::Head(None, _), _) => match self.head_start() {
@@ -229,17 +243,11 @@ impl<'a> Wait<'a> {
                 looked = observation.at;
                 Acquiring::behind(params, observation, now)
             }
-            (Turn::Answered(answer), _) => {
-                let (lease, reply) = call.answered(answer);
-                Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
-            }
             // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
             (Turn::Over { seen, .. }, _)
-                if !self.has_seen_holder(seen.as_ref())
-                    || self.earlier.is_some()
-                    || self.window(now).is_some() =>
+                if !self.has_seen_holder(seen.as_ref()) || self.window(now).is_some() =>
             {
-                self.start(now)
+                Acquiring::start(params, now)
             }
             (Turn::Over { seen, ahead }, _) => {
                 let seen = seen.and_then(|observation| observation.seen);
@@ -265,12 +273,12 @@ impl<'a> Wait<'a> {
         activity.window(self.key, now)
     }
 
-    /// Begins by asking for the lock.
-    fn start(&self, now: Now) -> (Acquiring, Action) {
-        match &self.earlier {
-            Some((lease, from)) => Acquiring::after(self.params(), lease.clone(), from.clone(), now),
-            None => Acquiring::start(self.params(), now),
-        }
+    /// Begins by asking for the lock, or with the answer to a command that has asked for it.
+    fn start(&self, call: &mut Call<'_>, first: Option<Answer>, now: Now) -> (Acquiring, Action) {
+        let params = self.params();
+        let Some(first) = first else { return Acquiring::start(params, now) };
+        let (lease, reply) = call.answered(first);
+        Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
     }
 
     /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server

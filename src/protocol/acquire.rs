@@ -126,14 +126,6 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins after a command for several locks at once, which had no reply, and may still come late and acquire this one by `lease`.
-    pub(crate) fn after(params: Params, lease: Lease, from: Option<LockState>, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(params, None);
-        attempt.unresolved.expect(lease, from);
-        let action = attempt.freed(now);
-        (attempt, action)
-    }
-
     /// Begins with what another thread has just seen, as if the attempt had looked itself.
     pub(crate) fn behind(params: Params, observation: Observation, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, observation.seen);
@@ -174,7 +166,7 @@ impl Acquiring {
         }
     }
 
-    /// Begins with the reply to a SETNX that another thread of the process has sent for the attempt.
+    /// Begins with the reply to a SETNX that was sent for the attempt.
     pub(crate) fn answered_first(
         params: Params,
         lease: Lease,

@@ -82,7 +82,7 @@ impl Server {
             },
             Command::Exec(Change::Count) => Reply::Executed(Some(self.count())),
             Command::Count => Reply::Integer(self.count()),
-            Command::SetNxAll(..) | Command::GetAll(_) => unreachable!("it is on several keys"),
+            Command::GetAll(_) => unreachable!("it is on several keys"),
             Command::HolderName(_) | Command::Waiting(_) => unreachable!("no rules of the lock send it"),
         }
     }

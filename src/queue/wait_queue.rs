@@ -165,10 +165,9 @@ impl<A> WaitQueue<A> {
         HolderTicket::new(self, key, shared)
     }
 
-    /// Whether no thread of this process has or waits for any of these keys.
-    pub(crate) fn is_idle(&self, keys: &[Key]) -> bool {
-        let all = self.lock();
-        !keys.iter().any(|key| all.keys.contains_key(key))
+    /// Whether no thread of this process has or waits for the key.
+    pub(crate) fn is_idle(&self, key: &Key) -> bool {
+        !self.lock().keys.contains_key(key)
     }
 
     /// Gives the head of a key's queue a hint. Returns whether a thread waits there.

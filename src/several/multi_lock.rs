@@ -15,11 +15,9 @@ use crate::thread_holds::{self, HoldKind};
 
 /// Several distributed locks on one server that are held together: all, or none.
 ///
-/// Each is an ordinary lock, which other programs may lock by itself. If all are free, one command acquires them (MSETNX; in
-/// [`Protocol::Ttl`](crate::Protocol::Ttl), and in [`Protocol::Watched`](crate::Protocol::Watched) where some have expired, one
-/// transaction). Else they are waited for one by one, in the order of their keys' bytes, within one timeout; so two callers never wait for
-/// each other, and one of many keys gets its turn among callers of few. Locks that come early are extended while the others are waited
-/// for. What was acquired is released if the call fails.
+/// Each is an ordinary lock, which other programs may lock by itself. If all are free, they are acquired in one trip. Else they are waited
+/// for in the order of their keys' bytes, within one timeout; so two callers never wait for each other, and one of many keys gets its turn
+/// among callers of few. Locks that come early are extended while the others are waited for. What was acquired is released if the call fails.
 ///
 /// [`documentation::several`](crate::documentation::several) says more. The gem has no such thing.
 ///

@@ -18,8 +18,7 @@ use crate::thread_holds::HoldKind;
 
 /// A lock for readers and writers: several readers at a time, or one writer.
 ///
-/// It is a [`Semaphore`] with one permit for each reader; a writer takes all permits, the way [`MultiLock`] takes its keys: at once if all are
-/// free, otherwise one by one in byte order. A waiting writer keeps the permits that it has, so new readers cannot starve it. Its release passes
+/// It is a [`Semaphore`] with one permit for each reader; a writer takes all permits, the way [`MultiLock`] takes its keys. A waiting writer keeps the permits that it has, so new readers cannot starve it. Its release passes
 /// one permit to the next writer of its process and the others to readers, so writers cannot starve those. With one permit both wait in one
 /// queue.
 ///

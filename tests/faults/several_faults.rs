@@ -15,7 +15,7 @@ use crate::support::every_command::{self, COMMAND_TIMEOUT};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
 use crate::support::target::PROTOCOLS;
 use crate::support::{
-    Load, Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
+    Outcome, PAST, RedisServer, Release, Target, TestKey, expiring, millis, release_all, tests,
 };
 use paths::{KeysStage, PATHS};
 
@@ -23,8 +23,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let mut trials = crate::support::trials(
         "several_faults",
         tests![
-            a_server_without_the_command_on_several_keys,
-            a_user_without_the_command_or_one_of_the_keys,
+            a_user_without_one_of_the_keys,
             a_server_without_transactions,
             a_server_over_its_memory,
             a_key_of_another_type,
@@ -48,36 +47,12 @@ fn named(error: &Error) -> BTreeSet<Key> {
     }
 }
 
-fn a_server_without_the_command_on_several_keys() -> Outcome {
-    let server = Arc::new(RedisServer::start_with("rename-command MSETNX \"\"")?);
-    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Auto] {
-        let scenario = Scenario::of(&server, None, Load::Any)?;
-        let keys = scenario.target.keys("without", 3);
-        let locker = scenario.open(patient(&scenario.proxy.url())?);
-        let each = keys.iter().map(|key| key.key.clone());
-        let locks = MultiLock::new(&locker, each, expiring().protocol(protocol))?;
-        let held = locks.try_lock()?.expect("each is acquired by itself");
-        assert!(keys.iter().all(|key| key.value().is_some()));
-        held.release()?;
-        keys[1].set(FOREIGN);
-        assert!(locks.try_lock()?.is_none());
-        assert_eq!([keys[0].value(), keys[2].value()], [None, None]);
-        keys[1].set(PAST);
-        drop(locks.lock()?);
-        assert!(keys.iter().all(|key| key.value().is_none()));
-    }
-    Ok(())
-}
-
-fn a_user_without_the_command_or_one_of_the_keys() -> Outcome {
+fn a_user_without_one_of_the_keys() -> Outcome {
     let server = RedisServer::start()?;
-    server.say(&["ACL", "SETUSER", "single", "on", ">secret", "~*", "+@all", "-msetnx"])?;
     server.say(&["ACL", "SETUSER", "some", "on", ">secret", "~ours:*", "+@all"])?;
-    let opened = |user: &str| opened(&format!("redis://{user}:secret@{}/", server.address()));
-    let (single, locker) = (opened("single")?, opened("some")?);
+    let locker = opened(&format!("redis://some:secret@{}/", server.address()))?;
     for protocol in PROTOCOLS {
         let options = expiring().protocol(protocol);
-        drop(MultiLock::new(&single, ["ours:1", "ours:2"], options)?.lock()?);
         for names in [["ours:1", "theirs"], ["a", "ours:1"]] {
             let refused = names.into_iter().find(|name| !name.starts_with("ours")).map(Key::from);
             for outcome in [
@@ -251,8 +226,10 @@ fn an_unknown_outcome_is_reported_for_each_key() -> Outcome {
         let each = keys.iter().map(|key| key.key.clone());
         let locks = MultiLock::new(&scenario.open(builder), each, expiring().protocol(protocol))?;
         locks.with(|_| ())?;
-        let command = if protocol == Protocol::Ttl { "EXEC" } else { "MSETNX" };
-        scenario.proxy.next(command, Fault::SwallowAnswer);
+        let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
+        for _ in &keys {
+            scenario.proxy.next(command, Fault::SwallowAnswer);
+        }
         // No time is left to read what the keys hold.
         let error = locks.try_lock().expect_err("the reply is lost");
         let Error::Several { cause, others, .. } = &error else { panic!("{error:?}") };

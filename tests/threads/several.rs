@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use setnx_lock::{Error, Lock, LockOptions, MultiLock, MultiLockGuard, Protocol};
 
 use crate::servers::Proxy;
+use crate::support::notified::until;
 use crate::support::processes::{TaskOutcome, protocol_named, worker};
 use crate::support::ruby::{Attempt, Gem, RubyPeer};
 use crate::support::scenario::{FOREIGN, Scenario, opened, patient};
@@ -32,7 +33,7 @@ pub(crate) fn trials() -> Vec<Trial> {
     let by_protocol: &[(&str, Test)] = tests![
         what_a_holder_sends_goes_in_a_trip_or_two,
         what_a_caller_sends_that_tries_once,
-        one_by_one_is_in_the_order_of_the_keys,
+        a_caller_waits_only_while_it_holds_the_first_of_its_keys,
         a_caller_of_many_keys_gets_its_turn_among_callers_of_one,
         processes_that_are_killed_leave_keys_that_are_taken_over,
         ruby_and_rust_hold_each_other_off,
@@ -81,18 +82,16 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
     let transactions = protocol != Protocol::Classic;
     let held = locks.lock()?;
     let asked = proxy.asked();
+    assert_eq!(trips(proxy), [each(protocol, 3)]);
+    let expected: Vec<[String; 2]> =
+        keys.iter().map(|key| [key.key.to_string(), key.value().expect("it is held")]).collect();
+    assert!(
+        asked.iter().map(|asked| &asked.arguments[..2]).eq(&expected),
+        "in the order of the keys: {asked:?}"
+    );
     if protocol == Protocol::Ttl {
-        assert_eq!(trips(proxy), [WATCHES, "SET SET SET EXEC"]);
         let ttl = (LONG.as_millis() + 500).to_string();
-        assert!(
-            asked.iter().filter(|asked| asked.name == "SET").all(|set| set.arguments[2..] == ["PX", &ttl])
-        );
-    } else {
-        assert_eq!(trips(proxy), ["MSETNX"]);
-        let value = keys[0].value().expect("it is held");
-        let expected: Vec<String> =
-            keys.iter().flat_map(|key| [key.key.to_string(), value.clone()]).collect();
-        assert_eq!(asked[0].arguments, expected, "in the order of the keys, each with the same value");
+        assert!(asked.iter().all(|set| set.arguments[2..] == ["PX", &ttl, "NX"]), "{asked:?}");
     }
     held.extend()?;
     assert_eq!(
@@ -133,51 +132,60 @@ fn what_a_holder_sends_goes_in_a_trip_or_two(protocol: Protocol) -> Outcome {
 fn what_a_caller_sends_that_tries_once(protocol: Protocol) -> Outcome {
     let (scenario, keys, locks) = recorded(protocol, expiring(), 3)?;
     let proxy = &scenario.proxy;
-    let first = if protocol == Protocol::Ttl { vec![] } else { vec!["MSETNX"] };
-    for held in &keys {
+    let asks = each(protocol, 3);
+    let gives_back = |count: usize| match (protocol, count) {
+        (_, 0) => vec![],
+        (Protocol::Classic, _) => vec![["DEL"].repeat(count).join(" ")],
+        (_, 1) => vec!["WATCH GET MULTI".to_owned(), "DEL EXEC".to_owned()],
+        _ => vec![format!("{}MULTI", "WATCH GET ".repeat(count)), format!("{}EXEC", "DEL ".repeat(count))],
+    };
+    for (n, held) in keys.iter().enumerate() {
         held.set(FOREIGN);
         assert!(locks.try_lock()?.is_none());
-        let look = if protocol == Protocol::Classic { vec!["MGET"] } else { vec![WATCHES, "DISCARD"] };
-        assert_eq!(trips(proxy), [first.clone(), look].concat());
+        let expected =
+            [vec![asks.clone()], gives_back(2 - n), vec!["GET".to_owned()], gives_back(n)].concat();
+        assert_eq!(trips(proxy), expected);
         held.delete();
     }
     keys[1].set(PAST);
     drop(locks.try_lock()?.expect("the one has expired"));
-    let sent = trips(proxy);
-    if protocol == Protocol::Classic {
-        // Each lock by the rules of one.
-        let expected =
-            ["MSETNX", "MGET", "SETNX", "SETNX", "GET", "GETSET", "SETNX", "DEL DEL DEL"].map(str::to_owned);
-        assert_eq!(sent, expected);
-    } else {
-        let takeover = match protocol {
-            // One by one, since one of several could have a time to live.
-            Protocol::Ttl => {
-                vec![WATCHES, "DISCARD", "SET", "SET", "GET", "WATCH GET PTTL MULTI", "SET EXEC", "SET"]
-            }
-            _ => vec![WATCHES, "SET SET SET EXEC"],
-        };
-        assert_eq!(sent, [first, takeover, vec![WATCHES, "DEL DEL DEL EXEC"]].concat());
-    }
+    // By the rules of one lock; what was given back is asked for again.
+    let takeover = match protocol {
+        Protocol::Classic => vec!["GETSET"],
+        Protocol::Ttl => vec!["WATCH GET PTTL MULTI", "SET EXEC"],
+        _ => vec!["WATCH GET MULTI", "SET EXEC"],
+    };
+    let takeover = takeover.into_iter().map(str::to_owned).collect();
+    let look = vec!["GET".to_owned()];
+    let expected =
+        [vec![asks], gives_back(1), look, takeover, vec![each(protocol, 1)], gives_back(3)].concat();
+    assert_eq!(trips(proxy), expected);
     Ok(())
 }
 
-fn one_by_one_is_in_the_order_of_the_keys(protocol: Protocol) -> Outcome {
-    let options = expiring().timeout(millis(60)).poll_interval(millis(5));
-    let (scenario, keys, locks) = recorded(protocol, options, 3)?;
+fn a_caller_waits_only_while_it_holds_the_first_of_its_keys(protocol: Protocol) -> Outcome {
+    let options = expiring().timeout(LONG).poll_interval(millis(5));
+    let (scenario, keys, locks) = recorded(protocol, options, 4)?;
+    let proxy = &scenario.proxy;
     keys[1].set(FOREIGN);
-    assert!(matches!(locks.lock(), Err(Error::Contended { .. })));
-    let single = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
-    let asked = scenario.proxy.asked();
-    let singles: Vec<&String> =
-        asked.iter().filter(|asked| asked.name == single).map(|asked| &asked.arguments[0]).collect();
-    let names: Vec<String> = keys.iter().map(|key| key.key.to_string()).collect();
-    // The second is waited for by GET; the third is not asked for.
-    assert_eq!(singles, [&names[0], &names[1]], "{asked:?}");
-    let deleted: Vec<&String> =
-        asked.iter().filter(|asked| asked.name == "DEL").map(|asked| &asked.arguments[0]).collect();
-    assert_eq!(deleted, [&names[0]], "given back");
+    let asks = each(protocol, 4);
+    let waiting = thread::spawn(move || locks.lock());
+    // It looks a second time.
+    until("it waits", || proxy.asked().iter().filter(|asked| asked.name == "GET").count() > 3);
+    let is_held: Vec<bool> = keys.iter().map(|key| key.value().is_some()).collect();
+    assert_eq!(is_held, [true, true, false, false]);
+    keys[1].delete();
+    let held = waiting.join().unwrap()?;
+    let asked = trips(proxy);
+    assert_eq!(asked[0], asks);
+    assert_eq!(asked.last(), Some(&each(protocol, 2)), "the rest goes together again: {asked:?}");
+    held.release()?;
     Ok(())
+}
+
+/// The trip of a caller that asks for so many keys.
+fn each(protocol: Protocol, keys: usize) -> String {
+    [if protocol == Protocol::Ttl { "SET" } else { "SETNX" }].repeat(keys).join(" ")
 }
 
 /// Numbers that look random, from a seed.

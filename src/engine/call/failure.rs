@@ -18,11 +18,6 @@ pub(super) enum LastFailure {
 }
 
 impl Call<'_> {
-    /// Returns the last command that may have changed a key and has no reply, and why not.
-    pub(in crate::engine) fn take_unanswered(&mut self) -> Option<(&'static str, TransportError)> {
-        self.unanswered.take()
-    }
-
     /// Whether a command has failed, so that the next may not take long.
     pub(in crate::engine) fn has_failed(&self) -> bool {
         matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))

@@ -3,40 +3,18 @@
 use std::sync::Arc;
 
 use super::{Call, at_any_time};
-use crate::backend::{Answers, Failure, Incident, Limits, Report};
+use crate::backend::{Answers, Incident, KeyRequest, Limits, Report};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 
-impl<'a> Call<'a> {
-    /// Sends a command on several keys, of which this call's is the first.
-    pub(in crate::engine) fn send_on_many(&mut self, request: &Request, now: Now) -> Reply {
+impl Call<'_> {
+    /// Sends a command on each of several keys, of which this call's is the first, in one trip. Returns the replies.
+    pub(in crate::engine) fn send_each(&self, requests: &[KeyRequest], now: Now) -> Vec<Answers> {
         let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
-        let Answers { own, .. } = self.carry(request, None, &limits);
-        if let Err(Failure::Refused(refusal)) = &own {
-            self.engine.note_refused_many(refusal);
-        }
-        self.reply(own, request.command.name(), request.command.only_reads(), limits.needs)
-    }
-
-    /// Returns the limits of a transaction on several keys.
-    pub(in crate::engine) fn limits_on_many(&self, needs: Protocol, now: Now) -> Limits<'a> {
-        Limits { needs, stop: self.stop, ..Limits::within(self.budget, now) }
-    }
-
-    /// Returns the rules' reply to a part of a transaction on several keys.
-    pub(in crate::engine) fn reply_on_many(
-        &mut self,
-        reply: Result<Reply, Failure>,
-        command: &'static str,
-        only_reads: bool,
-    ) -> Reply {
-        if let Err(Failure::Refused(refusal)) = &reply {
-            self.engine.note_refused_many(refusal);
-        }
-        self.reply(reply, command, only_reads, Protocol::Watched)
+        let limits = self.limits(&requests[0].request.command, Report(Some(&report)), now);
+        self.engine.backend.call_all(requests, &limits)
     }
 
     /// Asks for this lock and reads what all of several hold, in one trip. Returns both replies.

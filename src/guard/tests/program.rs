@@ -1,6 +1,6 @@
 //! What the program's own code may do: observers use the lock that their event is about, and what it leaves behind panics when it is dropped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::mpsc::channel;
@@ -63,25 +63,20 @@ impl User {
 fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) {
     let user = Arc::<User>::default();
     let server = Arc::new(Mutex::new(Server::Works));
-    let (mode, value) = (Arc::clone(&server), Mutex::new(Vec::new()));
-    let backend = ScriptedBackend::replying(move |command| {
+    let (mode, values) = (Arc::clone(&server), Mutex::new(HashMap::new()));
+    let backend = ScriptedBackend::replying_for(move |key, command| {
+        let mut values = values.lock().unwrap();
         let other = || Reply::Bulk(Some(b"1895000000.5".to_vec()));
         match (*mode.lock().unwrap(), command) {
             (Server::Works, Command::HolderName(_)) | (Server::Refuses, _) => Reply::Refused,
             (Server::Hangs, _) => Reply::Lost,
             (Server::LosesAt(name), command) if command.name() == name => other(),
             (_, Command::SetNx(entry)) => {
-                value.lock().unwrap().clone_from(&entry.value);
+                values.insert(key.clone(), entry.value.clone());
                 Reply::Integer(1)
             }
-            (_, Command::SetNxAll(_, entry)) => {
-                value.lock().unwrap().clone_from(entry);
-                Reply::Integer(1)
-            }
-            (_, Command::Get) => Reply::Bulk(Some(value.lock().unwrap().clone())),
-            (_, Command::GetSet(new)) => {
-                Reply::Bulk(Some(std::mem::replace(&mut *value.lock().unwrap(), new.clone())))
-            }
+            (_, Command::Get) => Reply::Bulk(values.get(key).cloned()),
+            (_, Command::GetSet(new)) => Reply::Bulk(values.insert(key.clone(), new.clone())),
             _ => Reply::Integer(1),
         }
     });

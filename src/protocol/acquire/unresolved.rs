@@ -24,11 +24,6 @@ impl Unresolved {
         self.leases.push((lease, from));
     }
 
-    /// Keeps the lease of a command that has not come so far, and may.
-    pub(super) fn expect(&mut self, lease: Lease, from: Option<LockState>) {
-        self.leases.push((lease, from));
-    }
-
     /// Keeps the lease of a GETSET.
     pub(super) fn keep_takeover(&mut self, lease: Lease) {
         self.in_doubt = true;

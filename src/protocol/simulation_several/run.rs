@@ -1,73 +1,24 @@
-//! One run: four clients and the servers of two keys, step by step.
+//! One run: four clients and the servers of the keys, step by step.
 
-use std::sync::Arc;
 use std::time::Duration;
 
+use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
 use crate::clock::{Now, Uptime, Wall};
-use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Params};
-use crate::protocol::acquire_all::{AcquiringAll, Next, Unresolved};
+use crate::protocol::acquire::{Acquiring, Action, Params, first_command};
 use crate::protocol::lease::Lease;
 use crate::protocol::release::{Release, Releasing};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Command, Entry, Reply, Rules as _, Step};
-use crate::value::{LockState, Nonce};
+use crate::protocol::{Command, Reply, Request, Rules as _, Step};
+use crate::value::Nonce;
 
 const START: u64 = 1_795_000_000_000_000;
-const KEYS: usize = 2;
 /// In milliseconds: how long a lease lasts.
 const EXPIRATION: u64 = 1500;
+/// How often a client reads keys whose SETNX had no reply.
+const READS: u32 = 2;
 /// More steps than any call takes without faults.
-const LAST_STEPS: usize = 4000;
-
-/// What a client sends in one trip.
-#[derive(Clone, Debug)]
-enum Trip {
-    One(usize, Command),
-    All(Command),
-    Watch,
-    Replace(Command),
-}
-
-#[derive(Clone, Debug)]
-enum Replies {
-    One(Reply),
-    Many(Vec<Reply>),
-}
-
-#[derive(Debug)]
-enum Doing {
-    Nothing,
-    Sent { trip: Trip, since: u64 },
-    Replied(Replies),
-    Asleep,
-    Working,
-}
-
-#[derive(Debug)]
-enum Rules {
-    None,
-    AtOnce(AcquiringAll),
-    OneByOne { index: usize, attempt: Box<Acquiring> },
-    Releasing(Releasing),
-}
-
-#[derive(Debug)]
-struct Client {
-    protocol: Protocol,
-    /// In their order.
-    keys: Vec<usize>,
-    doing: Doing,
-    rules: Rules,
-    doubt: Option<Unresolved>,
-    held: [Option<Lease>; KEYS],
-    releases: Vec<Lease>,
-    releasing: Vec<usize>,
-    /// Whether it begins again once all are released: one was lost while the other was waited for.
-    again: bool,
-    watching: [Watching; KEYS],
-}
+const LAST_STEPS: usize = 6000;
 
 #[derive(Debug)]
 pub(super) struct Run {
@@ -82,39 +33,28 @@ pub(super) struct Run {
     /// Requests whose connections have failed, and that arrive all the same.
     late: Vec<(u64, Trip, [Watching; KEYS])>,
     nonces: u64,
-    /// How often both were acquired: at once, and one by one.
+    /// How often several were acquired: at once, and after a wait.
     pub(super) at_once: u64,
-    pub(super) one_by_one: u64,
+    pub(super) waited: u64,
 }
 
 type Choice = (usize, u8, u64);
 
 impl Run {
     fn new(protocols: [Protocol; 2], [delay, skew]: [u64; 2]) -> Self {
-        let keys = [vec![0, 1], vec![0], vec![0, 1], vec![1]];
-        let client = |(n, keys): (usize, Vec<usize>)| Client {
-            protocol: protocols[n / 2],
-            keys,
-            doing: Doing::Nothing,
-            rules: Rules::None,
-            doubt: None,
-            held: [None, None],
-            releases: Vec::new(),
-            releasing: Vec::new(),
-            again: false,
-            watching: Default::default(),
-        };
+        let keys = [vec![0, 1, 2], vec![0], vec![1, 2], vec![0, 2]];
+        let client = |(n, keys): (usize, Vec<usize>)| Client::new(protocols[n / 2], keys);
         let past = || Server::holding(Some(b"1532000016.5".to_vec()));
         Self {
             time: START,
             delay: delay * 1000,
             skew: skew * 1000,
-            servers: [past(), Server::default()],
+            servers: [past(), Server::default(), past()],
             clients: keys.into_iter().enumerate().map(client).collect(),
             late: Vec::new(),
             nonces: 0,
             at_once: 0,
-            one_by_one: 0,
+            waited: 0,
         }
     }
 
@@ -128,20 +68,15 @@ impl Run {
         let mut run = Self::new(protocols, times);
         // Half of the runs begin with free keys.
         if steps.first().is_some_and(|(_, choice, _)| choice.is_multiple_of(2)) {
-            run.servers[0].set(None);
+            run.servers = Default::default();
         }
-        for (n, choice, millis) in steps {
-            run.pass(millis * 1000);
-            run.step(*n, *choice, true);
-            if run.overlaps() {
-                return (run, Some("two clients hold a key"));
-            }
-        }
-        for n in (0..run.clients.len()).cycle().take(LAST_STEPS) {
-            run.pass(20_000);
-            run.step(n, 1, false);
-            if run.overlaps() {
-                return (run, Some("two clients hold a key"));
+        let chosen = steps.iter().map(|(n, choice, millis)| (*n, *choice, millis * 1000, true));
+        let last = (0..run.clients.len()).cycle().take(LAST_STEPS).map(|n| (n, 1, 20_000, false));
+        for (n, choice, time, faults) in chosen.chain(last) {
+            run.pass(time);
+            run.step(n, choice, faults);
+            if let Some(broken) = run.broken() {
+                return (run, Some(broken));
             }
         }
         let ended = run.clients.iter().all(|client| matches!(client.doing, Doing::Nothing));
@@ -156,11 +91,22 @@ impl Run {
         Duration::from_micros(self.time - START)
     }
 
-    fn overlaps(&self) -> bool {
+    fn broken(&mut self) -> Option<&'static str> {
         let holds = |n: usize, key: usize| {
             self.clients[n].held[key].as_ref().is_some_and(|lease| !lease.has_passed(self.now(n)))
         };
-        (0..KEYS).any(|key| (0..self.clients.len()).filter(|n| holds(*n, key)).count() > 1)
+        if (0..KEYS).any(|key| (0..self.clients.len()).filter(|n| holds(*n, key)).count() > 1) {
+            return Some("two clients hold a key");
+        }
+        let waits_with_more = (0..self.clients.len()).any(|n| self.waits_with_more(n));
+        waits_with_more.then_some("a client waits for a key and has one behind it")
+    }
+
+    fn waits_with_more(&mut self, n: usize) -> bool {
+        let (now, server_now, client) = (self.now(n), self.since_start(), &self.clients[n]);
+        let is_held =
+            |key: &usize| self.servers[*key].value(server_now).is_some_and(|value| client.knows(value, now));
+        matches!(client.doing, Doing::Asleep) && client.keys[client.index + 1..].iter().any(is_held)
     }
 
     /// Lets time pass. A command that has been on its way for the longest delay is carried out.
@@ -196,86 +142,56 @@ impl Run {
         }
     }
 
-    fn carry_out(&mut self, trip: &Trip, watching: &mut [Watching; KEYS]) -> Replies {
+    fn carry_out(&mut self, trip: &Trip, watching: &mut [Watching; KEYS]) -> Vec<Reply> {
         let now = self.since_start();
-        let each = |servers: &mut [Server; KEYS], watching: &mut [Watching; KEYS], command: &Command| {
-            let on =
-                |(server, watching): (&mut Server, &mut Watching)| server.carry_out(now, watching, command);
-            servers.iter_mut().zip(watching).map(on).collect::<Vec<Reply>>()
+        let each = |(key, command): &(usize, Command)| {
+            self.servers[*key].carry_out(now, &mut watching[*key], command)
         };
-        match trip {
-            Trip::One(key, command) => {
-                Replies::One(self.servers[*key].carry_out(now, &mut watching[*key], command))
-            }
-            Trip::All(Command::SetNxAll(_, value)) => {
-                let are_free = self.servers.iter_mut().all(|server| server.value(now).is_none());
-                if are_free {
-                    let set = Command::SetNx(Entry { value: value.clone(), ttl: None });
-                    each(&mut self.servers, watching, &set);
-                }
-                Replies::One(Reply::Integer(i64::from(are_free)))
-            }
-            Trip::All(_) => {
-                let found = self.servers.iter_mut().map(|server| server.value(now).map(<[u8]>::to_vec));
-                Replies::One(Reply::Bulks(found.collect()))
-            }
-            Trip::Watch => Replies::Many(each(&mut self.servers, watching, &Command::WatchGet)),
-            Trip::Replace(command) => {
-                let mut changed = self.servers.clone();
-                let replies = each(&mut changed, watching, command);
-                if replies.contains(&Reply::Executed(None)) {
-                    return Replies::Many(vec![Reply::Executed(None); KEYS]);
-                }
-                self.servers = changed;
-                Replies::Many(replies)
-            }
-        }
+        trip.iter().map(each).collect()
     }
 
     /// Lets client `n` take a step. Without faults no command is lost, no client crashes, and none begins another call.
     fn step(&mut self, n: usize, choice: u8, faults: bool) {
         let one_in = |count: u8| faults && choice.is_multiple_of(count);
         match std::mem::replace(&mut self.clients[n].doing, Doing::Nothing) {
-            Doing::Nothing if one_in(7) => self.start(n),
+            Doing::Nothing if one_in(7) => {
+                self.clients[n].waited = false;
+                self.next(n);
+            }
             Doing::Nothing => {}
             Doing::Sent { trip, since } if one_in(8) => {
                 if one_in(16) {
                     let watching = std::mem::take(&mut self.clients[n].watching);
                     self.late.push((since + self.delay, trip.clone(), watching));
                 }
-                self.reply(n, &lost(&trip));
+                self.reply(n, &vec![Reply::Lost; trip.len()]);
             }
             sent @ Doing::Sent { .. } => {
                 self.clients[n].doing = sent;
                 self.arrive(n);
             }
-            Doing::Replied(Replies::One(_)) if one_in(8) => self.reply(n, &Replies::One(Reply::Lost)),
-            Doing::Replied(Replies::Many(replies)) if one_in(8) => {
-                self.reply(n, &Replies::Many(vec![Reply::Lost; replies.len()]));
+            Doing::Replied(mut replies) => {
+                if one_in(8) {
+                    let lost_from = usize::from(choice / 8) % replies.len();
+                    replies[lost_from..].fill(Reply::Lost);
+                }
+                self.reply(n, &replies);
             }
-            Doing::Replied(replies) => self.reply(n, &replies),
             Doing::Asleep => {
                 let now = self.now(n);
-                match &mut self.clients[n].rules {
-                    Rules::AtOnce(rules) => {
-                        let next = rules.look();
-                        self.go_on(n, next);
-                    }
-                    Rules::OneByOne { attempt, .. } => {
-                        let action =
-                            if choice.is_multiple_of(5) { attempt.freed(now) } else { attempt.woken(now) };
-                        self.act(n, action);
-                    }
-                    rules => unreachable!("{rules:?} do not sleep"),
-                }
+                let Rules::Acquiring(attempt) = &mut self.clients[n].rules else {
+                    unreachable!("only an attempt sleeps")
+                };
+                let action = if choice.is_multiple_of(5) { attempt.freed(now) } else { attempt.woken(now) };
+                self.act(n, action);
             }
             Doing::Working if one_in(32) => {
                 // It crashes, and begins again.
-                let Client { held, rules, .. } = &mut self.clients[n];
-                (*held, *rules) = ([None, None], Rules::None);
+                let Client { protocol, keys, .. } = &self.clients[n];
+                self.clients[n] = Client::new(*protocol, keys.clone());
             }
             Doing::Working if faults && !choice.is_multiple_of(3) => self.clients[n].doing = Doing::Working,
-            Doing::Working => self.release_all(n),
+            Doing::Working => self.end(n, Then::End),
         }
     }
 
@@ -284,170 +200,185 @@ impl Run {
         Nonce::from_random(self.nonces)
     }
 
-    fn options(&self, n: usize) -> LockOptions {
-        let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
-        options.protocol(self.clients[n].protocol).wait_forever()
-    }
-
     fn params(&mut self, n: usize) -> Params {
-        let (options, nonce) = (self.options(n), self.nonce());
-        Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce }
+        let options = LockOptions::expiring_after(Duration::from_millis(EXPIRATION));
+        let options = options.protocol(self.clients[n].protocol).wait_forever();
+        Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce: self.nonce() }
     }
 
-    fn start(&mut self, n: usize) {
-        self.clients[n].again = false;
-        if self.clients[n].keys.len() == 1 {
-            return self.one_by_one(n, 0);
-        }
-        let now = self.now(n);
-        let keys: Arc<[Key]> = ["k0", "k1"].map(Key::from).into();
-        let (rules, next) = AcquiringAll::start(keys, self.params(n), false, now);
-        self.clients[n].rules = Rules::AtOnce(rules);
-        self.go_on(n, next);
-    }
-
-    fn go_on(&mut self, n: usize, next: Next) {
-        let trip = match next {
-            Next::Send(request) => Trip::All(request.command),
-            Next::Watch => Trip::Watch,
-            Next::Replace(command) => Trip::Replace(command),
-            Next::Pause(_) => {
-                self.clients[n].doing = Doing::Asleep;
-                return;
-            }
-            Next::Held { lease, .. } => {
-                self.at_once += 1;
-                self.clients[n].held = [Some(lease.clone()), Some(lease)];
-                self.clients[n].doing = Doing::Working;
-                return;
-            }
-            Next::Contended { .. } | Next::Late => return self.one_by_one(n, 0),
-            Next::OneByOne(unresolved) => {
-                self.clients[n].doubt = unresolved;
-                return self.one_by_one(n, 0);
-            }
-            Next::GiveUp(_) => return,
-        };
+    fn send(&mut self, n: usize, trip: Trip) {
         self.clients[n].doing = Doing::Sent { trip, since: self.time };
     }
 
-    fn one_by_one(&mut self, n: usize, index: usize) {
-        let (params, now) = (self.params(n), self.now(n));
-        let (attempt, action) = match &self.clients[n].doubt {
-            Some(Unresolved { lease, from }) => {
-                let from = from.get(index).filter(|from| **from != LockState::Absent);
-                Acquiring::after(params, lease.clone(), from.cloned(), now)
+    /// Goes on with the next key: it is asked for together with those behind it, unless it was before.
+    fn next(&mut self, n: usize) {
+        let Some(keys) = self.clients[n].together() else { return self.wait(n) };
+        let now = self.now(n);
+        let commands: Vec<(Lease, Request)> = keys
+            .iter()
+            .map(|_| {
+                let params = self.params(n);
+                first_command(&params.options, params.nonce, now)
+            })
+            .collect();
+        let (leases, requests): (Vec<Lease>, Vec<Request>) = commands.into_iter().unzip();
+        let trip = keys.into_iter().zip(requests).map(|(key, request)| (key, request.command)).collect();
+        self.clients[n].rules = Rules::Asking(leases);
+        self.send(n, trip);
+    }
+
+    /// Finds out what commands without a reply have acquired, then waits for the next key.
+    fn settle(&mut self, n: usize, keys: Vec<usize>, reads: u32) {
+        if keys.is_empty() {
+            return self.wait(n);
+        }
+        if reads == 0 {
+            for key in keys {
+                self.clients[n].answers[key] = None;
             }
+            return self.end(n, Then::End);
+        }
+        let trip = keys.iter().map(|key| (*key, Command::Get)).collect();
+        self.clients[n].rules = Rules::Settling { keys, reads };
+        self.send(n, trip);
+    }
+
+    /// Waits for the next key. Unless it is granted, what is granted behind it is given back first.
+    fn wait(&mut self, n: usize) {
+        let client = &mut self.clients[n];
+        let first = client.answers[client.key()].take();
+        if first.as_ref().is_some_and(Answer::is_granted) {
+            return self.acquire(n, first);
+        }
+        client.waited = true;
+        let left = client.take_granted();
+        self.release(n, left, Then::Wait(first));
+    }
+
+    fn acquire(&mut self, n: usize, first: Option<Answer>) {
+        let (params, now) = (self.params(n), self.now(n));
+        let (attempt, action) = match first {
+            Some(Answer { lease, reply }) => Acquiring::answered_first(params, lease, reply, None, now),
             None => Acquiring::start(params, now),
         };
-        self.clients[n].rules = Rules::OneByOne { index, attempt: Box::new(attempt) };
+        self.clients[n].rules = Rules::Acquiring(Box::new(attempt));
         self.act(n, action);
     }
 
     fn act(&mut self, n: usize, action: Action) {
-        let Rules::OneByOne { index, .. } = self.clients[n].rules else { return };
-        let key = self.clients[n].keys[index];
-        let doing = match action {
-            Action::Send(request) => Doing::Sent { trip: Trip::One(key, request.command), since: self.time },
-            Action::Sleep(_) => Doing::Asleep,
-            Action::Held(lease) => {
-                self.clients[n].held[key] = Some(lease);
-                if index + 1 < self.clients[n].keys.len() {
-                    return self.one_by_one(n, index + 1);
-                }
-                self.clients[n].doubt = None;
-                let now = self.now(n);
-                if self.clients[n].held.iter().flatten().any(|lease| lease.has_passed(now)) {
-                    self.clients[n].again = true;
-                    return self.release_all(n);
-                }
-                self.one_by_one += u64::from(index > 0);
-                Doing::Working
-            }
-            Action::GiveUp(_) => {
-                self.clients[n].doubt = None;
-                return self.release_all(n);
-            }
-        };
-        self.clients[n].doing = doing;
-    }
-
-    fn release_all(&mut self, n: usize) {
-        let client = &mut self.clients[n];
-        for key in client.keys.iter().rev() {
-            if let Some(lease) = client.held[*key].take() {
-                client.releasing.push(*key);
-                client.releases.push(lease);
-            }
-        }
-        self.release_next(n);
-    }
-
-    fn release_next(&mut self, n: usize) {
         let now = self.now(n);
         let client = &mut self.clients[n];
-        let Some(lease) = client.releases.last() else {
-            client.rules = Rules::None;
-            if client.again {
-                client.again = false;
-                self.one_by_one(n, 0);
+        match action {
+            Action::Send(request) => {
+                let trip = vec![(client.key(), request.command)];
+                self.send(n, trip);
             }
-            return;
+            Action::Sleep(_) => client.doing = Doing::Asleep,
+            Action::Held(lease) => {
+                client.known.insert(lease.value.clone(), lease.clone());
+                client.held[client.key()] = Some(lease);
+                client.index += 1;
+                if client.index < client.keys.len() {
+                    return self.next(n);
+                }
+                if client.held.iter().flatten().any(|lease| lease.has_passed(now)) {
+                    return self.end(n, Then::Again);
+                }
+                client.doing = Doing::Working;
+                let counts = u64::from(client.keys.len() > 1);
+                *(if client.waited { &mut self.waited } else { &mut self.at_once }) += counts;
+            }
+            Action::GiveUp(_) => self.end(n, Then::End),
+        }
+    }
+
+    /// Ends the call, or begins it again.
+    fn end(&mut self, n: usize, then: Then) {
+        let client = &mut self.clients[n];
+        let mut left = client.take_held();
+        left.extend(client.take_granted());
+        client.answers = Default::default();
+        client.index = 0;
+        self.release(n, left, then);
+    }
+
+    fn release(&mut self, n: usize, mut left: Vec<(usize, Lease)>, then: Then) {
+        let now = self.now(n);
+        let Some((_, lease)) = left.last() else {
+            self.clients[n].rules = Rules::None;
+            return match then {
+                Then::Wait(first) => self.acquire(n, first),
+                Then::Again => self.next(n),
+                Then::End => {}
+            };
         };
-        let (releasing, step) = Releasing::start(client.protocol, client.protocol, lease, now);
-        client.rules = Rules::Releasing(releasing);
-        self.release_step(n, step);
+        let protocol = self.clients[n].protocol;
+        let (releasing, step) = Releasing::start(protocol, protocol, lease, now);
+        // Whatever comes of it, nothing more is known of the key.
+        self.clients[n].known.remove(&lease.value);
+        if let Step::Send(_) = step {
+            self.clients[n].rules = Rules::Releasing { releasing: Box::new(releasing), left, then };
+            return self.release_step(n, step);
+        }
+        left.pop();
+        self.release(n, left, then);
     }
 
     fn release_step(&mut self, n: usize, step: Step<Release>) {
-        match (step, self.clients[n].releasing.last().copied()) {
-            (Step::Send(request), Some(key)) => {
-                let trip = Trip::One(key, request.command);
-                self.clients[n].doing = Doing::Sent { trip, since: self.time };
+        match (step, std::mem::replace(&mut self.clients[n].rules, Rules::None)) {
+            (Step::Send(request), Rules::Releasing { releasing, left, then }) => {
+                let trip = left.last().map(|(key, _)| (*key, request.command)).into_iter().collect();
+                self.clients[n].rules = Rules::Releasing { releasing, left, then };
+                self.send(n, trip);
             }
-            _ => {
-                let client = &mut self.clients[n];
-                client.releases.pop();
-                client.releasing.pop();
-                self.release_next(n);
+            (_, Rules::Releasing { mut left, then, .. }) => {
+                left.pop();
+                self.release(n, left, then);
             }
+            (step, rules) => unreachable!("{rules:?} release nothing: {step:?}"),
         }
     }
 
-    fn reply(&mut self, n: usize, replies: &Replies) {
+    fn reply(&mut self, n: usize, replies: &[Reply]) {
         let now = self.now(n);
-        match (&mut self.clients[n].rules, replies) {
-            (Rules::AtOnce(rules), Replies::One(reply)) => {
-                let next = rules.reply(reply, now);
-                self.go_on(n, next);
+        match std::mem::replace(&mut self.clients[n].rules, Rules::None) {
+            Rules::Asking(leases) => {
+                let client = &mut self.clients[n];
+                let keys = client.together().unwrap_or_default();
+                for ((key, lease), reply) in keys.into_iter().zip(leases).zip(replies.iter().cloned()) {
+                    let answer = Answer { lease, reply };
+                    if answer.is_granted() {
+                        client.known.insert(answer.lease.value.clone(), answer.lease.clone());
+                    }
+                    client.answers[key] = Some(answer);
+                }
+                let lost = client.lost();
+                self.settle(n, lost, READS);
             }
-            (Rules::AtOnce(rules), Replies::Many(replies)) => {
-                let is_exec = replies.iter().any(|reply| matches!(reply, Reply::Executed(_)));
-                let next = match replies.iter().all(|reply| *reply == Reply::Lost) {
-                    // Which of the two was lost, the rules know.
-                    true if rules.is_replacing() => rules.replaced(replies, now),
-                    false if is_exec => rules.replaced(replies, now),
-                    _ => rules.watched(replies, now),
-                };
-                self.go_on(n, next);
+            Rules::Settling { keys, reads } => {
+                let mut unread = Vec::new();
+                for (key, reply) in keys.into_iter().zip(replies) {
+                    match (&mut self.clients[n].answers[key], reply) {
+                        (_, Reply::Lost) => unread.push(key),
+                        (Some(answer), Reply::Bulk(Some(found))) if *found == answer.lease.value => {
+                            answer.reply = Reply::Integer(1);
+                        }
+                        _ => {}
+                    }
+                }
+                self.settle(n, unread, reads - 1);
             }
-            (Rules::OneByOne { attempt, .. }, Replies::One(reply)) => {
-                let action = attempt.reply(reply.clone(), now);
+            Rules::Acquiring(mut attempt) => {
+                let action = attempt.reply(replies[0].clone(), now);
+                self.clients[n].rules = Rules::Acquiring(attempt);
                 self.act(n, action);
             }
-            (Rules::Releasing(releasing), Replies::One(reply)) => {
-                let step = releasing.reply(reply, now);
+            Rules::Releasing { mut releasing, left, then } => {
+                let step = releasing.reply(&replies[0], now);
+                self.clients[n].rules = Rules::Releasing { releasing, left, then };
                 self.release_step(n, step);
             }
-            (rules, replies) => unreachable!("{rules:?} did not ask for {replies:?}"),
+            Rules::None => unreachable!("it has asked for nothing"),
         }
-    }
-}
-
-/// The replies to a trip that was lost.
-fn lost(trip: &Trip) -> Replies {
-    match trip {
-        Trip::One(..) | Trip::All(_) => Replies::One(Reply::Lost),
-        Trip::Watch | Trip::Replace(_) => Replies::Many(vec![Reply::Lost; KEYS]),
     }
 }

@@ -9,14 +9,16 @@ use crate::servers::{Asked, Fault};
 use crate::support::every_command::Failure;
 use crate::support::notified::until;
 use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::target::PROTOCOLS;
 use crate::support::{Outcome, TestKey, expiring, millis, release_all, tests};
 
 pub(super) fn trials() -> Vec<Trial> {
     crate::support::trials(
         "several_faults",
         tests![
-            what_a_lost_command_on_all_keys_acquires_late_is_given_back,
-            what_a_transaction_acquires_in_part_is_given_back,
+            what_lost_commands_acquire_late_is_given_back,
+            what_is_acquired_beside_a_refusal_is_given_back,
+            what_lost_replies_have_acquired_is_kept,
             a_server_that_stops_answering_is_not_asked_for_each_key,
         ],
     )
@@ -38,26 +40,27 @@ impl Stage {
     }
 }
 
-fn what_a_lost_command_on_all_keys_acquires_late_is_given_back() -> Outcome {
+fn what_lost_commands_acquire_late_is_given_back() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
         let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
         let proxy = &scenario.proxy;
         let token = CancelToken::new();
-        proxy.next("MSETNX", Fault::CutBefore);
-        let first = proxy.hold("SETNX", 1);
+        keys[0].set(FOREIGN);
+        proxy.nth("SETNX", 2, Fault::CutBefore);
         let waiting = thread::spawn({
             let locks = locks.cancelled_by(&token);
             move || locks.lock().map(drop)
         });
-        first.reached();
-        let lost = proxy.asked().into_iter().find(|asked| asked.name == "MSETNX");
-        let Asked { arguments, .. } = lost.expect("all were asked for at first");
-        let late: bool = redis::cmd("MSETNX").arg(arguments).query(&mut scenario.target.connection())?;
+        let first = keys[0].key.to_string();
+        until("it waits", || {
+            proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == first)
+        });
+        let lost = proxy.asked().into_iter().rfind(|asked| asked.name == "SETNX");
+        let Asked { arguments, .. } = lost.expect("each was asked for");
+        assert_eq!(arguments[0], keys[1].key.to_string());
+        let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut scenario.target.connection())?;
         assert!(late, "it comes before another command");
-        // Another client clears the first lock, and acquires it.
-        keys[0].set(FOREIGN);
         token.cancel();
-        first.go_on();
         let error = waiting.join().unwrap().expect_err("the wait was cancelled");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
         assert_eq!(error.key(), Some(&keys[0].key));
@@ -67,18 +70,36 @@ fn what_a_lost_command_on_all_keys_acquires_late_is_given_back() -> Outcome {
     Ok(())
 }
 
-fn what_a_transaction_acquires_in_part_is_given_back() -> Outcome {
-    let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(Protocol::Ttl))?;
-    // As before 2.6.5, the transaction leaves out what was refused. The fourth is for the first key alone.
-    for n in [1, 4] {
-        let words = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
-        scenario.proxy.nth("SET", n, Fault::Say(words));
+fn what_lost_replies_have_acquired_is_kept() -> Outcome {
+    for protocol in PROTOCOLS {
+        let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
+        let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
+        keys[2].set(FOREIGN);
+        scenario.proxy.next(command, Fault::CutAfter);
+        assert!(locks.try_lock()?.is_none());
+        assert_eq!([keys[0].value(), keys[1].value()], [None, None], "given back");
+        keys[2].delete();
+        scenario.proxy.next(command, Fault::CutAfter);
+        let held = locks.lock()?;
+        assert!(keys.iter().all(|key| key.value().is_some()));
+        held.verify()?;
+        held.release()?;
     }
-    let error = locks.lock().expect_err("the first key is refused");
-    assert!(matches!(error, Error::Refused { .. }), "{error:?}");
-    assert_eq!(error.key(), Some(&keys[0].key));
-    assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
-    assert_eq!(scenario.proxy.faults_left(), 0);
+    Ok(())
+}
+
+fn what_is_acquired_beside_a_refusal_is_given_back() -> Outcome {
+    for protocol in PROTOCOLS {
+        let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
+        let command = if protocol == Protocol::Ttl { "SET" } else { "SETNX" };
+        let words = "-OOM command not allowed when used memory > 'maxmemory'.\r\n";
+        scenario.proxy.nth(command, 2, Fault::Say(words));
+        let error = locks.lock().expect_err("the second key is refused");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_eq!(error.key(), Some(&keys[1].key));
+        assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
+        assert_eq!(scenario.proxy.faults_left(), 0);
+    }
     Ok(())
 }
 

@@ -1,11 +1,10 @@
-//! Acquiring one lock after the other, in their order. What was acquired early is kept meanwhile, and given back if another cannot be.
+//! Locks that were acquired while others are waited for: they are kept meanwhile, and given back if another cannot be acquired.
 
 use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::WaitAll;
-use super::in_doubt::InDoubt;
 use crate::clock;
 use crate::engine::holding::Leaving;
 use crate::engine::wait::Granted;
@@ -22,13 +21,13 @@ use crate::queue::HolderTicket;
 const FRESH: u32 = 10;
 
 /// A lock that was acquired while others are waited for.
-struct Early {
+pub(super) struct Early {
     hold: Arc<Hold>,
     holder: HolderTicket<Answer>,
 }
 
-/// How acquiring one after the other has ended.
-pub(super) enum InTurn {
+/// How acquiring all has ended.
+pub(super) enum InOrder {
     Granted(Vec<(Key, Granted)>),
     /// One was lost while others were waited for; all are given back.
     Lost(Error),
@@ -36,7 +35,7 @@ pub(super) enum InTurn {
 
 impl Engine {
     /// Releases locks that are not wanted any more. Returns why some were not released.
-    fn give_back(&self, early: Vec<Early>) -> Vec<Error> {
+    pub(super) fn give_back(&self, early: Vec<Early>) -> Vec<Error> {
         let parts = early.into_iter().map(|Early { hold, holder, .. }| (hold, holder));
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
@@ -51,30 +50,13 @@ impl Engine {
 }
 
 impl WaitAll<'_> {
-    /// Acquires the locks in their order. Returns also why one of them was lost meanwhile.
-    pub(super) fn one_by_one(&self, in_doubt: Option<&InDoubt>) -> Result<InTurn, Error> {
-        let keys = self.wanted.keys;
-        let mut early: Vec<Early> = Vec::with_capacity(keys.len());
-        for (index, key) in keys.iter().enumerate() {
-            let earlier = in_doubt.map(|in_doubt| in_doubt.of(index));
-            let wait = self.wait(key, clock::now(), earlier);
-            match self.engine.grant(&wait) {
-                Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
-                Err(error) => {
-                    let mut others = self.engine.give_back(early);
-                    if let Some(in_doubt) = in_doubt {
-                        let is_reported = error.may_hold_lock();
-                        others.extend(self.undo(in_doubt, &keys[index + usize::from(is_reported)..]));
-                    }
-                    return Err(self.with_whole_wait(error).and(others));
-                }
-            }
-        }
+    /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
+    pub(super) fn all_acquired(&self, early: Vec<Early>) -> Result<InOrder, Error> {
         if let Some(lost) = self.refresh(&early) {
             let others = self.engine.give_back(early);
             let is_known = others.is_empty();
             let lost = lost.and(others);
-            return if is_known { Ok(InTurn::Lost(lost)) } else { Err(lost) };
+            return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
         }
         let now = clock::now();
         let granted = |Early { hold, holder }: Early| {
@@ -85,11 +67,11 @@ impl WaitAll<'_> {
             let protocol = hold.protocol;
             (hold.key.clone(), Granted { lease, protocol, holder, at: now })
         };
-        Ok(InTurn::Granted(early.into_iter().map(granted).collect()))
+        Ok(InOrder::Granted(early.into_iter().map(granted).collect()))
     }
 
     /// Begins a hold, and has the keeper extend its lease if the others may take long.
-    fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
+    pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
         let Granted { lease, protocol, holder, at } = granted;
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
         let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone());
@@ -126,7 +108,7 @@ impl WaitAll<'_> {
     }
 
     /// Of a timeout for one lock, what the wait for all was.
-    fn with_whole_wait(&self, mut error: Error) -> Error {
+    pub(super) fn with_whole_wait(&self, mut error: Error) -> Error {
         if let Error::Contended { details, .. } = &mut error {
             details.waited = clock::uptime().since(self.began.uptime);
         }

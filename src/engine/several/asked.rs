@@ -1,0 +1,182 @@
+//! Asking for several locks in one trip, and giving back what is acquired behind one that is not.
+
+use std::time::Duration;
+
+use super::WaitAll;
+use crate::backend::{Answers, Failure, KeyRequest, RefusalKind};
+use crate::clock;
+use crate::engine::call::Call;
+use crate::engine::release::HeldLock;
+use crate::engine::wait::{Granted, Wait};
+use crate::engine::{Answer, Engine};
+use crate::error::Error;
+use crate::event::Event;
+use crate::key::Key;
+use crate::protocol::acquire::{Observation, first_command};
+use crate::protocol::{Command, Reply, Request};
+
+/// How often keys are read whose SETNX had no reply, before it is given up. Each time a server that is unreachable is waited for.
+const READS: u32 = 4;
+
+/// The locks that were asked for together, until each is waited for.
+pub(super) struct Asked<'a> {
+    all: &'a WaitAll<'a>,
+    /// Of each key. While others are waited for, these are commands without a reply, which have acquired nothing so far.
+    answers: Vec<Option<Answer>>,
+    not_released: Vec<Error>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(all: &'a WaitAll<'a>) -> Self {
+        let answers = all.wanted.keys.iter().map(|_| None).collect();
+        Self { all, answers, not_released: Vec::new() }
+    }
+
+    /// Returns the answer with which the wait for a lock begins; none if that asks itself. Unless the lock is granted, none behind it is
+    /// held, as far as is known. Fails if that could not be found out.
+    pub(super) fn first(&mut self, index: usize) -> Result<Option<Answer>, Error> {
+        if self.answers[index].is_none() {
+            self.ask(index)?;
+        }
+        let first = self.answers[index].take();
+        if !first.as_ref().is_some_and(Answer::is_granted) {
+            self.give_back();
+        }
+        Ok(first)
+    }
+
+    /// Asks for all locks in one trip. Returns them if each is granted.
+    pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<(Key, Granted)>>, Error> {
+        self.ask(0)?;
+        let (WaitAll { engine, wanted, began, .. }, now) = (self.all, clock::now());
+        let is_held = |answer: &Answer| answer.is_granted() && !answer.lease.has_passed(now);
+        if !self.answers.iter().all(|answer| answer.as_ref().is_some_and(is_held)) {
+            return Ok(None);
+        }
+        let protocol = wanted.options.protocol.on(engine.backend.server_version());
+        let waited = now.uptime.since(began.uptime);
+        let granted = self.answers.drain(..).flatten().map(|Answer { key, lease, .. }| {
+            let finished = Event::AcquireFinished { key: &key, waited, attempts: 1, outcome: Ok(()) };
+            engine.observer.notify(&finished);
+            let granted = engine.granted(&key, wanted.options, wanted.shared, lease, protocol, now);
+            (key, granted)
+        });
+        Ok(Some(granted.collect()))
+    }
+
+    /// Whether a lock behind those that were waited for is held.
+    pub(super) fn holds_any(&self) -> bool {
+        self.answers.iter().flatten().any(Answer::is_granted)
+    }
+
+    /// Notes that a lock was acquired, whatever became of it before.
+    pub(super) fn acquired(&mut self, key: &Key) {
+        self.not_released.retain(|error| error.key() != Some(key));
+    }
+
+    /// Gives back what is not wanted any more. Returns what may be left held.
+    pub(super) fn end(mut self) -> Vec<Error> {
+        let unread = self.settle(1, |requests| {
+            let now = clock::now();
+            let protocol = self.all.wanted.options.protocol;
+            Call::new(self.all.engine, &requests[0].key, protocol, Some(now.uptime)).send_each(&requests, now)
+        });
+        self.give_back();
+        self.not_released.extend(unread);
+        self.not_released
+    }
+
+    /// Asks for the locks from this one on in one trip, unless it is this one alone: up to the first that a thread of this process has or
+    /// waits for, or that is left to a process which was just notified of its release.
+    fn ask(&mut self, index: usize) -> Result<(), Error> {
+        let WaitAll { engine, wanted, .. } = self.all;
+        let waits = wanted.options.timeout != Some(Duration::ZERO);
+        let is_busy = |key: &Key| {
+            let is_left = || wanted.options.notifies && engine.notifications.head_start(key).is_some();
+            waits && (!engine.queue.is_idle(key) || is_left())
+        };
+        let rest = wanted.keys.iter().zip(&self.answers).skip(index);
+        let count = rest.take_while(|(key, answer)| answer.is_none() && !is_busy(key)).count();
+        if count < 2 {
+            return Ok(());
+        }
+        let (now, keys) = (clock::now(), &wanted.keys[index..index + count]);
+        let (mut leases, mut requests) = (Vec::with_capacity(count), Vec::with_capacity(count));
+        for key in keys {
+            let (lease, request) = first_command(wanted.options, engine.identity.next_nonce(), now);
+            requests.push(KeyRequest::new(key, request));
+            leases.push(lease);
+        }
+        let answers = self.all.send_each(&requests).into_iter().zip(leases).zip(requests);
+        for (place, ((answer, lease), request)) in self.answers[index..].iter_mut().zip(answers) {
+            let KeyRequest { key, request, .. } = request;
+            *place = Some(Answer { key, lease, command: request.command.name(), reply: answer.own });
+        }
+        let mut unread = self.settle(READS, |requests| self.all.send_each(&requests));
+        if unread.is_empty() {
+            return Ok(());
+        }
+        let first = unread.remove(0);
+        let error = first.and(unread);
+        self.all.report(&error);
+        Err(error)
+    }
+
+    /// Finds out what commands without a reply have acquired (I6): a lock is granted if its key holds the value. Returns an error for each
+    /// that could not be read, or has no expiration, so that its value names no holder.
+    fn settle(&mut self, reads: u32, read: impl Fn(Vec<KeyRequest>) -> Vec<Answers>) -> Vec<Error> {
+        let WaitAll { engine, wanted, .. } = self.all;
+        let is_lost = |place: &&mut Option<Answer>| place.as_ref().is_some_and(Answer::is_lost);
+        let mut unread: Vec<&mut Option<Answer>> = self.answers.iter_mut().filter(is_lost).collect();
+        for _ in 0..reads {
+            if unread.is_empty() || wanted.options.expiration.is_none() {
+                break;
+            }
+            let keys = unread.iter().filter_map(|place| place.as_ref()).map(|answer| &answer.key);
+            let gets = keys.map(|key| KeyRequest::new(key, Request::at_any_time(Command::Get)));
+            let found = read(gets.collect());
+            let mut found = found.into_iter();
+            unread.retain_mut(|place| match (place, found.next()) {
+                (Some(answer), Some(found)) => !engine.resolve(answer, found.own),
+                _ => false,
+            });
+        }
+        let in_doubt = |place: &mut Option<Answer>| {
+            let Answer { key, command, reply: Err(Failure::Lost(cause)), .. } = place.take()? else {
+                return None;
+            };
+            engine.observer.reply_lost(&key, command, &cause);
+            Some(Error::InDoubt { key, command, advice: Wait::advice(wanted.options), cause })
+        };
+        unread.into_iter().filter_map(in_doubt).collect()
+    }
+
+    /// Releases what was acquired and is not waited for, and forgets what was not.
+    fn give_back(&mut self) {
+        let WaitAll { engine, wanted, .. } = self.all;
+        let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
+        let answered = self.answers.iter_mut().filter_map(answered);
+        let granted: Vec<Answer> = answered.filter(Answer::is_granted).collect();
+        let (now, protocol) = (clock::now(), wanted.options.protocol.on(engine.backend.server_version()));
+        let held = granted.iter().map(|Answer { key, lease, .. }| {
+            let holder = engine.queue.hold(key, wanted.shared, &Observation::of(lease, now));
+            HeldLock { key, options: wanted.options, protocol, lease, holder }
+        });
+        self.not_released.extend(engine.release_all_unwanted(held.collect(), now));
+    }
+}
+
+impl Engine {
+    /// Notes what the key of a command without a reply holds. Returns whether it could be read.
+    fn resolve(&self, answer: &mut Answer, found: Result<Reply, Failure>) -> bool {
+        match (found, &answer.reply) {
+            (Ok(Reply::Bulk(Some(value))), Err(Failure::Lost(cause))) if value == answer.lease.value => {
+                self.observer.reply_lost(&answer.key, answer.command, cause);
+                answer.reply = Ok(Reply::Integer(1));
+                true
+            }
+            (Err(Failure::Refused(refusal)), _) => refusal.kind() == RefusalKind::WrongType,
+            (found, _) => found.is_ok(),
+        }
+    }
+}
