@@ -98,30 +98,24 @@ fn pack_waiting(packed: &mut Packed, key: &[u8], waiting: &Waiting) {
             packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
             *expires
         }
-        Waiting::EnterFirst { channel, expires } => {
-            packed.command(Form::IntegerOrOkay, &[b"LPUSH", list, channel]);
-            *expires
-        }
         Waiting::Check { expires, .. } => {
             packed.command(Form::List, &[b"LRANGE", list, b"0", b"-1"]);
             *expires
         }
-        Waiting::Expire => true,
         Waiting::Next => {
             packed.command(Form::Bulk, &[b"LPOP", list]);
             false
         }
-        Waiting::NextAfter(channel) => {
+        Waiting::NextAfter { channel, expires } => {
             packed.command(Form::IntegerOrOkay, &[b"RPUSH", list, channel]);
+            if *expires {
+                expire(packed);
+            }
             packed.command(Form::Bulk, &[b"LPOP", list]);
             false
         }
         Waiting::Leave(channel) => {
             packed.command(Form::Integer, &[b"LREM", list, b"1", channel]);
-            false
-        }
-        Waiting::Thin(channel, count) => {
-            packed.command(Form::Integer, &[b"LREM", list, format!("-{count}").as_bytes(), channel]);
             false
         }
         Waiting::Wake(channel) => {
@@ -172,11 +166,9 @@ fn read_any(command: &Command, mut replies: Vec<Value>) -> Result<Result<Reply, 
     }
     let judged = match command {
         // What was taken counts, also where the entry of this process was refused.
-        Command::Waiting(Waiting::NextAfter(_)) => &replies[replies.len().saturating_sub(1)..],
+        Command::Waiting(Waiting::NextAfter { .. }) => &replies[replies.len().saturating_sub(1)..],
         // The entry counts, also where its list gets no time to live.
-        Command::Waiting(Waiting::Enter { .. } | Waiting::EnterFirst { .. }) => {
-            &replies[..replies.len().min(1)]
-        }
+        Command::Waiting(Waiting::Enter { .. }) => &replies[..replies.len().min(1)],
         _ => &replies,
     };
     if let Some(refusal) = judged.iter().find_map(refusal) {
@@ -241,19 +233,18 @@ fn is_queued(reply: &Value) -> bool {
 
 fn waiting_reply(waiting: &Waiting, replies: &[Value]) -> Option<Reply> {
     Some(match (waiting, replies) {
-        (Waiting::Next, [Value::Nil]) | (Waiting::NextAfter(_), [_, Value::Nil]) => Reply::Bulk(None),
-        (Waiting::Next, [Value::BulkString(channel)])
-        | (Waiting::NextAfter(_), [_, Value::BulkString(channel)]) => Reply::Bulk(Some(channel.clone())),
+        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::Nil]) => Reply::Bulk(None),
+        (Waiting::Next | Waiting::NextAfter { .. }, [.., Value::BulkString(channel)]) => {
+            Reply::Bulk(Some(channel.clone()))
+        }
         (Waiting::Check { channel, .. }, [Value::Array(channels), ..]) => {
             let is_channel = |entry: &&Value| matches!(entry, Value::BulkString(entry) if entry == channel);
             Reply::Integer(i64::try_from(channels.iter().filter(is_channel).count()).ok()?)
         }
-        (Waiting::Next | Waiting::NextAfter(_) | Waiting::Check { .. }, _) => return None,
+        (Waiting::Next | Waiting::NextAfter { .. } | Waiting::Check { .. }, _) => return None,
         // Redis 1.x says of a push that it is done.
         (_, [Value::Okay]) => Reply::Integer(1),
-        (Waiting::Enter { .. } | Waiting::EnterFirst { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => {
-            Reply::Integer(*n)
-        }
+        (Waiting::Enter { .. }, [Value::Int(n), _]) | (_, [Value::Int(n)]) => Reply::Integer(*n),
         _ => return None,
     })
 }

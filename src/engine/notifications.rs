@@ -6,9 +6,9 @@ mod listener;
 mod reports;
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+use std::{fmt, mem};
 
 use super::{Answer, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits};
@@ -23,9 +23,6 @@ use reports::{Reported, describe};
 
 /// How long a server is left alone that has refused.
 const REFUSED: Duration = Duration::from_secs(60);
-
-/// How often a process renews the time to live of a list that it enters again and again, and removes double entries.
-const MAINTAINED_EVERY: Duration = Duration::from_secs(60);
 
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
 /// and have notified no process, since this one was not listed then: in this case the time is lost.
@@ -68,8 +65,6 @@ struct Waited {
     /// When it was last waited for.
     at: Uptime,
     entry: Entry,
-    /// When this process last renewed the list's time to live, or first entered it.
-    maintained: Uptime,
 }
 
 /// Who was notified of a release.
@@ -98,25 +93,6 @@ impl Notifications {
         state.keys.get_mut(key)?.entry.enter(&self.channel, self.lists_expire(), now)
     }
 
-    /// Notes what a look has found.
-    pub(super) fn saw(&self, key: &Key, is_held: bool) {
-        self.change_entry(key, |entry| entry.saw(is_held));
-    }
-
-    /// Enters the list without a look. Returns whether none is needed, since another process is ahead.
-    pub(super) fn enter_only(&self, key: &Key, observer: &EventSink) -> bool {
-        let Some(waiting) = self.enter(key) else { return false };
-        let reply = self.send(key, waiting.clone(), &self.brief_limits());
-        let is_behind = match (&waiting, &reply) {
-            (Waiting::Enter { .. }, Ok(Reply::Integer(length))) => {
-                self.change_entry(key, |entry| entry.entered_only(*length)).unwrap_or_default()
-            }
-            _ => false,
-        };
-        self.entered(key, &waiting, Some(reply), observer);
-        is_behind
-    }
-
     /// Notes what came of entering the list; `None` is that nothing was sent. Returns whether to enter anew.
     pub(super) fn entered(
         &self,
@@ -125,25 +101,19 @@ impl Notifications {
         reply: Option<Result<Reply, Failure>>,
         observer: &EventSink,
     ) -> bool {
-        let Some(reply) = reply else {
-            self.forget_entry(key);
-            return false;
-        };
         match (waiting, reply) {
-            (Waiting::Check { .. }, Ok(Reply::Integer(count))) => {
-                self.change_entry(key, |entry| entry.found(count, clock::uptime())).unwrap_or_default()
+            (Waiting::Check { .. }, Some(Ok(Reply::Integer(count)))) => {
+                self.change_entry(key, |entry| entry.found(count)).unwrap_or_default()
             }
-            (Waiting::Expire, Ok(_)) => false,
-            (_, Ok(_)) => {
-                self.worked(key);
-                self.maintain(key);
+            (_, Some(Ok(_))) => {
+                self.worked();
                 false
             }
-            (_, Err(failure)) => {
+            (_, failed) => {
                 self.forget_entry(key);
                 // A broken connection is reported by the look.
-                if matches!(failure, Failure::Refused(_)) {
-                    self.failed(key, &failure, observer);
+                if let Some(Err(failure @ Failure::Refused(_))) = failed {
+                    self.failed(&failure, observer);
                 }
                 false
             }
@@ -158,9 +128,9 @@ impl Notifications {
         if !self.may_send(&state, now) {
             return None;
         }
-        let listening = state.listening;
+        let (listening, expires) = (state.listening, self.lists_expire());
         Some(match state.keys.get_mut(key).filter(|_| follows && listening) {
-            Some(waited) => waited.entry.next_behind(&self.channel, now),
+            Some(waited) => waited.entry.next_behind(&self.channel, expires, now),
             None => Waiting::Next,
         })
     }
@@ -168,7 +138,7 @@ impl Notifications {
     /// Notes whether what [`next`](Self::next) returned was sent; `None` is that it was not.
     pub(super) fn sent_next(&self, key: &Key, waiting: &Waiting, taken: Option<&Result<Reply, Failure>>) {
         match (waiting, taken) {
-            (Waiting::NextAfter(_), None | Some(Err(Failure::Refused(_)))) => self.forget_entry(key),
+            (Waiting::NextAfter { .. }, None | Some(Err(Failure::Refused(_)))) => self.forget_entry(key),
             (_, Some(Err(_))) => drop(self.change_entry(key, Entry::doubt)),
             _ => {}
         }
@@ -185,11 +155,11 @@ impl Notifications {
         let limits = Limits::within(budget, clock::now());
         match self.notify_first(key, taken, &limits) {
             Ok(passed) => {
-                self.worked(key);
+                self.worked();
                 passed
             }
             Err(failure) => {
-                self.failed(key, &failure, observer);
+                self.failed(&failure, observer);
                 Passed::ToNone
             }
         }
@@ -266,16 +236,15 @@ impl Notifications {
         let mut state = self.lock();
         let entry = state.keys.get(key).map(|waited| waited.entry).unwrap_or_default();
         let owed = entry.left(notified, self.queue.is_waited_for(key));
-        if let Owed::Entry | Owed::Look = owed {
+        if owed == Owed::Entry {
             state.keys.remove(key);
         }
         drop(state);
-        if let Owed::Entry | Owed::Look = owed {
+        match owed {
+            Owed::Nothing => {}
             // If that fails, a notification will show that no thread waits here.
-            let _ = self.leave(key);
-        }
-        if let Owed::Notification | Owed::Look = owed {
-            self.pass_on_unused(key);
+            Owed::Entry => drop(self.leave(key)),
+            Owed::Notification => self.pass_on_unused(key),
         }
     }
 
@@ -306,10 +275,7 @@ impl Notifications {
         }
         match state.keys.get_mut(key) {
             Some(waited) => waited.at = now,
-            None => {
-                let waited = Waited { at: now, entry: Entry::None, maintained: now };
-                state.keys.insert(key.clone(), waited);
-            }
+            None => drop(state.keys.insert(key.clone(), Waited { at: now, entry: Entry::Out })),
         }
         let start = !state.running;
         state.running = true;
@@ -327,26 +293,8 @@ impl Notifications {
         self.backend.server_version().is_none_or(|version| version >= PUSHES_KEEP_A_LIST)
     }
 
-    /// From time to time renews the time to live of a list, and removes entries of this process that are there twice after a lost reply.
-    /// Failures do no harm.
-    fn maintain(&self, key: &Key) {
-        let (now, expires) = (clock::uptime(), self.lists_expire());
-        let mut state = self.lock();
-        let is_due = |waited: &&mut Waited| now.since(waited.maintained) >= MAINTAINED_EVERY;
-        let Some(waited) = state.keys.get_mut(key).filter(is_due) else { return };
-        waited.maintained = now;
-        drop(state);
-        let channel = self.channel.clone();
-        if let Ok(Reply::Integer(count @ 2..)) =
-            self.send(key, Waiting::Check { channel: channel.clone(), expires }, &self.brief_limits())
-        {
-            let others = usize::try_from(count - 1).unwrap_or(usize::MAX);
-            let _ = self.send(key, Waiting::Thin(channel, others), &self.brief_limits());
-        }
-    }
-
     fn forget_entry(&self, key: &Key) {
-        self.change_entry(key, |entry| *entry = Entry::None);
+        self.change_entry(key, |entry| *entry = Entry::Out);
     }
 
     fn change_entry<T>(&self, key: &Key, change: impl FnOnce(&mut Entry) -> T) -> Option<T> {
@@ -357,18 +305,18 @@ impl Notifications {
         self.backend.call(key, &Request::at_any_time(Command::Waiting(waiting)), None, limits).own
     }
 
-    fn worked(&self, key: &Key) {
-        self.lock().reported.sending_worked(key);
+    fn worked(&self) {
+        self.lock().reported.sending = false;
     }
 
-    fn failed(&self, key: &Key, failure: &Failure, observer: &EventSink) {
+    fn failed(&self, failure: &Failure, observer: &EventSink) {
         let mut state = self.lock();
         if reports::concerns_all_keys(failure) {
             state.sending_paused_until = Some(clock::uptime().after(REFUSED));
         }
-        let is_new = state.reported.sending_failed(key, failure);
+        let is_known = mem::replace(&mut state.reported.sending, true);
         drop(state);
-        if is_new {
+        if !is_known {
             let reason =
                 format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
             observer.no_notifications(&reason);

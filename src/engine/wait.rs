@@ -236,7 +236,6 @@ impl<'a> Wait<'a> {
             (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
             (Turn::Head(None, _), _) => match self.head_start() {
                 None => Acquiring::start(params, now),
-                Some(_) if self.enter_only() => Acquiring::pausing(params, now),
                 Some(until) => Acquiring::not_before(params, until, now),
             },
             (Turn::Head(Some(observation), _), _) => {
@@ -320,6 +319,12 @@ impl<'a> Wait<'a> {
             }
             // An observer may want a connection for itself.
             self.engine.report(self.key, &mut attempt.notes);
+            if let Action::Sleep(_) = action
+                && let Some(reply) = self.look_before_sleep(&mut call, ticket.as_ref(), now)
+            {
+                now = clock::now();
+                action = attempt.looked(reply, now).unwrap_or(action);
+            }
             action = match action {
                 Action::Send(request) => {
                     let reply = if self.options.notifies && request.command == Command::Get {
@@ -340,10 +345,6 @@ impl<'a> Wait<'a> {
                         self.engine.queue.met_poller(self.key, now.uptime);
                     }
                     action
-                }
-                Action::Sleep(_) if !attempt.leaves() && self.finds_free(&mut call, ticket.as_ref(), now) => {
-                    now = clock::now();
-                    attempt.freed(now)
                 }
                 Action::Sleep(time) => {
                     let Some(ticket) = ticket else {

@@ -138,13 +138,6 @@ impl Acquiring {
         (attempt, action)
     }
 
-    /// Begins with a pause.
-    pub(crate) fn pausing(params: Params, now: Now) -> (Self, Action) {
-        let mut attempt = Self::new(params, None);
-        let action = attempt.wait(now);
-        (attempt, action)
-    }
-
     /// Begins while the lock is left to other processes.
     pub(crate) fn not_before(params: Params, until: Uptime, now: Now) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
@@ -223,6 +216,19 @@ impl Acquiring {
         if self.is_in_doubt() { self.read() } else { self.set(now) }
     }
 
+    /// Goes on instead of a sleep, after a look that was due before it. If the lock is free and left to other processes, or nothing was found
+    /// out, returns `None`: it sleeps all the same.
+    pub(crate) fn looked(&mut self, reply: Reply, now: Now) -> Option<Action> {
+        match &reply {
+            Reply::Bulk(None) if self.leaves() => return None,
+            Reply::Bulk(_) => {}
+            _ => return None,
+        }
+        self.not_before = None;
+        self.state = State::Reading;
+        Some(self.reply(reply, now))
+    }
+
     /// Goes on after a SETNX that another thread of the process has sent for the attempt.
     pub(crate) fn answered(
         &mut self,
@@ -286,7 +292,7 @@ impl Acquiring {
     }
 
     /// Whether the lock is left to other processes.
-    pub(crate) fn leaves(&self) -> bool {
+    fn leaves(&self) -> bool {
         self.not_before.is_some()
     }
 

@@ -4,8 +4,8 @@
 //! Why no release is missed: a process enters its channel, and then looks at the key. A release deletes the key, and then takes a
 //! channel. If the look finds the lock held, its release comes after the look, so it finds the channel, or that of a process that came
 //! before. A process that was notified asks for the lock, and its own release notifies the next. If it does not want it any more, it
-//! notifies the next itself. One that enters behind another need not look: the other has found the lock held, or will look, so some release
-//! will come and take from the list. `tests/models` searches all schedules of some processes for one in which this fails.
+//! notifies the next itself. If another was faster, it enters again, as the last. A process that is in the list twice is woken once for
+//! nothing. `tests/models` searches all schedules of some processes for one in which this fails.
 //!
 //! What is not covered, a killed process, a lost reply, a lost message, a list that was removed, costs the waiters a poll interval: their
 //! polls check that they are listed. That no client receives a message shows that its process is gone, and the next is notified at once.
@@ -20,25 +20,20 @@ const CHECKED_EVERY: Duration = Duration::from_secs(5);
 /// How long a list lives that is not refreshed, in seconds: a process that crashes leaves its entry.
 pub(crate) const LIST_TTL: u32 = 600;
 
-/// What is done with a waiting list, or with a channel that it contains.
+/// What is done with a waiting list, or with a channel that it contains. Where a list can have a time to live, what enters or checks it renews
+/// that.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Waiting {
-    /// Enters a channel as the last. The reply is the length of the list, which lives on, where it can have a time to live.
+    /// Enters a channel as the last.
     Enter { channel: Vec<u8>, expires: bool },
-    /// Enters a channel as the first.
-    EnterFirst { channel: Vec<u8>, expires: bool },
     /// Removes the first channel. The reply is that, or nothing.
     Next,
     /// Enters a channel as the last, and removes the first.
-    NextAfter(Vec<u8>),
-    /// The reply is how often the channel is there. The list lives on, where it can have a time to live.
+    NextAfter { channel: Vec<u8>, expires: bool },
+    /// The reply is how often the channel is there.
     Check { channel: Vec<u8>, expires: bool },
-    /// The list lives on.
-    Expire,
     /// Removes the first entry of a channel: another thread of the process may have entered it anew.
     Leave(Vec<u8>),
-    /// Removes so many entries of a channel from the end.
-    Thin(Vec<u8>, usize),
     /// Sends the key on a channel. The reply is how many clients have received it.
     Wake(Vec<u8>),
 }
@@ -47,12 +42,10 @@ impl Waiting {
     /// The name of its command, or of the first.
     pub(super) fn name(&self) -> &'static str {
         match self {
-            Waiting::Enter { .. } | Waiting::NextAfter(_) => "RPUSH",
-            Waiting::EnterFirst { .. } => "LPUSH",
+            Waiting::Enter { .. } | Waiting::NextAfter { .. } => "RPUSH",
             Waiting::Next => "LPOP",
             Waiting::Check { .. } => "LRANGE",
-            Waiting::Expire => "EXPIRE",
-            Waiting::Leave(_) | Waiting::Thin(..) => "LREM",
+            Waiting::Leave(_) => "LREM",
             Waiting::Wake(_) => "PUBLISH",
         }
     }
@@ -62,12 +55,9 @@ impl Waiting {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Entry {
     #[default]
-    None,
-    /// It is there, as far as was known then; `None` is that messages may have been lost since. Whether the lock was seen held since it was
-    /// entered, by this process or by one ahead, so that a release follows.
-    Listed { checked: Option<Uptime>, seen_held: bool },
-    /// It was not found. A notification may be on its way, so the next poll enters it.
-    Missing,
+    Out,
+    /// It is there, as far as was known then; `None` is that messages may have been lost since.
+    In { checked: Option<Uptime> },
     /// This process was notified, and has not acquired the lock or entered the list again since.
     Notified,
 }
@@ -80,9 +70,6 @@ pub(crate) enum Owed {
     Entry,
     /// The notification that it has not acted upon.
     Notification,
-    /// To remove the entry, and to have the next process look: processes that entered behind this one without a look rely on its look, which
-    /// it has not taken.
-    Look,
 }
 
 impl Entry {
@@ -90,60 +77,36 @@ impl Entry {
     pub(crate) fn enter(&mut self, channel: &[u8], expires: bool, now: Uptime) -> Option<Waiting> {
         let channel = channel.to_vec();
         let waiting = match *self {
-            Entry::None | Entry::Missing => Waiting::Enter { channel, expires },
-            // Another process was faster; the turn is still that of this one.
-            Entry::Notified => Waiting::EnterFirst { channel, expires },
-            Entry::Listed { checked: None, .. } => return Some(Waiting::Check { channel, expires }),
-            Entry::Listed { seen_held: false, .. } if expires => return Some(Waiting::Expire),
-            Entry::Listed { checked: Some(checked), .. } if now.since(checked) < CHECKED_EVERY => {
-                return None;
-            }
-            Entry::Listed { .. } => Waiting::Check { channel, expires },
+            Entry::In { checked: Some(checked) } if now.since(checked) < CHECKED_EVERY => return None,
+            Entry::In { .. } => Waiting::Check { channel, expires },
+            Entry::Out | Entry::Notified => Waiting::Enter { channel, expires },
         };
         // Before it is there: a notification may come at once.
-        *self = Entry::Listed { checked: Some(now), seen_held: false };
+        *self = Entry::In { checked: Some(now) };
         Some(waiting)
     }
 
-    /// Notes what a look has found.
-    pub(crate) fn saw(&mut self, is_held: bool) {
-        if let Entry::Listed { seen_held, .. } = self {
-            *seen_held = is_held;
+    /// Notes how often it was found. Returns whether to enter it anew.
+    pub(crate) fn found(&mut self, count: i64) -> bool {
+        let is_missing = self.is_listed() && count == 0;
+        if is_missing {
+            *self = Entry::Out;
         }
-    }
-
-    /// Notes that it was entered without a look. Returns whether none is needed: the list has so many channels.
-    pub(crate) fn entered_only(&mut self, length: i64) -> bool {
-        self.saw(length > 1);
-        length > 1
-    }
-
-    /// Notes how often it was found. Returns whether to enter it at once.
-    pub(crate) fn found(&mut self, count: i64, now: Uptime) -> bool {
-        match self {
-            Entry::Listed { checked: None, .. } if count == 0 => {
-                *self = Entry::None;
-                return true;
-            }
-            Entry::Listed { .. } if count == 0 => *self = Entry::Missing,
-            Entry::Listed { checked, .. } => *checked = Some(now),
-            Entry::None | Entry::Missing | Entry::Notified => {}
-        }
-        false
+        is_missing
     }
 
     /// Returns what a release sends behind its deletion if another thread of the process waits its turn.
-    pub(crate) fn next_behind(&mut self, channel: &[u8], now: Uptime) -> Waiting {
+    pub(crate) fn next_behind(&mut self, channel: &[u8], expires: bool, now: Uptime) -> Waiting {
         if self.is_listed() {
             return Waiting::Next;
         }
-        *self = Entry::Listed { checked: Some(now), seen_held: true };
-        Waiting::NextAfter(channel.to_vec())
+        *self = Entry::In { checked: Some(now) };
+        Waiting::NextAfter { channel: channel.to_vec(), expires }
     }
 
     /// Notes that messages may have been lost, so that the next look checks the entry.
     pub(crate) fn doubt(&mut self) {
-        if let Entry::Listed { checked, .. } = self {
+        if let Entry::In { checked } = self {
             *checked = None;
         }
     }
@@ -151,7 +114,7 @@ impl Entry {
     /// Notes that a thread of the process has acquired the lock.
     pub(crate) fn acquired(&mut self) {
         if *self == Entry::Notified {
-            *self = Entry::None;
+            *self = Entry::Out;
         }
     }
 
@@ -160,13 +123,12 @@ impl Entry {
     pub(crate) fn left(self, notified: bool, followed: bool) -> Owed {
         match self {
             _ if notified || self == Entry::Notified => Owed::Notification,
-            Entry::Listed { seen_held: true, .. } if !followed => Owed::Entry,
-            Entry::Listed { .. } if !followed => Owed::Look,
+            Entry::In { .. } if !followed => Owed::Entry,
             _ => Owed::Nothing,
         }
     }
 
     pub(crate) fn is_listed(self) -> bool {
-        matches!(self, Entry::Listed { .. })
+        matches!(self, Entry::In { .. })
     }
 }

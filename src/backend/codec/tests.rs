@@ -10,6 +10,10 @@ fn entry(ttl: Option<Duration>) -> Entry {
     Entry { value: b"2".to_vec(), ttl }
 }
 
+fn next_after(expires: bool) -> Command {
+    Command::Waiting(Waiting::NextAfter { channel: b"c".to_vec(), expires })
+}
+
 fn check(expires: bool) -> Command {
     Command::Waiting(Waiting::Check { channel: b"c".to_vec(), expires })
 }
@@ -70,21 +74,20 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
             2,
         ),
         (
-            Command::Waiting(Waiting::EnterFirst { channel: b"c".to_vec(), expires: false }),
-            "LPUSH k:setnx-lock:waiters c ",
+            Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: false }),
+            "RPUSH k:setnx-lock:waiters c ",
             1,
         ),
         (Command::Waiting(Waiting::Next), "LPOP k:setnx-lock:waiters ", 1),
+        (next_after(false), "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ", 2),
         (
-            Command::Waiting(Waiting::NextAfter(b"c".to_vec())),
-            "RPUSH k:setnx-lock:waiters c LPOP k:setnx-lock:waiters ",
-            2,
+            next_after(true),
+            "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 LPOP k:setnx-lock:waiters ",
+            3,
         ),
         (check(false), "LRANGE k:setnx-lock:waiters 0 -1 ", 1),
         (check(true), "LRANGE k:setnx-lock:waiters 0 -1 EXPIRE k:setnx-lock:waiters 600 ", 2),
-        (Command::Waiting(Waiting::Expire), "EXPIRE k:setnx-lock:waiters 600 ", 1),
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
-        (Command::Waiting(Waiting::Thin(b"c".to_vec(), 2)), "LREM k:setnx-lock:waiters -2 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         (Command::Count, "INCR k:setnx-lock:fence ", 1),
         (Command::Exec(Change::Count), "INCR k:setnx-lock:fence EXEC ", 2),
@@ -127,10 +130,10 @@ fn replies_are_read_as_the_rules_want_them() {
         (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
         (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
         (Command::Waiting(Waiting::Next), vec![bulk("c")], Reply::Bulk(Some(b"c".to_vec()))),
-        (Command::Waiting(Waiting::NextAfter(vec![])), vec![Value::Int(1), Value::Nil], Reply::Bulk(None)),
+        (next_after(false), vec![Value::Int(1), Value::Nil], Reply::Bulk(None)),
         (
-            Command::Waiting(Waiting::NextAfter(vec![])),
-            vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), bulk("c")],
+            next_after(true),
+            vec![redis::parse_redis_value(b"-OOM no\r\n").unwrap(), Value::Int(0), bulk("c")],
             Reply::Bulk(Some(b"c".to_vec())),
         ),
         (check(false), vec![Value::Array(vec![bulk("b"), bulk("c"), bulk("c")])], Reply::Integer(2)),

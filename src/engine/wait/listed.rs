@@ -26,20 +26,21 @@ impl Wait<'_> {
         if queue.is_held(self.key) { None } else { notifications.enter(self.key) }
     }
 
-    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep. Returns
-    /// whether it is absent.
-    pub(super) fn finds_free(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> bool {
-        match self.entering(ticket) {
-            Some(waiting) => self.look_behind(call, waiting, now) == Reply::Bulk(None),
-            None => false,
-        }
+    /// Looks at the key before a sleep, if something is to be done with the waiting list: the rules do not look before each sleep.
+    pub(super) fn look_before_sleep(
+        &self,
+        call: &mut Call<'_>,
+        ticket: Option<&Ticket<Answer>>,
+        now: Now,
+    ) -> Option<Reply> {
+        self.entering(ticket).map(|waiting| self.look_behind(call, waiting, now))
     }
 
     /// Looks at the key, as a process that waits for notifications.
     pub(super) fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
         match self.entering(ticket) {
             Some(waiting) => self.look_behind(call, waiting, now),
-            None => self.noted(call.send(&Request::at_any_time(Command::Get), now)),
+            None => call.send(&Request::at_any_time(Command::Get), now),
         }
     }
 
@@ -49,27 +50,12 @@ impl Wait<'_> {
         loop {
             let (reply, entered) = call.look(waiting.clone(), now);
             if !notifications.entered(self.key, &waiting, entered, observer) {
-                return self.noted(reply);
+                return reply;
             }
             match notifications.enter(self.key) {
                 Some(again) => (waiting, now) = (again, clock::now()),
-                None => return self.noted(reply),
+                None => return reply,
             }
         }
-    }
-
-    /// Notes what a look has found.
-    fn noted(&self, reply: Reply) -> Reply {
-        if let Reply::Bulk(found) = &reply {
-            self.engine.notifications.saw(self.key, found.is_some());
-        }
-        reply
-    }
-
-    /// Enters this process in the waiting list. Returns whether the key need not be looked at: another process is ahead.
-    pub(super) fn enter_only(&self) -> bool {
-        let Engine { notifications, queue, observer, .. } = self.engine;
-        notifications.want(self.key, observer);
-        !queue.is_held(self.key) && notifications.enter_only(self.key, observer)
     }
 }

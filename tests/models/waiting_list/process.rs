@@ -12,14 +12,14 @@ pub(super) enum Step {
     Set,
     /// A command on the list, then a look.
     Enter(Waiting),
-    /// A command on the list. If another process is not ahead, it glances.
-    EnterOnly(Waiting),
     /// GET.
     Look,
-    /// It leaves the lock to another process for a while, and looks meanwhile.
-    Glance,
-    /// GET, for a glance.
-    LookAtGlance,
+    /// A command on the list, then a look, by a thread that leaves the lock to another process.
+    EnterLeaving(Waiting),
+    /// GET. If the lock is held, it sleeps until it is notified.
+    LookLeaving,
+    /// It leaves the lock to another process for a while.
+    Leaving,
     Asleep,
 }
 
@@ -32,8 +32,8 @@ pub(super) enum Pass {
     Publish(usize),
     /// It has left the queue without the lock. Whether it had a hint that the lock is free.
     Left(bool),
-    /// LREM, and whether the next process is to be notified then.
-    Remove(bool),
+    /// LREM.
+    Remove,
     /// A notification goes to a thread that waits.
     Deliver,
     /// LPOP, for a notification that no thread wants.
@@ -76,7 +76,7 @@ impl Process {
             gives_up: behavior.gives_up,
             step: Step::Idle,
             hint: None,
-            entry: Entry::None,
+            entry: Entry::Out,
             is_holding: false,
             releasers: Vec::new(),
             listener: Pass::No,
@@ -110,10 +110,11 @@ impl Process {
             }
             Step::Idle => {}
             Step::Asleep if self.hint.is_none() => {}
-            Step::Glance => actions.extend([Action::Head, Action::TimeIsOver]),
+            Step::Leaving if self.hint.is_none() => actions.push(Action::TimeIsOver),
+            Step::Leaving => actions.extend([Action::Head, Action::TimeIsOver]),
             _ => actions.push(Action::Head),
         }
-        let may_leave = matches!(self.step, Step::Set | Step::Glance | Step::Asleep);
+        let may_leave = matches!(self.step, Step::Set | Step::Leaving | Step::Asleep);
         if self.gives_up && may_leave && self.leaver == Pass::No {
             actions.push(Action::GivesUp);
         }
@@ -143,8 +144,8 @@ impl Process {
                 self.step = Step::Set;
                 if head_start {
                     self.step = match if self.is_held() { None } else { self.enter() } {
-                        Some(waiting) => Step::EnterOnly(waiting),
-                        None => Step::Glance,
+                        Some(waiting) => Step::EnterLeaving(waiting),
+                        None => Step::Leaving,
                     };
                 }
             }
@@ -165,8 +166,11 @@ impl Process {
             Action::Releases => {
                 let channel = self.channel();
                 let follows = self.is_waited_for();
-                let waiting =
-                    if follows { self.entry.next_behind(&channel, Uptime::default()) } else { Waiting::Next };
+                let waiting = if follows {
+                    self.entry.next_behind(&channel, true, Uptime::default())
+                } else {
+                    Waiting::Next
+                };
                 (self.is_holding, server.holder) = (false, None);
                 self.releasers.push(Pass::Take(waiting));
             }
@@ -234,36 +238,18 @@ impl Process {
                 self.carry_out(&waiting, server);
                 self.step = Step::Look;
             }
-            Step::EnterOnly(waiting) => {
-                let length = self.carry_out(&waiting, server);
-                let is_behind = matches!(waiting, Waiting::Enter { .. }) && self.entry.entered_only(length);
-                self.step = if is_behind { Step::Asleep } else { Step::Glance };
+            Step::Look if server.holder.is_none() => self.step = Step::Set,
+            // Before it sleeps it is entered, if that is due since the holder of this process has gone.
+            Step::Look => self.step = self.look(Step::Asleep),
+            Step::EnterLeaving(waiting) => {
+                self.carry_out(&waiting, server);
+                self.step = Step::LookLeaving;
             }
-            Step::Look if server.holder.is_none() => {
-                self.entry.saw(false);
-                self.step = Step::Set;
-            }
-            Step::Look => {
-                self.entry.saw(true);
-                // Before it sleeps it is entered, if that is due since the holder of this process has gone.
-                self.step = self.look(Step::Asleep);
-            }
-            Step::Glance if self.hint.is_some() => {
+            Step::LookLeaving if server.holder.is_none() => self.step = Step::Leaving,
+            Step::LookLeaving => self.step = Step::Asleep,
+            Step::Leaving => {
                 self.hint = None;
                 self.step = Step::Set;
-            }
-            Step::Glance => {
-                self.step = match self.look(Step::LookAtGlance) {
-                    Step::Enter(waiting) => {
-                        self.carry_out(&waiting, server);
-                        Step::LookAtGlance
-                    }
-                    step => step,
-                };
-            }
-            Step::LookAtGlance => {
-                self.entry.saw(server.holder.is_some());
-                self.step = if server.holder.is_none() { Step::Glance } else { self.look(Step::Asleep) };
             }
             Step::Asleep => {
                 self.step = match self.hint.take() {
@@ -275,29 +261,26 @@ impl Process {
         }
     }
 
-    /// Carries out a command that enters the list, and returns its length.
-    fn carry_out(&mut self, waiting: &Waiting, server: &mut Server) -> i64 {
+    /// Carries out a command that enters the list.
+    fn carry_out(&mut self, waiting: &Waiting, server: &mut Server) {
         match waiting {
             Waiting::Enter { .. } => server.list.push(self.number),
-            Waiting::EnterFirst { .. } => server.list.insert(0, self.number),
-            Waiting::Expire => {}
             Waiting::Check { .. } => {
                 let count = server.list.iter().filter(|entry| **entry == self.number).count();
-                if self.entry.found(i64::try_from(count).unwrap(), Uptime::default())
+                if self.entry.found(i64::try_from(count).unwrap())
                     && let Some(again) = self.enter()
                 {
-                    return self.carry_out(&again, server);
+                    self.carry_out(&again, server);
                 }
             }
-            other => unreachable!("no time passes, so {other:?} is not sent"),
+            other => unreachable!("{other:?} enters nothing"),
         }
-        i64::try_from(server.list.len()).unwrap()
     }
 
     fn release(&mut self, pass: &Pass, server: &mut Server) {
         let mut give = None;
         match pass {
-            Pass::Take(Waiting::NextAfter(_)) => {
+            Pass::Take(Waiting::NextAfter { .. }) => {
                 server.list.push(self.number);
                 self.releasers.push(Pass::Take(Waiting::Next));
             }
@@ -308,7 +291,7 @@ impl Process {
                     if self.is_waited_for() {
                         give = Some(Hint::Freed);
                     } else {
-                        self.entry = Entry::None;
+                        self.entry = Entry::Out;
                         self.releasers.push(Pass::Take(Waiting::Next));
                     }
                 }
@@ -345,22 +328,22 @@ impl Process {
             Pass::Left(notified) => match self.entry.left(*notified, self.is_waited_for()) {
                 Owed::Nothing => Pass::No,
                 Owed::Notification => Pass::Deliver,
-                owed @ (Owed::Entry | Owed::Look) => {
-                    self.entry = Entry::None;
-                    Pass::Remove(owed == Owed::Look)
+                Owed::Entry => {
+                    self.entry = Entry::Out;
+                    Pass::Remove
                 }
             },
-            Pass::Remove(notifies) => {
+            Pass::Remove => {
                 if let Some(first) = server.list.iter().position(|entry| *entry == self.number) {
                     server.list.remove(first);
                 }
                 self.entry.doubt();
                 self.give(Hint::Changed);
-                if *notifies { Pass::Deliver } else { Pass::No }
+                Pass::No
             }
             Pass::Deliver if self.give(Hint::Freed) => Pass::No,
             Pass::Deliver => {
-                self.entry = Entry::None;
+                self.entry = Entry::Out;
                 Pass::TakeUnused
             }
             Pass::TakeUnused => match Self::taken(server) {
@@ -369,7 +352,7 @@ impl Process {
                     if self.give(Hint::Freed) {
                         return Pass::No;
                     }
-                    self.entry = Entry::None;
+                    self.entry = Entry::Out;
                     Pass::TakeUnused
                 }
                 Some(other) => Pass::PublishUnused(other),
