@@ -1,56 +1,50 @@
 //! Commands on many keys in one trip: of locks that are acquired and released together, and of those that the keeper thread works on.
 
+use std::time::Duration;
+
 use super::codec;
-use super::connections::{Checkout as _, LockConnection as _, Source, exchange};
-use super::errors::Failure;
-use super::item::{self, Item};
+use super::connections::{Checkout as _, Exchange, LockConnection, Source, exchange};
+use super::errors::{Failure, Refusal};
+use super::item::{self, Item, Left, Replies};
 use super::limits::Limits;
 use super::pooled::PooledBackend;
 use super::resp::Packed;
 use super::watch::PooledWatch;
 use super::{Answers, KeyRequest, WatchedAll, WatchedConnection};
+use crate::clock::Now;
 use crate::key::Key;
+use crate::options::Protocol;
+use crate::protocol::{Command, Request};
+use crate::version::Version;
 
 impl<S: Source> PooledBackend<S> {
     /// Sends what may still be sent.
     pub(super) fn send_all(&self, requests: &[KeyRequest], mut limits: Limits<'_>) -> Vec<Answers> {
-        // Each command, and what goes behind it.
-        let mut items = Vec::with_capacity(requests.len());
-        for KeyRequest { key, request, next } in requests {
-            items.push(Item::new(key, request, limits.needs));
-            items.extend(next.as_ref().map(|next| Item::new(key, &next.request, next.needs)));
-        }
-        let refusal = loop {
+        loop {
             let (mut connection, now) = match self.connection(&mut limits) {
                 Ok(ready) => ready,
                 Err(failure) => return requests.iter().map(|_| Err(failure.clone()).into()).collect(),
             };
-            let server = connection.server_version();
-            let send = |(own, behind): Pair<'_>| item::send_both(own, behind, server, now);
-            if pairs(requests, &mut items).map(send).filter(|sent| *sent).count() == 0 {
-                break None;
+            let trip = Trip::packed(requests, limits.needs, connection.server_version(), now);
+            if trip.is_empty() {
+                return requests.iter().map(|_| Err(Failure::TooLate).into()).collect();
             }
             let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
-            let left = item::trip(&mut *connection, &mut items, limit);
+            let (answers, left) = trip.exchange(&mut *connection, requests, limit);
             self.pool.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
             } else {
                 drop(connection);
             }
-            let refusal = items.iter().find_map(Item::found_no_room).cloned();
-            if refusal.is_none() || !self.wait_for_room(&mut limits) {
-                break refusal;
+            match answers {
+                Ok(answers) => return answers,
+                Err(refusal) if !self.wait_for_room(&mut limits) => {
+                    return requests.iter().map(|_| Err(Failure::Refused(refusal.clone())).into()).collect();
+                }
+                Err(_) => {}
             }
-        };
-        let unread = || refusal.clone().map_or(Failure::TooLate, Failure::Refused);
-        let answers = |((own, behind), request): (Pair<'_>, &KeyRequest)| {
-            let next = request.next.as_ref().zip(behind);
-            let next = next.and_then(|(next, behind)| behind.outcome(&next.request.command));
-            let own = own.outcome(&request.request.command).unwrap_or_else(|| Err(unread()));
-            Answers { own, next }
-        };
-        pairs(requests, &mut items).zip(requests).map(answers).collect()
+        }
     }
 
     pub(super) fn watch_each(&self, keys: &[Key], mut limits: Limits<'_>) -> Result<WatchedAll, Failure> {
@@ -74,13 +68,58 @@ impl<S: Source> PooledBackend<S> {
     }
 }
 
-/// A command, and what goes behind it.
-type Pair<'a> = (&'a mut Item, Option<&'a mut Item>);
+/// Commands on many keys, packed for one trip.
+struct Trip {
+    packed: Packed,
+    /// How many replies each command has, and the one behind it: none if it is not sent.
+    counts: Vec<[usize; 2]>,
+}
 
-fn pairs<'a>(requests: &[KeyRequest], items: &'a mut [Item]) -> impl Iterator<Item = Pair<'a>> {
-    let mut items = items.iter_mut();
-    requests.iter().map_while(move |request| {
-        let own = items.next()?;
-        Some((own, request.next.as_ref().and_then(|_| items.next())))
-    })
+impl Trip {
+    fn packed(requests: &[KeyRequest], needs: Protocol, server: Option<Version>, now: Now) -> Self {
+        let (mut packed, mut counts) = (Packed::default(), Vec::with_capacity(requests.len()));
+        for KeyRequest { key, request, next } in requests {
+            let mut pack = |request: &Request, needs| {
+                let before = packed.forms.len();
+                if item::may_be_sent(needs, request.before, server, now) {
+                    codec::pack(&mut packed, key.as_bytes(), &request.command);
+                }
+                packed.forms.len() - before
+            };
+            let own = pack(request, needs);
+            let next = next.as_ref().filter(|_| own > 0);
+            counts.push([own, next.map_or(0, |next| pack(&next.request, next.needs))]);
+        }
+        Self { packed, counts }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.packed.forms.is_empty()
+    }
+
+    /// Sends it, and returns the answers, or why the server has read nothing.
+    fn exchange(
+        &self,
+        connection: &mut impl LockConnection,
+        requests: &[KeyRequest],
+        limit: Duration,
+    ) -> (Result<Vec<Answers>, Refusal>, Left) {
+        let count = self.packed.forms.len();
+        let Exchange { mut replies, ended } = exchange(connection, &self.packed.bytes, count, limit);
+        let (mut replies, mut item) = (Replies::of(&mut replies, ended), Item::default());
+        let mut forms = self.packed.forms.as_slice();
+        let mut outcome = |command: &Command, count: usize| {
+            let own;
+            (own, forms) = forms.split_at(count);
+            item.receive(command, own, &mut replies)
+        };
+        let mut answers = Vec::with_capacity(requests.len());
+        for (KeyRequest { request, next, .. }, [own, behind]) in requests.iter().zip(&self.counts) {
+            let own = outcome(&request.command, *own);
+            let next = next.as_ref().and_then(|next| outcome(&next.request.command, *behind));
+            answers.push(Answers { own: own.unwrap_or(Err(Failure::TooLate)), next });
+        }
+        let refusal = replies.no_room.take();
+        (refusal.map_or(Ok(answers), Err), replies.left)
+    }
 }

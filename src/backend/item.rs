@@ -1,6 +1,5 @@
 //! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
 
-use std::borrow::{Borrow, BorrowMut};
 use std::time::Duration;
 use std::{io, mem, vec};
 
@@ -93,11 +92,9 @@ impl Item {
         self.state = State::Unsent;
     }
 
-    /// Notes that it is sent now, if there is one and it may be: not to a server that is too old, nor once its time has passed (I4, I5).
+    /// Notes that it is sent now, if there is one and it may be.
     pub(super) fn sends(&mut self, server: Option<Version>, now: Now) -> bool {
-        let too_old = server.is_some_and(|version| version < self.needs.min_version());
-        let too_late = self.before.is_some_and(|end| end.has_passed(now));
-        let sends = !self.packed.forms.is_empty() && !too_old && !too_late;
+        let sends = !self.packed.forms.is_empty() && may_be_sent(self.needs, self.before, server, now);
         self.replies.clear();
         self.state = if sends { State::Sent } else { State::Unsent };
         sends
@@ -131,6 +128,23 @@ impl Item {
         }
     }
 
+    /// Takes the replies to a command that was sent from a trip's, with these forms. Returns what came of it; `None` if it was not sent.
+    pub(super) fn receive(
+        &mut self,
+        command: &Command,
+        forms: &[Form],
+        replies: &mut Replies<'_>,
+    ) -> Option<Result<Reply, Failure>> {
+        if forms.is_empty() {
+            return None;
+        }
+        self.begin(command.name(), Protocol::Classic, None);
+        self.packed.forms.extend_from_slice(forms);
+        self.state = State::Sent;
+        replies.give(self);
+        self.outcome(command)
+    }
+
     /// Returns what came of the command, once. `None`: the server has not read it.
     pub(super) fn outcome(&mut self, command: &Command) -> Option<Result<Reply, Failure>> {
         Some(match mem::take(&mut self.state) {
@@ -150,19 +164,19 @@ impl Item {
     }
 }
 
+/// Whether a command may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
+pub(super) fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, now: Now) -> bool {
+    let too_old = server.is_some_and(|version| version < needs.min_version());
+    let too_late = before.is_some_and(|end| end.has_passed(now));
+    !too_old && !too_late
+}
+
 /// Notes that a command is sent now, and what goes behind it, as far as each may be. Without the first the other is not.
-pub(super) fn send_both(
-    own: &mut Item,
-    behind: Option<&mut Item>,
-    server: Option<Version>,
-    now: Now,
-) -> bool {
+pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Version>, now: Now) -> bool {
     let sends = own.sends(server, now);
-    if let Some(behind) = behind {
-        behind.state = State::Unsent;
-        if sends {
-            behind.sends(server, now);
-        }
+    behind.state = State::Unsent;
+    if sends {
+        behind.sends(server, now);
     }
     sends
 }
@@ -191,8 +205,8 @@ pub(super) struct Replies<'a> {
     ended: Option<TransportError>,
     /// Whether there is only one, after which the server hung up. More may follow one that came in time, as the others did not.
     only: bool,
-    /// Whether that one refused the client for lack of room.
-    no_room: bool,
+    /// The refusal of the client for lack of room, if that is what this one is.
+    pub(super) no_room: Option<Refusal>,
     /// Set once a reply was missing or of another form than its command's: which command a later one belongs to is unknown.
     broken: Option<TransportError>,
     pub(super) left: Left,
@@ -203,7 +217,7 @@ impl<'a> Replies<'a> {
     pub(super) fn of(replies: &'a mut Vec<Value>, ended: Option<TransportError>) -> Self {
         let only = replies.len() == 1 && ended.is_none();
         let (values, left) = (replies.drain(..), Left::default());
-        Self { values, ended, only, no_room: false, broken: None, left }
+        Self { values, ended, only, no_room: None, broken: None, left }
     }
 
     /// Gives an item that was sent its replies. A refused first reply may be the only one.
@@ -211,7 +225,7 @@ impl<'a> Replies<'a> {
         if !item.is_sent() {
             return;
         }
-        if self.no_room {
+        if self.no_room.is_some() {
             item.state = State::Unread(None);
             return;
         }
@@ -223,7 +237,7 @@ impl<'a> Replies<'a> {
                         item.replies.push(value);
                         if let Some(refusal) = refusal {
                             self.note(&refusal);
-                            if self.no_room {
+                            if self.no_room.is_some() {
                                 item.state = State::Unread(Some(refusal));
                                 return;
                             }
@@ -289,7 +303,7 @@ impl<'a> Replies<'a> {
         let read_only = refusal.kind() == RefusalKind::ReadOnly;
         self.left.read_only |= read_only;
         self.left.out_of_order |= read_only || refusal.closes_connection();
-        self.no_room = self.only && refusal.closes_connection();
+        self.no_room = (self.only && refusal.closes_connection()).then(|| refusal.clone());
     }
 }
 
@@ -308,20 +322,16 @@ fn refusal(value: &Value) -> Option<Refusal> {
 }
 
 /// Sends those of the items that say so, and receives their replies. All together may take `limit`.
-pub(super) fn trip(
-    connection: &mut impl LockConnection,
-    items: &mut [impl BorrowMut<Item>],
-    limit: Duration,
-) -> Left {
+pub(super) fn trip(connection: &mut impl LockConnection, items: &mut [&mut Item], limit: Duration) -> Left {
     let (mut bytes, mut count) = (Vec::new(), 0);
-    for item in items.iter().map(Borrow::borrow).filter(|item| item.is_sent()) {
+    for item in items.iter().filter(|item| item.is_sent()) {
         bytes.extend_from_slice(&item.packed.bytes);
         count += item.packed.forms.len();
     }
     let Exchange { mut replies, ended } = exchange(connection, &bytes, count, limit);
     let mut replies = Replies::of(&mut replies, ended);
     for item in items {
-        replies.give(item.borrow_mut());
+        replies.give(item);
     }
     replies.left
 }

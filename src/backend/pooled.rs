@@ -60,7 +60,7 @@ impl<S: Source> PooledBackend<S> {
             let (mut connection, now) = self.connection(&mut limits)?;
             let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
             let server = connection.server_version();
-            if !item::send_both(&mut own, Some(&mut behind), server, now) {
+            if !item::send_both(&mut own, &mut behind, server, now) {
                 return Err(Failure::TooLate);
             }
             let left = item::trip(&mut *connection, &mut [&mut own, &mut behind], limit);

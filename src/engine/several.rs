@@ -7,6 +7,7 @@ mod early;
 
 use std::iter;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::call::Call;
 use super::wait::{Granted, Wait};
@@ -66,7 +67,7 @@ impl WaitAll<'_> {
             self.wait(&keys[0], None).agree()?;
             Ok(registered)
         });
-        let _registered = begun.inspect_err(|error| self.report(error))?;
+        let _registered = begun.inspect_err(|error| self.report_of_each(error, 0))?;
         loop {
             let error = match self.in_order()? {
                 InOrder::Granted(granted) => return Ok(granted),
@@ -95,37 +96,37 @@ impl WaitAll<'_> {
         match asked.all_at_once() {
             Ok(Some(granted)) => return Ok(InOrder::Granted(granted)),
             Ok(None) => {}
-            Err(error) => return Err(error.and(asked.end())),
+            Err(error) => return Err(error.and(asked.give_back(early))),
         }
         for (index, key) in keys.iter().enumerate() {
-            let granted = asked.first(index).and_then(|first| {
-                let is_granted = first.as_ref().is_some_and(Answer::is_granted);
-                debug_assert!(is_granted || !asked.holds_any(), "it may wait, and holds more than a prefix");
-                self.engine.grant(&self.wait(key, first))
-            });
+            let granted = asked.first(index).and_then(|first| self.engine.grant(&self.wait(key, first)));
             match granted {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
-                Err(error) => {
-                    let mut others = self.engine.give_back(early);
-                    others.extend(asked.end());
-                    return Err(self.with_whole_wait(error).and(others));
-                }
+                Err(error) => return Err(self.with_whole_wait(error).and(asked.give_back(early))),
             }
             asked.acquired(key);
         }
         self.all_acquired(early)
     }
 
+    /// Whether the call may wait for a holder.
+    fn may_wait(&self) -> bool {
+        self.wanted.options.timeout != Some(Duration::ZERO)
+    }
+
     /// Reports a call that has ended before any of the locks was waited for by itself.
-    fn report(&self, error: &Error) {
-        let waited = clock::uptime().since(self.began.uptime);
+    fn report_of_each(&self, error: &Error, attempts: u32) {
         let keys = self.wanted.keys;
         // An error of none of them is that of all.
         let all = !keys.iter().any(|key| names(error, key));
         for key in keys.iter().filter(|key| all || names(error, key)) {
-            let outcome = Err(error);
-            self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts: 0, outcome });
+            self.report(key, attempts, Err(error));
         }
+    }
+
+    fn report(&self, key: &Key, attempts: u32, outcome: Result<(), &Error>) {
+        let waited = clock::uptime().since(self.began.uptime);
+        self.engine.observer.notify(&Event::AcquireFinished { key, waited, attempts, outcome });
     }
 
     fn wait<'b>(&'b self, key: &'b Key, first: Option<Answer>) -> Wait<'b> {

@@ -188,7 +188,7 @@ impl Line {
             }
             if job.expected.is_some() {
                 self.looks |= job.look.sends(server, now);
-            } else if item::send_both(&mut job.own, Some(&mut job.next), server, now) {
+            } else if item::send_both(&mut job.own, &mut job.next, server, now) {
                 self.packed.append(&job.own.packed);
                 if job.next.is_sent() {
                     self.packed.append(&job.next.packed);
@@ -214,7 +214,7 @@ impl Line {
             let job = &mut *slot.job();
             // Both under one lock: its thread may give up in between.
             let sends = job.watches && !slot.is_gone();
-            if sends && item::send_both(&mut job.own, Some(&mut job.next), server, now) {
+            if sends && item::send_both(&mut job.own, &mut job.next, server, now) {
                 self.packed.append(&job.own.packed);
             }
         }

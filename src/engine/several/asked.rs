@@ -1,18 +1,15 @@
 //! Asking for several locks in one trip, and giving back what is acquired behind one that is not.
 
-use std::time::Duration;
-
-use super::WaitAll;
+use super::early::Early;
+use super::{Several, WaitAll};
 use crate::backend::{Answers, Failure, KeyRequest, RefusalKind};
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::engine::call::Call;
-use crate::engine::release::HeldLock;
 use crate::engine::wait::{Granted, Wait};
 use crate::engine::{Answer, Engine};
 use crate::error::Error;
-use crate::event::Event;
 use crate::key::Key;
-use crate::protocol::acquire::{Observation, first_command};
+use crate::protocol::acquire::first_command;
 use crate::protocol::{Command, Reply, Request};
 
 /// How often keys are read whose SETNX had no reply, before it is given up. Each time a server that is unreachable is waited for.
@@ -32,40 +29,41 @@ impl<'a> Asked<'a> {
         Self { all, answers, not_released: Vec::new() }
     }
 
-    /// Returns the answer with which the wait for a lock begins; none if that asks itself. Unless the lock is granted, none behind it is
-    /// held, as far as is known. Fails if that could not be found out.
+    /// Returns the answer with which the wait for a lock begins; none if that asks itself. Unless the lock is granted, a call that may wait
+    /// holds none behind it then, as far as is known. Fails if that could not be found out.
     pub(super) fn first(&mut self, index: usize) -> Result<Option<Answer>, Error> {
         if self.answers[index].is_none() {
             self.ask(index)?;
         }
         let first = self.answers[index].take();
-        if !first.as_ref().is_some_and(Answer::is_granted) {
-            self.give_back();
+        let is_granted = first.as_ref().is_some_and(Answer::is_granted);
+        if !is_granted && self.all.may_wait() {
+            let behind = self.take_granted(clock::now());
+            self.not_released.extend(self.all.give_back(Vec::new(), behind));
         }
+        debug_assert!(
+            is_granted || !self.all.may_wait() || !self.holds_any(),
+            "it waits with more than a prefix"
+        );
         Ok(first)
     }
 
     /// Asks for all locks in one trip. Returns them if each is granted.
     pub(super) fn all_at_once(&mut self) -> Result<Option<Vec<(Key, Granted)>>, Error> {
         self.ask(0)?;
-        let (WaitAll { engine, wanted, began, .. }, now) = (self.all, clock::now());
+        let now = clock::now();
         let is_held = |answer: &Answer| answer.is_granted() && !answer.lease.has_passed(now);
         if !self.answers.iter().all(|answer| answer.as_ref().is_some_and(is_held)) {
             return Ok(None);
         }
-        let protocol = wanted.options.protocol.on(engine.backend.server_version());
-        let waited = now.uptime.since(began.uptime);
-        let granted = self.answers.drain(..).flatten().map(|Answer { key, lease, .. }| {
-            let finished = Event::AcquireFinished { key: &key, waited, attempts: 1, outcome: Ok(()) };
-            engine.observer.notify(&finished);
-            let granted = engine.granted(&key, wanted.options, wanted.shared, lease, protocol, now);
-            (key, granted)
-        });
-        Ok(Some(granted.collect()))
+        let granted = self.take_granted(now);
+        for (key, _) in &granted {
+            self.all.report(key, 1, Ok(()));
+        }
+        Ok(Some(granted))
     }
 
-    /// Whether a lock behind those that were waited for is held.
-    pub(super) fn holds_any(&self) -> bool {
+    fn holds_any(&self) -> bool {
         self.answers.iter().flatten().any(Answer::is_granted)
     }
 
@@ -74,26 +72,27 @@ impl<'a> Asked<'a> {
         self.not_released.retain(|error| error.key() != Some(key));
     }
 
-    /// Gives back what is not wanted any more. Returns what may be left held.
-    pub(super) fn end(mut self) -> Vec<Error> {
+    /// Gives back all, with those that were waited for. Returns what may be left held.
+    pub(super) fn give_back(mut self, early: Vec<Early>) -> Vec<Error> {
         let unread = self.settle(1, |requests| {
             let now = clock::now();
             let protocol = self.all.wanted.options.protocol;
             Call::new(self.all.engine, &requests[0].key, protocol, Some(now.uptime)).send_each(&requests, now)
         });
-        self.give_back();
-        self.not_released.extend(unread);
-        self.not_released
+        let behind = self.take_granted(clock::now());
+        let mut left = self.all.give_back(early, behind);
+        left.extend(self.not_released);
+        left.extend(unread);
+        left
     }
 
     /// Asks for the locks from this one on in one trip, unless it is this one alone: up to the first that a thread of this process has or
     /// waits for, or that is left to a process which was just notified of its release.
     fn ask(&mut self, index: usize) -> Result<(), Error> {
         let WaitAll { engine, wanted, .. } = self.all;
-        let waits = wanted.options.timeout != Some(Duration::ZERO);
         let is_busy = |key: &Key| {
             let is_left = || wanted.options.notifies && engine.notifications.head_start(key).is_some();
-            waits && (!engine.queue.is_idle(key) || is_left())
+            self.all.may_wait() && (!engine.queue.is_idle(key) || is_left())
         };
         let rest = wanted.keys.iter().zip(&self.answers).skip(index);
         let count = rest.take_while(|(key, answer)| answer.is_none() && !is_busy(key)).count();
@@ -118,7 +117,7 @@ impl<'a> Asked<'a> {
         }
         let first = unread.remove(0);
         let error = first.and(unread);
-        self.all.report(&error);
+        self.all.report_of_each(&error, 1);
         Err(error)
     }
 
@@ -151,18 +150,17 @@ impl<'a> Asked<'a> {
         unread.into_iter().filter_map(in_doubt).collect()
     }
 
-    /// Releases what was acquired and is not waited for, and forgets what was not.
-    fn give_back(&mut self) {
-        let WaitAll { engine, wanted, .. } = self.all;
+    /// Takes what was acquired, and forgets what was not.
+    fn take_granted(&mut self, now: Now) -> Vec<(Key, Granted)> {
+        let WaitAll { engine, wanted: Several { options, shared, .. }, .. } = self.all;
+        let protocol = options.protocol.on(engine.backend.server_version());
         let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
-        let answered = self.answers.iter_mut().filter_map(answered);
-        let granted: Vec<Answer> = answered.filter(Answer::is_granted).collect();
-        let (now, protocol) = (clock::now(), wanted.options.protocol.on(engine.backend.server_version()));
-        let held = granted.iter().map(|Answer { key, lease, .. }| {
-            let holder = engine.queue.hold(key, wanted.shared, &Observation::of(lease, now));
-            HeldLock { key, options: wanted.options, protocol, lease, holder }
+        let granted = self.answers.iter_mut().filter_map(answered).filter(Answer::is_granted);
+        let granted = granted.map(|Answer { key, lease, .. }| {
+            let granted = engine.granted(&key, options, *shared, lease, protocol, now);
+            (key, granted)
         });
-        self.not_released.extend(engine.release_all_unwanted(held.collect(), now));
+        granted.collect()
     }
 }
 

@@ -33,27 +33,26 @@ pub(super) enum InOrder {
     Lost(Error),
 }
 
-impl Engine {
-    /// Releases locks that are not wanted any more. Returns why some were not released.
-    pub(super) fn give_back(&self, early: Vec<Early>) -> Vec<Error> {
-        let parts = early.into_iter().map(|Early { hold, holder, .. }| (hold, holder));
+impl WaitAll<'_> {
+    /// Releases locks that are not wanted any more: those that were waited for, and those behind them. Returns why some were not released.
+    pub(super) fn give_back(&self, early: Vec<Early>, behind: Vec<(Key, Granted)>) -> Vec<Error> {
+        let behind = behind.into_iter().map(|(key, granted)| self.keep_early(&key, granted, true));
+        let parts = early.into_iter().chain(behind).map(|Early { hold, holder }| (hold, holder));
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
         let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
-        let ended = self.end(ending, Leaving::Release);
+        let ended = self.engine.end(ending, Leaving::Release);
         let failed = |(hold, released): (&Arc<Hold>, Result<_, Error>)| {
             let error = released.err().filter(|error| !error.is_lost())?;
-            self.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
+            self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };
         holds.iter().zip(ended).filter_map(failed).collect()
     }
-}
 
-impl WaitAll<'_> {
     /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
     pub(super) fn all_acquired(&self, early: Vec<Early>) -> Result<InOrder, Error> {
         if let Some(lost) = self.refresh(&early) {
-            let others = self.engine.give_back(early);
+            let others = self.give_back(early, Vec::new());
             let is_known = others.is_empty();
             let lost = lost.and(others);
             return if is_known { Ok(InOrder::Lost(lost)) } else { Err(lost) };
