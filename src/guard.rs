@@ -244,10 +244,9 @@ impl LockGuard {
 
     /// Ends holds of one locker that began together. Returns the outcome of each that has not ended before, and is not nested.
     pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Vec<Result<(), Error>> {
-        let Some(engine) = guards.first().map(|guard| Arc::clone(&guard.engine)) else { return Vec::new() };
-        let holders: Vec<_> = guards.iter_mut().map(|guard| guard.holder.take()).collect();
-        let now = clock::now();
-        let holds = guards.iter().zip(holders).filter_map(|(guard, holder)| Some((&*guard.hold, holder?)));
+        let Some(of_one) = guards.iter().find(|guard| guard.holder.is_some()) else { return Vec::new() };
+        let (engine, now) = (Arc::clone(&of_one.engine), clock::now());
+        let holds = guards.iter_mut().filter_map(|Self { hold, holder, .. }| Some((&**hold, holder.take()?)));
         let holds: Vec<_> = holds.collect();
         if !engine.identity.is_this_process() {
             // I10: the parent holds the lock, and its connections and its queue are not the child's to use.

@@ -77,7 +77,8 @@ struct Trip {
 
 impl Trip {
     fn packed(requests: &[KeyRequest], needs: Protocol, server: Option<Version>, now: Now) -> Self {
-        let (mut packed, mut counts) = (Packed::default(), Vec::with_capacity(requests.len()));
+        let mut packed = Packed::with_room_for(requests.len());
+        let mut counts = Vec::with_capacity(requests.len());
         for KeyRequest { key, request, next } in requests {
             let mut pack = |request: &Request, needs| {
                 let before = packed.forms.len();

@@ -100,16 +100,16 @@ impl<'a> Asked<'a> {
             return Ok(());
         }
         let (now, keys) = (clock::now(), &wanted.keys[index..index + count]);
-        let (mut leases, mut requests) = (Vec::with_capacity(count), Vec::with_capacity(count));
-        for key in keys {
+        let mut requests = Vec::with_capacity(count);
+        for (key, place) in keys.iter().zip(&mut self.answers[index..]) {
             let (lease, request) = first_command(wanted.options, engine.identity.next_nonce(), now);
+            let command = request.command.name();
+            *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
             requests.push(KeyRequest::new(key, request));
-            leases.push(lease);
         }
-        let answers = self.all.send_each(&requests).into_iter().zip(leases).zip(requests);
-        for (place, ((answer, lease), request)) in self.answers[index..].iter_mut().zip(answers) {
-            let KeyRequest { key, request, .. } = request;
-            *place = Some(Answer { key, lease, command: request.command.name(), reply: answer.own });
+        let replies = self.all.send_each(&requests);
+        for (answer, Answers { own, .. }) in self.answers[index..].iter_mut().flatten().zip(replies) {
+            answer.reply = own;
         }
         let mut unread = self.settle(READS, |requests| self.all.send_each(&requests));
         if unread.is_empty() {
