@@ -6,9 +6,9 @@ mod listener;
 mod reports;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use std::{fmt, mem};
 
 use super::{Answer, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits};
@@ -19,9 +19,9 @@ use crate::protocol::waiting_list::{Entry, Owed, Waiting};
 use crate::protocol::{Command, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
 use crate::version::Version;
-use reports::{Reported, describe};
+use reports::describe;
 
-/// How long a server is left alone that has refused.
+/// How long a server is left alone that has refused, and how often it is reported at most.
 const REFUSED: Duration = Duration::from_secs(60);
 
 /// How long a process leaves a key to one that it has notified, which may have to wait for a processor. The other may also be done already,
@@ -57,8 +57,10 @@ struct State {
     listening_paused_until: Option<Uptime>,
     /// Until when no list is used and nothing is published, for the same reason.
     sending_paused_until: Option<Uptime>,
-    /// What has been reported as not working, and has not worked since.
-    reported: Reported,
+    /// Whether it has been reported that it cannot listen, and it could not since.
+    listening_reported: bool,
+    /// When it was last reported that something cannot be sent.
+    sending_reported: Option<Uptime>,
 }
 
 struct Waited {
@@ -105,10 +107,7 @@ impl Notifications {
             (Waiting::Check { .. }, Some(Ok(Reply::Integer(count)))) => {
                 self.change_entry(key, |entry| entry.found(count)).unwrap_or_default()
             }
-            (_, Some(Ok(_))) => {
-                self.worked();
-                false
-            }
+            (_, Some(Ok(_))) => false,
             (_, failed) => {
                 self.forget_entry(key);
                 // A broken connection is reported by the look.
@@ -153,16 +152,10 @@ impl Notifications {
         observer: &EventSink,
     ) -> Passed {
         let limits = Limits::within(budget, clock::now());
-        match self.notify_first(key, taken, &limits) {
-            Ok(passed) => {
-                self.worked();
-                passed
-            }
-            Err(failure) => {
-                self.failed(&failure, observer);
-                Passed::ToNone
-            }
-        }
+        self.notify_first(key, taken, &limits).unwrap_or_else(|failure| {
+            self.failed(&failure, observer);
+            Passed::ToNone
+        })
     }
 
     fn notify_first(
@@ -305,22 +298,20 @@ impl Notifications {
         self.backend.call(key, &Request::at_any_time(Command::Waiting(waiting)), None, limits).own
     }
 
-    fn worked(&self) {
-        self.lock().reported.sending = false;
-    }
-
+    /// Reports why something could not be sent, from time to time.
     fn failed(&self, failure: &Failure, observer: &EventSink) {
+        let now = clock::uptime();
         let mut state = self.lock();
         if reports::concerns_all_keys(failure) {
-            state.sending_paused_until = Some(clock::uptime().after(REFUSED));
+            state.sending_paused_until = Some(now.after(REFUSED));
         }
-        let is_known = mem::replace(&mut state.reported.sending, true);
+        if state.sending_reported.is_some_and(|at| now.since(at) < REFUSED) {
+            return;
+        }
+        state.sending_reported = Some(now);
         drop(state);
-        if !is_known {
-            let reason =
-                format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
-            observer.no_notifications(&reason);
-        }
+        let reason = format!("cannot send them, so waiters in other processes poll: {}", describe(failure));
+        observer.no_notifications(&reason);
     }
 
     /// For what is sent beside a wait, or after it, and may fail: less time than the caller's own commands have.

@@ -102,9 +102,15 @@ impl WaitAll<'_> {
             let granted = asked.first(index).and_then(|first| self.engine.grant(&self.wait(key, first)));
             match granted {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
-                Err(error) => return Err(self.with_whole_wait(error).and(asked.give_back(early))),
+                Err(error) => {
+                    // The error says it already.
+                    if error.may_hold_lock() && names(&error, key) {
+                        asked.forget(index);
+                    }
+                    return Err(self.with_whole_wait(error).and(asked.give_back(early)));
+                }
             }
-            asked.acquired(key);
+            asked.forget(index);
         }
         self.all_acquired(early)
     }

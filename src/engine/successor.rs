@@ -14,8 +14,8 @@ use crate::protocol::{Command, Reply};
 use crate::queue::{self, HolderTicket};
 use crate::version::Version;
 
-/// What the server has answered to a SETNX that another thread has sent.
-#[derive(Debug)]
+/// What the server has answered to a SETNX that was sent before the wait for the lock, or by another thread meanwhile.
+#[derive(Clone, Debug)]
 pub(crate) struct Answer {
     /// The lock that was asked for.
     pub(super) key: Key,

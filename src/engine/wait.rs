@@ -226,7 +226,10 @@ impl<'a> Wait<'a> {
         let mut call = self.call(stop);
         let mut looked = now.uptime;
         let params = self.params();
-        let (answered, first) = (matches!(turn, Turn::Answered(_)), self.first.take());
+        let answered = matches!(turn, Turn::Answered(_));
+        // What is known since says more than a refusal that came before.
+        let is_news = matches!(turn, Turn::Head(None, None));
+        let first = self.first.take().filter(|first| is_news || first.is_lost());
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
@@ -309,6 +312,8 @@ impl<'a> Wait<'a> {
         ticket: &mut Option<Ticket<Answer>>,
     ) -> Result<Granted, Error> {
         let Beginning { mut call, mut action, mut answered, mut looked } = beginning;
+        // Whether that was before the sleep that is next.
+        let mut has_looked = false;
         loop {
             self.attempts.set(attempt.attempts);
             match action {
@@ -319,33 +324,16 @@ impl<'a> Wait<'a> {
             }
             // An observer may want a connection for itself.
             self.engine.report(self.key, &mut attempt.notes);
-            if let Action::Sleep(_) = action
-                && let Some(reply) = self.look_before_sleep(&mut call, ticket.as_ref(), now)
-            {
+            if let Some(reply) = self.ask(&mut call, &action, has_looked, ticket.as_ref(), now) {
                 now = clock::now();
-                action = attempt.looked(reply, now).unwrap_or(action);
+                (looked, answered) = (now.uptime, false);
+                has_looked = matches!(action, Action::Sleep(_));
+                action = self.heard(attempt, reply, action, now);
+                continue;
             }
+            has_looked = false;
             action = match action {
-                Action::Send(request) => {
-                    let reply = if self.options.notifies && request.command == Command::Get {
-                        self.look(&mut call, ticket.as_ref(), now)
-                    } else {
-                        call.send(&request, now)
-                    };
-                    let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-                    self.owes.set(self.owes.get() && !replied);
-                    if replied && attempt.protocol() == Protocol::Auto {
-                        attempt.decide_protocol(self.engine.backend.server_version());
-                    }
-                    now = clock::now();
-                    looked = now.uptime;
-                    answered = false;
-                    let action = attempt.reply(reply, now);
-                    if attempt.asks(now.uptime) {
-                        self.engine.queue.met_poller(self.key, now.uptime);
-                    }
-                    action
-                }
+                Action::Send(_) => unreachable!("it has been sent"),
                 Action::Sleep(time) => {
                     let Some(ticket) = ticket else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
@@ -407,6 +395,42 @@ impl<'a> Wait<'a> {
                 }
             };
         }
+    }
+
+    /// Sends the command that is next, or looks before a sleep, if that is due and was not done. Returns the reply.
+    fn ask(
+        &self,
+        call: &mut Call<'_>,
+        action: &Action,
+        has_looked: bool,
+        ticket: Option<&Ticket<Answer>>,
+        now: Now,
+    ) -> Option<Reply> {
+        match action {
+            Action::Send(request) if self.options.notifies && request.command == Command::Get => {
+                Some(self.look(call, ticket, now))
+            }
+            Action::Send(request) => Some(call.send(request, now)),
+            Action::Sleep(_) if !has_looked => self.look_before_sleep(call, ticket, now),
+            Action::Sleep(_) | Action::Held(_) | Action::GiveUp(_) => None,
+        }
+    }
+
+    /// Goes on with the reply.
+    fn heard(&self, attempt: &mut Acquiring, reply: Reply, action: Action, now: Now) -> Action {
+        let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+        self.owes.set(self.owes.get() && !replied);
+        if replied && attempt.protocol() == Protocol::Auto {
+            attempt.decide_protocol(self.engine.backend.server_version());
+        }
+        let action = match action {
+            Action::Sleep(_) => attempt.looked(reply, now).unwrap_or(action),
+            _ => attempt.reply(reply, now),
+        };
+        if attempt.asks(now.uptime) {
+            self.engine.queue.met_poller(self.key, now.uptime);
+        }
+        action
     }
 
     /// Fails where the wait was ended before another thread got the lock for this one: a command of its own would not have been sent.

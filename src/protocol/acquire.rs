@@ -463,7 +463,7 @@ impl Acquiring {
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {
-        may_take_over(&self.params.options, state, now)
+        self.params.expires() && may_take_over(&self.params.options, state, now)
     }
 
     /// Rule 3: judges what GETSET has replaced, by the clock before sending (I4).

@@ -184,7 +184,7 @@ fn a_nested_with_is_refused(target: &Target) -> Outcome {
 }
 
 fn nested_calls_join_the_enclosing_one(target: &Target) -> Outcome {
-    let key = target.key("nested");
+    let key = target.key("reentrant");
     let locker = target.locker();
     let lock = target.lock_through(&locker, &key, expiring().reentrant());
     let plain = target.lock_through(&locker, &key, expiring().timeout(Duration::ZERO));

@@ -55,7 +55,7 @@ impl Notifications {
                 // A server that accepts a client and closes the connection at once does not work.
                 if !matches!(heard, Heard::Subscribed) {
                     pause = RETRY[0];
-                    self.lock().reported.listening = false;
+                    self.lock().listening_reported = false;
                 }
                 self.goes_on(&mut swept_at)
             });
@@ -64,7 +64,7 @@ impl Notifications {
                 Err(failure) => failure,
             };
             self.lock().listening = false;
-            if !mem::replace(&mut self.lock().reported.listening, true) {
+            if !mem::replace(&mut self.lock().listening_reported, true) {
                 let reason =
                     format!("cannot wait for them, so waiters of this process poll: {}", describe(&failure));
                 observer.no_notifications(&reason);
@@ -136,7 +136,13 @@ impl Notifications {
     fn end(&self, pause: Option<Duration>) {
         let listening_paused_until = pause.map(|time| clock::uptime().after(time));
         let mut state = self.lock();
-        let State { sending_paused_until, reported, .. } = mem::take(&mut *state);
-        *state = State { listening_paused_until, sending_paused_until, reported, ..State::default() };
+        let State { sending_paused_until, listening_reported, sending_reported, .. } = mem::take(&mut *state);
+        *state = State {
+            listening_paused_until,
+            sending_paused_until,
+            listening_reported,
+            sending_reported,
+            ..State::default()
+        };
     }
 }

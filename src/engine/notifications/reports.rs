@@ -1,13 +1,6 @@
-//! What is reported of notifications that do not work: once, until they have worked again.
+//! What is reported of notifications that do not work.
 
 use crate::backend::{Failure, Refusal, RefusalKind};
-
-/// What has been reported as not working, and has not worked since.
-#[derive(Default)]
-pub(super) struct Reported {
-    pub(super) listening: bool,
-    pub(super) sending: bool,
-}
 
 /// Whether the server will refuse the same for each key, and for some time.
 pub(super) fn concerns_all_keys(failure: &Failure) -> bool {

@@ -18,7 +18,7 @@ const READS: u32 = 4;
 /// The locks that were asked for together, until each is waited for.
 pub(super) struct Asked<'a> {
     all: &'a WaitAll<'a>,
-    /// Of each key. While others are waited for, these are commands without a reply, which have acquired nothing so far.
+    /// Of each key. While one is waited for, these are commands without a reply, which have acquired nothing so far.
     answers: Vec<Option<Answer>>,
     not_released: Vec<Error>,
 }
@@ -35,7 +35,10 @@ impl<'a> Asked<'a> {
         if self.answers[index].is_none() {
             self.ask(index)?;
         }
-        let first = self.answers[index].take();
+        let first = match &mut self.answers[index] {
+            Some(lost) if lost.is_lost() => Some(lost.clone()),
+            answered => answered.take(),
+        };
         let is_granted = first.as_ref().is_some_and(Answer::is_granted);
         if !is_granted && self.all.may_wait() {
             let behind = self.take_granted(clock::now());
@@ -67,8 +70,10 @@ impl<'a> Asked<'a> {
         self.answers.iter().flatten().any(Answer::is_granted)
     }
 
-    /// Notes that a lock was acquired, whatever became of it before.
-    pub(super) fn acquired(&mut self, key: &Key) {
+    /// Forgets what became of a lock before the wait for it ended.
+    pub(super) fn forget(&mut self, index: usize) {
+        self.answers[index] = None;
+        let key = &self.all.wanted.keys[index];
         self.not_released.retain(|error| error.key() != Some(key));
     }
 

@@ -106,10 +106,13 @@ impl WaitAll<'_> {
         holds().find_map(|hold| hold.lost(now).map(|reason| Engine::lost(hold, reason, now)))
     }
 
-    /// Of a timeout for one lock, what the wait for all was.
+    /// Returns the error of a wait for one lock as that of the wait for all.
     pub(super) fn with_whole_wait(&self, mut error: Error) -> Error {
-        if let Error::Contended { details, .. } = &mut error {
-            details.waited = clock::uptime().since(self.began.uptime);
+        let whole = clock::uptime().since(self.began.uptime);
+        match &mut error {
+            Error::Contended { details, .. } => details.waited = whole,
+            Error::Cancelled { waited, .. } => *waited = whole,
+            _ => {}
         }
         error
     }

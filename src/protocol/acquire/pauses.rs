@@ -78,6 +78,21 @@ mod tests {
     }
 
     #[test]
+    fn a_look_takes_nothing_over_for_an_attempt_without_an_expiration() {
+        let hour = Duration::from_secs(3600);
+        let options = LockOptions::without_expiration().poll_interval(hour);
+        let nonce = Identity::new().next_nonce();
+        let params = Params { options, deadline: None, retry_for: hour, nonce };
+        let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
+        let (mut attempt, _) = Acquiring::start(params, now);
+        assert_eq!(attempt.reply(Reply::Integer(0), now), Action::Sleep(hour));
+        let action = attempt.looked(Reply::Bulk(Some(b"1532000016.5".to_vec())), now);
+        assert_eq!(action, Some(Action::Sleep(hour)));
+        let action = attempt.looked(Reply::Bulk(None), now);
+        assert!(matches!(action, Some(Action::Send(_))), "{action:?}");
+    }
+
+    #[test]
     fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
         const LEASE: Duration = Duration::from_millis(100);
         let hour = Duration::from_secs(3600);

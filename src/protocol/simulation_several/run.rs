@@ -358,10 +358,12 @@ impl Run {
             Rules::Settling { keys, reads } => {
                 let mut unread = Vec::new();
                 for (key, reply) in keys.into_iter().zip(replies) {
-                    match (&mut self.clients[n].answers[key], reply) {
+                    let Client { answers, known, .. } = &mut self.clients[n];
+                    match (&mut answers[key], reply) {
                         (_, Reply::Lost) => unread.push(key),
                         (Some(answer), Reply::Bulk(Some(found))) if *found == answer.lease.value => {
                             answer.reply = Reply::Integer(1);
+                            known.insert(found.clone(), answer.lease.clone());
                         }
                         _ => {}
                     }

@@ -17,6 +17,7 @@ pub(super) fn trials() -> Vec<Trial> {
         "several_faults",
         tests![
             what_lost_commands_acquire_late_is_given_back,
+            what_comes_late_for_a_wait_that_is_cancelled_is_given_back,
             what_is_acquired_beside_a_refusal_is_given_back,
             what_lost_replies_have_acquired_is_kept,
             a_server_that_stops_answering_is_not_asked_for_each_key,
@@ -66,6 +67,41 @@ fn what_lost_commands_acquire_late_is_given_back() -> Outcome {
         assert_eq!(error.key(), Some(&keys[0].key));
         assert_eq!(keys[0].value().as_deref(), Some(FOREIGN));
         assert!(keys[1..].iter().all(|key| key.value().is_none()), "{error:?}");
+    }
+    Ok(())
+}
+
+/// As before, but the wait that is cancelled is the one for the lock whose command was lost.
+fn what_comes_late_for_a_wait_that_is_cancelled_is_given_back() -> Outcome {
+    for protocol in [Protocol::Classic, Protocol::Watched] {
+        let options = expiring().protocol(protocol).poll_interval(millis(5));
+        let Stage { scenario, keys, locks } = Stage::set(options)?;
+        let proxy = &scenario.proxy;
+        let token = CancelToken::new();
+        keys[0].set(FOREIGN);
+        proxy.nth("SETNX", 2, Fault::CutBefore);
+        let again = proxy.hold("SETNX", 3);
+        let waiting = thread::spawn({
+            let locks = locks.cancelled_by(&token);
+            move || locks.lock().map(drop)
+        });
+        let second = keys[1].key.to_string();
+        until("it was lost", || {
+            proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == second)
+        });
+        keys[0].delete();
+        again.reached();
+        let lost =
+            proxy.asked().into_iter().find(|asked| asked.name == "SETNX" && asked.arguments[0] == second);
+        let Asked { arguments, .. } = lost.expect("each was asked for");
+        let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut scenario.target.connection())?;
+        assert!(late, "it comes before another command");
+        token.cancel();
+        again.go_on();
+        let error = waiting.join().unwrap().expect_err("the wait was cancelled");
+        assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
+        assert_eq!(error.key(), Some(&keys[1].key));
+        assert!(keys.iter().all(|key| key.value().is_none()), "{error:?}");
     }
     Ok(())
 }
