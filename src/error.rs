@@ -176,7 +176,7 @@ pub enum Error {
         answers: Vec<(String, Option<Error>)>,
     },
 
-    /// A call on several keys failed, and other keys need attention: for each of them it is unknown whether it is held, or it could not be
+    /// A call on several keys failed, and keys need attention: for each of them it is unknown whether it is held, or it could not be
     /// released.
     #[error("a call on several locks failed at lock {}{}", cause.key().map_or(Cut(b"?"), shown), Others(others))]
     #[non_exhaustive]

@@ -103,9 +103,10 @@ impl WaitAll<'_> {
             match granted {
                 Ok(granted) => early.push(self.keep_early(key, granted, index + 1 == keys.len())),
                 Err(error) => {
-                    // The error says it already.
-                    if error.may_hold_lock() && names(&error, key) {
-                        asked.forget(index);
+                    // It says what is in doubt.
+                    if error.may_hold_lock() {
+                        let named = (0..keys.len()).filter(|index| names(&error, &keys[*index]));
+                        named.for_each(|index| asked.forget(index));
                     }
                     return Err(self.with_whole_wait(error).and(asked.give_back(early)));
                 }

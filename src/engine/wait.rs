@@ -4,8 +4,8 @@ mod listed;
 mod readers;
 
 use std::cell::{Cell, RefCell};
-use std::thread;
 use std::time::Duration;
+use std::{mem, thread};
 
 use super::call::Call;
 use super::release::HeldLock;
@@ -325,10 +325,13 @@ impl<'a> Wait<'a> {
             // An observer may want a connection for itself.
             self.engine.report(self.key, &mut attempt.notes);
             if let Some(reply) = self.ask(&mut call, &action, has_looked, ticket.as_ref(), now) {
-                now = clock::now();
-                (looked, answered) = (now.uptime, false);
+                let asked = mem::replace(&mut now, clock::now());
+                if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
+                    looked = now.uptime;
+                }
+                answered = false;
                 has_looked = matches!(action, Action::Sleep(_));
-                action = self.heard(attempt, reply, action, now);
+                action = self.heard(attempt, reply, &action, asked, now);
                 continue;
             }
             has_looked = false;
@@ -416,17 +419,20 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Goes on with the reply.
-    fn heard(&self, attempt: &mut Acquiring, reply: Reply, action: Action, now: Now) -> Action {
+    /// Goes on with the reply to what was asked then.
+    fn heard(&self, attempt: &mut Acquiring, reply: Reply, action: &Action, asked: Now, now: Now) -> Action {
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        self.owes.set(self.owes.get() && !replied);
         if replied && attempt.protocol() == Protocol::Auto {
             attempt.decide_protocol(self.engine.backend.server_version());
         }
         let action = match action {
-            Action::Sleep(_) => attempt.looked(reply, now).unwrap_or(action),
+            Action::Sleep(time) => attempt
+                .looked(reply, now)
+                .unwrap_or_else(|| Action::Sleep(time.saturating_sub(now.uptime.since(asked.uptime)))),
             _ => attempt.reply(reply, now),
         };
+        // One that leaves the lock has not acted upon its release.
+        self.owes.set(self.owes.get() && (!replied || attempt.leaves()));
         if attempt.asks(now.uptime) {
             self.engine.queue.met_poller(self.key, now.uptime);
         }

@@ -292,7 +292,7 @@ impl Acquiring {
     }
 
     /// Whether the lock is left to other processes.
-    fn leaves(&self) -> bool {
+    pub(crate) fn leaves(&self) -> bool {
         self.not_before.is_some()
     }
 

@@ -15,15 +15,15 @@ pub(crate) mod guard;
 pub(crate) mod restarts;
 
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::Trial;
 use redis::Commands as _;
 use setnx_lock::{Error, LockOptions, Locker, LockerBuilder, Protocol, Quorum, QuorumGuard};
 
 use crate::servers::Proxy;
-use crate::support::notified::until;
-use crate::support::scenario::{opened, patient};
+use crate::support::notified::{until, within};
+use crate::support::scenario::{BRIEF, opened, patient};
 use crate::support::{LONG, RedisServer};
 
 /// The key of each lock: the servers are the test's own.
@@ -64,12 +64,20 @@ impl Servers {
         Quorum::new(self.lockers()?, KEY, options)
     }
 
-    /// Acquires the lock, on all servers: the guard has each of them, too.
+    /// Acquires the lock, on all servers: the guard has each of them, too. One may refuse it for a moment, since what it has granted too late
+    /// is only about to be given back; then all are asked again.
     pub(crate) fn held(&self, lock: &Quorum) -> Result<QuorumGuard, Error> {
-        let held = lock.lock()?;
-        let guards = || format!("{held:?}").matches("LockGuard").count();
-        until("each server has granted it", || guards() == self.0.len());
-        Ok(held)
+        let end = Instant::now() + LONG;
+        loop {
+            let held = lock.lock()?;
+            let guards = || format!("{held:?}").matches("LockGuard").count();
+            if within(BRIEF, || guards() == self.0.len()) {
+                return Ok(held);
+            }
+            assert!(Instant::now() < end, "never: each server has granted it");
+            held.release()?;
+            self.until_holding(0);
+        }
     }
 
     /// Returns a proxy before each server.

@@ -80,12 +80,20 @@ impl Listening {
 
 /// Waits until `it_is_so` returns true.
 #[track_caller]
-pub(crate) fn until(what: &str, mut it_is_so: impl FnMut() -> bool) {
-    let end = Instant::now() + LONG;
+pub(crate) fn until(what: &str, it_is_so: impl FnMut() -> bool) {
+    assert!(within(LONG, it_is_so), "never: {what}");
+}
+
+/// Waits until `it_is_so` returns true, for so long. Returns whether it did.
+pub(crate) fn within(time: Duration, mut it_is_so: impl FnMut() -> bool) -> bool {
+    let end = Instant::now() + time;
     while !it_is_so() {
-        assert!(Instant::now() < end, "never: {what}");
+        if Instant::now() >= end {
+            return false;
+        }
         thread::sleep(Duration::from_millis(5));
     }
+    true
 }
 
 /// A connection to the server for the test's own commands.

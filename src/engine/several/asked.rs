@@ -4,9 +4,9 @@ use super::early::Early;
 use super::{Several, WaitAll};
 use crate::backend::{Answers, Failure, KeyRequest, RefusalKind};
 use crate::clock::{self, Now};
+use crate::engine::Answer;
 use crate::engine::call::Call;
 use crate::engine::wait::{Granted, Wait};
-use crate::engine::{Answer, Engine};
 use crate::error::Error;
 use crate::key::Key;
 use crate::protocol::acquire::first_command;
@@ -20,13 +20,15 @@ pub(super) struct Asked<'a> {
     all: &'a WaitAll<'a>,
     /// Of each key. While one is waited for, these are commands without a reply, which have acquired nothing so far.
     answers: Vec<Option<Answer>>,
+    /// The last that is waited for: the wait reports that its reply was lost.
+    waited_for: Option<Key>,
     not_released: Vec<Error>,
 }
 
 impl<'a> Asked<'a> {
     pub(super) fn new(all: &'a WaitAll<'a>) -> Self {
         let answers = all.wanted.keys.iter().map(|_| None).collect();
-        Self { all, answers, not_released: Vec::new() }
+        Self { all, answers, waited_for: None, not_released: Vec::new() }
     }
 
     /// Returns the answer with which the wait for a lock begins; none if that asks itself. Unless the lock is granted, a call that may wait
@@ -35,6 +37,7 @@ impl<'a> Asked<'a> {
         if self.answers[index].is_none() {
             self.ask(index)?;
         }
+        self.waited_for = Some(self.all.wanted.keys[index].clone());
         let first = match &mut self.answers[index] {
             Some(lost) if lost.is_lost() => Some(lost.clone()),
             answered => answered.take(),
@@ -86,8 +89,10 @@ impl<'a> Asked<'a> {
         });
         let behind = self.take_granted(clock::now());
         let mut left = self.all.give_back(early, behind);
-        left.extend(self.not_released);
         left.extend(unread);
+        // What is known since says more.
+        self.not_released.retain(|error| !left.iter().any(|left| left.key() == error.key()));
+        left.append(&mut self.not_released);
         left
     }
 
@@ -129,9 +134,22 @@ impl<'a> Asked<'a> {
     /// Finds out what commands without a reply have acquired (I6): a lock is granted if its key holds the value. Returns an error for each
     /// that could not be read, or has no expiration, so that its value names no holder.
     fn settle(&mut self, reads: u32, read: impl Fn(Vec<KeyRequest>) -> Vec<Answers>) -> Vec<Error> {
-        let WaitAll { engine, wanted, .. } = self.all;
-        let is_lost = |place: &&mut Option<Answer>| place.as_ref().is_some_and(Answer::is_lost);
-        let mut unread: Vec<&mut Option<Answer>> = self.answers.iter_mut().filter(is_lost).collect();
+        let Self { all: WaitAll { engine, wanted, .. }, answers, waited_for, .. } = self;
+        let now = clock::now();
+        let mut unread: Vec<&mut Option<Answer>> = Vec::new();
+        for place in answers {
+            match place {
+                Some(answer) if answer.is_lost() && answer.lease.has_passed(now) => *place = None,
+                Some(answer) if answer.is_lost() => unread.push(place),
+                _ => {}
+            }
+        }
+        let report = |Answer { key, command, reply, .. }: &Answer| match reply {
+            Err(Failure::Lost(cause)) if waited_for.as_ref() != Some(key) => {
+                engine.observer.reply_lost(key, command, cause);
+            }
+            _ => {}
+        };
         for _ in 0..reads {
             if unread.is_empty() || wanted.options.expiration.is_none() {
                 break;
@@ -139,17 +157,21 @@ impl<'a> Asked<'a> {
             let keys = unread.iter().filter_map(|place| place.as_ref()).map(|answer| &answer.key);
             let gets = keys.map(|key| KeyRequest::new(key, Request::at_any_time(Command::Get)));
             let found = read(gets.collect());
-            let mut found = found.into_iter();
+            let mut found = found.into_iter().map(|Answers { own, .. }| own);
             unread.retain_mut(|place| match (place, found.next()) {
-                (Some(answer), Some(found)) => !engine.resolve(answer, found.own),
-                _ => false,
+                (Some(answer), Some(Ok(Reply::Bulk(Some(value))))) if value == answer.lease.value => {
+                    report(answer);
+                    answer.reply = Ok(Reply::Integer(1));
+                    false
+                }
+                (_, Some(Err(Failure::Refused(refusal)))) => refusal.kind() != RefusalKind::WrongType,
+                (_, found) => !matches!(found, Some(Ok(_))),
             });
         }
         let in_doubt = |place: &mut Option<Answer>| {
-            let Answer { key, command, reply: Err(Failure::Lost(cause)), .. } = place.take()? else {
-                return None;
-            };
-            engine.observer.reply_lost(&key, command, &cause);
+            let answer = place.take()?;
+            report(&answer);
+            let Answer { key, command, reply: Err(Failure::Lost(cause)), .. } = answer else { return None };
             Some(Error::InDoubt { key, command, advice: Wait::advice(wanted.options), cause })
         };
         unread.into_iter().filter_map(in_doubt).collect()
@@ -162,24 +184,10 @@ impl<'a> Asked<'a> {
         let answered = |place: &mut Option<Answer>| place.take_if(|answer| !answer.is_lost());
         let granted = self.answers.iter_mut().filter_map(answered).filter(Answer::is_granted);
         let granted = granted.map(|Answer { key, lease, .. }| {
+            self.not_released.retain(|error| error.key() != Some(&key));
             let granted = engine.granted(&key, options, *shared, lease, protocol, now);
             (key, granted)
         });
         granted.collect()
-    }
-}
-
-impl Engine {
-    /// Notes what the key of a command without a reply holds. Returns whether it could be read.
-    fn resolve(&self, answer: &mut Answer, found: Result<Reply, Failure>) -> bool {
-        match (found, &answer.reply) {
-            (Ok(Reply::Bulk(Some(value))), Err(Failure::Lost(cause))) if value == answer.lease.value => {
-                self.observer.reply_lost(&answer.key, answer.command, cause);
-                answer.reply = Ok(Reply::Integer(1));
-                true
-            }
-            (Err(Failure::Refused(refusal)), _) => refusal.kind() == RefusalKind::WrongType,
-            (found, _) => found.is_ok(),
-        }
     }
 }
