@@ -111,11 +111,18 @@ fn delayed(server: &RedisServer, round: &str, busy: Duration) -> Result<usize, E
 
 fn a_process_that_holds_for_long_asks_at_once_when_notified() -> Outcome {
     let server = RedisServer::start()?;
-    // No process is hot before it has been busy for a second.
-    let otherwise = delayed(&server, "brief", Duration::ZERO)?;
-    let late = delayed(&server, "long", millis(1200))?;
-    assert!(late <= otherwise + 2, "{late} hand-overs were delayed, and {otherwise} of brief holds");
-    Ok(())
+    let mut counts = Vec::new();
+    // A busy machine delays some; windows would delay more, each time.
+    for n in 0..3 {
+        // No process is hot before it has been busy for a second.
+        let otherwise = delayed(&server, &format!("brief {n}"), Duration::ZERO)?;
+        let late = delayed(&server, &format!("long {n}"), millis(1200))?;
+        if late <= otherwise + 2 {
+            return Ok(());
+        }
+        counts.push((late, otherwise));
+    }
+    panic!("hand-overs were delayed, and those of brief holds: {counts:?}");
 }
 
 /// Acquires a permit again and again. Returns how often that took longer than [`DELAY`].
