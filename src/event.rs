@@ -171,7 +171,8 @@ pub enum ProblemKind {
     /// of a file descriptor. It is never used again, and its pool has one less for as long as the program runs.
     ConnectionStuck,
     /// Release notifications do not work for now, in one direction or both, and waiters rely on polling. That none can be received is
-    /// reported once until the locker listens again, that none can be sent once a minute at most. The server may be too old, or refuse the commands, or be unreachable.
+    /// reported once until the locker listens again, that none can be sent once a minute at most. The server may be too old, or refuse the
+    /// commands, or be unreachable.
     NotificationsUnavailable,
     /// The locker's keeper thread could not be started, so this lock is neither extended nor looked at. Reported once; a call that extends
     /// the lock tries again to start the thread.

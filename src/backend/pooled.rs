@@ -147,6 +147,7 @@ impl<S: Source> Backend for PooledBackend<S> {
     }
 
     fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
+        // As for one: no lock is acquired that could not be released.
         if let Err(failure) = self.ensure_transactions(&requests[0].key, limits) {
             return requests.iter().map(|_| Err(failure.clone()).into()).collect();
         }

@@ -1,6 +1,7 @@
 //! Calls on several keys that a server interrupts: it stops answering, or carries out a command late or in part.
 
-use std::{mem, thread};
+use std::mem;
+use std::thread::{self, JoinHandle};
 
 use libtest_mimic::Trial;
 use setnx_lock::{CancelToken, Error, LockOptions, MultiLock, Protocol};
@@ -39,28 +40,39 @@ impl Stage {
         let locks = MultiLock::new(&locker, keys.iter().map(|key| key.key.clone()), options)?;
         Ok(Self { scenario, keys, locks })
     }
+
+    /// Has the first lock held by another client, cuts the connection before the command for the second, and waits on another thread.
+    fn lose_the_second(&self, token: &CancelToken) -> JoinHandle<Result<(), Error>> {
+        self.keys[0].set(FOREIGN);
+        self.scenario.proxy.nth("SETNX", 2, Fault::CutBefore);
+        let locks = self.locks.clone().cancelled_by(token);
+        thread::spawn(move || locks.lock().map(drop))
+    }
+
+    /// Carries out the command for the second after all.
+    fn carry_out_late(&self) -> Outcome {
+        let second = self.keys[1].key.to_string();
+        let is_it = |asked: &Asked| asked.name == "SETNX" && asked.arguments[0] == second;
+        let Asked { arguments, .. } =
+            self.scenario.proxy.asked().into_iter().find(is_it).expect("each was asked for");
+        let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut self.scenario.target.connection())?;
+        assert!(late, "it comes before another command");
+        Ok(())
+    }
+
+    fn has_looked_at(&self, n: usize) -> bool {
+        let name = self.keys[n].key.to_string();
+        self.scenario.proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == name)
+    }
 }
 
 fn what_lost_commands_acquire_late_is_given_back() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
-        let Stage { scenario, keys, locks } = Stage::set(expiring().protocol(protocol))?;
-        let proxy = &scenario.proxy;
-        let token = CancelToken::new();
-        keys[0].set(FOREIGN);
-        proxy.nth("SETNX", 2, Fault::CutBefore);
-        let waiting = thread::spawn({
-            let locks = locks.cancelled_by(&token);
-            move || locks.lock().map(drop)
-        });
-        let first = keys[0].key.to_string();
-        until("it waits", || {
-            proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == first)
-        });
-        let lost = proxy.asked().into_iter().rfind(|asked| asked.name == "SETNX");
-        let Asked { arguments, .. } = lost.expect("each was asked for");
-        assert_eq!(arguments[0], keys[1].key.to_string());
-        let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut scenario.target.connection())?;
-        assert!(late, "it comes before another command");
+        let stage = Stage::set(expiring().protocol(protocol))?;
+        let (keys, token) = (&stage.keys, CancelToken::new());
+        let waiting = stage.lose_the_second(&token);
+        until("it waits", || stage.has_looked_at(0));
+        stage.carry_out_late()?;
         token.cancel();
         let error = waiting.join().unwrap().expect_err("the wait was cancelled");
         assert!(matches!(error, Error::Cancelled { .. }), "{error:?}");
@@ -74,28 +86,14 @@ fn what_lost_commands_acquire_late_is_given_back() -> Outcome {
 /// As before, but the wait that is cancelled is the one for the lock whose command was lost.
 fn what_comes_late_for_a_wait_that_is_cancelled_is_given_back() -> Outcome {
     for protocol in [Protocol::Classic, Protocol::Watched] {
-        let options = expiring().protocol(protocol).poll_interval(millis(5));
-        let Stage { scenario, keys, locks } = Stage::set(options)?;
-        let proxy = &scenario.proxy;
-        let token = CancelToken::new();
-        keys[0].set(FOREIGN);
-        proxy.nth("SETNX", 2, Fault::CutBefore);
-        let again = proxy.hold("SETNX", 3);
-        let waiting = thread::spawn({
-            let locks = locks.cancelled_by(&token);
-            move || locks.lock().map(drop)
-        });
-        let second = keys[1].key.to_string();
-        until("it was lost", || {
-            proxy.asked().iter().any(|asked| asked.name == "GET" && asked.arguments[0] == second)
-        });
+        let stage = Stage::set(expiring().protocol(protocol).poll_interval(millis(5)))?;
+        let (keys, token) = (&stage.keys, CancelToken::new());
+        let again = stage.scenario.proxy.hold("SETNX", 3);
+        let waiting = stage.lose_the_second(&token);
+        until("it was lost", || stage.has_looked_at(1));
         keys[0].delete();
         again.reached();
-        let lost =
-            proxy.asked().into_iter().find(|asked| asked.name == "SETNX" && asked.arguments[0] == second);
-        let Asked { arguments, .. } = lost.expect("each was asked for");
-        let late: bool = redis::cmd("SETNX").arg(arguments).query(&mut scenario.target.connection())?;
-        assert!(late, "it comes before another command");
+        stage.carry_out_late()?;
         token.cancel();
         again.go_on();
         let error = waiting.join().unwrap().expect_err("the wait was cancelled");

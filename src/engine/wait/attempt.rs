@@ -1,0 +1,187 @@
+//! Talking to the server, as the rules say, until there is a lease or an error.
+
+use std::mem;
+
+use super::{Granted, Wait};
+use crate::clock::{self, Now, Uptime};
+use crate::engine::Answer;
+use crate::engine::call::Call;
+use crate::engine::release::HeldLock;
+use crate::error::Error;
+use crate::options::Protocol;
+use crate::protocol::acquire::{Acquiring, Action};
+use crate::protocol::lease::Lease;
+use crate::protocol::{Command, GiveUp, Reply};
+use crate::queue::{Hint, HolderTicket, Observation, Ticket, Woken};
+
+/// How an attempt begins.
+pub(super) struct Beginning<'a> {
+    pub(super) call: Call<'a>,
+    pub(super) action: Action,
+    /// Whether the last reply was to a command that another thread has sent.
+    pub(super) answered: bool,
+    /// When the key was last looked at.
+    pub(super) looked: Uptime,
+}
+
+impl Wait<'_> {
+    /// Talks to the server, as the head of the queue.
+    pub(super) fn attempt(
+        &self,
+        mut attempt: Acquiring,
+        beginning: Beginning<'_>,
+        now: Now,
+        ticket: &mut Option<Ticket<Answer>>,
+    ) -> Result<Granted, Error> {
+        let granted = self.go_on(&mut attempt, beginning, now, ticket);
+        self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+        self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+        granted
+    }
+
+    fn go_on(
+        &self,
+        attempt: &mut Acquiring,
+        beginning: Beginning<'_>,
+        mut now: Now,
+        ticket: &mut Option<Ticket<Answer>>,
+    ) -> Result<Granted, Error> {
+        let Beginning { mut call, mut action, mut answered, mut looked } = beginning;
+        // Whether that was before the sleep that is next.
+        let mut has_looked = false;
+        loop {
+            self.attempts.set(attempt.attempts);
+            match action {
+                Action::Send(_) => {}
+                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
+                Action::Held(_) => call.abandon_watch(),
+                Action::Sleep(_) | Action::GiveUp(_) => call.unwatch(),
+            }
+            // An observer may want a connection for itself.
+            self.engine.report(self.key, &mut attempt.notes);
+            if let Some(reply) = self.ask(&mut call, &action, has_looked, ticket.as_ref(), now) {
+                let asked = mem::replace(&mut now, clock::now());
+                if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
+                    looked = now.uptime;
+                }
+                answered = false;
+                has_looked = matches!(action, Action::Sleep(_));
+                action = self.heard(attempt, reply, &action, asked, now);
+                continue;
+            }
+            has_looked = false;
+            action = match action {
+                Action::Send(_) => unreachable!("it has been sent"),
+                Action::Sleep(time) => {
+                    let Some(ticket) = ticket else {
+                        unreachable!("at its deadline an attempt gives up rather than sleep")
+                    };
+                    let observation = Observation { seen: attempt.seen.clone(), at: looked };
+                    let claimable = !attempt.is_in_doubt();
+                    let parking = self.parking(Some(now.uptime.after(time)));
+                    let woken = ticket.sleep(observation, claimable, parking);
+                    now = clock::now();
+                    if self.is_over() && !matches!(woken, Woken::Answered(_)) {
+                        if let Woken::Hint(hint) = woken {
+                            self.pass_on(hint);
+                        }
+                        if attempt.is_in_doubt() {
+                            return Err(self.given_up(call, GiveUp::Unknown));
+                        }
+                        self.check()?;
+                    }
+                    self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
+                    let window = if claimable { self.window(now) } else { None };
+                    match (woken, window) {
+                        (Woken::Hint(_) | Woken::Over, Some(end)) => attempt.in_window(end, now),
+                        (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
+                        (Woken::Answered(answer), _) => {
+                            looked = now.uptime;
+                            answered = true;
+                            let (lease, reply) = call.answered(answer);
+                            attempt.answered(lease, reply, self.engine.backend.server_version(), now)
+                        }
+                        (Woken::Hint(Hint::Changed) | Woken::Over, None) => attempt.woken(now),
+                    }
+                }
+                Action::Held(lease) => {
+                    if self.options.notifies {
+                        self.engine.notifications.acquired(self.key);
+                    }
+                    let observation = Observation::of(&lease, now);
+                    let holder = match ticket.take() {
+                        Some(ticket) => ticket.enter(self.shared, &observation),
+                        None => self.engine.queue.hold(self.key, self.shared, &observation),
+                    };
+                    let protocol = attempt.protocol();
+                    if let Err(ended) = self.check_answer(answered) {
+                        self.release_at_once(&lease, protocol, holder, now);
+                        return Err(ended);
+                    }
+                    return Ok(Granted { lease, protocol, holder, at: now });
+                }
+                Action::GiveUp(GiveUp::Timeout) => {
+                    let exhausted = attempt.has_used_its_attempts();
+                    return Err(self.contended(attempt.seen.take(), exhausted, now));
+                }
+                Action::GiveUp(reason) => {
+                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                    if reason != GiveUp::Unknown {
+                        self.check()?;
+                    }
+                    return Err(self.given_up(call, reason));
+                }
+            };
+        }
+    }
+
+    /// Sends the command that is next, or looks before a sleep, if that is due and was not done. Returns the reply.
+    fn ask(
+        &self,
+        call: &mut Call<'_>,
+        action: &Action,
+        has_looked: bool,
+        ticket: Option<&Ticket<Answer>>,
+        now: Now,
+    ) -> Option<Reply> {
+        match action {
+            Action::Send(request) if self.options.notifies && request.command == Command::Get => {
+                Some(self.look(call, ticket, now))
+            }
+            Action::Send(request) => Some(call.send(request, now)),
+            Action::Sleep(_) if !has_looked => self.look_before_sleep(call, ticket, now),
+            Action::Sleep(_) | Action::Held(_) | Action::GiveUp(_) => None,
+        }
+    }
+
+    /// Goes on with the reply to what was asked then.
+    fn heard(&self, attempt: &mut Acquiring, reply: Reply, action: &Action, asked: Now, now: Now) -> Action {
+        let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+        if replied && attempt.protocol() == Protocol::Auto {
+            attempt.decide_protocol(self.engine.backend.server_version());
+        }
+        let action = match action {
+            Action::Sleep(time) => attempt
+                .looked(reply, now)
+                .unwrap_or_else(|| Action::Sleep(time.saturating_sub(now.uptime.since(asked.uptime)))),
+            _ => attempt.reply(reply, now),
+        };
+        // One that leaves the lock has not acted upon its release.
+        self.owes.set(self.owes.get() && (!replied || attempt.leaves()));
+        if attempt.asks(now.uptime) {
+            self.engine.queue.met_poller(self.key, now.uptime);
+        }
+        action
+    }
+
+    /// Fails where the wait was ended before another thread got the lock for this one: a command of its own would not have been sent.
+    fn check_answer(&self, answered: bool) -> Result<(), Error> {
+        if answered { self.check() } else { Ok(()) }
+    }
+
+    /// Releases a lock that this thread has got and does not want any more.
+    fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
+        let (key, options) = (self.key, self.options);
+        self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+    }
+}
