@@ -1,5 +1,5 @@
 //! The rules of the lock: what to send next, given a reply and the time. Pure code: no I/O, no clock, no sleep, no
-//! randomness. The engine performs what the rules ask for and returns with the reply and a fresh [`Now`].
+//! randomness. The engine performs what the rules ask for and returns with the reply and a fresh [`Now`](crate::clock::Now).
 //!
 //! Where the rules come from: the "Handling deadlocks" section of the Redis documentation of SETNX, the lock of the
 //! Ruby gem redis-objects 0.2.3 to 1.4.1, and for Watched and Ttl the Redis documentation of WATCH. `docs/algorithm.md` explains them.
@@ -18,15 +18,13 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
-pub(crate) mod extend;
-pub(crate) mod fence;
 pub(crate) mod holder_name;
 pub(crate) mod keeping;
 pub(crate) mod lease;
+pub(crate) mod owned;
 pub(crate) mod ownership;
 pub(crate) mod permits;
 pub(crate) mod quorum;
-pub(crate) mod release;
 #[cfg(test)]
 mod scenarios;
 #[cfg(test)]
@@ -37,15 +35,14 @@ mod simulation;
 mod simulation_quorum;
 #[cfg(test)]
 mod simulation_several;
-pub(crate) mod verify;
+pub(crate) mod task;
 pub(crate) mod waiting_list;
-mod watched_change;
 pub(crate) mod window;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::clock::{Now, Uptime};
+use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::Protocol;
 use holder_name::HolderName;
@@ -200,34 +197,10 @@ pub(crate) enum GiveUp {
     Unsent,
 }
 
-/// What to do next, in rules that neither sleep nor wait.
+/// What a task does next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
     Send(Request),
     Done(T),
     GiveUp(GiveUp),
-}
-
-impl<T> Step<T> {
-    /// Returns the same step, with another outcome.
-    pub(crate) fn map<U>(self, map: impl FnOnce(T) -> U) -> Step<U> {
-        match self {
-            Step::Send(request) => Step::Send(request),
-            Step::Done(outcome) => Step::Done(map(outcome)),
-            Step::GiveUp(reason) => Step::GiveUp(reason),
-        }
-    }
-}
-
-/// Rules that neither sleep nor wait: a command, its reply, the next command, until there is an outcome.
-pub(crate) trait Rules {
-    type Outcome;
-
-    /// Goes on after a command.
-    fn reply(&mut self, reply: &Reply, now: Now) -> Step<Self::Outcome>;
-
-    /// After WATCH: the bytes that the key should hold, and the change that follows if it does, at any time.
-    fn intended(&self) -> Option<(&[u8], &Change)> {
-        None
-    }
 }

@@ -19,8 +19,9 @@ use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::lease::Lease;
+use crate::protocol::task::{Plan, Task};
 use crate::protocol::waiting_list::Waiting;
-use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
+use crate::protocol::{Command, GiveUp, Reply, Request, Step};
 use crate::queue::HolderTicket;
 use failure::LastFailure;
 use late_reports::LateReport;
@@ -159,13 +160,13 @@ impl<'a> Call<'a> {
         Self { behind: Some(Behind::Waiting(waiting)), ..self }
     }
 
-    /// Runs rules that neither sleep nor wait, until they end.
-    pub(super) fn run<R: Rules>(
+    /// Runs a task until it ends.
+    pub(super) fn run<T>(
         &mut self,
-        rules: &mut R,
-        mut step: Step<R::Outcome>,
+        task: &mut Task<T>,
+        mut step: Step<T>,
         mut now: Now,
-    ) -> Result<R::Outcome, GiveUp> {
+    ) -> Result<T, GiveUp> {
         loop {
             let request = match step {
                 Step::Send(request) => request,
@@ -178,12 +179,12 @@ impl<'a> Call<'a> {
                     return Err(reason);
                 }
             };
-            let reply = match rules.intended() {
-                Some((own, change)) if request.command == Command::WatchGet => self.change(own, change, now),
-                _ => self.send(&request, now),
+            let reply = match task.take_plan() {
+                Some(Plan { own, change }) => self.change(&own, &change, now),
+                None => self.send(&request, now),
             };
             now = clock::now();
-            step = rules.reply(&reply, now);
+            step = task.resume(reply, now);
         }
     }
 

@@ -13,12 +13,10 @@ use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::{Hold, OnLoss, Own};
-use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::fence::{self, Fenced, Fencing};
 use crate::protocol::lease::{End, Lease};
+use crate::protocol::owned::{self, Counted, Extension, Owned, Release, Verification};
 use crate::protocol::ownership::LossReason;
-use crate::protocol::release::Release;
-use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::task::Task;
 use crate::protocol::{GiveUp, Step};
 use crate::queue::HolderTicket;
 use crate::value::LockState;
@@ -69,10 +67,10 @@ impl Engine {
         let mut own = hold.own();
         Self::check_held(hold)?;
         let now = clock::now();
-        let (mut extending, step) = self.begin_extension(hold, &own.lease, expiration, now);
+        let (mut task, step) = self.begin_extension(hold, &own.lease, expiration, now);
         let mut call = self.call(hold, now);
-        let outcome = call.run(&mut extending, step, now);
-        let extended = Self::end_extension(hold, &mut own, &extending, outcome, call);
+        let outcome = call.run(&mut task, step, now);
+        let extended = Self::end_extension(hold, &mut own, outcome, call);
         let (unnamed, late_reports) = match &extended.result {
             Ok(_) => self.write_name(hold, &own.lease.value, Some(expiration), clock::now()),
             Err(_) => (None, LateReports::new()),
@@ -98,46 +96,59 @@ impl Engine {
         lease: &Lease,
         expiration: Duration,
         now: Now,
-    ) -> (Extending, Step<Extension>) {
-        let nonce = self.identity.next_nonce();
-        let asked = hold.options.protocol;
-        let (extending, step) = Extending::start(hold.protocol, asked, lease, expiration, nonce, now);
-        let ends = lease.end.zip(extending.new_lease().end);
+    ) -> (Task<Extension>, Step<Extension>) {
+        let (own, new) = self.next_lease(hold, lease, expiration, now);
+        Task::begin(now, |io| owned::extend(io, own, new, expiration))
+    }
+
+    /// Returns the lock of a hold, and the lease that replaces its own if an extension succeeds.
+    pub(super) fn next_lease(
+        &self,
+        hold: &Hold,
+        lease: &Lease,
+        expiration: Duration,
+        now: Now,
+    ) -> (Owned, Lease) {
+        let own = owned(hold, lease);
+        let new = own.next_lease(expiration, self.identity.next_nonce(), now);
+        let ends = lease.end.zip(new.end);
         hold.rely_until(ends.map(|(old, new)| old.min(new)));
-        (extending, step)
+        (own, new)
     }
 
     /// Notes what came of an extension.
     pub(super) fn end_extension(
         hold: &Hold,
         own: &mut Own,
-        extending: &Extending,
         outcome: Result<Extension, GiveUp>,
         mut call: Call<'_>,
     ) -> Extended {
         let now = clock::now();
         let late_reports = call.take_late_reports();
         let (result, overwrote) = match outcome {
-            Ok(Extension::Extended { lease, certified }) => {
+            Ok(Extension::Extended { lease, began }) => {
                 own.lease = lease;
-                (own.began, own.asked, own.failed) = (extending.began(), now.uptime, None);
+                (own.began, own.asked, own.failed) = (began, now.uptime, None);
+                let certified = own.lease.proven;
                 hold.rely_until(own.lease.end);
                 // I3: the reply may have come after the new lease.
                 let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
                 (lost.map_or(Ok(certified), Err), None)
             }
             Ok(Extension::Lost { reason, overwrote }) => (Err(Self::lose(hold, reason)), overwrote),
-            Err(reason) => {
-                if reason == GiveUp::Unknown {
-                    own.lease.may_have_become(extending.new_lease(), extending.proves(), now);
-                }
-                own.failed = Some(now.uptime);
-                hold.rely_until(own.lease.end);
-                let advice = "the lease goes on until it ends; extend it again, or stop in time";
-                (Err(call.error(reason, advice)), None)
+            Ok(Extension::Unknown { lease, proves }) => {
+                own.lease.may_have_become(&lease, proves, now);
+                (Err(Self::extension_failed(hold, own, GiveUp::Unknown, call)), None)
             }
+            Err(reason) => (Err(Self::extension_failed(hold, own, reason, call)), None),
         };
         Extended { result, overwrote, late_reports }
+    }
+
+    fn extension_failed(hold: &Hold, own: &mut Own, reason: GiveUp, call: Call<'_>) -> Error {
+        own.failed = Some(clock::uptime());
+        hold.rely_until(own.lease.end);
+        call.error(reason, "the lease goes on until it ends; extend it again, or stop in time")
     }
 
     pub(super) fn report_extension(&self, hold: &Hold, extended: &Extended) {
@@ -164,8 +175,8 @@ impl Engine {
         let mut own = hold.own();
         let now = clock::now();
         let mut call = self.call(hold, now);
-        let (mut verifying, step) = Verifying::start(hold.protocol, &own.lease);
-        let outcome = call.run(&mut verifying, step, now);
+        let (mut task, step) = begin_verification(hold, &own.lease, now);
+        let outcome = call.run(&mut task, step, now);
         let late_reports = call.take_late_reports();
         let verification = Self::end_verification(hold, &mut own, outcome, call);
         drop(own);
@@ -207,8 +218,8 @@ impl Engine {
         Self::check_held(hold)?;
         let now = clock::now();
         let mut call = self.call(hold, now);
-        let (mut fencing, step) = Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now);
-        let outcome = call.run(&mut fencing, step, now);
+        let (mut task, step) = begin_counting(hold, &own.lease, now);
+        let outcome = call.run(&mut task, step, now);
         let late_reports = call.take_late_reports();
         let token = Self::end_fencing(hold, &mut own, outcome, call);
         drop(own);
@@ -221,15 +232,15 @@ impl Engine {
     pub(super) fn end_fencing(
         hold: &Hold,
         own: &mut Own,
-        outcome: Result<Fenced, GiveUp>,
+        outcome: Result<Counted, GiveUp>,
         call: Call<'_>,
     ) -> Result<u64, Error> {
         match outcome {
-            Ok(Fenced::Token(found)) => {
-                own.token = fence::usable(found);
+            Ok(Counted::Token(found)) => {
+                own.token = owned::usable(found);
                 own.token.ok_or_else(|| Self::no_token(hold, found))
             }
-            Ok(Fenced::Lost(reason)) => Err(Self::lose(hold, reason)),
+            Ok(Counted::Lost(reason)) => Err(Self::lose(hold, reason)),
             Err(reason) => Err(call.error(reason, "ask again")),
         }
     }
@@ -383,26 +394,48 @@ impl Engine {
             let call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
             (hold, Run::new(&hold.key, self.begin_extension(hold, lease, rest, now), call))
         };
-        let mut runs: Vec<(&Hold, Run<'_, Extending>)> = locks.map(begin).collect();
+        let mut runs: Vec<(&Hold, Run<'_, Extension>)> = locks.map(begin).collect();
         self.run_together(runs.iter_mut().map(|(_, run)| run).collect());
         self.finish_each(runs.iter_mut().map(|(_, run)| run));
         runs.into_iter().map(|(hold, run)| self.end_leaving(hold, run)).collect()
     }
 
-    fn end_leaving(&self, hold: &Hold, run: Run<'_, Extending>) -> Result<Left, Error> {
-        let (outcome, _, mut call) = run.end();
+    fn end_leaving(&self, hold: &Hold, run: Run<'_, Extension>) -> Result<Left, Error> {
+        let (outcome, mut call) = run.end();
         match outcome {
             Ok(Extension::Extended { .. }) => Ok(None),
             Ok(Extension::Lost { reason, overwrote }) => {
                 self.report_overwritten(hold, overwrote.as_ref());
                 Ok(Some(Release::Lost(reason)))
             }
-            Err(reason) => {
-                let advice = "it frees itself when its lease has passed, which may be later";
-                Err(call.take_release_error(reason, advice, advice))
-            }
+            Ok(Extension::Unknown { .. }) => Err(not_left(&mut call, GiveUp::Unknown)),
+            Err(reason) => Err(not_left(&mut call, reason)),
         }
     }
+}
+
+fn not_left(call: &mut Call<'_>, reason: GiveUp) -> Error {
+    let advice = "it frees itself when its lease has passed, which may be later";
+    call.take_release_error(reason, advice, advice)
+}
+
+/// Returns the lock of a hold, as its rules know it.
+pub(super) fn owned(hold: &Hold, lease: &Lease) -> Owned {
+    Owned { lease: lease.clone(), protocol: hold.protocol, asked: hold.options.protocol }
+}
+
+pub(super) fn begin_verification(
+    hold: &Hold,
+    lease: &Lease,
+    now: Now,
+) -> (Task<Verification>, Step<Verification>) {
+    let own = owned(hold, lease);
+    Task::begin(now, |io| owned::verify(io, own))
+}
+
+pub(super) fn begin_counting(hold: &Hold, lease: &Lease, now: Now) -> (Task<Counted>, Step<Counted>) {
+    let own = owned(hold, lease);
+    Task::begin(now, |io| owned::count(io, own))
 }
 
 /// Returns for how much longer the options have the lock held, if it is to be released before.

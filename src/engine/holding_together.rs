@@ -5,48 +5,47 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
+use super::holding::{begin_counting, begin_verification};
 use super::together::Run;
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::hold::{Hold, Own};
-use crate::protocol::extend::Extending;
-use crate::protocol::fence::Fencing;
-use crate::protocol::verify::Verifying;
-use crate::protocol::{GiveUp, Rules, Step};
+use crate::protocol::task::Task;
+use crate::protocol::{GiveUp, Step};
 
 /// What is under way for one of the locks.
-struct Part<'a, R: Rules> {
+struct Part<'a, T> {
     hold: &'a Arc<Hold>,
     own: MutexGuard<'a, Own>,
     /// `None` if there is nothing to do.
-    run: Option<Run<'a, R>>,
+    run: Option<Run<'a, T>>,
 }
 
 /// What came of it.
-struct Ended<'a, R: Rules> {
+struct Ended<'a, T> {
     hold: &'a Arc<Hold>,
     own: MutexGuard<'a, Own>,
-    run: Option<(Result<R::Outcome, GiveUp>, R, Call<'a>)>,
+    run: Option<(Result<T, GiveUp>, Call<'a>)>,
 }
 
 impl Engine {
     /// Runs the rules of all holds, as far as `begin` begins any.
-    fn run_parts<'a, R: Rules>(
+    fn run_parts<'a, T>(
         &'a self,
         holds: &[&'a Arc<Hold>],
-        begin: impl Fn(&'a Hold, &Own, Now) -> Option<(R, Step<R::Outcome>)>,
-    ) -> Vec<Ended<'a, R>> {
+        begin: impl Fn(&'a Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
+    ) -> Vec<Ended<'a, T>> {
         // In the order of their keys, as each thread that works on several does.
         let owned: Vec<_> = holds.iter().map(|hold| (*hold, hold.own())).collect();
         let now = clock::now();
         let begin = |(hold, own): (&'a Arc<Hold>, MutexGuard<'a, Own>)| {
-            let run = begin(hold, &own, now).map(|rules| Run::new(&hold.key, rules, self.call(hold, now)));
+            let run = begin(hold, &own, now).map(|task| Run::new(&hold.key, task, self.call(hold, now)));
             Part { hold, own, run }
         };
-        let mut parts: Vec<Part<'a, R>> = owned.into_iter().map(begin).collect();
+        let mut parts: Vec<Part<'a, T>> = owned.into_iter().map(begin).collect();
         self.run_together(parts.iter_mut().filter_map(|part| part.run.as_mut()).collect());
         self.finish_each(parts.iter_mut().filter_map(|part| part.run.as_mut()));
-        let end = |Part { hold, own, run }: Part<'a, R>| Ended { hold, own, run: run.map(Run::end) };
+        let end = |Part { hold, own, run }: Part<'a, T>| Ended { hold, own, run: run.map(Run::end) };
         parts.into_iter().map(end).collect()
     }
 
@@ -60,12 +59,12 @@ impl Engine {
             let lease = asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())?;
             Some(self.begin_extension(hold, &own.lease, lease, now))
         };
-        let parts = self.run_parts::<Extending>(holds, begin);
+        let parts = self.run_parts(holds, begin);
         let mut named = Vec::new();
         let mut extended = Vec::with_capacity(parts.len());
         for Ended { hold, mut own, run } in parts {
             let outcome = match run {
-                Some((outcome, rules, call)) => Self::end_extension(hold, &mut own, &rules, outcome, call),
+                Some((outcome, call)) => Self::end_extension(hold, &mut own, outcome, call),
                 None => Self::not_extended(hold),
             };
             let lease = asked.or(hold.options.expiration);
@@ -89,11 +88,11 @@ impl Engine {
 
     /// Asks the server whether these locks are still held.
     pub(crate) fn verify_all(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
-        let begin = |hold: &Hold, own: &Own, _| Some(Verifying::start(hold.protocol, &own.lease));
+        let begin = |hold: &Hold, own: &Own, now| Some(begin_verification(hold, &own.lease, now));
         let parts = self.run_parts(holds, begin);
         let mut verified = Vec::with_capacity(parts.len());
         for Ended { hold, mut own, run } in parts {
-            let Some((outcome, _, mut call)) = run else { unreachable!("each is asked for") };
+            let Some((outcome, mut call)) = run else { unreachable!("each is asked for") };
             let late_reports = call.take_late_reports();
             verified.push((hold, late_reports, Self::end_verification(hold, &mut own, outcome, call)));
         }
@@ -108,13 +107,13 @@ impl Engine {
     pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
             let takes = own.token.is_none() && Self::check_held(hold).is_ok();
-            takes.then(|| Fencing::start(hold.protocol, hold.options.protocol, &own.lease, now))
+            takes.then(|| begin_counting(hold, &own.lease, now))
         };
         let parts = self.run_parts(holds, begin);
         let mut tokens = Vec::with_capacity(parts.len());
         for Ended { hold, mut own, run } in parts {
             let (late_reports, token) = match (run, own.token) {
-                (Some((outcome, _, mut call)), _) => {
+                (Some((outcome, mut call)), _) => {
                     (call.take_late_reports(), Self::end_fencing(hold, &mut own, outcome, call))
                 }
                 (None, Some(token)) => (Vec::new(), Ok(token)),

@@ -7,15 +7,15 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::LateReports;
-use super::holding::Extended;
+use super::holding::{Extended, owned};
 use super::together::Run;
 use crate::clock::{self, Now, Uptime};
 use crate::hold::{Hold, Own};
 use crate::keeper::MOST;
-use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::keeping::{self, Progress, Task};
-use crate::protocol::verify::{Verification, Verifying};
-use crate::protocol::{Change, Reply, Request, Rules, Step};
+use crate::protocol::Request;
+use crate::protocol::keeping::{self, Due, Progress};
+use crate::protocol::owned::{self, Extension, Verification};
+use crate::protocol::task::Task;
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
@@ -32,9 +32,9 @@ struct Job<'a> {
     id: u64,
     hold: &'a Arc<Hold>,
     own: MutexGuard<'a, Own>,
-    run: Run<'a, Power>,
-    /// How long the lease is if it is extended.
-    time: Duration,
+    run: Run<'a, Done>,
+    /// How long the new lease is; `None` if the key is only looked at.
+    time: Option<Duration>,
 }
 
 /// What came of it.
@@ -53,33 +53,10 @@ enum Report {
     Looked(LateReports),
 }
 
-/// The rules that work on a lock.
-enum Power {
-    Extending(Box<Extending>),
-    Verifying(Verifying),
-}
-
+/// What came of a lock's task.
 enum Done {
     Extended(Extension),
     Verified(Verification),
-}
-
-impl Rules for Power {
-    type Outcome = Done;
-
-    fn reply(&mut self, reply: &Reply, now: Now) -> Step<Done> {
-        match self {
-            Power::Extending(rules) => rules.reply(reply, now).map(Done::Extended),
-            Power::Verifying(rules) => rules.reply(reply, now).map(Done::Verified),
-        }
-    }
-
-    fn intended(&self) -> Option<(&[u8], &Change)> {
-        match self {
-            Power::Extending(rules) => rules.intended(),
-            Power::Verifying(_) => None,
-        }
-    }
 }
 
 /// Works on what is due, for each locker with its own settings.
@@ -185,32 +162,34 @@ impl Engine {
         if own.over || !hold.is_held() {
             return None;
         }
-        let (due, task) = keeping::next(&hold.options, progress(hold, &own, now))?;
+        let (due, due_task) = keeping::next(&hold.options, progress(hold, &own, now))?;
         if due > now.uptime.after(keeping::slack(&hold.options)) {
             self.schedule_at(id, hold, due);
             return None;
         }
-        let (power, time) = match task {
-            Task::Extend => {
+        let (task, time) = match due_task {
+            Due::Extend => {
                 let Some(time) = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime) else {
                     hold.lost(now);
                     return None;
                 };
-                let (extending, step) = self.begin_extension(hold, &own.lease, time, now);
-                ((Power::Extending(Box::new(extending)), step.map(Done::Extended)), time)
+                let (own, new) = self.next_lease(hold, &own.lease, time, now);
+                let extend = |io| async move { owned::extend(io, own, new, time).await.map(Done::Extended) };
+                (Task::begin(now, extend), Some(time))
             }
-            Task::Verify => {
-                let (verifying, step) = Verifying::start(hold.protocol, &own.lease);
-                ((Power::Verifying(verifying), step.map(Done::Verified)), Duration::ZERO)
+            Due::Verify => {
+                let own = owned(hold, &own.lease);
+                let verify = |io| async move { owned::verify(io, own).await.map(Done::Verified) };
+                (Task::begin(now, verify), None)
             }
-            Task::Expire => {
+            Due::Expire => {
                 if hold.lost(now).is_none() {
                     self.schedule(id, hold, &own);
                 }
                 return None;
             }
         };
-        let run = Run::new(&hold.key, power, self.call(hold, now));
+        let run = Run::new(&hold.key, task, self.call(hold, now));
         Some(Job { id, hold, own, run, time })
     }
 
@@ -221,16 +200,28 @@ impl Engine {
         if !*reachable {
             run.abandon(began);
         }
-        let (outcome, power, mut call) = run.end();
-        let (report, name) = match power {
-            Power::Extending(rules) => {
+        let (outcome, mut call) = run.end();
+        let (report, name) = match (outcome, time) {
+            (Ok(Done::Verified(verification)), _) => {
+                let late_reports = call.take_late_reports();
+                // The loss is reported by the hold.
+                let _ = Self::end_verification(hold, &mut own, Ok(verification), call);
+                (Report::Looked(late_reports), None)
+            }
+            (Err(reason), None) => {
+                let late_reports = call.take_late_reports();
+                // A failure is tried again.
+                let _ = Self::end_verification(hold, &mut own, Err(reason), call);
+                (Report::Looked(late_reports), None)
+            }
+            (outcome, time) => {
                 let outcome = outcome.map(|done| match done {
                     Done::Extended(extension) => extension,
-                    Done::Verified(_) => unreachable!("the rules extend"),
+                    Done::Verified(_) => unreachable!("the task extends"),
                 });
-                let extended = Self::end_extension(hold, &mut own, &rules, outcome, call);
+                let extended = Self::end_extension(hold, &mut own, outcome, call);
                 let name = match &extended.result {
-                    Ok(_) => self.naming(&own.lease.value, Some(time)),
+                    Ok(_) => self.naming(&own.lease.value, time),
                     Err(_) => None,
                 };
                 let now = clock::now();
@@ -238,16 +229,6 @@ impl Engine {
                     hold.lost(now);
                 }
                 (Report::Extended(extended), name)
-            }
-            Power::Verifying(_) => {
-                let outcome = outcome.map(|done| match done {
-                    Done::Verified(verification) => verification,
-                    Done::Extended(_) => unreachable!("the rules verify"),
-                });
-                let late_reports = call.take_late_reports();
-                // A failure is tried again.
-                let _ = Self::end_verification(hold, &mut own, outcome, call);
-                (Report::Looked(late_reports), None)
             }
         };
         let took = clock::uptime().since(began.uptime);

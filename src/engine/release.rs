@@ -13,7 +13,8 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
-use crate::protocol::release::{Release, Releasing};
+use crate::protocol::owned::{self, Owned, Release};
+use crate::protocol::task::Task;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
 use crate::queue::{Ending, Hint, HolderTicket};
@@ -66,7 +67,7 @@ impl Engine {
         let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now);
         let turns: Vec<Turn> = locks.iter().map(turn).collect();
         let begin = |(lock, turn)| self.begin_release(lock, turn, now);
-        let mut runs: Vec<Run<'_, Releasing>> = locks.iter().zip(&turns).map(begin).collect();
+        let mut runs: Vec<Run<'_, Release>> = locks.iter().zip(&turns).map(begin).collect();
         self.run_together(runs.iter_mut().collect());
         // The last key first. A thread that waits for all waits for the first, and then for one after the other: it would go on before those
         // are asked for for which any of them will do.
@@ -77,7 +78,7 @@ impl Engine {
         ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, now.uptime)).collect()
     }
 
-    fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Releasing> {
+    fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Release> {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
         let call = match turn {
@@ -85,7 +86,8 @@ impl Engine {
             Turn::Comes | Turn::Yields => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
-        Run::new(key, Releasing::start(*protocol, options.protocol, lease, now), call)
+        let own = Owned { lease: (*lease).clone(), protocol: *protocol, asked: options.protocol };
+        Run::new(key, Task::begin(now, |io| owned::release(io, own)), call)
     }
 
     /// Has the next waiter learn of a release.
@@ -159,7 +161,7 @@ enum Turn {
     Ends(Waiting),
 }
 
-fn ended(run: &mut Run<'_, Releasing>, lock: &HeldLock<'_>) -> Ended {
+fn ended(run: &mut Run<'_, Release>, lock: &HeldLock<'_>) -> Ended {
     let outcome = run.outcome();
     let outcome = outcome.map_err(|reason| not_released(&mut run.call, reason, lock.lease));
     Ended { outcome, has_answered: run.call.has_answered, taken: run.call.taken.take() }

@@ -10,7 +10,8 @@ use crate::backend::{Answers, Failure, KeyRequest, NoConnection, Refusal};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::{Command, GiveUp, Reply, Request, Rules, Step};
+use crate::protocol::task::Task;
+use crate::protocol::{Command, GiveUp, Reply, Request, Step};
 
 /// For how long no command on several keys is sent to a server that has refused one.
 const REFUSED: Duration = Duration::from_secs(60);
@@ -18,17 +19,17 @@ const REFUSED: Duration = Duration::from_secs(60);
 /// How often at most commands that stand alone are sent together: rules that ask for more meet failures.
 const ROUNDS: usize = 2;
 
-/// The rules of one key, on the way.
-pub(super) struct Run<'a, R: Rules> {
+/// The task of one key, on the way.
+pub(super) struct Run<'a, T> {
     pub(super) key: &'a Key,
-    pub(super) rules: R,
-    step: Step<R::Outcome>,
+    task: Task<T>,
+    step: Step<T>,
     pub(super) call: Call<'a>,
 }
 
-impl<'a, R: Rules> Run<'a, R> {
-    pub(super) fn new(key: &'a Key, (rules, step): (R, Step<R::Outcome>), call: Call<'a>) -> Self {
-        Self { key, rules, step, call }
+impl<'a, T> Run<'a, T> {
+    pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), call: Call<'a>) -> Self {
+        Self { key, task, step, call }
     }
 
     /// Returns the command that is to be sent next, if there is one.
@@ -39,24 +40,24 @@ impl<'a, R: Rules> Run<'a, R> {
         }
     }
 
-    fn reply(&mut self, reply: &Reply, now: Now) {
-        self.step = self.rules.reply(reply, now);
+    fn reply(&mut self, reply: Reply, now: Now) {
+        self.step = self.task.resume(reply, now);
     }
 
     /// Ends the rules as if there were no connection.
     pub(super) fn abandon(&mut self, now: Now) {
         while self.request().is_some() {
-            self.reply(&Reply::Unsent, now);
+            self.reply(Reply::Unsent, now);
         }
     }
 
     /// Does the rest by itself, with the time of a call that begins now unless it has failed. Returns the outcome, and what is left.
-    pub(super) fn end(mut self) -> (Result<R::Outcome, GiveUp>, R, Call<'a>) {
-        (self.outcome(), self.rules, self.call)
+    pub(super) fn end(mut self) -> (Result<T, GiveUp>, Call<'a>) {
+        (self.outcome(), self.call)
     }
 
     /// Does the rest by itself, and returns the outcome, once.
-    pub(super) fn outcome(&mut self) -> Result<R::Outcome, GiveUp> {
+    pub(super) fn outcome(&mut self) -> Result<T, GiveUp> {
         match std::mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent)) {
             Step::Done(outcome) => Ok(outcome),
             Step::GiveUp(reason) => Err(reason),
@@ -65,7 +66,7 @@ impl<'a, R: Rules> Run<'a, R> {
                 if !self.call.has_failed() {
                     self.call.begin_anew(now);
                 }
-                self.call.run(&mut self.rules, step, now)
+                self.call.run(&mut self.task, step, now)
             }
         }
     }
@@ -80,7 +81,7 @@ impl<'a, R: Rules> Run<'a, R> {
 
 impl Engine {
     /// Sends the commands of all together, as far as that is possible. If nothing goes wrong nothing is left for [`Run::end`].
-    pub(super) fn run_together<R: Rules>(&self, mut runs: Vec<&mut Run<'_, R>>) {
+    pub(super) fn run_together<T>(&self, mut runs: Vec<&mut Run<'_, T>>) {
         if runs.len() < 2 {
             return;
         }
@@ -92,10 +93,7 @@ impl Engine {
 
     /// Does what is left of each by itself. Once the server has taken long not to answer one, the others have less time; it may be one of
     /// several servers behind a proxy. When that has passed, nothing is sent for the rest.
-    pub(super) fn finish_each<'r, 'a: 'r, R: Rules + 'r>(
-        &self,
-        runs: impl Iterator<Item = &'r mut Run<'a, R>>,
-    ) {
+    pub(super) fn finish_each<'r, 'a: 'r, T: 'r>(&self, runs: impl Iterator<Item = &'r mut Run<'a, T>>) {
         let command_timeout = self.backend.command_timeout();
         let mut unreachable: Option<(NoConnection, Uptime)> = None;
         for run in runs.filter(|run| run.request().is_some()) {
@@ -119,12 +117,12 @@ impl Engine {
     }
 
     /// Sends the next command of those keys for which it is one that stands alone, in one trip.
-    fn send_together<R: Rules>(&self, runs: &mut [&mut Run<'_, R>]) {
-        let is_alone = |run: &&mut Run<'_, R>| {
+    fn send_together<T>(&self, runs: &mut [&mut Run<'_, T>]) {
+        let is_alone = |run: &&mut Run<'_, T>| {
             let command = run.request().map(|request| &request.command);
             matches!(command, Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count))
         };
-        let mut runs: Vec<&mut Run<'_, R>> = runs.iter_mut().map(|run| &mut **run).filter(is_alone).collect();
+        let mut runs: Vec<&mut Run<'_, T>> = runs.iter_mut().map(|run| &mut **run).filter(is_alone).collect();
         if runs.len() < 2 {
             return;
         }
@@ -138,10 +136,10 @@ impl Engine {
     /// Watches the keys that are changed by transactions, and changes those that the rules say by one transaction. It fails for all
     /// if any of them is written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then
     /// each is done by itself.
-    fn watch_together<R: Rules>(&self, runs: &mut [&mut Run<'_, R>]) {
+    fn watch_together<T>(&self, runs: &mut [&mut Run<'_, T>]) {
         let is_watching =
-            |run: &&mut Run<'_, R>| run.request().is_some_and(|request| request.command == Command::WatchGet);
-        let mut runs: Vec<&mut Run<'_, R>> =
+            |run: &&mut Run<'_, T>| run.request().is_some_and(|request| request.command == Command::WatchGet);
+        let mut runs: Vec<&mut Run<'_, T>> =
             runs.iter_mut().map(|run| &mut **run).filter(is_watching).collect();
         let now = clock::now();
         if runs.len() < 2 || self.refuses_many(now.uptime) {
@@ -157,10 +155,10 @@ impl Engine {
         let now = clock::now();
         for (run, reply) in runs.iter_mut().zip(replies) {
             let reply = run.call.reply(reply, "WATCH", true, Protocol::Watched);
-            run.reply(&reply, now);
+            run.reply(reply, now);
         }
         let Some(watched) = watched else { return };
-        let changes = |run: &Run<'_, R>| {
+        let changes = |run: &Run<'_, T>| {
             run.request().is_some_and(|request| matches!(request.command, Command::Exec(_)))
         };
         runs.retain(|run| changes(run));
@@ -199,7 +197,7 @@ fn micros(time: Uptime) -> u64 {
 }
 
 /// Returns the commands that are to be sent next, with what goes behind each.
-fn requests<R: Rules>(runs: &mut [&mut Run<'_, R>], now: Now) -> (Vec<KeyRequest>, Vec<Along>) {
+fn requests<T>(runs: &mut [&mut Run<'_, T>], now: Now) -> (Vec<KeyRequest>, Vec<Along>) {
     let (mut requests, mut all) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
     for run in runs {
         if let Some(request) = run.request().cloned() {
@@ -211,8 +209,8 @@ fn requests<R: Rules>(runs: &mut [&mut Run<'_, R>], now: Now) -> (Vec<KeyRequest
     (requests, all)
 }
 
-fn note<R: Rules>(
-    runs: &mut [&mut Run<'_, R>],
+fn note<T>(
+    runs: &mut [&mut Run<'_, T>],
     requests: &[KeyRequest],
     along: Vec<Along>,
     answers: Vec<Answers>,
@@ -221,6 +219,6 @@ fn note<R: Rules>(
     let now = clock::now();
     for (((run, request), along), answers) in runs.iter_mut().zip(requests).zip(along).zip(answers) {
         let reply = run.call.answers(&request.request.command, along, answers, needs);
-        run.reply(&reply, now);
+        run.reply(reply, now);
     }
 }

@@ -18,7 +18,7 @@ const RETRY: [Duration; 2] = [Duration::from_millis(10), Duration::from_secs(1)]
 
 /// What the keeper does for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum Due {
     /// Extends the lease, by [`lease`].
     Extend,
     Verify,
@@ -54,7 +54,7 @@ pub(crate) fn slack(options: &LockOptions) -> Duration {
 /// | any | no extension is due | verify, a third of the expiration after the server last said that the lock is held |
 /// | any | the server could not be asked | the same after a pause, and at the end of the lease at the latest |
 /// | | nothing is due before the lease ends | note that it has passed |
-pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Task)> {
+pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime, Due)> {
     let Progress { acquired, began, end, asked, failed } = progress;
     let length = end.map_or(Duration::MAX, |end| end.since(began));
     let pause = (length / RETRIED_AFTER).clamp(RETRY[0], RETRY[1]);
@@ -63,11 +63,11 @@ pub(crate) fn next(options: &LockOptions, progress: Progress) -> Option<(Uptime,
         let at = not_before.map_or(at, |not_before| at.max(not_before));
         end.map_or(at, |end| at.min(end))
     };
-    let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Task::Extend));
+    let extension = extend_at(options, acquired, began, end).map(|at| (due(at), Due::Extend));
     let third = options.expiration.map(|expiration| expiration / EXTENDED_AFTER);
     let verification =
-        third.map(|time| (due(asked.after(time)), Task::Verify)).filter(|(at, _)| Some(*at) != end);
-    let expiry = end.map(|end| (end, Task::Expire));
+        third.map(|time| (due(asked.after(time)), Due::Verify)).filter(|(at, _)| Some(*at) != end);
+    let expiry = end.map(|end| (end, Due::Expire));
     [extension, verification, expiry].into_iter().flatten().min_by_key(|(at, _)| *at)
 }
 
@@ -113,23 +113,23 @@ mod tests {
     fn a_lease_is_extended_at_a_third_until_it_ends_at_the_limit() {
         let options = THREE.auto_extend(ms(10_000));
         // The limit is at 11000, and a full lease fits in until 8000.
-        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Task::Extend)));
-        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Task::Extend)));
-        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Task::Extend)));
+        assert_eq!(next(&options, held(1000, 4000)), Some((at(2000), Due::Extend)));
+        assert_eq!(next(&options, held(7000, 10_000)), Some((at(8000), Due::Extend)));
+        assert_eq!(next(&options, held(7500, 10_500)), Some((at(8000), Due::Extend)));
         // No more extensions: only looks.
-        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Task::Verify)));
+        assert_eq!(next(&options, held(8000, 11_000)), Some((at(9000), Due::Verify)));
         let asked = Progress { asked: at(10_500), ..held(8000, 11_000) };
-        assert_eq!(next(&options, asked), Some((at(11_000), Task::Expire)));
+        assert_eq!(next(&options, asked), Some((at(11_000), Due::Expire)));
         let nearly = next(&options, held(8000, 10_999));
-        assert_eq!(nearly, Some((at(9000), Task::Verify)), "not again and again for what is left");
+        assert_eq!(nearly, Some((at(9000), Due::Verify)), "not again and again for what is left");
         // Late: what is left.
-        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Task::Extend)));
+        assert_eq!(next(&options, held(8500, 10_900)), Some((at(9300), Due::Extend)));
         // A lease that a call has made longer, or shorter.
         let asked = Progress { asked: at(5500), ..held(1000, 8000) };
-        assert_eq!(next(&options, asked), Some((at(6000), Task::Extend)));
-        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Task::Extend)));
+        assert_eq!(next(&options, asked), Some((at(6000), Due::Extend)));
+        assert_eq!(next(&options, held(1000, 1300)), Some((at(1100), Due::Extend)));
         let exact = THREE.auto_extend(ms(3000));
-        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Task::Verify)));
+        assert_eq!(next(&exact, held(1000, 4000)), Some((at(2000), Due::Verify)));
     }
 
     #[test]
@@ -145,18 +145,18 @@ mod tests {
     fn what_failed_is_tried_again_while_the_lease_lasts_and_once_at_its_end() {
         let options = THREE.auto_extend(ms(10_000));
         let failed = |failed| Progress { failed: Some(at(failed)), ..held(1000, 4000) };
-        assert_eq!(next(&options, failed(2000)), Some((at(2100), Task::Extend)));
-        assert_eq!(next(&options, failed(3950)), Some((at(4000), Task::Extend)));
+        assert_eq!(next(&options, failed(2000)), Some((at(2100), Due::Extend)));
+        assert_eq!(next(&options, failed(3950)), Some((at(4000), Due::Extend)));
         let brief = LockOptions::expiring_after(ms(30)).auto_extend(ms(10_000));
         let progress = Progress { failed: Some(at(1010)), ..held(1000, 1030) };
-        assert_eq!(next(&brief, progress), Some((at(1020), Task::Extend)), "not all the time");
+        assert_eq!(next(&brief, progress), Some((at(1020), Due::Extend)), "not all the time");
     }
 
     #[test]
     fn a_look_comes_a_third_of_the_expiration_after_the_server_was_asked() {
-        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Task::Verify)));
+        assert_eq!(next(&THREE, held(1000, 4000)), Some((at(2000), Due::Verify)));
         let asked = Progress { asked: at(3200), ..held(1000, 4000) };
-        assert_eq!(next(&THREE, asked), Some((at(4000), Task::Expire)));
+        assert_eq!(next(&THREE, asked), Some((at(4000), Due::Expire)));
         let options = THREE.auto_extend(ms(10_000));
         assert_eq!(next(&options, Progress { asked: at(1900), ..held(1000, 4000) }).unwrap().0, at(2000));
         let progress = Progress { end: None, ..held(1000, 0) };

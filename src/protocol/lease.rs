@@ -27,7 +27,7 @@ pub(crate) struct Lease {
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
     /// Whether it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
-    pub(super) proven: bool,
+    pub(crate) proven: bool,
     /// What extensions may have written whose outcome is unknown.
     unresolved: Vec<Written>,
     /// The allowance for clocks, in microseconds: it ends this much earlier than the guard before the value's time.

@@ -36,13 +36,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
+use super::Reply;
 use super::acquire::{Acquiring, Action, Params, first_command};
-use super::extend::Extending;
-use super::fence::Fencing;
-use super::release::Releasing;
+use super::owned;
 use super::simulated::Server;
-use super::verify::Verifying;
-use super::{Reply, Rules as _};
+use super::task::Task;
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
 use crate::version::Version;
@@ -278,38 +276,40 @@ impl Interpreter {
     fn releases(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let lease = client.lease.take().ok_or("it holds nothing")?;
-        let (releasing, step) = Releasing::start(client.protocol(), client.options.protocol, &lease, now);
-        client.releasing = Some(releasing);
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, |io| owned::release(io, own));
+        client.releasing = Some(task);
         Ok(client.shown_release(step))
     }
 
     fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let lease = client.lease.clone().ok_or("it holds nothing")?;
+        let own = client.owned()?;
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let (protocol, asked) = (client.protocol(), client.options.protocol);
-        let (extending, step) = Extending::start(protocol, asked, &lease, expiration, nonce, now);
-        client.extending = Some(extending);
+        let new = own.next_lease(expiration, nonce, now);
+        let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
+        client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
 
     fn verifies(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
         let client = self.client(name)?;
-        let lease = client.lease.clone().ok_or("it holds nothing")?;
-        let (verifying, step) = Verifying::start(client.protocol(), &lease);
-        client.verifying = Some(verifying);
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, |io| owned::verify(io, own));
+        client.verifying = Some(task);
         Ok(client.shown_verification(step))
     }
 
     fn counts(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let lease = client.lease.clone().ok_or("it holds nothing")?;
-        let (fencing, step) = Fencing::start(client.protocol(), client.options.protocol, &lease, now);
-        client.fencing = Some(fencing);
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, |io| owned::count(io, own));
+        client.counting = Some(task);
         Ok(client.shown_token(step))
     }
 
@@ -359,19 +359,19 @@ impl Interpreter {
             client.values.pop();
         }
         if let Some(releasing) = &mut client.releasing {
-            let step = releasing.reply(&reply, now);
+            let step = releasing.resume(reply, now);
             return Ok(client.shown_release(step));
         }
         if let Some(extending) = &mut client.extending {
-            let step = extending.reply(&reply, now);
+            let step = extending.resume(reply, now);
             return Ok(client.shown_extension(step, now));
         }
         if let Some(verifying) = &mut client.verifying {
-            let step = verifying.reply(&reply, now);
+            let step = verifying.resume(reply, now);
             return Ok(client.shown_verification(step));
         }
-        if let Some(fencing) = &mut client.fencing {
-            let step = fencing.reply(&reply, now);
+        if let Some(counting) = &mut client.counting {
+            let step = counting.resume(reply, now);
             return Ok(client.shown_token(step));
         }
         let looked = matches!(reply, Reply::Bulk(_));

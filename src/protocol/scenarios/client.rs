@@ -6,13 +6,11 @@ use super::{ScriptResult, time};
 use crate::clock::Now;
 use crate::options::{LockOptions, Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
-use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::lease::{End, Lease};
+use crate::protocol::owned::{Counted, Extension, Owned, Release, Verification};
 use crate::protocol::ownership::LossReason;
-use crate::protocol::release::{Release, Releasing};
 use crate::protocol::simulated::Watching;
-use crate::protocol::verify::{Verification, Verifying};
+use crate::protocol::task::Task;
 use crate::protocol::{Change, Command, Entry, GiveUp, Reply, Request, Step};
 use crate::value::LockState;
 
@@ -26,11 +24,11 @@ pub(super) struct Client {
     pub(super) observation: Option<Observation>,
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
-    pub(super) releasing: Option<Releasing>,
+    pub(super) releasing: Option<Task<Release>>,
     /// The extension of the lease, if it has begun.
-    pub(super) extending: Option<Extending>,
-    pub(super) verifying: Option<Verifying>,
-    pub(super) fencing: Option<Fencing>,
+    pub(super) extending: Option<Task<Extension>>,
+    pub(super) verifying: Option<Task<Verification>>,
+    pub(super) counting: Option<Task<Counted>>,
     /// How often a lease was extended, or asked for by another client.
     pub(super) extensions: u64,
     /// The lease of the command that another client has sent for it.
@@ -61,7 +59,7 @@ impl Client {
             releasing: None,
             extending: None,
             verifying: None,
-            fencing: None,
+            counting: None,
             extensions: 0,
             asked_for: None,
             watching: Watching::default(),
@@ -94,6 +92,12 @@ impl Client {
     /// The protocol that its last attempt decided on.
     pub(super) fn protocol(&self) -> Protocol {
         self.attempt.as_ref().map_or(self.options.protocol, Acquiring::protocol)
+    }
+
+    /// The lock that it holds.
+    pub(super) fn owned(&self) -> ScriptResult<Owned> {
+        let lease = self.lease.clone().ok_or("it holds nothing")?;
+        Ok(Owned { lease, protocol: self.protocol(), asked: self.options.protocol })
     }
 
     pub(super) fn shown(&mut self, action: Action) -> String {
@@ -169,9 +173,10 @@ impl Client {
             Step::Done(extension) => Ok(extension),
             Step::GiveUp(reason) => Err(reason),
         };
-        let extending = self.extending.take();
+        self.extending = None;
         match outcome {
-            Ok(Extension::Extended { lease, certified }) => {
+            Ok(Extension::Extended { lease, .. }) => {
+                let certified = lease.proven;
                 self.lease = Some(lease);
                 if certified { "extended, certified".into() } else { "extended".into() }
             }
@@ -180,13 +185,13 @@ impl Client {
                 let overwrites = if overwrote.is_some() { ", overwrites it" } else { "" };
                 format!("{}{overwrites}", shown_loss(&reason))
             }
-            Err(reason) => {
-                if let (GiveUp::Unknown, Some(lease), Some(extending)) = (reason, &mut self.lease, extending)
-                {
-                    lease.may_have_become(extending.new_lease(), extending.proves(), now);
+            Ok(Extension::Unknown { lease: new, proves }) => {
+                if let Some(lease) = &mut self.lease {
+                    lease.may_have_become(&new, proves, now);
                 }
-                format!("gives up: {reason:?}")
+                format!("gives up: {:?}", GiveUp::Unknown)
             }
+            Err(reason) => format!("gives up: {reason:?}"),
         }
     }
 
@@ -205,14 +210,14 @@ impl Client {
         outcome
     }
 
-    pub(super) fn shown_token(&mut self, step: Step<Fenced>) -> String {
+    pub(super) fn shown_token(&mut self, step: Step<Counted>) -> String {
         let outcome = match step {
             Step::Send(request) => return self.sends(request),
-            Step::Done(Fenced::Token(token)) => format!("token {token}"),
-            Step::Done(Fenced::Lost(reason)) => shown_loss(&reason),
+            Step::Done(Counted::Token(token)) => format!("token {token}"),
+            Step::Done(Counted::Lost(reason)) => shown_loss(&reason),
             Step::GiveUp(reason) => format!("gives up: {reason:?}"),
         };
-        self.fencing = None;
+        self.counting = None;
         outcome
     }
 

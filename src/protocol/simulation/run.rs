@@ -10,9 +10,10 @@ use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
 use crate::protocol::lease::{End, Lease};
-use crate::protocol::release::{Release, Releasing};
+use crate::protocol::owned::Release;
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Command, Reply, Request, Rules as _, Step};
+use crate::protocol::task::Task;
+use crate::protocol::{Command, Reply, Request, Step};
 use crate::value::Nonce;
 use crate::version::Version;
 use holding::{Held, Power};
@@ -66,7 +67,7 @@ struct Client {
     skew: u64,
     doing: Doing,
     attempt: Option<Acquiring>,
-    releasing: Option<Releasing>,
+    releasing: Option<Task<Release>>,
     held: Option<Held>,
     /// During an extension: until when one of the leases counts.
     counts_until: Option<End>,
@@ -297,10 +298,10 @@ impl Run {
         let now = self.now(n);
         let client = &mut self.clients[n];
         if let Some(releasing) = &mut client.releasing {
-            let step = releasing.reply(&reply, now);
+            let step = releasing.resume(reply, now);
             self.act_on_release(n, step);
         } else if client.power.is_some() {
-            self.reply_to_holder(n, &reply, now);
+            self.reply_to_holder(n, reply, now);
         } else {
             self.reply_to_attempt(n, reply, now);
         }

@@ -6,8 +6,9 @@ use crate::clock::Now;
 use crate::options::Protocol;
 use crate::protocol::acquire::Acquiring;
 use crate::protocol::lease::Lease;
-use crate::protocol::release::Releasing;
+use crate::protocol::owned::Release;
 use crate::protocol::simulated::Watching;
+use crate::protocol::task::Task;
 use crate::protocol::{Command, Reply};
 
 pub(super) const KEYS: usize = 3;
@@ -51,7 +52,7 @@ pub(super) enum Rules {
     Acquiring(Box<Acquiring>),
     /// What is not wanted, and what follows: the wait for the next key with this answer, or the end.
     Releasing {
-        releasing: Box<Releasing>,
+        releasing: Task<Release>,
         left: Vec<(usize, Lease)>,
         then: Then,
     },

@@ -7,9 +7,10 @@ use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::{Acquiring, Action, Params, first_command};
 use crate::protocol::lease::Lease;
-use crate::protocol::release::{Release, Releasing};
+use crate::protocol::owned::{self, Owned, Release};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Command, Reply, Request, Rules as _, Step};
+use crate::protocol::task::Task;
+use crate::protocol::{Command, Reply, Request, Step};
 use crate::value::Nonce;
 
 const START: u64 = 1_795_000_000_000_000;
@@ -313,11 +314,12 @@ impl Run {
             };
         };
         let protocol = self.clients[n].protocol;
-        let (releasing, step) = Releasing::start(protocol, protocol, lease, now);
+        let own = Owned { lease: lease.clone(), protocol, asked: protocol };
+        let (releasing, step) = Task::begin(now, |io| owned::release(io, own));
         // Whatever comes of it, nothing more is known of the key.
         self.clients[n].known.remove(&lease.value);
         if let Step::Send(_) = step {
-            self.clients[n].rules = Rules::Releasing { releasing: Box::new(releasing), left, then };
+            self.clients[n].rules = Rules::Releasing { releasing, left, then };
             return self.release_step(n, step);
         }
         left.pop();
@@ -376,7 +378,7 @@ impl Run {
                 self.act(n, action);
             }
             Rules::Releasing { mut releasing, left, then } => {
-                let step = releasing.reply(&replies[0], now);
+                let step = releasing.resume(replies[0].clone(), now);
                 self.clients[n].rules = Rules::Releasing { releasing, left, then };
                 self.release_step(n, step);
             }

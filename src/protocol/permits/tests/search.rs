@@ -7,9 +7,10 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::protocol::release::Releasing;
+use crate::protocol::Step;
+use crate::protocol::owned::{self, Owned};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::{Rules as _, Step};
+use crate::protocol::task::Task;
 use crate::value::Nonce;
 
 /// One of the clients of the search.
@@ -113,11 +114,12 @@ impl Search {
     fn release(&mut self, protocol: Protocol, n: usize, slot: usize, lease: &Lease, mut choice: u8) {
         let now = self.now(n);
         self.clients[n].held = None;
-        let (mut releasing, mut step) = Releasing::start(protocol, protocol, lease, now);
+        let own = Owned { lease: lease.clone(), protocol, asked: protocol };
+        let (mut task, mut step) = Task::begin(now, |io| owned::release(io, own));
         while let Step::Send(request) = step {
             let reply = self.send(n, slot, &request.command, choice);
             choice = choice.rotate_left(3) ^ 5;
-            step = releasing.reply(&reply, now);
+            step = task.resume(reply, now);
         }
     }
 

@@ -4,12 +4,10 @@ use std::time::Duration;
 
 use super::{Client, Doing, Run};
 use crate::clock::Now;
-use crate::protocol::extend::{Extending, Extension};
-use crate::protocol::fence::{Fenced, Fencing};
 use crate::protocol::lease::Lease;
-use crate::protocol::release::Releasing;
-use crate::protocol::verify::{Verification, Verifying};
-use crate::protocol::{GiveUp, Reply, Rules as _, Step};
+use crate::protocol::owned::{self, Counted, Extension, Owned, Verification};
+use crate::protocol::task::Task;
+use crate::protocol::{Reply, Step};
 
 /// A lock that a client holds.
 #[derive(Clone, Debug)]
@@ -22,11 +20,11 @@ pub(super) struct Held {
 /// What a holder does with its lock, if it does something.
 #[derive(Debug)]
 pub(super) enum Power {
-    Extending(Extending),
+    Extending(Task<Extension>),
     /// It has no lock any more: it leaves the key to expire sooner.
-    Leaving(Extending),
-    Verifying(Verifying),
-    Fencing(Fencing),
+    Leaving(Task<Extension>),
+    Verifying(Task<Verification>),
+    Counting(Task<Counted>),
 }
 
 impl Run {
@@ -36,6 +34,7 @@ impl Run {
             unreachable!("it holds the lock")
         };
         let Client { holds_by, protocol, .. } = self.clients[n];
+        let own = Owned { lease: lease.clone(), protocol: holds_by, asked: protocol };
         // Two of the clients mostly begin with a token.
         let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
         match choice % 8 {
@@ -46,50 +45,51 @@ impl Run {
                 let expirations = self.conditions.expirations;
                 let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
                 let nonce = self.fresh_nonce();
-                let (extending, step) = Extending::start(holds_by, protocol, &lease, expiration, nonce, now);
-                let end = lease.end.zip(extending.new_lease().end).map(|(old, new)| old.min(new));
-                self.clients[n].counts_until = end;
-                self.clients[n].power = Some(Power::Extending(extending));
+                let new = own.next_lease(expiration, nonce, now);
+                self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
+                let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
+                self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (fencing, step) = Fencing::start(holds_by, protocol, &lease, now);
-                self.clients[n].power = Some(Power::Fencing(fencing));
+                let (task, step) = Task::begin(now, |io| owned::count(io, own));
+                self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
             6 if choice >= 128 => {
-                let (verifying, step) = Verifying::start(holds_by, &lease);
-                self.clients[n].power = Some(Power::Verifying(verifying));
+                let (task, step) = Task::begin(now, |io| owned::verify(io, own));
+                self.clients[n].power = Some(Power::Verifying(task));
                 self.act_on_verification(n, step);
             }
             6 => {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
-                let (extending, step) = Extending::start(holds_by, protocol, &lease, rest, nonce, now);
-                self.clients[n].power = Some(Power::Leaving(extending));
+                let new = own.next_lease(rest, nonce, now);
+                let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, rest));
+                self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
             _ => {
-                let (releasing, step) = Releasing::start(holds_by, protocol, &lease, now);
+                let (task, step) = Task::begin(now, |io| owned::release(io, own));
                 self.clients[n].held = None;
-                self.clients[n].releasing = Some(releasing);
+                self.clients[n].releasing = Some(task);
                 self.act_on_release(n, step);
             }
         }
     }
 
-    pub(super) fn reply_to_holder(&mut self, n: usize, reply: &Reply, now: Now) {
+    pub(super) fn reply_to_holder(&mut self, n: usize, reply: Reply, now: Now) {
         match &mut self.clients[n].power {
-            Some(Power::Extending(rules) | Power::Leaving(rules)) => {
-                let step = rules.reply(reply, now);
+            Some(Power::Extending(task) | Power::Leaving(task)) => {
+                let step = task.resume(reply, now);
                 self.act_on_extension(n, step);
             }
-            Some(Power::Verifying(rules)) => {
-                let step = rules.reply(reply, now);
+            Some(Power::Verifying(task)) => {
+                let step = task.resume(reply, now);
                 self.act_on_verification(n, step);
             }
-            Some(Power::Fencing(rules)) => {
-                let step = rules.reply(reply, now);
+            Some(Power::Counting(task)) => {
+                let step = task.resume(reply, now);
                 self.act_on_token(n, step);
             }
             None => unreachable!("it does something"),
@@ -105,18 +105,16 @@ impl Run {
         };
         let now = self.now(n);
         self.clients[n].counts_until = None;
-        let Some(Power::Extending(extending)) = self.clients[n].power.take() else { return };
+        let Some(Power::Extending(_)) = self.clients[n].power.take() else { return };
         let Some(mut held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
         match outcome {
-            Ok(Extension::Extended { lease, certified }) => {
+            Ok(Extension::Extended { lease, .. }) => {
                 self.extensions += 1;
-                self.certify(n, &held, certified);
+                self.certify(n, &held, lease.proven);
                 held.lease = lease;
             }
             Ok(Extension::Lost { .. }) => return,
-            Err(GiveUp::Unknown) => {
-                held.lease.may_have_become(extending.new_lease(), extending.proves(), now);
-            }
+            Ok(Extension::Unknown { lease, proves }) => held.lease.may_have_become(&lease, proves, now),
             Err(_) => {}
         }
         self.goes_on(n, held);
@@ -141,7 +139,7 @@ impl Run {
         }
     }
 
-    fn act_on_token(&mut self, n: usize, step: Step<Fenced>) {
+    fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
         self.note(n, format_args!("{step:?}"));
         if let Step::Send(request) = step {
             return self.clients[n].doing = self.sent(request);
@@ -149,12 +147,12 @@ impl Run {
         self.clients[n].power = None;
         let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
         match step {
-            Step::Done(Fenced::Token(token)) => {
+            Step::Done(Counted::Token(token)) => {
                 // Asked once a hold; another answer counts as well.
                 self.tokens.insert(held.number, token);
                 self.goes_on(n, held);
             }
-            Step::Done(Fenced::Lost(_)) => {}
+            Step::Done(Counted::Lost(_)) => {}
             Step::Send(_) | Step::GiveUp(_) => self.goes_on(n, held),
         }
     }
