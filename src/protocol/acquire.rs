@@ -247,6 +247,15 @@ impl Acquiring {
         self.reply(reply, now)
     }
 
+    /// Goes on with a lease that a holder of the same process has written for this attempt.
+    #[cfg_attr(not(test), expect(dead_code, reason = "the queue does not use it yet"))]
+    pub(crate) fn handed_over(&mut self, lease: Lease, now: Now) -> Action {
+        debug_assert!(!self.is_in_doubt(), "it might have the lock twice");
+        self.not_before = None;
+        self.begin_round();
+        self.granted(lease, None, now)
+    }
+
     /// Sleeps until then, since the lock is left to other processes, and asks for it. At the deadline it is asked for in any case.
     pub(crate) fn leave_until(&mut self, until: Uptime, now: Now) -> Action {
         if self.is_last(now.uptime) || now.uptime >= until {

@@ -12,6 +12,7 @@
 //! | `bob starts behind ann` | starts with what ann saw last, as if it had looked when ann did |
 //! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until then |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
+//! | `ann hands over to bob` | replaces its value by one of bob, which sleeps; if bob has left by then, ann releases its lease |
 //! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
 //! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
 //! | `ann goes on in a window until +80ms` | goes on after its sleep or at a hint, in a window that ends then |
@@ -36,11 +37,12 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::Reply;
 use super::acquire::{Acquiring, Action, Params, first_command};
-use super::owned;
+use super::lease::Lease;
+use super::owned::{self, HandedOver, Next};
 use super::simulated::Server;
 use super::task::Task;
+use super::{Reply, Step};
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
 use crate::version::Version;
@@ -161,6 +163,7 @@ impl Interpreter {
             }
             [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
             [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
+            [name, "hands", "over", "to", other] => self.hands_over(name, other).map(Some),
             [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
@@ -313,6 +316,50 @@ impl Interpreter {
         Ok(client.shown_token(step))
     }
 
+    fn hands_over(&mut self, name: &str, other: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let next = self.client(other)?;
+        next.extensions += 1;
+        let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
+        let expiration = next.options.expiration.ok_or("it has no expiration")?;
+        let next = Next { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
+        client.handing_over = Some((task, other.to_owned()));
+        self.shows_hand_over(name, step)
+    }
+
+    /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
+    fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
+        let handed = match step {
+            Step::Done(handed) => handed,
+            Step::Send(request) => return Ok(self.client(name)?.sends(request)),
+            Step::GiveUp(reason) => {
+                self.client(name)?.handing_over = None;
+                return Ok(format!("gives up: {reason:?}"));
+            }
+        };
+        let client = self.client(name)?;
+        let mut shown = client.shown_release(Step::Done(handed.release));
+        if handed.overwrote.is_some() {
+            shown += ", overwrites it";
+        }
+        let other = client.handing_over.take().map(|(_, other)| other).ok_or("it hands nothing over")?;
+        let Some(lease) = handed.next else { return Ok(shown) };
+        let now = self.now(&other)?;
+        let next = self.client(&other)?;
+        if std::mem::take(&mut next.asleep) {
+            let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
+            let action = attempt.handed_over(lease, now);
+            return Ok(format!("{shown}; {other} {}", next.shown(action)));
+        }
+        let client = self.client(name)?;
+        client.lease = Some(lease);
+        Ok(format!("{shown}; {other} has left, {}", self.releases(name)?))
+    }
+
     fn asks_for(&mut self, name: &str, other: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         self.client(name)?.sent.as_ref().filter(|sent| sent.deletes()).ok_or("it deletes nothing")?;
@@ -361,6 +408,10 @@ impl Interpreter {
         if let Some(releasing) = &mut client.releasing {
             let step = releasing.resume(reply, now);
             return Ok(client.shown_release(step));
+        }
+        if let Some((task, _)) = &mut client.handing_over {
+            let step = task.resume(reply, now);
+            return self.shows_hand_over(name, step);
         }
         if let Some(extending) = &mut client.extending {
             let step = extending.resume(reply, now);

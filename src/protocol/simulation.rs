@@ -30,6 +30,7 @@ struct Totals {
     extensions: u64,
     certified: u64,
     tokens: usize,
+    handed_over: u64,
 }
 
 /// Searches `runs` runs. Returns how much happened, or an error with the fewest steps to an overlap.
@@ -49,12 +50,13 @@ fn search(conditions: Conditions, runs: u32) -> Result<Totals, String> {
                 broken.unwrap_or_default(),
                 Run::log(conditions, &steps)
             );
-            let Totals { grants, extensions, certified, tokens } = totals.get();
+            let Totals { grants, extensions, certified, tokens, handed_over } = totals.get();
             totals.set(Totals {
                 grants: grants + run.grants,
                 extensions: extensions + run.extensions,
                 certified: certified + run.certified,
                 tokens: tokens + run.tokens.len(),
+                handed_over: handed_over + run.handed_over,
             });
             Ok(())
         })
@@ -119,6 +121,19 @@ fn a_wait_for_a_connection_does_not_use_up_the_guard() {
         // The delay is shorter by the time that a takeover may wait.
         let conditions = Conditions { protocols, delay: 150, waits: true, ..WITHIN_THE_GUARD };
         assert_no_overlap(conditions, 2000, 1_000);
+    }
+}
+
+#[test]
+fn a_lock_that_is_handed_over_has_one_holder() {
+    for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
+        for clears in [false, true] {
+            let conditions =
+                Conditions { protocols: [protocol; 3], clears, delay: 150, waits: true, ..WITHIN_THE_GUARD };
+            let totals = search(conditions, 6000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
+            let enough = if clears { 5 } else { 30 };
+            assert!(totals.handed_over > enough, "little happened: {totals:?}");
+        }
     }
 }
 

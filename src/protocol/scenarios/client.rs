@@ -7,7 +7,7 @@ use crate::clock::Now;
 use crate::options::{LockOptions, Protocol, Takeover};
 use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
 use crate::protocol::lease::{End, Lease};
-use crate::protocol::owned::{Counted, Extension, Owned, Release, Verification};
+use crate::protocol::owned::{Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::protocol::ownership::LossReason;
 use crate::protocol::simulated::Watching;
 use crate::protocol::task::Task;
@@ -25,6 +25,8 @@ pub(super) struct Client {
     pub(super) lease: Option<Lease>,
     /// The release of the lease, if it has begun.
     pub(super) releasing: Option<Task<Release>>,
+    /// What hands the lock over, and to whom.
+    pub(super) handing_over: Option<(Task<HandedOver>, String)>,
     /// The extension of the lease, if it has begun.
     pub(super) extending: Option<Task<Extension>>,
     pub(super) verifying: Option<Task<Verification>>,
@@ -57,6 +59,7 @@ impl Client {
             observation: None,
             lease: None,
             releasing: None,
+            handing_over: None,
             extending: None,
             verifying: None,
             counting: None,
@@ -128,7 +131,7 @@ impl Client {
         shown.join(", ")
     }
 
-    fn sends(&mut self, Request { command, before }: Request) -> String {
+    pub(super) fn sends(&mut self, Request { command, before }: Request) -> String {
         self.note_value(&command);
         let name = command.name().to_owned();
         (self.sent, self.before) = (Some(command), before);

@@ -75,6 +75,8 @@ struct Client {
     watching: Watching,
     /// When the server carried out its last command, counted by commands.
     executed: u64,
+    /// What its last change of the key has replaced.
+    replaced: Option<Vec<u8>>,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
     /// The lease of the command that another client has sent for it.
@@ -104,6 +106,12 @@ pub(super) struct Run {
     pub(super) tokens: BTreeMap<u64, i64>,
     /// Whether a holder was told that no other client had the lock meanwhile, and one had.
     falsely_certified: bool,
+    /// How often a holder has handed the lock over.
+    pub(super) handed_over: u64,
+    /// All that was ever written into the key.
+    written: BTreeSet<Vec<u8>>,
+    /// Whether a client was told that it has the lock, and its value was never in the key; or that it alone has it, and it was another's.
+    falsely_granted: bool,
     nonces: u64,
 }
 
@@ -124,6 +132,7 @@ impl Run {
             power: None,
             watching: Watching::default(),
             executed: 0,
+            replaced: None,
             observation: None,
             asked_for: None,
         });
@@ -141,6 +150,9 @@ impl Run {
             holders: BTreeSet::new(),
             tokens: BTreeMap::new(),
             falsely_certified: false,
+            handed_over: 0,
+            written: BTreeSet::new(),
+            falsely_granted: false,
             nonces: 0,
         }
     }
@@ -199,6 +211,8 @@ impl Run {
             }
             Doing::Replied(_) if one_in(8, choice) => self.reply(n, Reply::Lost),
             Doing::Replied(reply) => self.reply(n, reply),
+            // Another thread holds the lock mostly for longer than a sleep.
+            Doing::Asleep if one_in(3, choice) => self.clients[n].doing = Doing::Asleep,
             Doing::Asleep => {
                 // A hint may be old, or of another's release.
                 let go_on = if one_in(5, choice) { Acquiring::freed } else { Acquiring::woken };
@@ -209,6 +223,9 @@ impl Run {
         }
         if self.falsely_certified {
             return Some("another client had the lock, and a holder was told that none had");
+        }
+        if self.falsely_granted {
+            return Some("a client was told that it has the lock, and it had not");
         }
         if self.conditions.clears {
             return None;
@@ -236,6 +253,7 @@ impl Run {
                 let (at, n, command, mut watching) = self.late.swap_remove(first);
                 self.time = self.time.max(at);
                 let reply = self.server.carry_out(self.since_start(), &mut watching, &command);
+                self.note_written();
                 self.note(n, format_args!("carried out late: {command:?}, no reply, which was {reply:?}"));
                 continue;
             }
@@ -275,7 +293,7 @@ impl Run {
         self.act(n, Some(action));
     }
 
-    fn options(&self, n: usize) -> LockOptions {
+    pub(super) fn options(&self, n: usize) -> LockOptions {
         let Client { expiration, protocol, .. } = self.clients[n];
         LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
     }
@@ -333,6 +351,7 @@ impl Run {
                 self.grants += 1;
                 let number = self.clients[n].executed;
                 self.holders.insert(number);
+                self.falsely_granted |= !self.written.contains(&lease.value);
                 self.clients[n].held = Some(Held { lease, number });
                 Doing::Working
             }
@@ -367,6 +386,12 @@ impl Run {
         }
     }
 
+    fn note_written(&mut self) {
+        if let Some(value) = self.server.value(self.since_start()) {
+            self.written.insert(value.to_vec());
+        }
+    }
+
     fn note(&mut self, n: usize, what: fmt::Arguments<'_>) {
         let millis = (self.time - START) / MILLI;
         if let Some(log) = &mut self.log {
@@ -376,9 +401,13 @@ impl Run {
 
     fn carry_out(&mut self, n: usize, command: &Command) -> Reply {
         let now = self.since_start();
+        if !command.only_reads() {
+            self.clients[n].replaced = self.server.value(now).map(<[u8]>::to_vec);
+        }
         let mut watching = self.clients[n].watching;
         let reply = self.server.carry_out(now, &mut watching, command);
         self.clients[n].watching = watching;
+        self.note_written();
         self.executions += 1;
         self.clients[n].executed = self.executions;
         self.note(n, format_args!("carried out: {command:?}, reply: {reply:?}"));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Client, Doing, Run};
 use crate::clock::Now;
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, Counted, Extension, Owned, Verification};
+use crate::protocol::owned::{self, Counted, Extension, HandedOver, Next, Owned, Release, Verification};
 use crate::protocol::task::Task;
 use crate::protocol::{Reply, Step};
 
@@ -25,6 +25,8 @@ pub(super) enum Power {
     Leaving(Task<Extension>),
     Verifying(Task<Verification>),
     Counting(Task<Counted>),
+    /// It has ended its hold: a lease of this length is written for another client, which sleeps. With the number of the hold.
+    HandingOver(Task<HandedOver>, u64, Duration),
 }
 
 impl Run {
@@ -37,10 +39,12 @@ impl Run {
         let own = Owned { lease: lease.clone(), protocol: holds_by, asked: protocol };
         // Two of the clients mostly begin with a token.
         let choice = if n != 1 && choice >= 80 && !self.tokens.contains_key(&number) { 5 } else { choice };
+        let expirations = self.conditions.expirations.map(Duration::from_millis);
+        let next = expirations.into_iter().find(|time| self.next(n, *time).is_some());
         match choice % 8 {
             // It crashes, and starts again as another holder.
             0 | 1 => self.clients[n].held = None,
-            2 => self.clients[n].doing = Doing::Working,
+            2 if next.is_none() => self.clients[n].doing = Doing::Working,
             3 | 4 => {
                 let expirations = self.conditions.expirations;
                 let expiration = Duration::from_millis(expirations[usize::from(choice / 8) % 3]);
@@ -70,12 +74,64 @@ impl Run {
                 self.act_on_extension(n, step);
             }
             _ => {
-                let (task, step) = Task::begin(now, |io| owned::release(io, own));
                 self.clients[n].held = None;
-                self.clients[n].releasing = Some(task);
-                self.act_on_release(n, step);
+                let Some(expiration) = next else { return self.release(n, own, now) };
+                let lease = Lease::beginning(now, Some(expiration), self.fresh_nonce());
+                let next = Next { lease, expiration };
+                let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
+                self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
+                self.act_on_hand_over(n, step);
             }
         }
+    }
+
+    fn release(&mut self, n: usize, own: Owned, now: Now) {
+        let (task, step) = Task::begin(now, |io| owned::release(io, own));
+        self.clients[n].releasing = Some(task);
+        self.act_on_release(n, step);
+    }
+
+    /// Returns a client that a holder can hand its lock over to: one that sleeps and follows the same rules.
+    fn next(&self, n: usize, expiration: Duration) -> Option<usize> {
+        let Client { holds_by, protocol, .. } = self.clients[n];
+        let is_next = |client: &Client| {
+            let attempt = client.attempt.as_ref().filter(|attempt| !attempt.is_in_doubt());
+            let is_asleep = matches!(client.doing, Doing::Asleep);
+            let is_like = client.protocol == protocol && client.expiration == expiration;
+            is_asleep && is_like && attempt.is_some_and(|attempt| attempt.protocol() == holds_by)
+        };
+        (0..3).find(|other| *other != n && is_next(&self.clients[*other]))
+    }
+
+    fn act_on_hand_over(&mut self, n: usize, step: Step<HandedOver>) {
+        self.note(n, format_args!("{step:?}"));
+        let handed = match step {
+            Step::Send(request) => return self.clients[n].doing = self.sent(request),
+            Step::Done(handed) => Some(handed),
+            Step::GiveUp(_) => None,
+        };
+        let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
+            unreachable!("it hands its lock over")
+        };
+        let Some(HandedOver { release, next: Some(lease), .. }) = handed else { return };
+        self.handed_over += 1;
+        self.certify(n, number, release == Release::Released { certified: true });
+        let now = self.now(n);
+        let Some(other) = self.next(n, expiration) else {
+            let Client { holds_by, protocol, .. } = self.clients[n];
+            return self.release(n, Owned { lease, protocol: holds_by, asked: protocol }, now);
+        };
+        let replaced = self.clients[n].replaced.take();
+        let is_anothers = |n: usize| {
+            let held = self.clients[n].held.as_ref();
+            replaced.is_some() && held.map(|held| &held.lease.value) == replaced.as_ref()
+        };
+        self.falsely_granted |= lease.proven && self.present().any(is_anothers);
+        // As if it had sent the command itself.
+        self.clients[other].executed = self.clients[n].executed;
+        let now = self.now(other);
+        let action = self.clients[other].attempt.as_mut().map(|attempt| attempt.handed_over(lease, now));
+        self.act(other, action);
     }
 
     pub(super) fn reply_to_holder(&mut self, n: usize, reply: Reply, now: Now) {
@@ -91,6 +147,10 @@ impl Run {
             Some(Power::Counting(task)) => {
                 let step = task.resume(reply, now);
                 self.act_on_token(n, step);
+            }
+            Some(Power::HandingOver(task, ..)) => {
+                let step = task.resume(reply, now);
+                self.act_on_hand_over(n, step);
             }
             None => unreachable!("it does something"),
         }
@@ -110,7 +170,7 @@ impl Run {
         match outcome {
             Ok(Extension::Extended { lease, .. }) => {
                 self.extensions += 1;
-                self.certify(n, &held, lease.proven);
+                self.certify(n, held.number, lease.proven);
                 held.lease = lease;
             }
             Ok(Extension::Lost { .. }) => return,
@@ -128,7 +188,7 @@ impl Run {
         self.clients[n].power = None;
         let held = self.clients[n].held.take();
         if let (Some(held), Step::Done(Verification::Held { certified })) = (&held, &step) {
-            self.certify(n, held, *certified);
+            self.certify(n, held.number, *certified);
         }
         if let (
             Some(held),
@@ -158,9 +218,9 @@ impl Run {
     }
 
     /// A holder is told whether another client had the lock since it was acquired, until its last command was carried out.
-    fn certify(&mut self, n: usize, held: &Held, certified: bool) {
+    fn certify(&mut self, n: usize, number: u64, certified: bool) {
         self.certified += u64::from(certified);
-        let others = held.number + 1..=self.clients[n].executed;
+        let others = number + 1..=self.clients[n].executed;
         self.falsely_certified |= certified && self.holders.range(others).next().is_some();
     }
 
