@@ -12,7 +12,6 @@ mod notifications;
 mod permits;
 mod release;
 mod several;
-mod successor;
 mod together;
 mod wait;
 
@@ -29,6 +28,7 @@ use crate::identity::Identity;
 use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
 use crate::thread_holds::{self, HoldKind};
@@ -41,9 +41,17 @@ pub(crate) use maybe_held::MaybeHeld;
 use notifications::Notifications;
 pub(crate) use permits::Permits;
 pub(crate) use several::Several;
-pub(crate) use successor::Answer;
-use wait::ComparedReaders;
 pub(crate) use wait::ReaderCount;
+use wait::{Answer, ComparedReaders};
+
+/// A lock that a holder hands over to a thread which waits for it.
+#[derive(Debug)]
+pub(crate) struct Delivery {
+    pub(crate) key: Key,
+    pub(crate) lease: Lease,
+    /// The protocol that it was written by.
+    pub(crate) protocol: Protocol,
+}
 
 /// What the locks of a locker share.
 #[derive(Clone, Debug)]
@@ -53,7 +61,7 @@ pub(crate) struct Engine {
     /// What tells people who holds a lock.
     pub(crate) holder_name: Option<Arc<str>>,
     pub(crate) identity: Arc<Identity>,
-    pub(crate) queue: Arc<WaitQueue<Answer>>,
+    pub(crate) queue: Arc<WaitQueue<Delivery>>,
     notifications: Arc<Notifications>,
     keeper: Arc<Keeper<Kept>>,
     compared_readers: Arc<ComparedReaders>,
@@ -74,7 +82,7 @@ impl RefUnwindSafe for Engine {}
 
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, identity: Identity) -> Self {
-        let queue = Arc::<WaitQueue<Answer>>::default();
+        let queue = Arc::<WaitQueue<Delivery>>::default();
         let random = identity.next_nonce().seed();
         let notifications = Arc::new(Notifications::new(Arc::clone(&backend), Arc::clone(&queue), random));
         Self {

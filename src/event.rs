@@ -122,8 +122,8 @@ pub enum Event<'a> {
         /// How long the lock was held.
         held: Duration,
         /// True if the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
-        /// without an expiration, in [`Protocol::Classic`](crate::Protocol::Classic), if the key is left to expire, after an uncertified
-        /// extension, or if a reply was lost.
+        /// without an expiration, if the key is left to expire, after an uncertified extension, or if a reply was lost; in
+        /// [`Protocol::Classic`](crate::Protocol::Classic) also if the key is deleted rather than handed over to a waiting thread.
         certified: bool,
         /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
         /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).

@@ -8,7 +8,7 @@ use std::{fmt, iter, mem, slice};
 use chrono::{DateTime, Utc};
 
 use crate::clock;
-use crate::engine::{Acquired, Answer, Ended, Engine, Leaving};
+use crate::engine::{Acquired, Delivery, Ended, Engine, Leaving};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
@@ -32,7 +32,7 @@ pub struct LockGuard {
     /// Whether an enclosing call releases.
     is_nested: bool,
     /// Taken out at the release; none in a nested call.
-    holder: Option<HolderTicket<Answer>>,
+    holder: Option<HolderTicket<Delivery>>,
 }
 
 impl LockGuard {
@@ -214,10 +214,10 @@ impl LockGuard {
     /// even after the lease. Takes at most one command timeout, after waiting for a connection that other threads use: until the lease ends;
     /// without an expiration, as long as the server answers; on a pool of your own, within that command timeout.
     ///
-    /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), its SETNX goes in the same
-    /// trip, right behind the deletion, and it is woken with the reply. With
-    /// [`notify_waiters`](crate::LockOptions::notify_waiters) the same trip asks whether another process waits; if one does, a second one
-    /// notifies it.
+    /// If another thread of this process is queued for the key, through the same [`Locker`](crate::Locker), the lock is handed over: this
+    /// holder's value is replaced by one of that thread, by GETSET or by a transaction, and the thread is woken. With
+    /// [`notify_waiters`](crate::LockOptions::notify_waiters) the trip of a deletion also asks whether another process waits; if one does, a
+    /// second trip notifies it.
     ///
     /// The gem's release at the end of a block, which reports nothing.
     ///

@@ -5,7 +5,7 @@ mod cancel_token;
 mod wait_queue;
 
 pub use cancel_token::CancelToken;
-pub(crate) use wait_queue::{Claim, Ending, Hint, HolderTicket, Sleep, Ticket, Turn, WaitQueue, Woken};
+pub(crate) use wait_queue::{Ending, Hint, HolderTicket, Ticket, Turn, WaitQueue, Woken};
 
 use crate::clock::Uptime;
 use crate::key::Key;
@@ -14,7 +14,7 @@ pub(crate) use crate::protocol::acquire::Observation;
 use crate::protocol::window::Activity;
 use crate::sync;
 
-/// How a thread waits, for a holder that asks for the lock on its behalf.
+/// How a thread waits, for a holder that hands its lock over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WaitMode(LockOptions);
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::wait::{Granted, Wait};
-use super::{Answer, Engine, ReaderCount};
+use super::{Delivery, Engine, ReaderCount};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
@@ -19,7 +19,7 @@ use crate::thread_holds::{self, HoldKind};
 #[derive(Debug)]
 pub(crate) struct Acquired {
     pub(crate) hold: Arc<Hold>,
-    pub(crate) holder: HolderTicket<Answer>,
+    pub(crate) holder: HolderTicket<Delivery>,
 }
 
 impl Engine {

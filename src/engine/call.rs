@@ -10,7 +10,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use super::Engine;
-use super::successor::{Answer, Successor};
+use super::wait::Answer;
 use crate::backend::{
     Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
     WatchedConnection,
@@ -22,7 +22,6 @@ use crate::protocol::lease::Lease;
 use crate::protocol::task::{Plan, Task};
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Step};
-use crate::queue::HolderTicket;
 use failure::LastFailure;
 use late_reports::LateReport;
 pub(super) use late_reports::LateReports;
@@ -42,51 +41,16 @@ pub(super) struct Call<'a> {
     unanswered_last: bool,
     /// What is to be reported later; `None` if it is at once.
     late_reports: Option<LateReports>,
-    /// What goes behind the command that deletes the key, until that is sent.
-    behind: Option<Behind<'a>>,
-    /// Whether the head of the queue has an answer from behind the last command that deletes the key.
-    pub(super) has_answered: bool,
+    /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
+    behind: Option<Waiting>,
     /// The reply to the command on the waiting list.
     pub(super) taken: Option<Result<Reply, Failure>>,
     /// The connection that watches the key, and until when leaving it may take.
     watched: Option<Box<(Box<dyn WatchedConnection>, Limits<'static>)>>,
     /// The change that was sent with WATCH, and what went behind it: its answers are for the EXEC that the rules ask for next.
-    changed: Option<Box<(Along, Answers)>>,
+    changed: Option<Box<(Option<Next>, Answers)>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<(&'static str, TransportError)>,
-}
-
-#[derive(Clone)]
-enum Behind<'a> {
-    /// The command of the head of this holder's queue.
-    Successor(&'a HolderTicket<Answer>),
-    Waiting(Waiting),
-}
-
-/// What goes behind a command that deletes the key.
-pub(super) enum Along {
-    Nothing,
-    /// The command of the head of this holder's queue.
-    Successor(Box<Successor>),
-    /// What takes an entry from the key's waiting list.
-    Waiting(Next),
-}
-
-impl Along {
-    pub(super) fn next(&self) -> Option<&Next> {
-        match self {
-            Along::Nothing => None,
-            Along::Successor(successor) => Some(&successor.next),
-            Along::Waiting(next) => Some(next),
-        }
-    }
-
-    /// Ends it: it was not sent.
-    fn end_unsent(self) {
-        if let Along::Successor(successor) = self {
-            successor.end(None);
-        }
-    }
 }
 
 impl<'a> Call<'a> {
@@ -109,7 +73,6 @@ impl<'a> Call<'a> {
             unanswered_last: false,
             late_reports: None,
             behind: None,
-            has_answered: false,
             taken: None,
             watched: None,
             changed: None,
@@ -150,14 +113,9 @@ impl<'a> Call<'a> {
         self.budget.command_timeout = self.budget.command_timeout.min(time);
     }
 
-    /// Returns the call as one that also asks for the head of the queue, along with the command that deletes the key.
-    pub(super) fn releasing(self, holder: &'a HolderTicket<Answer>) -> Self {
-        Self { behind: Some(Behind::Successor(holder)), ..self }
-    }
-
     /// Returns the call as one that also takes an entry from the key's waiting list, along with the command that deletes the key.
     pub(super) fn taking(self, waiting: Waiting) -> Self {
-        Self { behind: Some(Behind::Waiting(waiting)), ..self }
+        Self { behind: Some(waiting), ..self }
     }
 
     /// Runs a task until it ends.
@@ -191,15 +149,15 @@ impl<'a> Call<'a> {
     pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
         if let Some((along, answers)) = self.changed.take().map(|changed| *changed) {
             let needs = self.needs(&request.command);
-            return self.answers(&request.command, along, answers, needs);
+            return self.answers(&request.command, along.as_ref(), answers, needs);
         }
         let sent = self.within_limits(&request.command, now, |call, limits| {
-            let along = call.along(&request.command, now);
-            let answers = call.carry(request, along.next(), limits);
+            let along = call.along(&request.command);
+            let answers = call.carry(request, along.as_ref(), limits);
             (along, answers, limits.needs)
         });
         match sent {
-            Some((along, answers, needs)) => self.answers(&request.command, along, answers, needs),
+            Some((along, answers, needs)) => self.answers(&request.command, along.as_ref(), answers, needs),
             None => Reply::Unsent,
         }
     }
@@ -232,31 +190,22 @@ impl<'a> Call<'a> {
     }
 
     /// Returns what is to go behind a command.
-    pub(super) fn along(&mut self, command: &Command, now: Now) -> Along {
-        match self.behind.take_if(|_| command.deletes()) {
-            Some(Behind::Successor(holder)) => self
-                .successor(holder, command, now)
-                .map_or(Along::Nothing, |successor| Along::Successor(Box::new(successor))),
-            Some(Behind::Waiting(waiting)) => Along::Waiting(at_any_time(Command::Waiting(waiting))),
-            None => Along::Nothing,
-        }
+    pub(super) fn along(&mut self, command: &Command) -> Option<Next> {
+        let waiting = self.behind.take_if(|_| command.deletes())?;
+        Some(at_any_time(Command::Waiting(waiting)))
     }
 
-    /// Notes the answers to a command and to what went behind it. Returns the rules' reply.
+    /// Notes the answers to a command and to what went behind it, if something did. Returns the rules' reply.
     pub(super) fn answers(
         &mut self,
         command: &Command,
-        along: Along,
+        along: Option<&Next>,
         answers: Answers,
         needs: Protocol,
     ) -> Reply {
         let Answers { own, next } = answers;
-        match along {
-            Along::Waiting(_) => self.taken = next,
-            // An answer to an earlier command says nothing of what this one does.
-            Along::Successor(successor) => self.has_answered = successor.end(next),
-            Along::Nothing if command.deletes() => self.has_answered = false,
-            Along::Nothing => {}
+        if along.is_some() {
+            self.taken = next;
         }
         self.reply(own, command.name(), command.only_reads(), needs)
     }
@@ -323,19 +272,6 @@ impl<'a> Call<'a> {
     pub(super) fn answered(&mut self, answer: Answer) -> (Lease, Reply) {
         let Answer { lease, command, reply, .. } = answer;
         (lease, self.reply(reply, command, false, self.protocol.on(None)))
-    }
-
-    /// Claims the head of the queue for the trip of a command that deletes the key.
-    fn successor(&self, holder: &HolderTicket<Answer>, command: &Command, now: Now) -> Option<Successor> {
-        Successor::claim(
-            holder,
-            self.key,
-            command,
-            &self.engine.identity,
-            self.engine.backend.server_version(),
-            Budget::until_sent(self.engine.backend.command_timeout()),
-            now,
-        )
     }
 }
 

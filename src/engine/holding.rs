@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::call::{Call, LateReports};
 use super::release::HeldLock;
 use super::together::Run;
-use super::{Answer, Engine};
+use super::{Delivery, Engine};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
@@ -300,7 +300,7 @@ impl Engine {
     /// Ends holds that began together: releases the locks, or leaves them to expire. Waits for commands of theirs that are on their way.
     pub(crate) fn end(
         &self,
-        holds: Vec<(&Hold, HolderTicket<Answer>)>,
+        holds: Vec<(&Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<Result<Ended, Error>> {
         let over = |hold: &Hold| {
@@ -333,7 +333,7 @@ impl Engine {
         let mut to_release = Vec::with_capacity(holds.len());
         // `None` where the lock is to be released.
         let mut ended = Vec::with_capacity(holds.len());
-        for (((hold, holder), lease), way) in holds.into_iter().zip(&leases).zip(ways) {
+        for (((hold, holder), lease), way) in holds.into_iter().zip(leases).zip(ways) {
             let left = match way {
                 Way::Over(left) => Some(Ok(left)),
                 Way::ExpireAfter(_) => all_left.next(),

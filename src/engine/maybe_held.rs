@@ -52,7 +52,8 @@ impl Engine {
         if let Some(at) = leases.iter().position(|lease| lease.value == found) {
             let (lease, now) = (leases.swap_remove(at), clock::now());
             let holder = self.queue.hold(key, None, &Observation::of(&lease, now));
-            let held = HeldLock { key, options, protocol: *protocol, lease: &lease, holder };
+            let own = lease.clone();
+            let held = HeldLock { key, options, protocol: *protocol, lease: own, holder };
             let is_released = self.release_unwanted(held, now).is_empty();
             // Classic does not compare, so that its DEL is not sent again.
             if !is_released && *protocol != Protocol::Classic {

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{Answer, SHORT_CONNECT_WAIT};
+use super::{Delivery, SHORT_CONNECT_WAIT};
 use crate::backend::{Backend, Budget, Failure, Limits};
 use crate::clock::{self, Uptime};
 use crate::event::EventSink;
@@ -37,7 +37,7 @@ const PUSHES_KEEP_A_LIST: Version = Version::new(2, 2, 0);
 /// The notifications of a locker.
 pub(super) struct Notifications {
     backend: Arc<dyn Backend>,
-    queue: Arc<WaitQueue<Answer>>,
+    queue: Arc<WaitQueue<Delivery>>,
     /// What this process listens on.
     channel: Vec<u8>,
     state: Mutex<State>,
@@ -80,7 +80,7 @@ pub(super) enum Passed {
 
 impl Notifications {
     /// `random` names this locker's channel.
-    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Answer>>, random: u64) -> Self {
+    pub(super) fn new(backend: Arc<dyn Backend>, queue: Arc<WaitQueue<Delivery>>, random: u64) -> Self {
         let channel = format!("setnx-lock:wake-up:{random:x}").into_bytes();
         Self { backend, queue, channel, state: Mutex::default() }
     }

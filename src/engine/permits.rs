@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::release::HeldLock;
 use super::wait::{Granted, Wait};
-use super::{Acquired, Answer, Engine, ReaderCount};
+use super::{Acquired, Delivery, Engine, ReaderCount};
 use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
@@ -49,8 +49,8 @@ struct WaitForOne<'a> {
 struct Beginning<'a> {
     rules: AcquiringPermit,
     action: Action,
-    /// Whether the last reply was to a command that another thread has sent.
-    answered: bool,
+    /// Whether a holder has handed a permit over.
+    handed_over: bool,
     /// The lock that commands are sent for, or were last, and these commands.
     asked: usize,
     call: Call<'a>,
@@ -103,7 +103,7 @@ impl WaitForOne<'_> {
         if options.timeout == Some(Duration::ZERO) {
             let (rules, action) = AcquiringPermit::start(self.wait.params(), slots.len(), self.began);
             let call = self.call(0, &stop);
-            let beginning = Beginning { rules, action, answered: false, asked: 0, call };
+            let beginning = Beginning { rules, action, handed_over: false, asked: 0, call };
             return self.attempt(beginning, self.began, &mut None, &stop);
         }
         let mut ticket = Some(self.engine.queue.join(queue, WaitMode::of(options)));
@@ -113,7 +113,7 @@ impl WaitForOne<'_> {
 
     fn queued(
         &self,
-        ticket: &mut Option<Ticket<Answer>>,
+        ticket: &mut Option<Ticket<Delivery>>,
         stop: &dyn Fn() -> bool,
     ) -> Result<(usize, Granted), Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
@@ -123,19 +123,16 @@ impl WaitForOne<'_> {
             self.pass_on(*hint);
         }
         // As after a command of its own.
-        if !matches!(turn, Turn::Answered(_)) {
+        if !matches!(turn, Turn::Delivered(_)) {
             self.wait.check()?;
         }
         let (params, slots) = (self.wait.params(), self.wanted.slots.len());
-        let answered = matches!(turn, Turn::Answered(_));
-        let (mut asked, mut call) = (0, self.call(0, stop));
+        let handed_over = matches!(turn, Turn::Delivered(_));
+        let (asked, call) = (0, self.call(0, stop));
         let (rules, action) = match turn {
             Turn::Head(Some(observation), None) => AcquiringPermit::behind(params, slots, observation, now),
-            Turn::Answered(answer) => {
-                let (lease, reply);
-                (asked, call, lease, reply) = self.answered(answer, stop);
-                let server = self.engine.backend.server_version();
-                AcquiringPermit::answered_first(params, slots, (asked, lease, &reply), server, now)
+            Turn::Delivered(Delivery { key, lease, protocol }) => {
+                AcquiringPermit::handed_over_first(params, slots, self.slot(&key), lease, protocol, now)
             }
             Turn::Over { seen, ahead }
                 if self.wait.has_seen_holder(seen.as_ref()) && self.window(now).is_none() =>
@@ -145,17 +142,17 @@ impl WaitForOne<'_> {
             }
             Turn::Head(..) | Turn::Over { .. } => AcquiringPermit::start(params, slots, now),
         };
-        self.attempt(Beginning { rules, action, answered, asked, call }, now, ticket, stop)
+        self.attempt(Beginning { rules, action, handed_over, asked, call }, now, ticket, stop)
     }
 
     fn attempt<'b>(
         &'b self,
         beginning: Beginning<'b>,
         mut now: Now,
-        ticket: &mut Option<Ticket<Answer>>,
+        ticket: &mut Option<Ticket<Delivery>>,
         stop: &'b dyn Fn() -> bool,
     ) -> Result<(usize, Granted), Error> {
-        let Beginning { mut rules, mut action, mut answered, mut asked, mut call } = beginning;
+        let Beginning { mut rules, mut action, mut handed_over, mut asked, mut call } = beginning;
         let (slots, engine) = (self.wanted.slots, self.engine);
         let mut looked = now.uptime;
         loop {
@@ -180,19 +177,19 @@ impl WaitForOne<'_> {
                         rules.decide_protocol(server());
                     }
                     now = clock::now();
-                    (looked, answered) = (now.uptime, false);
+                    (looked, handed_over) = (now.uptime, false);
                     rules.asked(&set, &found, now)
                 }
                 Action::Look => {
                     let found = self.look(&mut call, &mut rules, now);
                     now = clock::now();
-                    (looked, answered) = (now.uptime, false);
+                    (looked, handed_over) = (now.uptime, false);
                     rules.looked(&found, now)
                 }
                 Action::Send { request, .. } => {
                     let reply = call.send(&request, now);
                     now = clock::now();
-                    (looked, answered) = (now.uptime, false);
+                    (looked, handed_over) = (now.uptime, false);
                     rules.reply(reply, server(), now)
                 }
                 Action::Sleep(time) => {
@@ -201,9 +198,9 @@ impl WaitForOne<'_> {
                     };
                     let observation = Observation { seen: rules.seen.clone(), at: looked };
                     let parking = self.wait.parking(Some(now.uptime.after(time)));
-                    let woken = ticket.sleep(observation, !rules.is_in_doubt(), parking);
+                    let woken = ticket.sleep(observation, rules.is_in_doubt(), parking);
                     now = clock::now();
-                    if self.wait.is_over() && !matches!(woken, Woken::Answered(_)) {
+                    if self.wait.is_over() && !matches!(woken, Woken::Delivered(_)) {
                         if let Woken::Hint(hint) = woken {
                             self.pass_on(hint);
                         }
@@ -215,17 +212,15 @@ impl WaitForOne<'_> {
                     let window = self.window(now).filter(|_| !rules.is_in_doubt());
                     match (woken, window) {
                         (Woken::Hint(_) | Woken::Over, Some(end)) => rules.leave_until(end, now),
-                        (Woken::Answered(answer), _) => {
-                            (looked, answered) = (now.uptime, true);
-                            let (lease, reply);
-                            (asked, call, lease, reply) = self.answered(answer, stop);
-                            rules.answered((asked, lease, &reply), server(), now)
+                        (Woken::Delivered(Delivery { key, lease, protocol }), _) => {
+                            (looked, handed_over) = (now.uptime, true);
+                            rules.handed_over(self.slot(&key), lease, protocol, now)
                         }
                         (Woken::Hint(_) | Woken::Over, None) => rules.woken(now),
                     }
                 }
                 Action::Held { slot, lease, .. } if !rules.surplus.is_empty() => {
-                    self.release_surplus(&mem::take(&mut rules.surplus), rules.protocol(), now);
+                    self.release_surplus(mem::take(&mut rules.surplus), rules.protocol(), now);
                     now = clock::now();
                     // They are free, and it took its time.
                     rules.granted(slot, lease, true, now)
@@ -239,12 +234,9 @@ impl WaitForOne<'_> {
                     };
                     let protocol = rules.protocol();
                     // A command of its own would not have been sent.
-                    if let (true, Err(ended)) = (answered, self.wait.check()) {
+                    if let (true, Err(ended)) = (handed_over, self.wait.check()) {
                         let options = self.wanted.options;
-                        engine.release_unwanted(
-                            HeldLock { key, options, protocol, lease: &lease, holder },
-                            now,
-                        );
+                        engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
                         return Err(ended);
                     }
                     return Ok((slot, Granted { lease, protocol, holder, at: now }));
@@ -271,11 +263,11 @@ impl WaitForOne<'_> {
     }
 
     /// Releases what was acquired without a reply besides what is wanted.
-    fn release_surplus(&self, surplus: &[(usize, Lease)], protocol: Protocol, now: Now) {
+    fn release_surplus(&self, surplus: Vec<(usize, Lease)>, protocol: Protocol, now: Now) {
         let Permits { slots, queue, options, .. } = self.wanted;
-        let locks = surplus.iter().map(|(slot, lease)| {
-            let key = &slots[*slot];
-            let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(lease, now));
+        let locks = surplus.into_iter().map(|(slot, lease)| {
+            let key = &slots[slot];
+            let holder = self.engine.queue.hold(key, Some(queue), &Observation::of(&lease, now));
             HeldLock { key, options, protocol, lease, holder }
         });
         self.engine.release_all_unwanted(locks.collect(), now);
@@ -310,13 +302,9 @@ impl WaitForOne<'_> {
         self.engine.queue.notify(self.wanted.queue, hint);
     }
 
-    /// Returns for which lock another thread has asked, and what came of it, as if this thread had sent the command.
-    fn answered<'b>(&'b self, answer: Answer, stop: &'b dyn Fn() -> bool) -> (usize, Call<'b>, Lease, Reply) {
-        let slot = self.wanted.slots.iter().position(|slot| *slot == answer.key);
-        let Some(slot) = slot else { unreachable!("only these locks share the queue") };
-        let mut call = self.call(slot, stop);
-        let (lease, reply) = call.answered(answer);
-        (slot, call, lease, reply)
+    fn slot(&self, key: &Key) -> usize {
+        let slot = self.wanted.slots.iter().position(|slot| slot == key);
+        slot.unwrap_or_else(|| unreachable!("only these locks share the queue"))
     }
 
     /// Returns the commands for one of the locks.

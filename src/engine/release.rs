@@ -1,23 +1,24 @@
-//! Releasing, and who learns of it: the next queued thread of this process, or the next process that waits.
+//! The end of holds: a lock is handed over to the next queued thread of this process, or released, and the next process that waits learns of
+//! it.
 
 use super::call::Call;
 use super::notifications::Passed;
 use super::together::Run;
-use super::{Answer, Engine};
+use super::{Delivery, Engine};
 use std::time::Duration;
 
 use crate::backend::Failure;
-use crate::clock::{Now, Uptime};
+use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, Owned, Release};
+use crate::protocol::owned::{self, HandedOver, Next, Owned, Release};
 use crate::protocol::task::Task;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
-use crate::queue::{Ending, Hint, HolderTicket};
+use crate::queue::{Ending, Hint, HolderTicket, WaitMode};
 
 /// For how long the lock passes among the threads of a process before it is the turn of another that waits for notifications.
 const SLICE: Duration = Duration::from_millis(10);
@@ -29,17 +30,40 @@ pub(super) struct HeldLock<'a> {
     pub(super) options: &'a LockOptions,
     /// The protocol that it was acquired by.
     pub(super) protocol: Protocol,
-    pub(super) lease: &'a Lease,
-    pub(super) holder: HolderTicket<Answer>,
+    pub(super) lease: Lease,
+    pub(super) holder: HolderTicket<Delivery>,
 }
 
-/// What came of the commands of a release.
-struct Ended {
-    outcome: Result<Release, Error>,
-    /// Whether the head of the queue has an answer.
-    has_answered: bool,
-    /// What was taken from the waiting list.
-    taken: Option<Result<Reply, Failure>>,
+impl HeldLock<'_> {
+    /// Whether a thread that waits with these options can have a lease of this protocol.
+    fn is_like(&self, options: &LockOptions) -> bool {
+        self.options.protocol == options.protocol && self.lease.end.is_some() && options.expiration.is_some()
+    }
+}
+
+/// A lock that is to be released, and who gets it.
+struct Plan<'a> {
+    lock: HeldLock<'a>,
+    turn: Turn,
+    /// How the thread waits that it is handed over to.
+    next: Option<WaitMode>,
+}
+
+impl Plan<'_> {
+    fn may_hand_over(&self) -> bool {
+        matches!(self.turn, Turn::Passes) && self.lock.lease.end.is_some()
+    }
+}
+
+/// A release that has begun.
+struct Job<'a> {
+    options: &'a LockOptions,
+    protocol: Protocol,
+    expires: bool,
+    holder: HolderTicket<Delivery>,
+    turn: Turn,
+    next: Option<WaitMode>,
+    run: Run<'a, HandedOver>,
 }
 
 impl Engine {
@@ -60,48 +84,104 @@ impl Engine {
         keys.into_iter().zip(released).filter_map(failed).collect()
     }
 
-    /// Releases locks by the rules that each was acquired by, together, with a few commands and no sleep, and asks for each lock for the next
-    /// thread of this process, or notifies the next waiter. All replies come within the time of one command; what cannot go together, or went
-    /// wrong for one, is done for it alone.
+    /// Ends locks by the rules that each was acquired by, together, with a few commands and no sleep: each is handed over to the next thread of
+    /// this process, or released, and the next process that waits is notified. All replies come within the time of one command; what cannot go
+    /// together, or went wrong for one, is done for it alone.
     pub(super) fn release_all(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Result<Release, Error>> {
-        let turn = |lock: &HeldLock<'_>| self.turn(&lock.holder, lock.key, lock.options, now);
-        let turns: Vec<Turn> = locks.iter().map(turn).collect();
-        let begin = |(lock, turn)| self.begin_release(lock, turn, now);
-        let mut runs: Vec<Run<'_, Release>> = locks.iter().zip(&turns).map(begin).collect();
-        self.run_together(runs.iter_mut().collect());
-        // The last key first. A thread that waits for all waits for the first, and then for one after the other: it would go on before those
-        // are asked for for which any of them will do.
-        self.finish_each(runs.iter_mut().rev());
-        let ended: Vec<Ended> = runs.iter_mut().zip(&locks).map(|(run, lock)| ended(run, lock)).collect();
-        drop(runs);
-        let ends = locks.into_iter().zip(turns).zip(ended);
-        ends.map(|((lock, turn), ended)| self.end_release(lock, &turn, ended, now.uptime)).collect()
+        let mut jobs: Vec<Job<'_>> =
+            self.plan(locks, now).into_iter().map(|plan| self.begin_release(plan, now)).collect();
+        self.run_together(jobs.iter_mut().map(|job| &mut job.run).collect());
+        self.finish_each(jobs.iter_mut().map(|job| &mut job.run));
+        // The last key first: a writer waits for the first, and would go on before the readers, for which any will do, are told.
+        let mut ended: Vec<_> = jobs.into_iter().rev().map(|job| self.end_release(job, now.uptime)).collect();
+        ended.reverse();
+        ended
     }
 
-    fn begin_release<'a>(&'a self, lock: &'a HeldLock<'_>, turn: &Turn, now: Now) -> Run<'a, Release> {
-        let HeldLock { key, options, protocol, lease, holder } = lock;
+    /// Decides who gets each lock.
+    fn plan<'a>(&self, locks: Vec<HeldLock<'a>>, now: Now) -> Vec<Plan<'a>> {
+        let plan = |lock: HeldLock<'a>| {
+            let turn = self.turn(&lock.holder, lock.key, lock.options, now);
+            Plan { lock, turn, next: None }
+        };
+        let mut plans: Vec<Plan<'_>> = locks.into_iter().map(plan).collect();
+        if plans.iter().any(Plan::may_hand_over) {
+            // As in `release_all`, the last key first.
+            let holders = plans.iter().rev().map(|plan| plan.may_hand_over().then_some(&plan.lock.holder));
+            let next_of_each = self.queue.next_of_each(holders);
+            for (plan, next) in plans.iter_mut().rev().zip(next_of_each) {
+                plan.next = next.filter(|mode| plan.lock.is_like(mode.options()));
+            }
+        }
+        plans
+    }
+
+    fn begin_release<'a>(&'a self, plan: Plan<'a>, now: Now) -> Job<'a> {
+        let Plan { lock: HeldLock { key, options, protocol, lease, holder }, turn, next } = plan;
         let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
-        let call = match turn {
-            Turn::Passes => call.releasing(holder),
-            Turn::Comes | Turn::Yields => call,
+        let call = match &turn {
+            Turn::Passes | Turn::Comes | Turn::Yields => call,
             Turn::Ends(taking) => call.taking(taking.clone()),
         };
-        let own = Owned { lease: (*lease).clone(), protocol: *protocol, asked: options.protocol };
-        Run::new(key, Task::begin(now, |io| owned::release(io, own)), call)
+        let expires = lease.end.is_some();
+        let own = Owned { lease, protocol, asked: options.protocol };
+        let next_lease = next.as_ref().and_then(|mode| self.lease_for(mode.options(), now));
+        let task = match next_lease {
+            Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
+            None => Task::begin(now, |io| owned::end(io, own)),
+        };
+        Job { options, protocol, expires, holder, turn, next, run: Run::new(key, task, call) }
     }
 
-    /// Has the next waiter learn of a release.
-    fn end_release(
-        &self,
-        lock: HeldLock<'_>,
-        turn: &Turn,
-        ended: Ended,
-        now: Uptime,
-    ) -> Result<Release, Error> {
-        let HeldLock { key, options, holder, .. } = lock;
-        let Ended { outcome, has_answered, taken } = ended;
+    /// Returns the lease of a thread that waits with these options, which begins now.
+    fn lease_for(&self, options: &LockOptions, now: Now) -> Option<Next> {
+        let expiration = options.expiration?;
+        let lease = Lease::beginning(now, Some(expiration), self.identity.next_nonce());
+        Some(Next { lease: lease.ending_earlier(options.allowance), expiration })
+    }
+
+    /// Has the next waiter get the lock, or learn of the release.
+    fn end_release(&self, job: Job<'_>, now: Uptime) -> Result<Release, Error> {
+        let Job { options, protocol, expires, holder, turn, next, mut run } = job;
+        let (key, outcome) = (run.key, run.outcome());
+        let taken = run.call.taken.take();
+        let (outcome, lease) = match outcome {
+            Ok(HandedOver { release, next, overwrote }) => {
+                if let Some(winner) = overwrote {
+                    self.observer.value_overwritten(key, &winner);
+                }
+                (Ok(release), next)
+            }
+            Err(reason) => (Err(not_released(&mut run.call, reason, expires)), None),
+        };
+        if let Some((lease, mode)) = lease.zip(next) {
+            let delivery = Delivery { key: key.clone(), lease, protocol };
+            if let Err((holder, Delivery { lease, .. })) = holder.deliver(&mode, delivery, now) {
+                let now = clock::now();
+                self.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+            }
+            return outcome;
+        }
         let released = matches!(outcome, Ok(Release::Released { .. }));
-        if let Turn::Ends(taking) = &turn {
+        holder.end(self.ending(key, &turn, released, taken, now), now);
+        // The threads that it was left to may have given up meanwhile.
+        let is_left_here = released && !matches!(turn, Turn::Ends(_));
+        if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
+            self.notifications.was_left_to_none(key);
+        }
+        outcome
+    }
+
+    /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
+    fn ending(
+        &self,
+        key: &Key,
+        turn: &Turn,
+        released: bool,
+        taken: Option<Result<Reply, Failure>>,
+        now: Uptime,
+    ) -> Ending {
+        if let Turn::Ends(taking) = turn {
             self.notifications.sent_next(key, taking, taken.as_ref());
         }
         let passed = match taken {
@@ -111,9 +191,7 @@ impl Engine {
             }
             _ => Passed::ToNone,
         };
-        let is_left_here = released && !has_answered && !matches!(turn, Turn::Ends(_));
-        let ending = match turn {
-            _ if has_answered => Ending::Answer,
+        match turn {
             _ if !released => Ending::Hint(Hint::Changed),
             Turn::Passes | Turn::Comes => Ending::Hint(Hint::Freed),
             Turn::Yields => Ending::NextSlice(Hint::Freed),
@@ -121,17 +199,11 @@ impl Engine {
             Turn::Ends(_) if self.notifications.is_listed(key) => Ending::Notification(Hint::Freed),
             // A thread that has come meanwhile, or whose entry was taken, is to look, and to enter the list.
             Turn::Ends(_) => Ending::NextSlice(Hint::Changed),
-        };
-        holder.end(ending, now);
-        // The threads that it was left to may have given up meanwhile.
-        if options.notifies && is_left_here && !self.queue.is_waited_for(key) {
-            self.notifications.was_left_to_none(key);
         }
-        outcome
     }
 
     /// Whose turn it is after a release.
-    fn turn(&self, holder: &HolderTicket<Answer>, key: &Key, options: &LockOptions, now: Now) -> Turn {
+    fn turn(&self, holder: &HolderTicket<Delivery>, key: &Key, options: &LockOptions, now: Now) -> Turn {
         let yields = holder.of_next(|key, activity| activity.window(key, now).is_some());
         if yields == Some(true) {
             return Turn::Yields;
@@ -161,22 +233,17 @@ enum Turn {
     Ends(Waiting),
 }
 
-fn ended(run: &mut Run<'_, Release>, lock: &HeldLock<'_>) -> Ended {
-    let outcome = run.outcome();
-    let outcome = outcome.map_err(|reason| not_released(&mut run.call, reason, lock.lease));
-    Ended { outcome, has_answered: run.call.has_answered, taken: run.call.taken.take() }
-}
-
-fn not_released(call: &mut Call<'_>, reason: GiveUp, lease: &Lease) -> Error {
-    let (if_unknown, if_refused) = match lease.end {
-        Some(_) => (
+fn not_released(call: &mut Call<'_>, reason: GiveUp, expires: bool) -> Error {
+    let (if_unknown, if_refused) = if expires {
+        (
             "if it was not released, it frees itself when its lease has passed",
             "it was not released, and frees itself when its lease has passed",
-        ),
-        None => (
+        )
+    } else {
+        (
             "it has no expiration, so look at the key, and clear it if it is still there",
             "it was not released and has no expiration, so clear it",
-        ),
+        )
     };
     call.take_release_error(reason, if_unknown, if_refused)
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
-use super::call::{Along, Call};
-use crate::backend::{Answers, Failure, KeyRequest, NoConnection, Refusal};
+use super::call::Call;
+use crate::backend::{Answers, Failure, KeyRequest, Next, NoConnection, Refusal};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
@@ -127,7 +127,7 @@ impl Engine {
             return;
         }
         let now = clock::now();
-        let (requests, along) = requests(&mut runs, now);
+        let (requests, along) = requests(&mut runs);
         let limits = runs[0].call.limits_together(Protocol::Classic, now);
         let answers = self.backend.call_all(&requests, &limits);
         note(&mut runs, &requests, along, answers, Protocol::Classic);
@@ -164,7 +164,7 @@ impl Engine {
         runs.retain(|run| changes(run));
         let Some(first) = runs.first() else { return watched.unwatch(&limits) };
         let limits = first.call.limits_together(Protocol::Watched, now);
-        let (requests, along) = requests(&mut runs, now);
+        let (requests, along) = requests(&mut runs);
         let mut answers = watched.exec_all(&requests, &limits);
         if requests.len() > 1 {
             for Answers { own, .. } in &mut answers {
@@ -197,12 +197,12 @@ fn micros(time: Uptime) -> u64 {
 }
 
 /// Returns the commands that are to be sent next, with what goes behind each.
-fn requests<T>(runs: &mut [&mut Run<'_, T>], now: Now) -> (Vec<KeyRequest>, Vec<Along>) {
+fn requests<T>(runs: &mut [&mut Run<'_, T>]) -> (Vec<KeyRequest>, Vec<Option<Next>>) {
     let (mut requests, mut all) = (Vec::with_capacity(runs.len()), Vec::with_capacity(runs.len()));
     for run in runs {
         if let Some(request) = run.request().cloned() {
-            let along = run.call.along(&request.command, now);
-            requests.push(KeyRequest { key: run.key.clone(), request, next: along.next().cloned() });
+            let along = run.call.along(&request.command);
+            requests.push(KeyRequest { key: run.key.clone(), request, next: along.clone() });
             all.push(along);
         }
     }
@@ -212,13 +212,13 @@ fn requests<T>(runs: &mut [&mut Run<'_, T>], now: Now) -> (Vec<KeyRequest>, Vec<
 fn note<T>(
     runs: &mut [&mut Run<'_, T>],
     requests: &[KeyRequest],
-    along: Vec<Along>,
+    along: Vec<Option<Next>>,
     answers: Vec<Answers>,
     needs: Protocol,
 ) {
     let now = clock::now();
     for (((run, request), along), answers) in runs.iter_mut().zip(requests).zip(along).zip(answers) {
-        let reply = run.call.answers(&request.request.command, along, answers, needs);
+        let reply = run.call.answers(&request.request.command, along.as_ref(), answers, needs);
         run.reply(reply, now);
     }
 }

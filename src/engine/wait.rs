@@ -9,25 +9,45 @@ use std::thread;
 use std::time::Duration;
 
 use super::call::Call;
-use super::{Answer, Engine};
-use crate::backend::StopCheck;
+use super::{Delivery, Engine};
+use crate::backend::{Failure, StopCheck};
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::GiveUp;
 use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::lease::Lease;
-use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Sleep, Ticket, Turn, WaitMode};
+use crate::protocol::{GiveUp, Reply};
+use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
 use crate::thread_holds;
 use crate::value::LockState;
 use attempt::Beginning;
 pub(super) use readers::ComparedReaders;
 pub(crate) use readers::ReaderCount;
 
-/// How much longer than its reply may take the thread that sends a command for another is waited for.
-const ANSWER_GRACE: Duration = Duration::from_millis(50);
+/// What the server has answered to a SETNX that was sent before the wait for the lock.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Answer {
+    /// The lock that was asked for.
+    pub(in crate::engine) key: Key,
+    /// What it acquires.
+    pub(in crate::engine) lease: Lease,
+    pub(in crate::engine) command: &'static str,
+    pub(in crate::engine) reply: Result<Reply, Failure>,
+}
+
+impl Answer {
+    /// Whether the lock was acquired.
+    pub(in crate::engine) fn is_granted(&self) -> bool {
+        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
+    }
+
+    /// Whether the command may have been carried out, or may be still.
+    pub(in crate::engine) fn is_lost(&self) -> bool {
+        matches!(self.reply, Err(Failure::Lost(_)))
+    }
+}
 
 /// A lock that was granted, and what it took.
 #[derive(Debug)]
@@ -35,7 +55,7 @@ pub(super) struct Granted {
     pub(super) lease: Lease,
     /// The protocol to release it by.
     pub(super) protocol: Protocol,
-    pub(super) holder: HolderTicket<Answer>,
+    pub(super) holder: HolderTicket<Delivery>,
     pub(super) at: Now,
 }
 
@@ -196,17 +216,21 @@ impl<'a> Wait<'a> {
         let stop = || self.is_over();
         let mut call = self.call(&stop);
         let (attempt, action) = self.start(&mut call, self.first.take(), self.began);
-        let beginning = Beginning { call, action, answered: false, looked: self.began.uptime };
+        let beginning = Beginning { call, action, handed_over: false, looked: self.began.uptime };
         self.attempt(attempt, beginning, self.began, &mut None)
     }
 
-    fn queued(&self, ticket: &mut Option<Ticket<Answer>>, stop: &dyn Fn() -> bool) -> Result<Granted, Error> {
+    fn queued(
+        &self,
+        ticket: &mut Option<Ticket<Delivery>>,
+        stop: &dyn Fn() -> bool,
+    ) -> Result<Granted, Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
         let turn = waiting.turn(self.parking(self.deadline));
         let now = clock::now();
         match &turn {
             // As after a command of its own.
-            Turn::Answered(_) => {}
+            Turn::Delivered(_) => {}
             Turn::Over { .. } => self.check()?,
             Turn::Head(_, hint) if self.is_cancelled() => {
                 self.pass_on(hint.unwrap_or(Hint::Changed));
@@ -217,14 +241,16 @@ impl<'a> Wait<'a> {
         let mut call = self.call(stop);
         let mut looked = now.uptime;
         let params = self.params();
-        let answered = matches!(turn, Turn::Answered(_));
+        let handed_over = matches!(turn, Turn::Delivered(_));
         // What is known since says more than a refusal that came before.
         let is_news = matches!(turn, Turn::Head(None, None));
         let first = self.first.take().filter(|first| is_news || first.is_lost());
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
-            (Turn::Answered(answer), _) => self.start(&mut call, Some(answer), now),
+            (Turn::Delivered(Delivery { lease, protocol, .. }), _) => {
+                Acquiring::handed_over_first(params, lease, protocol, now)
+            }
             (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => self.start(&mut call, first, now),
             (Turn::Head(..), Some(end)) => Acquiring::begin_in_window(params, end, now),
             (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
@@ -247,7 +273,7 @@ impl<'a> Wait<'a> {
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
-        self.attempt(attempt, Beginning { call, action, answered, looked }, now, ticket)
+        self.attempt(attempt, Beginning { call, action, handed_over, looked }, now, ticket)
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
@@ -319,20 +345,11 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on. An answer to a
-    /// command that was sent for it is waited for as long as one to a command of its own.
-    pub(super) fn parking(&self, until: Option<Uptime>) -> impl FnMut(Sleep) -> bool {
-        let mut answered_by = None;
-        move |sleep| {
-            let until = match sleep {
-                Sleep::Waiting if self.is_cancelled() => return false,
-                Sleep::Waiting => until,
-                Sleep::Claimed => Some(*answered_by.get_or_insert_with(|| {
-                    clock::uptime().after(self.engine.backend.command_timeout()).after(ANSWER_GRACE)
-                })),
-            };
+    /// Returns how this thread sleeps until then, or until another wakes it: a function that returns whether to sleep on.
+    pub(super) fn parking(&self, until: Option<Uptime>) -> impl FnMut() -> bool {
+        move || {
             let left = until.map(|until| until.since(clock::uptime()));
-            if left == Some(Duration::ZERO) {
+            if self.is_cancelled() || left == Some(Duration::ZERO) {
                 return false;
             }
             match left {

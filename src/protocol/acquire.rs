@@ -47,7 +47,7 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// | `Replacing` (EXEC sent) | carried out | held |
 /// | | not carried out | another client was faster, nothing was overwritten: GET → `Reading`, three times in a row at most |
 /// | | lost | keep the lease as unresolved, GET → `Reading`: our bytes there prove that the takeover succeeded |
-/// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Setting`, with that lease |
+/// | `Sleeping` | the lock is handed over by a thread of the same process | held, unless the lease has passed |
 /// | | woken | expiring: GET → `Reading`, the one command of an idle waiter; else `Setting` |
 /// | | a hint that the lock is free | `Setting`; if the outcome of a command is in doubt: GET → `Reading` |
 ///
@@ -168,7 +168,24 @@ impl Acquiring {
         now: Now,
     ) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
-        let action = attempt.answered(lease, reply, server, now);
+        attempt.begin_round();
+        if matches!(reply, Reply::Integer(_)) {
+            attempt.decide_protocol(server);
+        }
+        attempt.state = State::Setting(lease);
+        let action = attempt.reply(reply, now);
+        (attempt, action)
+    }
+
+    /// Begins with a lease that a holder of the same process has written for this attempt.
+    pub(crate) fn handed_over_first(
+        params: Params,
+        lease: Lease,
+        protocol: Protocol,
+        now: Now,
+    ) -> (Self, Action) {
+        let mut attempt = Self::new(params, None);
+        let action = attempt.handed_over(lease, protocol, now);
         (attempt, action)
     }
 
@@ -229,28 +246,10 @@ impl Acquiring {
         Some(self.reply(reply, now))
     }
 
-    /// Goes on after a SETNX that another thread of the process has sent for the attempt.
-    pub(crate) fn answered(
-        &mut self,
-        lease: Lease,
-        reply: Reply,
-        server: Option<Version>,
-        now: Now,
-    ) -> Action {
-        debug_assert!(!self.is_in_doubt(), "its outcome would hide that of an earlier command");
-        self.not_before = None;
-        self.begin_round();
-        if matches!(reply, Reply::Integer(_)) {
-            self.decide_protocol(server);
-        }
-        self.state = State::Setting(lease);
-        self.reply(reply, now)
-    }
-
     /// Goes on with a lease that a holder of the same process has written for this attempt.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the queue does not use it yet"))]
-    pub(crate) fn handed_over(&mut self, lease: Lease, now: Now) -> Action {
+    pub(crate) fn handed_over(&mut self, lease: Lease, protocol: Protocol, now: Now) -> Action {
         debug_assert!(!self.is_in_doubt(), "it might have the lock twice");
+        self.params.options.protocol = protocol;
         self.not_before = None;
         self.begin_round();
         self.granted(lease, None, now)

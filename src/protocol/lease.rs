@@ -84,7 +84,7 @@ impl Lease {
     }
 
     /// Returns the lease with an end that is earlier by an allowance for clocks; the value stays.
-    pub(super) fn ending_earlier(mut self, early: Duration) -> Self {
+    pub(crate) fn ending_earlier(mut self, early: Duration) -> Self {
         self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
         if let Some(end) = &mut self.end {
             end.wall = Wall(end.wall.0.saturating_sub(self.early));

@@ -5,11 +5,9 @@
 //! key is read, and changed by a transaction that fails if any client has written it since: our own bytes there prove that no other client
 //! had the lock. A lease without an end has a value that names no holder, so that its key is never compared.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "releases do not use it yet"))]
 mod hand_over;
 
-#[cfg_attr(not(test), expect(unused_imports, reason = "releases do not use it yet"))]
-pub(crate) use hand_over::{HandedOver, Next, hand_over};
+pub(crate) use hand_over::{HandedOver, Next, end, hand_over};
 
 use std::rc::Rc;
 use std::time::Duration;

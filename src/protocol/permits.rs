@@ -58,7 +58,7 @@ pub(crate) enum Action {
 /// | | another client was faster | the next lock that looked free, three in a row at most; then wait |
 /// | | the key is no lock | the next lock that looked free; not this one again. If none is a lock: refused |
 /// | | lost twice in a row | expiring: keep the lease of a SETNX or EXEC as unresolved, wait; else unknown, as after GETSET |
-/// | `Sleeping` | answered, since a holder of the same process has sent SETNX for it with its release | as in `Asking`; after 0 `Asking` |
+/// | `Sleeping` | a permit is handed over by a thread of the same process | held, unless the lease has passed |
 /// | | woken | SETNX, MGET → `Asking`; if the outcome of a command is in doubt: MGET → `Looking` |
 /// | | the locks are left to other processes | sleep until that is over |
 #[derive(Debug)]
@@ -126,16 +126,17 @@ impl AcquiringPermit {
         (attempt, action)
     }
 
-    /// Begins with the reply to a SETNX that another thread of the process has sent for the attempt.
-    pub(crate) fn answered_first(
+    /// Begins with the lease of a permit that a holder of the same process has written for this attempt.
+    pub(crate) fn handed_over_first(
         params: Params,
         slots: usize,
-        answer: (usize, Lease, &Reply),
-        server: Option<Version>,
+        slot: usize,
+        lease: Lease,
+        protocol: Protocol,
         now: Now,
     ) -> (Self, Action) {
         let mut attempt = Self::new(params, slots);
-        let action = attempt.answered(answer, server, now);
+        let action = attempt.handed_over(slot, lease, protocol, now);
         (attempt, action)
     }
 
@@ -206,22 +207,14 @@ impl AcquiringPermit {
         self.wait_from(now.uptime, now)
     }
 
-    /// Goes on after a SETNX for a lock that another thread of the process has sent for the attempt.
-    pub(crate) fn answered(
-        &mut self,
-        (slot, lease, reply): (usize, Lease, &Reply),
-        server: Option<Version>,
-        now: Now,
-    ) -> Action {
-        debug_assert!(!self.in_doubt, "its outcome would hide that of an earlier command");
+    /// Goes on with the lease of a permit that a holder of the same process has written for this attempt.
+    pub(crate) fn handed_over(&mut self, slot: usize, lease: Lease, protocol: Protocol, now: Now) -> Action {
+        debug_assert!(!self.in_doubt, "it might have two");
+        self.params.options.protocol = protocol;
         self.attempts = self.attempts.saturating_add(1);
-        if matches!(reply, Reply::Integer(_)) {
-            self.decide_protocol(server);
-        }
-        match reply {
-            Reply::Integer(0) | Reply::TooLate => self.woken(now),
-            reply => self.set(slot, lease, reply, &Reply::Unsent, now),
-        }
+        // What is left to other processes is free, and no other waiter knows.
+        let another_is_free = self.not_before.take().is_some();
+        self.granted(slot, lease, another_is_free, now)
     }
 
     /// Goes on after SETNX and MGET.
@@ -244,8 +237,6 @@ impl AcquiringPermit {
                         self.surplus = self.take_ours(found);
                         !self.free(found, slot, now).is_empty()
                     }
-                    // Not looked for: another thread has sent SETNX. What is left to other processes is free, and no other waiter knows.
-                    Reply::Unsent => self.not_before.take().is_some(),
                     // Perhaps, and no other waiter may know.
                     _ => true,
                 };

@@ -13,7 +13,6 @@
 //! | `ann starts after one until +10ms` | starts while the lock is left to a process that was notified, until then |
 //! | `ann is notified` | goes on at the hint that the lock was released, before its sleep is over |
 //! | `ann hands over to bob` | replaces its value by one of bob, which sleeps; if bob has left by then, ann releases its lease |
-//! | `ann asks for bob` | ann sends the command of bob, which sleeps, along with its own: what comes of it is bob's |
 //! | `ann yields until +80ms` | goes on in a window, in which the lock is left to pollers until then |
 //! | `ann goes on in a window until +80ms` | goes on after its sleep or at a hint, in a window that ends then |
 //! | `ann extends`, `ann extends for 30s` | replaces its lease by one that begins now, of its own expiration or of the given one |
@@ -37,7 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
-use super::acquire::{Acquiring, Action, Params, first_command};
+use super::acquire::{Acquiring, Action, Params};
 use super::lease::Lease;
 use super::owned::{self, HandedOver, Next};
 use super::simulated::Server;
@@ -164,7 +163,6 @@ impl Interpreter {
             [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
             [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
             [name, "hands", "over", "to", other] => self.hands_over(name, other).map(Some),
-            [name, "asks", "for", other] => self.asks_for(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
                 self.wakes(name, |attempt, now| attempt.leave_until(until, now)).map(Some)
@@ -352,26 +350,13 @@ impl Interpreter {
         let next = self.client(&other)?;
         if std::mem::take(&mut next.asleep) {
             let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
-            let action = attempt.handed_over(lease, now);
+            let protocol = attempt.protocol();
+            let action = attempt.handed_over(lease, protocol, now);
             return Ok(format!("{shown}; {other} {}", next.shown(action)));
         }
         let client = self.client(name)?;
         client.lease = Some(lease);
         Ok(format!("{shown}; {other} has left, {}", self.releases(name)?))
-    }
-
-    fn asks_for(&mut self, name: &str, other: &str) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        self.client(name)?.sent.as_ref().filter(|sent| sent.deletes()).ok_or("it deletes nothing")?;
-        let client = self.client(other)?;
-        if !std::mem::take(&mut client.asleep) {
-            return Err("it is not asleep".into());
-        }
-        client.extensions += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let (lease, request) = first_command(&client.options, nonce, now);
-        client.asked_for = Some(lease);
-        Ok(client.shown(Action::Send(request)))
     }
 
     fn too_late(&mut self, name: &str) -> ScriptResult<String> {
@@ -428,11 +413,7 @@ impl Interpreter {
         let looked = matches!(reply, Reply::Bulk(_));
         let server = self.version;
         let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        let asked_for = self.client(name)?.asked_for.take();
         let shown = self.resume(name, |attempt, now| {
-            if let Some(lease) = asked_for {
-                return attempt.answered(lease, reply, server, now);
-            }
             if replied {
                 attempt.decide_protocol(server);
             }

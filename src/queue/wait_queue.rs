@@ -4,7 +4,7 @@
 //!
 //! The whole queue is under one mutex, and a waiting thread parks outside of it. Why no wake-up is lost:
 //!
-//! - Whatever a waiter waits for (that it is a head, a hint, an answer, the end of all waiting) is written under the mutex, and the thread
+//! - Whatever a waiter waits for (that it is a head, a hint, a lease, the end of all waiting) is written under the mutex, and the thread
 //!   that writes it unparks the waiter's thread afterwards.
 //! - A waiter looks at all of that under the mutex, then parks. A write after the look is followed by an unpark, and
 //!   an unpark before the park makes that return at once.
@@ -17,17 +17,13 @@
 //! A hint also makes the queue forget what was last seen of the key. A new head looks there first: where
 //! nothing was seen it asks the server, and where something was, a holder will notify it or its sleep has an end.
 //!
-//! A holder that releases asks for the lock on behalf of the head, in the same trip to the server: it claims the sleeping head, and gives it
-//! the server's answer. From the claim on it is as if the head had sent the command itself. A hint, the end of all waiting and the end of
-//! its sleep do not wake it before the answer; after a limit of its own it takes the answer that stands for a lost reply, which the holder
-//! had left with the claim, and one that comes later is dropped. A claim that is dropped leaves that answer too; one whose command
-//! was not sent is withdrawn, as if it had never been.
+//! A holder that releases has a lease written for the first thread that sleeps, and delivers it: to the first that sleeps then and waits the
+//! same way, or, if there is none, to nobody; then the holder releases that lease. A thread in the middle of a command gets none: it might have
+//! the lock twice. A lease that was delivered is found at the next look, before a hint, the end of the sleep and the end of all waiting.
 //!
-//! Where one of several locks will do, the permits of a semaphore, threads wait in a queue which these locks share. A holder of one of them
-//! looks first whether a thread waits for that very lock, then in the shared queue. There it asks for the first thread that sleeps: several
-//! locks may be released at a time, while the head is in the middle of a command. A thread that leaves with a lock tells the next what it
-//! knows of others: the hint that it has not acted upon, and that one is free. One that waits for that very lock and leaves without it
-//! tells the shared queue of a release that it alone has learnt of.
+//! The permits of a semaphore have one queue. A holder of a permit looks first whether a thread waits for that very key, then in the shared
+//! queue. A thread that leaves with a permit tells the next what it knows of others: the hint that it has not acted upon, and that one is
+//! free. A thread that waits for one key and leaves without it tells the shared queue of a release that it alone has learnt of.
 //!
 //! `tests/models` searches this file for lost wake-ups, with threads whose schedules a model checker chooses.
 
@@ -36,14 +32,13 @@
 mod holder;
 
 use std::collections::{HashMap, VecDeque};
-use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
 use super::{Activity, Key, Observation, Uptime, WaitMode};
-pub(crate) use holder::{Claim, Ending, HolderTicket};
+pub(crate) use holder::{Ending, HolderTicket};
 
-/// The wait queues of a locker. `A` is what a holder answers the head of a queue.
+/// The wait queues of a locker. `A` is a lease that a holder delivers.
 #[derive(Debug)]
 pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
@@ -75,12 +70,10 @@ struct Waiter<A> {
     id: u64,
     thread: Thread,
     mode: WaitMode,
-    /// Whether it is asleep and may be claimed: no other thread asks for one that is in the middle of a command.
+    /// Whether it sleeps, and a lease may be delivered to it.
     asleep: bool,
     hint: Option<Hint>,
-    /// The answer that stands for a lost reply, while a holder asks for it.
-    claim: Option<A>,
-    answer: Option<A>,
+    lease: Option<A>,
 }
 
 /// What a head is told of its key.
@@ -97,8 +90,8 @@ pub(crate) enum Hint {
 pub(crate) enum Turn<A> {
     /// The thread is a head, and talks to the server. With what was last seen, unless that is no longer true, and the hint that it got.
     Head(Option<Observation>, Option<Hint>),
-    /// The same, and a holder has asked for it.
-    Answered(A),
+    /// A holder has delivered a lease.
+    Delivered(A),
     /// The parking function has ended the wait, or all waiting has ended. With what was last seen, and how many threads are ahead.
     Over { seen: Option<Observation>, ahead: usize },
 }
@@ -107,19 +100,10 @@ pub(crate) enum Turn<A> {
 #[derive(Debug)]
 pub(crate) enum Woken<A> {
     Hint(Hint),
-    /// A holder has asked for it.
-    Answered(A),
+    /// A holder has delivered a lease.
+    Delivered(A),
     /// The parking function has ended the sleep, or all waiting has ended.
     Over,
-}
-
-/// What a waiting thread sleeps for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sleep {
-    /// Its turn, or a hint.
-    Waiting,
-    /// The answer of a holder that asks for it.
-    Claimed,
 }
 
 impl<A> Default for WaitQueue<A> {
@@ -148,7 +132,7 @@ impl<A> WaitQueue<A> {
         let id = all.next_id;
         all.next_id += 1;
         let thread = current();
-        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, claim: None, answer: None };
+        let waiter = Waiter { id, thread, mode, asleep: false, hint: None, lease: None };
         all.keys.entry(key.clone()).or_default().waiters.push_back(waiter);
         drop(all);
         Ticket { queue: Arc::clone(self), key: key.clone(), id, left: false }
@@ -261,10 +245,6 @@ impl<A> KeyQueue<A> {
         Some(head.thread.clone())
     }
 
-    fn waiter(&mut self, id: u64) -> Option<&mut Waiter<A>> {
-        self.waiters.iter_mut().find(|waiter| waiter.id == id)
-    }
-
     fn position(&self, id: u64) -> Option<usize> {
         self.waiters.iter().position(|waiter| waiter.id == id)
     }
@@ -298,14 +278,14 @@ pub(crate) struct Ticket<A> {
 
 /// How a sleep ended.
 enum Outcome<A, T> {
-    Answered(A),
+    Delivered(A),
     Found(T),
     Over { seen: Option<Observation>, ahead: usize },
 }
 
 impl<A> Ticket<A> {
     /// Waits until the thread is a head. `park` puts the thread to sleep for a while, and returns whether to go on waiting.
-    pub(crate) fn turn(&mut self, park: impl FnMut(Sleep) -> bool) -> Turn<A> {
+    pub(crate) fn turn(&mut self, park: impl FnMut() -> bool) -> Turn<A> {
         let outcome = self.sleep_until(true, park, |queue, position| {
             if !queue.is_head(position) {
                 return None;
@@ -314,18 +294,19 @@ impl<A> Ticket<A> {
             Some((queue.observation.clone(), hint))
         });
         match outcome {
-            Outcome::Answered(answer) => Turn::Answered(answer),
+            Outcome::Delivered(lease) => Turn::Delivered(lease),
             Outcome::Found((observation, hint)) => Turn::Head(observation, hint),
             Outcome::Over { seen, ahead } => Turn::Over { seen, ahead },
         }
     }
 
-    /// Sleeps as a head, and leaves what it saw last for the threads behind. `claimable` says whether a holder may ask for it.
+    /// Sleeps as a head, and leaves what it saw last for the threads behind. If it is in doubt, no lease is
+    /// delivered to it: it might have the lock twice.
     pub(crate) fn sleep(
         &mut self,
         observation: Observation,
-        claimable: bool,
-        park: impl FnMut(Sleep) -> bool,
+        in_doubt: bool,
+        park: impl FnMut() -> bool,
     ) -> Woken<A> {
         let mut all = self.queue.lock();
         if let Some(queue) = all.keys.get_mut(&self.key) {
@@ -335,8 +316,8 @@ impl<A> Ticket<A> {
             }
         }
         drop(all);
-        match self.sleep_until(claimable, park, |queue, position| queue.waiters[position].hint.take()) {
-            Outcome::Answered(answer) => Woken::Answered(answer),
+        match self.sleep_until(!in_doubt, park, |queue, position| queue.waiters[position].hint.take()) {
+            Outcome::Delivered(lease) => Woken::Delivered(lease),
             Outcome::Found(hint) => Woken::Hint(hint),
             Outcome::Over { .. } => Woken::Over,
         }
@@ -377,14 +358,14 @@ impl<A> Ticket<A> {
         HolderTicket::new(&self.queue, key, Some(&self.key))
     }
 
-    /// Parks until there is an answer, or what `find` finds under the mutex, or the parking function ends the wait.
+    /// Parks until there is a lease, or what `find` finds under the mutex, or the parking function ends the wait.
     fn sleep_until<T>(
         &mut self,
-        claimable: bool,
-        park: impl FnMut(Sleep) -> bool,
+        takes_leases: bool,
+        park: impl FnMut() -> bool,
         mut find: impl FnMut(&mut KeyQueue<A>, usize) -> Option<T>,
     ) -> Outcome<A, T> {
-        let look = |given_up: Option<Sleep>| {
+        let look = |over: bool| {
             let mut all = self.queue.lock();
             let closed = all.closed;
             let Some((queue, position)) = all.keys.get_mut(&self.key).and_then(|queue| {
@@ -393,25 +374,16 @@ impl<A> Ticket<A> {
             }) else {
                 unreachable!("a ticket is in its queue until it is left")
             };
+            let over = closed || over;
             let waiter = &mut queue.waiters[position];
-            if waiter.claim.is_some() && given_up != Some(Sleep::Claimed) {
-                return ControlFlow::Continue(Sleep::Claimed);
-            }
-            // With a claim, it has waited for the answer as long as it would.
-            if let Some(answer) = waiter.answer.take().or(waiter.claim.take()) {
-                waiter.asleep = false;
-                return ControlFlow::Break(Outcome::Answered(answer));
-            }
-            let over = closed || given_up == Some(Sleep::Waiting);
-            let found = if closed { None } else { find(queue, position) };
-            queue.waiters[position].asleep = claimable && found.is_none() && !over;
-            match found {
-                Some(found) => ControlFlow::Break(Outcome::Found(found)),
-                None if over => {
-                    ControlFlow::Break(Outcome::Over { seen: queue.observation.clone(), ahead: position })
-                }
-                None => ControlFlow::Continue(Sleep::Waiting),
-            }
+            let outcome = match waiter.lease.take() {
+                Some(lease) => Some(Outcome::Delivered(lease)),
+                None if closed => None,
+                None => find(queue, position).map(Outcome::Found),
+            };
+            queue.waiters[position].asleep = takes_leases && outcome.is_none() && !over;
+            let ended = || Outcome::Over { seen: queue.observation.clone(), ahead: position };
+            outcome.or_else(|| over.then(ended))
         };
         park_until(look, park)
     }
@@ -428,9 +400,9 @@ impl<A> Ticket<A> {
         self.left = true;
         let mut all = self.queue.lock();
         let (mut woken, hint, shared) = all.leave(&self.key, |queue| {
-            let (Waiter { hint, answer, .. }, next) = queue.remove(self.id)?;
-            // The holder that has answered gives no other thread a hint.
-            let hint = hint.max(answer.map(|_| Hint::Changed));
+            let (Waiter { hint, lease, .. }, next) = queue.remove(self.id)?;
+            // A lease that is left, after a panic, expires: the next thread looks when.
+            let hint = hint.max(lease.map(|_| Hint::Changed));
             // A hint that was not acted upon is for the first, which may wait in another mode.
             let first = hint.and_then(|hint| queue.notify(hint));
             // A release that this queue alone was told of, and that no thread has looked at since.

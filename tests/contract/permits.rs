@@ -12,8 +12,8 @@ use setnx_lock::{
 use crate::support::asleep::Sleeper;
 use crate::support::scenario::{FOREIGN, QUEUED, patient};
 use crate::support::{
-    LONG, Outcome, PAST, Release, Target, TestKey, assert_says, attempts, expiring, extend, millis, release,
-    tests,
+    HANDED_OVER, LONG, Outcome, PAST, Release, Target, TestKey, assert_says, attempts, expiring, extend,
+    millis, release, tests,
 };
 
 pub(super) const TESTS: super::Tests = tests![
@@ -222,7 +222,7 @@ fn a_release_ends_the_wait_of_a_queued_thread(target: &Target) -> Outcome {
         waiter.rests();
         let released = held.remove(0);
         let freed = slot(&released);
-        assert_eq!(release(released)?, target.released());
+        assert_eq!(release(released)?, HANDED_OVER);
         let next = waiter.join()?;
         assert_eq!(slot(&next), freed, "the others are held");
         next.ensure_held()?;

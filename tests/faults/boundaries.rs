@@ -139,11 +139,7 @@ fn at_every_command(case: Case, fault: &Fault) -> Outcome {
         return disturbed.run().map(|happened| assert!(happened)).map_err(Into::into);
     }
     let commands = undisturbed(case)?;
-    // The deletion and the command of the waiting thread come together: of these, only the end can be missing.
-    let missing = matches!(fault, Fault::SwallowRequest | Fault::SwallowAnswer);
-    let together = missing && matches!(case.path, Path::ReleaseWithSuccessor);
-    let places = if together { commands.len() - 1..commands.len() } else { 0..commands.len() };
-    let everywhere: Vec<_> = places.map(|place| (place, fault.clone())).collect();
+    let everywhere: Vec<_> = (0..commands.len()).map(|place| (place, fault.clone())).collect();
     at_these(case, &commands, &everywhere)
 }
 

@@ -1,6 +1,7 @@
-//! Threads in the wait queue of a key, as the engine has them wait, hold, ask for each other and give up. The checker is shuttle: it runs random
+//! Threads in the wait queue of a key, as the engine has them wait, hold, hand over and give up. The checker is shuttle: it runs random
 //! schedules, half of them with few preemptions.
 
+mod lease;
 mod notifications;
 mod permits;
 mod scenario;
@@ -15,11 +16,11 @@ use std::sync::Arc;
 use libtest_mimic::Trial;
 
 use crate::sync;
-use permits::Releases::{Asking, AskingInVain, Unheard};
+use permits::Releases::{HandingOver, HandingOverInVain, Unheard};
 use permits::Wants::{Any, Both, One};
 use permits::wants;
 use scenario::Ending::{Panics, Polls, TimesOut};
-use scenario::Release::{Asks, AsksButIsTooLate, AsksInVain, Notifies, OutlivesItsLease, ReplyLost};
+use scenario::Release::{HandsOver, HandsOverInVain, HandsOverUnheard, Notifies, OutlivesItsLease};
 use scenario::{Behavior, Scenario};
 
 /// A key that counts its copies.
@@ -76,8 +77,6 @@ struct WaitMode {
     notified: bool,
     /// Threads of different variants have heads of their own.
     variant: usize,
-    /// The thread that waits.
-    worker: usize,
 }
 
 impl WaitMode {
@@ -90,64 +89,56 @@ impl WaitMode {
     }
 }
 
-/// What the server has answered to the command that a holder has sent for the head of the queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Answer {
-    Granted,
-    NotGranted,
-    /// It may have been carried out.
-    Lost,
-}
-
 pub(crate) fn trials() -> Vec<Trial> {
     let waits = Behavior::waits;
     vec![
         trial("first_come_first_served_but_one_gives_up", move || {
             Scenario::of([waits(), waits().until(TimesOut), waits(), waits()]).in_order()
         }),
-        trial("a_holder_asks_for_the_next_first_come_first_served", move || {
-            Scenario::of([waits().then(Asks), waits().then(Asks), waits(), waits()]).in_order()
+        trial("a_lock_is_handed_over", move || {
+            let hands_over = waits().then(HandsOver);
+            Scenario::of([hands_over, hands_over, hands_over.twice(), waits()])
         }),
-        trial("the_successor_polls", move || {
-            Scenario::of([waits().then(Asks).twice(), waits().until(Polls).then(Asks), waits()])
+        trial("the_next_polls", move || {
+            Scenario::of([waits().then(HandsOver).twice(), waits().until(Polls).then(HandsOver), waits()])
         }),
-        trial("the_successor_panics", move || {
-            let asks = waits().then(Asks);
-            Scenario::of([asks, asks.until(Panics), asks])
+        trial("the_next_panics", move || {
+            let hands_over = waits().then(HandsOver);
+            Scenario::of([hands_over, hands_over.until(Panics), hands_over])
         }),
-        trial("the_reply_to_the_next_is_lost", move || {
-            let (lost, vain) = (waits().then(ReplyLost), waits().then(AsksInVain));
-            Scenario::of([vain, lost, vain, waits(), Behavior::tries_once().then(ReplyLost)])
+        trial("the_reply_to_a_hand_over_is_lost", move || {
+            let (unheard, vain) = (waits().then(HandsOverUnheard), waits().then(HandsOverInVain));
+            Scenario::of([vain, unheard, vain, waits(), Behavior::tries_once().then(HandsOverUnheard)])
         }),
-        trial("the_next_is_not_asked_for_after_all", move || {
-            let late = waits().then(AsksButIsTooLate);
-            Scenario::of([late, late.until(TimesOut), late, waits()])
+        trial("a_lock_is_not_handed_over_after_all", move || {
+            let vain = waits().then(HandsOverInVain);
+            Scenario::of([vain, vain.until(TimesOut), vain, waits()])
         }),
-        trial("the_next_gives_up_on_its_answer", move || {
-            let impatient = waits().until(TimesOut).then(Asks);
-            Scenario::of([waits().then(Asks).twice(), impatient, impatient])
+        trial("the_next_gives_up", move || {
+            let impatient = waits().until(TimesOut).then(HandsOver);
+            Scenario::of([waits().then(HandsOver).twice(), impatient, impatient])
         }),
         trial("a_holder_outlives_its_lease", move || {
             Scenario::of([waits().then(OutlivesItsLease), waits().then(OutlivesItsLease), waits()]).in_order()
         }),
         trial("some_are_not_queued", move || {
             let tries = Behavior::tries_once;
-            Scenario::of([waits(), waits().then(Asks), tries(), tries().then(Asks)])
+            Scenario::of([waits(), waits().then(HandsOver), tries(), tries().then(HandsOver)])
         }),
         trial("the_queue_is_closed", move || {
             let other = waits().of_key(1).twice();
-            Scenario::of([waits().twice(), waits().then(Asks), waits().until(TimesOut), other]).closed()
+            Scenario::of([waits().twice(), waits().then(HandsOver), waits().until(TimesOut), other]).closed()
         }),
         trial("the_queue_is_closed_and_the_lock_is_never_free", move || {
             Scenario::of([waits(), waits(), waits().of_key(1)]).never_free().closed()
         }),
         trial("notifications_wake_some", move || {
             let notifies = waits().then(Notifies);
-            Scenario::of([notifies.until(TimesOut), notifies, waits().then(Asks)]).with_notifications()
+            Scenario::of([notifies.until(TimesOut), notifies, waits().then(HandsOver)]).with_notifications()
         }),
-        trial("a_holder_asks_for_the_next_whatever_the_mode", move || {
-            let impatient = waits().until(TimesOut).then(Asks);
-            Scenario::of([waits().then(Asks), waits().in_another_mode(), impatient])
+        trial("a_lock_is_handed_over_whatever_the_mode", move || {
+            let impatient = waits().until(TimesOut).then(HandsOver);
+            Scenario::of([waits().then(HandsOver), waits().in_another_mode(), impatient])
         }),
         trial("notifications_come_from_another_process", move || {
             let notifies = waits().then(Notifies);
@@ -165,25 +156,25 @@ fn permit_trials() -> Vec<Trial> {
         // The first two holders meet: no permit stays free while threads wait for one.
         shared("all_permits_are_in_use", || permits::run(&[wants(Any); 4], true)),
         shared("permits_are_acquired_repeatedly", || {
-            permits::run(&[wants(Any).releases(Asking).twice(), wants(Any).twice(), wants(Any)], true);
+            permits::run(&[wants(Any).releases(HandingOver).twice(), wants(Any).twice(), wants(Any)], true);
         }),
-        shared("a_permit_is_asked_for_in_vain", || {
-            let (vain, unheard) = (wants(Any).releases(AskingInVain), wants(Any).releases(Unheard));
+        shared("a_permit_is_handed_over_in_vain", || {
+            let (vain, unheard) = (wants(Any).releases(HandingOverInVain), wants(Any).releases(Unheard));
             permits::run(&[vain, unheard, vain, wants(Any)], true);
         }),
         shared("some_give_up_on_a_permit", || {
-            let asks = wants(Any).releases(Asking);
+            let asks = wants(Any).releases(HandingOver);
             permits::run(&[asks, asks.times_out(), asks.times_out(), wants(Any)], true);
         }),
         shared("a_lock_of_a_permit_is_not_waited_for_any_more", || {
-            let gives_up = |at| wants(One(at)).releases(Asking).times_out();
+            let gives_up = |at| wants(One(at)).releases(HandingOver).times_out();
             permits::run(
-                &[wants(Any), wants(Any).releases(Asking), gives_up(0), wants(Any), gives_up(1)],
+                &[wants(Any), wants(Any).releases(HandingOver), gives_up(0), wants(Any), gives_up(1)],
                 false,
             );
         }),
         shared("writers_among_readers_give_up", || {
-            let (reads, writes) = (wants(Any), wants(Both).releases(Asking));
+            let (reads, writes) = (wants(Any), wants(Both).releases(HandingOver));
             permits::run(&[reads, writes, writes.times_out(), reads.releases(Unheard), reads], false);
         }),
     ]

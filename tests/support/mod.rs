@@ -23,7 +23,9 @@ use libtest_mimic::{Failed, Trial};
 use setnx_lock::{Error, LockOptions};
 
 pub(crate) use load::Load;
-pub(crate) use releases::{Release, attempts, extend, leave_to_expire, release, release_all, waited};
+pub(crate) use releases::{
+    HANDED_OVER, Release, attempts, extend, leave_to_expire, release, release_all, waited,
+};
 pub(crate) use second_run::trial;
 pub(crate) use target::{PAST, Target, TestKey};
 pub(crate) use testkit::{LONG, RedisServer, asleep, monitor, raw, redis_server, ruby};

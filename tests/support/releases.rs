@@ -14,6 +14,9 @@ pub(crate) enum Release {
     Lost,
 }
 
+/// The outcome of a release that hands the lock over: our own bytes were replaced, which proves that no other client had it.
+pub(crate) const HANDED_OVER: Release = Release::Released { certified: true };
+
 thread_local! {
     /// The releases of this thread's last call.
     static RELEASES: RefCell<Vec<(Key, Release)>> = const { RefCell::new(Vec::new()) };

@@ -1,5 +1,4 @@
-//! A release acquires the lock for the next thread of the process, in the same trip: that thread has the lock at once, with a lease of its
-//! own.
+//! A holder hands the lock over to the next thread of the process, in one command: that thread has the lock at once, with a lease of its own.
 
 mod scenario;
 
@@ -11,7 +10,7 @@ use setnx_lock::{CancelToken, Error, Lock, LockOptions, Protocol};
 use crate::servers::Emulated;
 use crate::support::scenario::{FOREIGN, QUEUED};
 use crate::support::target::PROTOCOLS;
-use crate::support::{LONG, Outcome, Release, millis, release, tests, trial};
+use crate::support::{HANDED_OVER, LONG, Outcome, Release, assert_says, millis, release, tests, trial};
 
 pub(crate) use scenario::{Scenario, Successor, assert_cancelled, successor};
 
@@ -21,6 +20,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     let tests: &[(&str, Test)] = tests![
         each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own,
         a_lock_that_another_client_cleared_or_overwrote,
+        the_hand_over_is_refused,
+        the_user_may_not_hand_over,
     ];
     let of = |protocol: Protocol| {
         let name = format!("{protocol:?}").to_lowercase();
@@ -40,14 +41,8 @@ pub(crate) fn trials() -> Vec<Trial> {
     trials
 }
 
-/// The command that acquires a free lock.
-pub(crate) fn first(protocol: Protocol) -> &'static str {
-    if protocol == Protocol::Ttl { "SET" } else { "SETNX" }
-}
-
 fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Protocol) -> Outcome {
     let scenario = Scenario::new(protocol)?;
-    let first = first(protocol);
     // None of them polls.
     let lock = |seconds| {
         let options = LockOptions::expiring_after(Duration::from_secs(seconds));
@@ -59,7 +54,7 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
         next.rests();
         scenario.proxy.forget();
         let before = SystemTime::now();
-        assert_eq!(release(held)?, scenario.released());
+        assert_eq!(release(held)?, HANDED_OVER);
         held = next.join()?;
         let after = SystemTime::now();
         scenario.assert_holds(&held);
@@ -69,23 +64,24 @@ fn each_thread_has_the_lock_at_once_with_a_full_lease_of_its_own(protocol: Proto
             "the lease of {expiration:?} begins at the release"
         );
         assert!(held.remaining().unwrap() <= expiration);
-        // The deletion and the next thread's command have come together.
         let asked = scenario.proxy.asked();
-        let place = asked.iter().position(|asked| asked.name == first).expect("a value is written");
-        let (deletion, acquisition) = (&asked[place - 1], &asked[place]);
-        assert_eq!(deletion.name, scenario.deletion(), "{asked:?}");
-        assert_eq!(deletion.position.place + 1, acquisition.position.place, "{asked:?}");
-        assert_eq!(asked.iter().filter(|asked| asked.name == first).count(), 1, "{asked:?}");
+        let names: Vec<&str> = asked.iter().map(|asked| asked.name.as_str()).collect();
+        let (commands, change) = match protocol {
+            Protocol::Classic => (&["GETSET"][..], 0),
+            _ => (&["WATCH", "GET", "MULTI", "SET", "EXEC"][..], 3),
+        };
+        assert_eq!(names, commands);
         let ttl = (expiration + millis(500)).as_millis().to_string();
-        let options: &[&str] = if protocol == Protocol::Ttl { &["PX", &ttl, "NX"] } else { &[] };
-        assert_eq!(acquisition.arguments[2..], *options, "{asked:?}");
+        let options: &[&str] = if protocol == Protocol::Ttl { &["PX", &ttl] } else { &[] };
+        assert_eq!(asked[change].arguments[2..], *options, "{asked:?}");
     }
     assert_eq!(release(held)?, scenario.released());
     assert_eq!(scenario.key.value(), None);
     Ok(())
 }
 
-/// A Classic release deletes what the key holds. The others leave it alone, and the next thread waits on.
+/// The next thread acquires a key that is absent. With another client's value in it the lock is lost. Classic overwrites that value, as a
+/// loser of a takeover does.
 fn a_lock_that_another_client_cleared_or_overwrote(protocol: Protocol) -> Outcome {
     for written in [None, Some(FOREIGN), Some("1"), Some(""), Some("whatever")] {
         let scenario = Scenario::new(protocol)?;
@@ -97,18 +93,62 @@ fn a_lock_that_another_client_cleared_or_overwrote(protocol: Protocol) -> Outcom
             Some(value) => scenario.key.set(value),
             None => scenario.key.delete(),
         }
-        let released = release(held)?;
-        let deleted = written.is_some() && protocol == Protocol::Classic;
-        assert_eq!(released, if deleted { scenario.released() } else { Release::Lost }, "{written:?}");
-        if deleted || written.is_none() {
+        assert_eq!(release(held)?, Release::Lost, "{written:?}");
+        if written.is_none() {
             scenario.assert_holds(&successor.join()?);
             continue;
         }
         successor.rests();
         cancel_token.cancel();
         assert_cancelled(successor);
-        assert_eq!(scenario.key.value().as_deref(), written);
+        let stays = scenario.key.value().as_deref() == written;
+        assert_eq!(stays, protocol != Protocol::Classic, "{written:?}");
+        let overwritten = scenario.events.lines().contains(&"ValueOverwritten".to_owned());
+        assert_eq!(overwritten, protocol == Protocol::Classic, "{written:?}: {:?}", scenario.events.lines());
     }
+    Ok(())
+}
+
+/// A server that is over its memory refuses the hand-over, and what the next thread sends then. It deletes keys, except in a transaction.
+fn the_hand_over_is_refused(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let cancel_token = CancelToken::new();
+    let lock = scenario.lock(QUEUED).cancelled_by(&cancel_token);
+    let held = lock.lock()?;
+    let next = successor(&lock);
+    scenario.server.say(&["CONFIG", "SET", "maxmemory", "1"])?;
+    if protocol == Protocol::Classic {
+        assert_eq!(release(held)?, scenario.released());
+        let error = next.join().expect_err("over memory");
+        assert!(matches!(error, Error::Refused { .. }), "{error:?}");
+        assert_says(&error, &scenario.key, &["OOM"]);
+        assert_eq!(scenario.key.value(), None);
+    } else {
+        assert_says(&release(held).expect_err("over memory"), &scenario.key, &["OOM", "was not released"]);
+        next.rests();
+        cancel_token.cancel();
+        assert_cancelled(next);
+    }
+    Ok(())
+}
+
+/// A user without the right to the command: the lock is released, and the next thread has it.
+fn the_user_may_not_hand_over(protocol: Protocol) -> Outcome {
+    let scenario = Scenario::new(protocol)?;
+    let lock = scenario.lock(QUEUED);
+    let held = lock.lock()?;
+    let next = successor(&lock);
+    let refused = if protocol == Protocol::Classic { "-getset" } else { "-set" };
+    scenario.server.say(&["ACL", "SETUSER", "default", refused])?;
+    assert_eq!(release(held)?, scenario.released());
+    if protocol == Protocol::Ttl {
+        assert!(matches!(next.join().expect_err("it needs SET"), Error::Refused { .. }));
+    } else {
+        let next = next.join()?;
+        scenario.assert_holds(&next);
+        assert_eq!(release(next)?, scenario.released());
+    }
+    assert_eq!(scenario.key.value(), None);
     Ok(())
 }
 
@@ -138,15 +178,21 @@ fn a_thread_of_any_protocol_and_kind_of_lease_is_next() -> Outcome {
             scenario.proxy.forget();
             let outcome = release(held)?;
             let next = next.join()?;
-            let certified = is_expiring.is_some() && protocol != Protocol::Classic;
+            let handed_over = is_expiring.is_some() && is_expiring == given;
+            let certified = handed_over || is_expiring.is_some() && protocol != Protocol::Classic;
             assert_eq!(outcome, Release::Released { certified }, "{holder:?}");
             if let Some(given) = given {
                 assert_eq!(next.protocol(), if given == Protocol::Auto { auto } else { given });
                 scenario.assert_holds(&next);
             }
             let names = scenario.proxy.names();
-            let acquisitions = names.iter().filter(|name| ["SETNX", "SET"].contains(&name.as_str()));
-            assert_eq!(acquisitions.count(), 1, "{holder:?} to {waiter:?}: {names:?}");
+            let is_written = |name: &&String| ["SETNX", "SET", "GETSET"].contains(&name.as_str());
+            assert_eq!(names.iter().filter(is_written).count(), 1, "{holder:?} to {waiter:?}: {names:?}");
+            assert_eq!(
+                names.contains(&"DEL".to_owned()),
+                !handed_over,
+                "{holder:?} to {waiter:?}: {names:?}"
+            );
             next.release()?;
             assert_eq!(scenario.key.value(), None);
         }

@@ -12,8 +12,8 @@ impl Call<'_> {
         let exec = Command::Exec(change.clone());
         let behind = self.behind.clone();
         let sent = self.within_limits(&exec, now, |call, limits| {
-            let along = call.along(&exec, now);
-            let changed = call.engine.backend.change(call.key, own, change, along.next(), limits);
+            let along = call.along(&exec);
+            let changed = call.engine.backend.change(call.key, own, change, along.as_ref(), limits);
             (along, changed, limits.needs, limits.for_watching())
         });
         let Some((along, changed, needs, limits)) = sent else { return Reply::Unsent };
@@ -29,7 +29,6 @@ impl Call<'_> {
             Ok((reply, Changed::Not)) => Ok(reply),
             Err(failure) => Err(failure),
         };
-        along.end_unsent();
         self.behind = behind;
         self.reply(reply, "WATCH", true, needs)
     }

@@ -8,7 +8,7 @@ use super::WaitAll;
 use crate::clock;
 use crate::engine::holding::Leaving;
 use crate::engine::wait::Granted;
-use crate::engine::{Answer, Engine};
+use crate::engine::{Delivery, Engine};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
@@ -23,7 +23,7 @@ const FRESH: u32 = 10;
 /// A lock that was acquired while others are waited for.
 pub(super) struct Early {
     hold: Arc<Hold>,
-    holder: HolderTicket<Answer>,
+    holder: HolderTicket<Delivery>,
 }
 
 /// How acquiring all has ended.

@@ -4,22 +4,21 @@ use std::mem;
 
 use super::{Granted, Wait};
 use crate::clock::{self, Now, Uptime};
-use crate::engine::Answer;
+use crate::engine::Delivery;
 use crate::engine::call::Call;
 use crate::engine::release::HeldLock;
 use crate::error::Error;
 use crate::options::Protocol;
 use crate::protocol::acquire::{Acquiring, Action};
-use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
-use crate::queue::{Hint, HolderTicket, Observation, Ticket, Woken};
+use crate::queue::{Hint, Observation, Ticket, Woken};
 
 /// How an attempt begins.
 pub(super) struct Beginning<'a> {
     pub(super) call: Call<'a>,
     pub(super) action: Action,
-    /// Whether the last reply was to a command that another thread has sent.
-    pub(super) answered: bool,
+    /// Whether a holder has handed the lock over.
+    pub(super) handed_over: bool,
     /// When the key was last looked at.
     pub(super) looked: Uptime,
 }
@@ -31,7 +30,7 @@ impl Wait<'_> {
         mut attempt: Acquiring,
         beginning: Beginning<'_>,
         now: Now,
-        ticket: &mut Option<Ticket<Answer>>,
+        ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
         let granted = self.go_on(&mut attempt, beginning, now, ticket);
         self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
@@ -44,9 +43,9 @@ impl Wait<'_> {
         attempt: &mut Acquiring,
         beginning: Beginning<'_>,
         mut now: Now,
-        ticket: &mut Option<Ticket<Answer>>,
+        ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let Beginning { mut call, mut action, mut answered, mut looked } = beginning;
+        let Beginning { mut call, mut action, mut handed_over, mut looked } = beginning;
         // Whether that was before the sleep that is next.
         let mut has_looked = false;
         loop {
@@ -64,7 +63,7 @@ impl Wait<'_> {
                 if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
                     looked = now.uptime;
                 }
-                answered = false;
+                handed_over = false;
                 has_looked = matches!(action, Action::Sleep(_));
                 action = self.heard(attempt, reply, &action, asked, now);
                 continue;
@@ -77,29 +76,27 @@ impl Wait<'_> {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
                     let observation = Observation { seen: attempt.seen.clone(), at: looked };
-                    let claimable = !attempt.is_in_doubt();
+                    let in_doubt = attempt.is_in_doubt();
                     let parking = self.parking(Some(now.uptime.after(time)));
-                    let woken = ticket.sleep(observation, claimable, parking);
+                    let woken = ticket.sleep(observation, in_doubt, parking);
                     now = clock::now();
-                    if self.is_over() && !matches!(woken, Woken::Answered(_)) {
+                    if self.is_over() && !matches!(woken, Woken::Delivered(_)) {
                         if let Woken::Hint(hint) = woken {
                             self.pass_on(hint);
                         }
-                        if attempt.is_in_doubt() {
+                        if in_doubt {
                             return Err(self.given_up(call, GiveUp::Unknown));
                         }
                         self.check()?;
                     }
                     self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
-                    let window = if claimable { self.window(now) } else { None };
+                    let window = if in_doubt { None } else { self.window(now) };
                     match (woken, window) {
                         (Woken::Hint(_) | Woken::Over, Some(end)) => attempt.in_window(end, now),
                         (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
-                        (Woken::Answered(answer), _) => {
-                            looked = now.uptime;
-                            answered = true;
-                            let (lease, reply) = call.answered(answer);
-                            attempt.answered(lease, reply, self.engine.backend.server_version(), now)
+                        (Woken::Delivered(Delivery { lease, protocol, .. }), _) => {
+                            (looked, handed_over) = (now.uptime, true);
+                            attempt.handed_over(lease, protocol, now)
                         }
                         (Woken::Hint(Hint::Changed) | Woken::Over, None) => attempt.woken(now),
                     }
@@ -114,8 +111,11 @@ impl Wait<'_> {
                         None => self.engine.queue.hold(self.key, self.shared, &observation),
                     };
                     let protocol = attempt.protocol();
-                    if let Err(ended) = self.check_answer(answered) {
-                        self.release_at_once(&lease, protocol, holder, now);
+                    // A command of its own would not have been sent.
+                    if let (true, Err(ended)) = (handed_over, self.check()) {
+                        let (key, options) = (self.key, self.options);
+                        let lock = HeldLock { key, options, protocol, lease, holder };
+                        self.engine.release_unwanted(lock, now);
                         return Err(ended);
                     }
                     return Ok(Granted { lease, protocol, holder, at: now });
@@ -141,7 +141,7 @@ impl Wait<'_> {
         call: &mut Call<'_>,
         action: &Action,
         has_looked: bool,
-        ticket: Option<&Ticket<Answer>>,
+        ticket: Option<&Ticket<Delivery>>,
         now: Now,
     ) -> Option<Reply> {
         match action {
@@ -172,16 +172,5 @@ impl Wait<'_> {
             self.engine.queue.met_poller(self.key, now.uptime);
         }
         action
-    }
-
-    /// Fails where the wait was ended before another thread got the lock for this one: a command of its own would not have been sent.
-    fn check_answer(&self, answered: bool) -> Result<(), Error> {
-        if answered { self.check() } else { Ok(()) }
-    }
-
-    /// Releases a lock that this thread has got and does not want any more.
-    fn release_at_once(&self, lease: &Lease, protocol: Protocol, holder: HolderTicket<Answer>, now: Now) {
-        let (key, options) = (self.key, self.options);
-        self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
     }
 }

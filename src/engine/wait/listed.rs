@@ -2,7 +2,7 @@
 
 use super::Wait;
 use crate::clock::{self, Now, Uptime};
-use crate::engine::Answer;
+use crate::engine::Delivery;
 use crate::engine::Engine;
 use crate::engine::call::Call;
 use crate::protocol::waiting_list::Waiting;
@@ -17,7 +17,7 @@ impl Wait<'_> {
 
     /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
     /// release would wake this one.
-    fn entering(&self, ticket: Option<&Ticket<Answer>>) -> Option<Waiting> {
+    fn entering(&self, ticket: Option<&Ticket<Delivery>>) -> Option<Waiting> {
         if !self.options.notifies || ticket.is_none() {
             return None;
         }
@@ -30,14 +30,14 @@ impl Wait<'_> {
     pub(super) fn look_before_sleep(
         &self,
         call: &mut Call<'_>,
-        ticket: Option<&Ticket<Answer>>,
+        ticket: Option<&Ticket<Delivery>>,
         now: Now,
     ) -> Option<Reply> {
         self.entering(ticket).map(|waiting| self.look_behind(call, waiting, now))
     }
 
     /// Looks at the key, as a process that waits for notifications.
-    pub(super) fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Answer>>, now: Now) -> Reply {
+    pub(super) fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Delivery>>, now: Now) -> Reply {
         match self.entering(ticket) {
             Some(waiting) => self.look_behind(call, waiting, now),
             None => call.send(&Request::at_any_time(Command::Get), now),

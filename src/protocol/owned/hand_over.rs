@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use super::{Changed, Owned, Release, change_watched, read, release};
 use crate::clock::Now;
-use crate::protocol::lease::Lease;
+use crate::protocol::acquire::GETSET_TIME_LIMIT;
+use crate::protocol::lease::{End, Lease};
 use crate::protocol::ownership::{LossReason, Ownership};
 use crate::protocol::task::Io;
 use crate::protocol::{Change, Command, Entry, GiveUp, Reply, Request};
@@ -41,8 +42,13 @@ pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: Next) -> Result<Hand
     };
     match handed {
         Some(handed) => Ok(handed),
-        None => release(io, own).await.map(to_nobody),
+        None => end(io, own).await,
     }
+}
+
+/// Releases our lock, where no thread is next.
+pub(crate) async fn end(io: Rc<Io>, own: Owned) -> Result<HandedOver, GiveUp> {
+    release(io, own).await.map(to_nobody)
 }
 
 /// `None` if nothing was written, and our lock is to be released.
@@ -68,8 +74,9 @@ async fn by_getset(io: &Io, own: &Owned, next: Next) -> Result<Option<HandedOver
     if end.has_passed(io.now()) {
         return Ok(None);
     }
-    // Within our lease, as DEL (I5).
-    let request = Request::before(end.min(until), Command::GetSet(next.lease.value.clone()));
+    // Within our lease, as DEL (I5), and soon: the next lease has begun.
+    let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
+    let request = Request::before(before, Command::GetSet(next.lease.value.clone()));
     Ok(Some(match io.send(request).await {
         Reply::Bulk(replaced) => own.replaced_by_next(next.lease, replaced.as_deref(), io.now()),
         Reply::Refused | Reply::TooLate => return Ok(None),

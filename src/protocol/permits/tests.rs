@@ -361,34 +361,23 @@ fn what_is_refused_or_not_sent_ends_the_attempt() {
 }
 
 #[test]
-fn the_answer_to_another_threads_command_counts_as_its_own() {
-    let lease = |slot: usize| {
-        let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
-        (slot, lease)
-    };
+fn a_permit_that_is_handed_over_is_held() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
     let sleeping = || {
         let (mut attempt, ..) = asking(expiring());
         assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(_)));
         attempt
     };
-    let (slot, granted) = lease(1);
-    let action = sleeping().answered((slot, granted.clone(), &GRANTED), None, start());
-    assert_eq!(action, Action::Held { slot, lease: granted.clone(), another_is_free: false });
-    for reply in [TAKEN, Reply::TooLate] {
-        asks(&sleeping().answered((slot, granted.clone(), &reply), None, start()));
-    }
-    let mut attempt = sleeping();
-    assert_eq!(attempt.answered((slot, granted.clone(), &Reply::Lost), None, start()), Action::Look);
-    let action = attempt.looked(&but(&[(slot, Some(&granted.value))]), start());
-    assert!(matches!(action, Action::Held { .. }), "{action:?}");
-    let action = sleeping().answered((slot, granted.clone(), &Reply::Refused), None, start());
-    assert_eq!(action, Action::GiveUp(GiveUp::Refused));
-
+    let hand_over =
+        |mut attempt: AcquiringPermit, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, now);
+    let held = |another_is_free| Action::Held { slot: 1, lease: lease.clone(), another_is_free };
+    assert_eq!(hand_over(sleeping(), start()), held(false));
     // What it leaves to other processes is free, and no other thread knows.
     let mut attempt = sleeping();
     assert!(matches!(attempt.leave_until(later(POLL).uptime, start()), Action::Sleep(_)));
-    let action = attempt.answered((slot, granted.clone(), &GRANTED), None, start());
-    assert_eq!(action, Action::Held { slot, lease: granted, another_is_free: true });
+    assert_eq!(hand_over(attempt, start()), held(true));
+    let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
+    assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
 }
 
 #[test]

@@ -31,10 +31,8 @@ pub(super) struct Client {
     pub(super) extending: Option<Task<Extension>>,
     pub(super) verifying: Option<Task<Verification>>,
     pub(super) counting: Option<Task<Counted>>,
-    /// How often a lease was extended, or asked for by another client.
+    /// How often a lease was extended, or handed over to it.
     pub(super) extensions: u64,
-    /// The lease of the command that another client has sent for it.
-    pub(super) asked_for: Option<Lease>,
     /// What its connection watches.
     pub(super) watching: Watching,
     pub(super) sent: Option<Command>,
@@ -64,7 +62,6 @@ impl Client {
             verifying: None,
             counting: None,
             extensions: 0,
-            asked_for: None,
             watching: Watching::default(),
             sent: None,
             before: None,

@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Observation, Params, first_command};
-use crate::protocol::lease::{End, Lease};
+use crate::protocol::acquire::{Acquiring, Action, Observation, Params};
+use crate::protocol::lease::End;
 use crate::protocol::owned::Release;
 use crate::protocol::simulated::{Server, Watching};
 use crate::protocol::task::Task;
@@ -79,8 +79,6 @@ struct Client {
     replaced: Option<Vec<u8>>,
     /// What it saw last of the lock, and when.
     observation: Option<Observation>,
-    /// The lease of the command that another client has sent for it.
-    asked_for: Option<Lease>,
 }
 
 #[derive(Debug)]
@@ -134,7 +132,6 @@ impl Run {
             executed: 0,
             replaced: None,
             observation: None,
-            asked_for: None,
         });
         Self {
             conditions,
@@ -298,20 +295,6 @@ impl Run {
         LockOptions::expiring_after(expiration).protocol(protocol).wait_forever()
     }
 
-    /// A client that deletes the key asks for one that sleeps, whose command is on its way for as long as it may be here.
-    fn ask_for_another(&mut self, n: usize) {
-        let asleep = |client: &Client| {
-            let attempt = client.attempt.as_ref().filter(|attempt| !attempt.is_in_doubt());
-            matches!(client.doing, Doing::Asleep) && attempt.is_some()
-        };
-        let Some(other) = (0..3).find(|other| *other != n && asleep(&self.clients[*other])) else { return };
-        let (nonce, now) = (self.fresh_nonce(), self.now(n));
-        let (lease, request) = first_command(&self.options(other), nonce, now);
-        self.note(other, format_args!("is asked for by client {n}: {request:?}"));
-        self.clients[other].asked_for = Some(lease);
-        self.clients[other].doing = self.sent(request);
-    }
-
     fn reply(&mut self, n: usize, reply: Reply) {
         let now = self.now(n);
         let client = &mut self.clients[n];
@@ -327,11 +310,7 @@ impl Run {
 
     fn reply_to_attempt(&mut self, n: usize, reply: Reply, now: Now) {
         let client = &mut self.clients[n];
-        if let (Some(attempt), Some(lease)) = (&mut client.attempt, client.asked_for.take()) {
-            let action = attempt.answered(lease, reply, client.server, now);
-            client.holds_by = attempt.protocol();
-            self.act(n, Some(action));
-        } else if let Some(attempt) = &mut client.attempt {
+        if let Some(attempt) = &mut client.attempt {
             if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
                 attempt.decide_protocol(client.server);
                 client.holds_by = attempt.protocol();
@@ -363,9 +342,6 @@ impl Run {
         self.note(n, format_args!("{step:?}"));
         match step {
             Step::Send(request) => {
-                if request.command.deletes() {
-                    self.ask_for_another(n);
-                }
                 self.clients[n].doing = self.sent(request);
             }
             Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,

@@ -1,4 +1,4 @@
-//! The holders, as the queue knows them: how a release reaches the head, and how a holder asks for the lock on its behalf.
+//! The holders, as the queue knows them: how a release reaches the head, and how a lease is delivered.
 
 use std::iter;
 use std::sync::Arc;
@@ -13,8 +13,8 @@ pub(crate) enum Ending {
     NextSlice(Hint),
     /// By a notification when it is the turn of this process again, if it waits for one; else by this hint.
     Notification(Hint),
-    /// By the answer that it has.
-    Answer,
+    /// Another thread does, by the lease that was delivered to it.
+    Delivered,
 }
 
 /// A lock that a thread of this process holds, as the queue knows it. The waiters are notified when it is dropped.
@@ -25,6 +25,30 @@ pub(crate) struct HolderTicket<A> {
     /// The queue of the threads for which this lock is one of several that will do.
     shared: Option<Key>,
     over: bool,
+}
+
+impl<A> WaitQueue<A> {
+    /// Returns how the threads wait for which a lease of each of these locks can be written: for each lock another thread, the first that
+    /// sleeps; none where no thread waits, or none sleeps.
+    pub(crate) fn next_of_each<'a>(
+        &self,
+        holders: impl Iterator<Item = Option<&'a HolderTicket<A>>>,
+    ) -> Vec<Option<WaitMode>>
+    where
+        A: 'a,
+    {
+        let mut all = self.lock();
+        let closed = all.closed;
+        let mut taken = Vec::new();
+        let next = |holder: Option<&HolderTicket<A>>| {
+            let (queue, _) = holder.filter(|_| !closed)?.next(&mut all)?;
+            let waiter =
+                queue.waiters.iter().find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
+            taken.push(waiter.id);
+            Some(waiter.mode)
+        };
+        holders.map(next).collect()
+    }
 }
 
 impl<A> HolderTicket<A> {
@@ -56,22 +80,24 @@ impl<A> HolderTicket<A> {
         queue.slice_since
     }
 
-    /// Claims the head of the queue, in a shared one the first that sleeps, if it sleeps and `lost` makes the answer that stands for a lost
-    /// reply.
-    pub(crate) fn claim(&self, lost: impl FnOnce(WaitMode) -> Option<A>) -> Option<Claim<A>> {
+    /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and waits in this mode. Then this
+    /// holder has the lock no longer. If there is none, returns the lease with this holder, whose it is to release.
+    pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.lock();
-        if all.closed {
-            return None;
-        }
-        let (queue, is_shared) = self.next(&mut all)?;
-        let among = if is_shared { usize::MAX } else { 1 };
-        let head = queue.waiters.iter_mut().take(among).find(|waiter| waiter.is_claimable())?;
-        head.claim = Some(lost(head.mode)?);
-        let id = head.id;
+        let waiter = self.next(&mut all).and_then(|(queue, _)| {
+            queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.waits_as(mode))
+        });
+        let Some(waiter) = waiter else {
+            drop(all);
+            return Err((self, lease));
+        };
+        waiter.lease = Some(lease);
+        let thread = waiter.thread.clone();
+        self.over = true;
+        self.leave(&mut all, Ending::Delivered, Some(now));
         drop(all);
-        let key = if is_shared { self.shared.as_ref() } else { None };
-        let key = key.unwrap_or(&self.key).clone();
-        Some(Claim { queue: Arc::clone(&self.queue), key, id, over: false })
+        thread.unpark();
+        Ok(())
     }
 
     /// The lock is released.
@@ -82,15 +108,21 @@ impl<A> HolderTicket<A> {
     fn give_up(&mut self, ending: Ending, now: Option<Uptime>) {
         self.over = true;
         let mut all = self.queue.lock();
+        let told = self.leave(&mut all, ending, now);
+        drop(all);
+        unpark(told.as_ref());
+    }
+
+    /// Returns the thread to unpark once the mutex is free.
+    fn leave(&self, all: &mut All<A>, ending: Ending, now: Option<Uptime>) -> Option<Thread> {
         let is_waited_for = all.keys.get(&self.key).is_some_and(|queue| !queue.waiters.is_empty());
         let head = all.leave(&self.key, |queue| queue.end(ending, now)).flatten();
         let shared = self.shared.as_ref().and_then(|shared| {
             // One thread learns of it.
-            let ending = if is_waited_for { Ending::Answer } else { ending };
+            let ending = if is_waited_for { Ending::Delivered } else { ending };
             all.leave(shared, |queue| queue.end(ending, now)).flatten()
         });
-        drop(all);
-        unpark(head.or(shared).as_ref());
+        head.or(shared)
     }
 }
 
@@ -106,7 +138,7 @@ impl<A> KeyQueue<A> {
         }
         let is_notified = || self.waiters.front().is_some_and(|head| head.mode.is_notified());
         match ending {
-            Ending::Answer => None,
+            Ending::Delivered => None,
             Ending::Notification(_) if is_notified() => None,
             Ending::Hint(hint) | Ending::NextSlice(hint) | Ending::Notification(hint) => self.notify(hint),
         }
@@ -114,8 +146,9 @@ impl<A> KeyQueue<A> {
 }
 
 impl<A> Waiter<A> {
-    fn is_claimable(&self) -> bool {
-        self.asleep && self.hint.is_none() && self.claim.is_none() && self.answer.is_none()
+    /// Whether a lease may be delivered to it. A hint that it has not seen yet has it ask for the lock.
+    fn is_free(&self) -> bool {
+        self.asleep && self.hint.is_none() && self.lease.is_none()
     }
 }
 
@@ -123,49 +156,6 @@ impl<A> Drop for HolderTicket<A> {
     fn drop(&mut self) {
         if !self.over {
             self.give_up(Ending::Hint(Hint::Changed), None);
-        }
-    }
-}
-
-/// That a holder asks for the head of a queue. Dropped, it leaves the answer that stands for a lost reply.
-#[derive(Debug)]
-pub(crate) struct Claim<A> {
-    queue: Arc<WaitQueue<A>>,
-    key: Key,
-    id: u64,
-    over: bool,
-}
-
-impl<A> Claim<A> {
-    /// Gives the head its answer. Returns `false` if it waits for none any more.
-    pub(crate) fn answer(mut self, answer: A) -> bool {
-        self.end(|waiter, _| waiter.answer = Some(answer))
-    }
-
-    /// The command was not sent.
-    pub(crate) fn withdraw(mut self) {
-        self.end(|_, _| ());
-    }
-
-    fn end(&mut self, end: impl FnOnce(&mut Waiter<A>, A)) -> bool {
-        self.over = true;
-        let mut all = self.queue.lock();
-        let thread = all.keys.get_mut(&self.key).and_then(|queue| {
-            let waiter = queue.waiter(self.id)?;
-            let lost = waiter.claim.take()?;
-            end(waiter, lost);
-            Some(waiter.thread.clone())
-        });
-        drop(all);
-        unpark(thread.as_ref());
-        thread.is_some()
-    }
-}
-
-impl<A> Drop for Claim<A> {
-    fn drop(&mut self) {
-        if !self.over {
-            self.end(|waiter, lost| waiter.answer = Some(lost));
         }
     }
 }

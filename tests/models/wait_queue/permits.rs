@@ -3,22 +3,20 @@
 use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
-use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
-use super::subject::{self, Ending, Hint, Sleep, Turn, WaitQueue, Woken};
+use super::lease::{Lease, Server};
+use super::subject::{self, Ending, Hint, Turn, WaitQueue, Woken};
 use super::sync::{self, Thread, lock, wait_while};
-use super::{Answer, Key, Observation, WaitMode};
+use super::{Key, Observation, WaitMode};
 
-/// For which lock a holder has asked, and what came of it.
-type ForOne = (usize, Answer);
+/// The lease of one of the locks.
+type ForOne = (usize, Lease);
 type HolderTicket = subject::HolderTicket<ForOne>;
 
 const LOCKS: usize = 2;
-const FREE: usize = 0;
-/// By the first thread; the others follow.
-const BY_FIRST: usize = 1;
 
 /// What a thread wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,11 +30,11 @@ pub(super) enum Wants {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Releases {
     Plainly,
-    /// Asks for the next that sleeps.
-    Asking,
-    /// The same, and the server has the lock taken by another process in between, which releases it again.
-    AskingInVain,
-    /// The same, and the replies are lost.
+    /// To the next that sleeps.
+    HandingOver,
+    /// The same, but it is released after all.
+    HandingOverInVain,
+    /// The same, and the reply is lost.
     Unheard,
 }
 
@@ -72,8 +70,7 @@ struct Pool {
     queue: Arc<WaitQueue<ForOne>>,
     locks: [Key; LOCKS],
     shared: Key,
-    values: [AtomicUsize; LOCKS],
-    holders: [AtomicUsize; LOCKS],
+    servers: [Arc<Server>; LOCKS],
     threads: Vec<Thread>,
     ends: Vec<AtomicBool>,
     /// How often a lock was held; no holder of the first two leaves before the other has come, if they are to meet.
@@ -88,8 +85,7 @@ pub(super) fn run(behaviors: &[Behavior], meet: bool) {
         queue: Arc::default(),
         locks: [key(0), key(1)],
         shared: key(LOCKS),
-        values: [AtomicUsize::new(FREE), AtomicUsize::new(FREE)],
-        holders: [AtomicUsize::new(0), AtomicUsize::new(0)],
+        servers: [Server::new(false), Server::new(false)],
         threads: behaviors.iter().map(|_| Thread::default()).collect(),
         ends: behaviors.iter().map(|_| AtomicBool::new(false)).collect(),
         held: (Mutex::new(0), Condvar::new()),
@@ -113,8 +109,8 @@ pub(super) fn run(behaviors: &[Behavior], meet: bool) {
     for thread in threads {
         thread.join().unwrap();
     }
-    for value in &pool.values {
-        assert_eq!(value.load(SeqCst), FREE, "a lock is lost");
+    for server in &pool.servers {
+        assert!(server.is_free(), "a lock is lost");
     }
     for key in pool.locks.iter().chain([&pool.shared]) {
         assert_eq!(Arc::strong_count(&key.copies), 1, "an entry outlives its last holder and waiter");
@@ -128,7 +124,7 @@ struct Worker<'a> {
 }
 
 /// A lock that was acquired, and its holder.
-type Held = (usize, HolderTicket);
+type Held = (usize, Lease, HolderTicket);
 
 impl Worker<'_> {
     fn run(&self) {
@@ -139,8 +135,8 @@ impl Worker<'_> {
                 Wants::Both => self.both(),
             };
             self.work(&held);
-            for (at, holder) in held {
-                self.release(at, holder);
+            for held in held {
+                self.release(held);
             }
         }
     }
@@ -148,33 +144,30 @@ impl Worker<'_> {
     /// Waits as the engine does for a permit.
     fn any(&self) -> Option<Held> {
         let pool = self.pool;
-        let mut ticket = pool.queue.join(&pool.shared, self.mode());
-        let (mut answer, mut look) = match ticket.turn(|sleep| self.park(sleep)) {
-            Turn::Answered(answer) => (Some(answer), false),
+        let mut ticket = pool.queue.join(&pool.shared, Self::MODE);
+        let (mut delivered, mut look) = match ticket.turn(|| self.park()) {
+            Turn::Delivered(lease) => (Some(lease), false),
             Turn::Over { .. } => return None,
             Turn::Head(observation, _) => (None, observation.is_none()),
         };
         let mut over = false;
         loop {
-            let granted = match answer.take() {
-                Some((at, Answer::Granted)) => Some((at, false)),
-                // It reads what the locks hold, which shows its own value if the command was carried out.
-                Some((at, Answer::Lost)) if self.owns(at) => Some((at, self.sees_free())),
-                Some(_) => self.ask(),
+            let granted = match delivered.take() {
+                Some((at, lease)) => Some((at, lease, false)),
                 None if look => self.ask(),
                 None => None,
             };
-            if let Some((at, another_is_free)) = granted {
-                assert!(self.owns(at), "not granted to this thread");
+            if let Some((at, lease, another_is_free)) = granted {
+                lease.assert_held();
                 let observation = Observation::default();
-                return Some((at, ticket.enter_one(&pool.locks[at], &observation, another_is_free)));
+                return Some((at, lease, ticket.enter_one(&pool.locks[at], &observation, another_is_free)));
             }
             if over {
                 return None;
             }
             look = true;
-            match ticket.sleep(Observation::default(), true, |sleep| self.park(sleep)) {
-                Woken::Answered(answered) => answer = Some(answered),
+            match ticket.sleep(Observation::default(), false, || self.park()) {
+                Woken::Delivered(lease) => delivered = Some(lease),
                 // A thread that is past its deadline passes the hint on.
                 Woken::Hint(hint) if self.is_over() => {
                     pool.queue.notify(&pool.shared, hint);
@@ -190,30 +183,25 @@ impl Worker<'_> {
     fn one(&self, at: usize) -> Option<Held> {
         let pool = self.pool;
         let key = &pool.locks[at];
-        let mut ticket = pool.queue.join(key, self.mode());
-        let (mut answer, mut look) = match ticket.turn(|sleep| self.park(sleep)) {
-            Turn::Answered((_, answer)) => (Some(answer), false),
+        let mut ticket = pool.queue.join(key, Self::MODE);
+        let (mut delivered, mut look) = match ticket.turn(|| self.park()) {
+            Turn::Delivered((_, lease)) => (Some(lease), false),
             Turn::Over { .. } => return None,
             Turn::Head(observation, _) => (None, observation.is_none()),
         };
         let mut over = false;
         loop {
-            let granted = match answer.take() {
-                Some(Answer::Granted) => true,
-                Some(Answer::Lost) => self.owns(at) || self.set(at),
-                Some(Answer::NotGranted) => false,
-                None => look && self.set(at),
-            };
-            if granted {
-                assert!(self.owns(at), "not granted to this thread");
-                return Some((at, ticket.enter(Some(&pool.shared), &Observation::default())));
+            let lease = delivered.take().or_else(|| if look { pool.servers[at].set() } else { None });
+            if let Some(lease) = lease {
+                lease.assert_held();
+                return Some((at, lease, ticket.enter(Some(&pool.shared), &Observation::default())));
             }
             if over {
                 return None;
             }
             look = true;
-            match ticket.sleep(Observation::default(), true, |sleep| self.park(sleep)) {
-                Woken::Answered((_, answered)) => answer = Some(answered),
+            match ticket.sleep(Observation::default(), false, || self.park()) {
+                Woken::Delivered((_, lease)) => delivered = Some(lease),
                 Woken::Hint(hint) if self.is_over() => {
                     pool.queue.notify(key, hint);
                     return None;
@@ -230,8 +218,8 @@ impl Worker<'_> {
             match self.one(at) {
                 Some(one) => held.push(one),
                 None => {
-                    for (at, holder) in held.drain(..) {
-                        self.release(at, holder);
+                    for held in held.drain(..) {
+                        self.release(held);
                     }
                     break;
                 }
@@ -241,88 +229,67 @@ impl Worker<'_> {
     }
 
     /// One trip and what follows: asks for one of the locks, reads all, and asks for one that was free. Returns also whether another was.
-    fn ask(&self) -> Option<(usize, bool)> {
+    fn ask(&self) -> Option<(usize, Lease, bool)> {
         let first = usize::from(thread_rng().gen_bool(0.5));
-        if self.set(first) {
-            return Some((first, self.sees_free()));
+        let servers = &self.pool.servers;
+        if let Some(lease) = servers[first].set() {
+            return Some((first, lease, servers.iter().any(|server| server.is_free())));
         }
         let other = 1 - first;
-        (self.pool.values[other].load(SeqCst) == FREE && self.set(other)).then_some((other, false))
-    }
-
-    fn sees_free(&self) -> bool {
-        self.pool.values.iter().any(|value| value.load(SeqCst) == FREE)
-    }
-
-    fn set(&self, at: usize) -> bool {
-        self.pool.values[at].compare_exchange(FREE, BY_FIRST + self.number, SeqCst, SeqCst).is_ok()
-    }
-
-    fn owns(&self, at: usize) -> bool {
-        self.pool.values[at].load(SeqCst) == BY_FIRST + self.number
+        let lease = if servers[other].is_free() { servers[other].set() } else { None };
+        lease.map(|lease| (other, lease, false))
     }
 
     fn work(&self, held: &[Held]) {
-        for (at, _) in held {
-            assert_eq!(self.pool.holders[*at].fetch_add(1, SeqCst), 0, "two threads hold a lock");
-        }
-        let (count, changed) = &self.pool.held;
-        let mut count = lock(count);
-        *count += held.len();
-        changed.notify_all();
-        if self.pool.meet && !held.is_empty() {
-            drop(wait_while(changed, count, |count| *count < LOCKS));
-        } else {
-            drop(count);
-            thread::yield_now();
-        }
-        for (at, _) in held {
-            assert_eq!(self.pool.holders[*at].fetch_sub(1, SeqCst), 1, "two threads hold a lock");
+        let Some(((_, first, _), others)) = held.split_first() else { return };
+        let meet = || {
+            let (count, changed) = &self.pool.held;
+            let mut count = lock(count);
+            *count += held.len();
+            changed.notify_all();
+            if self.pool.meet {
+                drop(wait_while(changed, count, |count| *count < LOCKS));
+            }
+        };
+        match others.first() {
+            Some((_, other, _)) => first.work(|| other.work(meet)),
+            None => first.work(meet),
         }
     }
 
-    fn release(&self, at: usize, holder: HolderTicket) {
+    fn release(&self, (at, lease, holder): Held) {
         const FREED: Ending = Ending::Hint(Hint::Freed);
-        let mut next = None;
-        let asks = self.behavior.releases != Releases::Plainly;
-        let claim = if asks {
-            holder.claim(|mode| {
-                next = Some(mode.worker);
-                Some((at, Answer::Lost))
-            })
-        } else {
-            None
-        };
-        let next = next.filter(|_| self.behavior.releases != Releases::AskingInVain);
-        // One trip: no other client comes in between.
-        let after = next.map_or(FREE, |next| BY_FIRST + next);
-        let released = self.pool.values[at].compare_exchange(BY_FIRST + self.number, after, SeqCst, SeqCst);
-        assert!(released.is_ok(), "another thread holds the lock: {released:?}");
-        match (self.behavior.releases, claim) {
-            (Releases::Asking | Releases::AskingInVain, Some(claim)) => {
-                let answer = if next.is_some() { Answer::Granted } else { Answer::NotGranted };
-                let taken = claim.answer((at, answer));
-                holder.end(if taken && next.is_some() { Ending::Answer } else { FREED }, super::Uptime);
+        let hands_over = self.behavior.releases != Releases::Plainly;
+        let next = self.pool.queue.next_of_each([hands_over.then_some(&holder)].into_iter()).pop().flatten();
+        match (self.behavior.releases, next) {
+            (Releases::HandingOver, Some(mode)) => {
+                let delivered = holder.deliver(&mode, (at, lease.replace()), super::Uptime);
+                if let Err((holder, (_, lease))) = delivered {
+                    lease.end();
+                    holder.end(FREED, super::Uptime);
+                }
             }
-            (Releases::Unheard, claim) => {
-                drop(claim);
+            // The holder does not learn that it was written. It expires.
+            (Releases::Unheard, Some(_)) => {
+                lease.replace().end();
                 drop(holder);
             }
-            _ => holder.end(FREED, super::Uptime),
+            _ => {
+                lease.end();
+                holder.end(FREED, super::Uptime);
+            }
         }
     }
 
-    fn mode(&self) -> WaitMode {
-        WaitMode { notified: false, variant: 0, worker: self.number }
-    }
+    const MODE: WaitMode = WaitMode { notified: false, variant: 0 };
 
     fn is_over(&self) -> bool {
         self.pool.ends[self.number].load(SeqCst)
     }
 
     /// Sleeps. Returns whether to sleep on.
-    fn park(&self, sleep: Sleep) -> bool {
-        if sleep == Sleep::Waiting && self.is_over() {
+    fn park(&self) -> bool {
+        if self.is_over() {
             return false;
         }
         // Sometimes it returns spuriously.

@@ -2,15 +2,16 @@
 
 use std::sync::Arc;
 
-use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use shuttle::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
+use super::Key;
+use super::lease::{Lease, Server};
 use super::notifications::Notifications;
 use super::subject::{Hint, WaitQueue};
 use super::sync::{Thread, lock};
 use super::worker::Worker;
-use super::{Answer, Key};
 
 /// What a thread does.
 #[derive(Clone, Copy, Debug)]
@@ -48,14 +49,12 @@ pub(super) enum Ending {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Release {
     Plain,
-    /// Asks for the head of the queue, if it sleeps.
-    Asks,
-    /// The same, and the server has the lock taken by another process in between.
-    AsksInVain,
-    /// The same, but the command for the head is not sent.
-    AsksButIsTooLate,
-    /// The same, and the replies are lost.
-    ReplyLost,
+    /// To the first thread that sleeps, if there is one.
+    HandsOver,
+    /// The same, but it is released after all.
+    HandsOverInVain,
+    /// The same, and the reply is lost.
+    HandsOverUnheard,
     Notifies,
     /// Only when the next thread is the head of the queue and could take over.
     OutlivesItsLease,
@@ -185,9 +184,9 @@ fn spawn(harness: &Arc<Harness>, body: impl FnOnce(&Harness) + Send + 'static) -
 }
 
 pub(super) struct Harness {
-    pub(super) queue: Arc<WaitQueue<Answer>>,
+    pub(super) queue: Arc<WaitQueue<Lease>>,
     pub(super) keys: Vec<Key>,
-    pub(super) servers: Vec<Server>,
+    pub(super) servers: Vec<Arc<Server>>,
     pub(super) notifications: Notifications,
     threads: Vec<Thread>,
     /// Which threads are to end their wait, by the ending of their behavior.
@@ -198,37 +197,13 @@ pub(super) struct Harness {
     pub(super) head: (Mutex<usize>, Condvar),
     /// The threads that acquired the lock, in that order, where it matters.
     pub(super) served: Mutex<Vec<usize>>,
-    /// Whether a thread has panicked: it may not have taken its answer.
-    pub(super) panicked: AtomicBool,
-    pub(super) panicked_by: AtomicUsize,
-}
-
-pub(super) const FREE: usize = 0;
-/// By a thread that is not among the workers.
-pub(super) const HELD: usize = 1;
-/// By the first worker; the others follow.
-pub(super) const BY_FIRST: usize = 2;
-
-pub(super) struct Server {
-    pub(super) value: AtomicUsize,
-    /// Whether a head has a command on its way, for each variant.
-    pub(super) asked: [AtomicBool; 2],
-    holders: AtomicUsize,
-    /// Which workers have given up with a command on its way.
-    pub(super) abandoned: Vec<AtomicBool>,
+    /// Whether a head has a command on its way, for each key and variant.
+    pub(super) asked: [[AtomicBool; 2]; KEYS],
 }
 
 impl Harness {
     fn new(scenario: &Scenario) -> Self {
-        let server = |name| {
-            let held = scenario.never_free || scenario.in_order && name == 0;
-            Server {
-                value: AtomicUsize::new(if held { HELD } else { FREE }),
-                asked: [AtomicBool::new(false), AtomicBool::new(false)],
-                holders: AtomicUsize::new(0),
-                abandoned: scenario.workers.iter().map(|_| AtomicBool::new(false)).collect(),
-            }
-        };
+        let server = |name| Server::new(scenario.never_free || scenario.in_order && name == 0);
         Self {
             queue: Arc::default(),
             keys: (0..KEYS).map(|name| Key { name, copies: Arc::new(()) }).collect(),
@@ -239,8 +214,7 @@ impl Harness {
             joined: scenario.in_order.then(|| (Mutex::new(0), Condvar::new())),
             head: (Mutex::new(0), Condvar::new()),
             served: Mutex::new(Vec::new()),
-            panicked: AtomicBool::new(false),
-            panicked_by: AtomicUsize::new(0),
+            asked: Default::default(),
         }
     }
 
@@ -256,10 +230,8 @@ impl Harness {
 
     fn check(&self, scenario: &Scenario) {
         for (key, server) in self.keys.iter().zip(&self.servers) {
-            let value = server.value.load(SeqCst);
-            let expected = if scenario.never_free { HELD } else { FREE };
-            let not_accepted = value >= BY_FIRST && self.panicked.load(SeqCst);
-            assert!(value == expected || not_accepted, "a lock is lost: {value}");
+            let as_left = if scenario.never_free { server.is_held_elsewhere() } else { server.is_free() };
+            assert!(as_left, "a lock is lost: {server:?}");
             assert_eq!(
                 Arc::strong_count(&key.copies),
                 1,
@@ -277,19 +249,5 @@ impl Harness {
                 .map(|(number, _)| number);
             assert!(patient.clone().all(|number| served.contains(&number)));
         }
-    }
-}
-
-impl Server {
-    /// SETNX by a worker, or a takeover from one that has panicked while it waited.
-    pub(super) fn set(&self, worker: usize, panicked: Option<usize>) -> bool {
-        let set = |from| self.value.compare_exchange(from, BY_FIRST + worker, SeqCst, SeqCst).is_ok();
-        set(FREE) || panicked.is_some_and(|panicked| set(BY_FIRST + panicked))
-    }
-
-    pub(super) fn hold(&self) {
-        assert_eq!(self.holders.fetch_add(1, SeqCst), 0, "two threads hold the lock");
-        thread::yield_now();
-        assert_eq!(self.holders.fetch_sub(1, SeqCst), 1, "two threads hold the lock");
     }
 }

@@ -1,17 +1,19 @@
 //! One of the threads of a scenario.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
 
 use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::Ordering::SeqCst;
 
-use super::scenario::{BY_FIRST, Behavior, Ending, FREE, Harness, Kind, Release, Server};
-use super::subject::{self, Hint, Sleep, Turn, Woken};
+use super::lease::{Lease, Server};
+use super::scenario::{Behavior, Ending, Harness, Kind, Release};
+use super::subject::{self, Hint, Turn, Woken};
 use super::sync::{self, lock, wait_while};
-use super::{Answer, Key, Observation, WaitMode};
+use super::{Key, Observation, WaitMode};
 
-type HolderTicket = subject::HolderTicket<Answer>;
-type Ticket = subject::Ticket<Answer>;
+type HolderTicket = subject::HolderTicket<Lease>;
+type Ticket = subject::Ticket<Lease>;
 
 /// The payload of a panic that belongs to the scenario.
 struct ExpectedPanic;
@@ -25,41 +27,42 @@ pub(super) struct Worker<'a> {
 impl Worker<'_> {
     pub(super) fn run(&self) {
         for _ in 0..self.behavior.rounds {
-            let holder = match self.behavior.kind {
+            let held = match self.behavior.kind {
                 Kind::Waits => match catch_unwind(AssertUnwindSafe(|| self.wait())) {
-                    Ok(holder) => holder,
+                    Ok(held) => held,
                     Err(panic) if panic.is::<ExpectedPanic>() => None,
                     Err(panic) => resume_unwind(panic),
                 },
                 Kind::TriesOnce => {
-                    self.set().then(|| self.harness.queue.hold(self.key(), None, &Observation::default()))
+                    let hold =
+                        |lease| (lease, self.harness.queue.hold(self.key(), None, &Observation::default()));
+                    self.server().set().map(hold)
                 }
                 Kind::InAnotherProcess => {
-                    if self.set() {
-                        self.server().hold();
-                        self.server().value.store(FREE, SeqCst);
+                    if let Some(lease) = self.server().set() {
+                        lease.work(|| ());
+                        lease.end();
                         self.harness.notifications.send();
                     }
                     None
                 }
             };
-            if let Some(holder) = holder {
+            if let Some((lease, holder)) = held {
                 self.note_served();
-                self.server().hold();
-                self.release(holder);
+                lease.work(|| ());
+                self.release(lease, holder);
             }
         }
     }
 
     /// As the engine does it: where another thread has looked it sleeps first, and at its deadline it looks once more.
-    fn wait(&self) -> Option<HolderTicket> {
+    fn wait(&self) -> Option<(Lease, HolderTicket)> {
         let notified = self.behavior.release == Release::Notifies;
-        let mode = WaitMode { notified, variant: self.behavior.variant, worker: self.number };
-        let mut ticket = self.join(mode);
-        let (mut answer, mut in_doubt) = (None, false);
-        let mut look = match ticket.turn(|sleep| self.park(sleep, false)) {
-            Turn::Answered(answered) => {
-                answer = Some(answered);
+        let mut ticket = self.join(WaitMode { notified, variant: self.behavior.variant });
+        let mut delivered = None;
+        let mut look = match ticket.turn(|| self.park(false)) {
+            Turn::Delivered(lease) => {
+                delivered = Some(lease);
                 false
             }
             Turn::Over { .. } => return None,
@@ -70,35 +73,23 @@ impl Worker<'_> {
         changed.notify_all();
         let mut over = false;
         loop {
-            let granted = match answer.take() {
-                Some(Answer::Granted) => true,
-                // It reads the key, which shows its own value if the command was carried out.
-                Some(Answer::Lost) => {
-                    in_doubt = true;
-                    self.owns() || self.ask()
-                }
-                Some(Answer::NotGranted) => false,
-                None => look && (in_doubt && self.owns() || self.ask()),
-            };
-            if granted {
-                assert!(self.owns(), "not granted to this thread");
-                return Some(ticket.enter(None, &Observation::default()));
+            let lease = delivered.take().or_else(|| if look { self.ask() } else { None });
+            if let Some(lease) = lease {
+                lease.assert_held();
+                return Some((lease, ticket.enter(None, &Observation::default())));
             }
             if over {
-                self.abandon(in_doubt);
                 return None;
             }
             if notified {
                 self.harness.notifications.want();
             }
             look = true;
-            match ticket.sleep(Observation::default(), true, |sleep| self.park(sleep, true)) {
-                Woken::Answered(answered) => answer = Some(answered),
+            match ticket.sleep(Observation::default(), false, || self.park(true)) {
+                Woken::Delivered(lease) => delivered = Some(lease),
                 // A thread that is past its deadline passes the hint on.
                 Woken::Hint(hint) if self.behavior.ending == Ending::TimesOut && self.ends() => {
                     self.harness.queue.notify(self.key(), hint);
-                    drop(ticket);
-                    self.abandon(in_doubt);
                     return None;
                 }
                 Woken::Hint(_) => {}
@@ -121,113 +112,67 @@ impl Worker<'_> {
         changed.notify_all();
         if last {
             // Another process has held the lock until now.
-            self.server().value.store(FREE, SeqCst);
+            self.server().free();
             self.harness.queue.notify(self.key(), Hint::Freed);
         }
         ticket
     }
 
     /// One command of a head.
-    fn ask(&self) -> bool {
-        let server = self.server();
-        let asked = &server.asked[self.behavior.variant];
+    fn ask(&self) -> Option<Lease> {
+        let asked = &self.harness.asked[self.behavior.key][self.behavior.variant];
         assert!(!asked.swap(true, SeqCst), "two heads of one mode");
-        let acquired = self.set();
+        let acquired = self.server().set();
         assert!(asked.swap(false, SeqCst));
         acquired
     }
 
-    /// SETNX, or a takeover.
-    fn set(&self) -> bool {
-        let panicked = self.harness.panicked.load(SeqCst).then(|| self.harness.panicked_by.load(SeqCst));
-        self.server().set(self.number, panicked)
-    }
-
-    /// Gives up, perhaps with a command on its way whose lease then passes.
-    fn abandon(&self, in_doubt: bool) {
-        if in_doubt {
-            self.server().abandoned[self.number].store(true, SeqCst);
-            self.let_expire(self.number);
-        }
-    }
-
-    /// Has the lease of a worker pass that has given up. Those who wait see that in the key.
-    fn let_expire(&self, worker: usize) {
-        let server = self.server();
-        if server.abandoned[worker].load(SeqCst)
-            && server.value.compare_exchange(BY_FIRST + worker, FREE, SeqCst, SeqCst).is_ok()
-        {
-            self.harness.queue.notify(self.key(), Hint::Freed);
-        }
-    }
-
-    fn owns(&self) -> bool {
-        self.server().value.load(SeqCst) == BY_FIRST + self.number
-    }
-
-    fn release(&self, holder: HolderTicket) {
-        let (harness, server) = (self.harness, self.server());
+    fn release(&self, lease: Lease, holder: HolderTicket) {
+        const FREED: subject::Ending = subject::Ending::Hint(Hint::Freed);
+        let harness = self.harness;
         if self.behavior.release == Release::OutlivesItsLease {
             let (head, changed) = &harness.head;
             let _next = wait_while(changed, lock(head), |head| *head <= self.number);
         }
-        let (ours, mut next) = (BY_FIRST + self.number, None);
-        let claim = match self.behavior.release {
-            Release::Asks | Release::AsksInVain | Release::AsksButIsTooLate | Release::ReplyLost => holder
-                .claim(|mode| {
-                    next = Some(mode.worker);
-                    Some(Answer::Lost)
-                }),
-            Release::Plain | Release::Notifies | Release::OutlivesItsLease => None,
-        };
-        let granted = next.is_some() && matches!(self.behavior.release, Release::Asks | Release::ReplyLost);
-        // One trip: no other client comes in between.
-        let after = next.filter(|_| granted).map_or(FREE, |next| BY_FIRST + next);
-        let released = server.value.compare_exchange(ours, after, SeqCst, SeqCst);
-        assert!(
-            released.is_ok() || harness.panicked.load(SeqCst),
-            "another thread holds the lock: {released:?}"
+        let hands_over = matches!(
+            self.behavior.release,
+            Release::HandsOver | Release::HandsOverInVain | Release::HandsOverUnheard
         );
-        let granted = granted && released.is_ok();
-        if let Some(next) = next {
-            self.let_expire(next);
-        }
-        match (self.behavior.release, claim) {
-            (Release::Asks | Release::AsksInVain, Some(claim)) => {
-                let taken = claim.answer(if granted { Answer::Granted } else { Answer::NotGranted });
-                holder
-                    .end(if granted && taken { subject::Ending::Answer } else { Self::FREED }, super::Uptime);
+        let next = harness.queue.next_of_each([hands_over.then_some(&holder)].into_iter()).pop().flatten();
+        match (self.behavior.release, next) {
+            (Release::HandsOver, Some(mode)) => {
+                let delivered = holder.deliver(&mode, lease.replace(), super::Uptime);
+                if let Err((holder, lease)) = delivered {
+                    lease.end();
+                    holder.end(FREED, super::Uptime);
+                }
             }
-            (Release::ReplyLost, claim) => {
-                drop(claim);
+            // The holder does not learn that it was written. It expires.
+            (Release::HandsOverUnheard, Some(_)) => {
+                lease.replace().end();
                 drop(holder);
             }
-            (Release::AsksButIsTooLate, Some(claim)) => {
-                claim.withdraw();
-                holder.end(Self::FREED, super::Uptime);
-            }
             (Release::Notifies, _) => {
+                lease.end();
                 harness.notifications.send();
                 holder.end(subject::Ending::Notification(Hint::Freed), super::Uptime);
             }
-            _ => holder.end(Self::FREED, super::Uptime),
+            _ => {
+                lease.end();
+                holder.end(FREED, super::Uptime);
+            }
         }
     }
 
-    const FREED: subject::Ending = subject::Ending::Hint(Hint::Freed);
-
     /// Sleeps. Returns whether to sleep on.
-    fn park(&self, sleep: Sleep, is_head: bool) -> bool {
+    fn park(&self, is_head: bool) -> bool {
         let ends = match self.behavior.ending {
-            // It gives up on its answer at any moment, too.
-            _ if sleep == Sleep::Claimed && self.behavior.ending != Ending::TimesOut => false,
             Ending::Never => false,
             Ending::TimesOut | Ending::Panics => self.ends(),
             Ending::Polls => is_head && self.harness.ends[self.number].swap(false, SeqCst),
         };
         if ends && self.behavior.ending == Ending::Panics {
-            self.harness.panicked_by.store(self.number, SeqCst);
-            self.harness.panicked.store(true, SeqCst);
+            self.server().allow_left();
             resume_unwind(Box::new(ExpectedPanic));
         }
         if ends {
@@ -254,7 +199,7 @@ impl Worker<'_> {
         &self.harness.keys[self.behavior.key]
     }
 
-    fn server(&self) -> &Server {
+    fn server(&self) -> &Arc<Server> {
         &self.harness.servers[self.behavior.key]
     }
 }

@@ -76,11 +76,6 @@ impl Scenario {
         assert_eq!(SystemTime::from(expiry.date().unwrap()), expected);
     }
 
-    /// The command that deletes the key, as the proxy sees it last.
-    pub(crate) fn deletion(&self) -> &'static str {
-        if self.protocol == Protocol::Classic { "DEL" } else { "EXEC" }
-    }
-
     /// The outcome of a release that deletes the key.
     pub(crate) fn released(&self) -> Release {
         Release::Released { certified: self.protocol != Protocol::Classic }

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::protocol::Step;
-use crate::protocol::owned::{self, Owned};
+use crate::protocol::owned::{self, HandedOver, Next, Owned};
 use crate::protocol::simulated::{Server, Watching};
 use crate::protocol::task::Task;
 use crate::value::Nonce;
@@ -100,6 +100,10 @@ impl Search {
                 action
             }
         };
+        self.act(n, action);
+    }
+
+    fn act(&mut self, n: usize, action: Action) {
         if let Action::Held { slot, lease, .. } = &action {
             self.clients[n].held = Some((*slot, lease.clone()));
             self.clients[n].grants += 1;
@@ -115,11 +119,30 @@ impl Search {
         let now = self.now(n);
         self.clients[n].held = None;
         let own = Owned { lease: lease.clone(), protocol, asked: protocol };
-        let (mut task, mut step) = Task::begin(now, |io| owned::release(io, own));
+        let sleeps = |other: &usize| {
+            let Client { action, attempt, .. } = &self.clients[*other];
+            let is_free = attempt.as_ref().is_some_and(|attempt| !attempt.is_in_doubt());
+            *other != n && is_free && matches!(action, Some(Action::Sleep(_)))
+        };
+        let next = (0..self.clients.len()).find(sleeps);
+        self.nonces += 1_000_000;
+        let expiration = Duration::from_millis(1500);
+        let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
+        let (mut task, mut step) = Task::begin(now, |io| async move {
+            match next {
+                Some(_) => owned::hand_over(io, own, Next { lease, expiration }).await,
+                None => owned::end(io, own).await,
+            }
+        });
         while let Step::Send(request) = step {
             let reply = self.send(n, slot, &request.command, choice);
             choice = choice.rotate_left(3) ^ 5;
             step = task.resume(reply, now);
+        }
+        if let (Some(next), Step::Done(HandedOver { next: Some(lease), .. })) = (next, step) {
+            let now = self.now(next);
+            let action = self.attempt(next).handed_over(slot, lease, protocol, now);
+            self.act(next, action);
         }
     }
 

@@ -130,7 +130,9 @@ impl Run {
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
-        let action = self.clients[other].attempt.as_mut().map(|attempt| attempt.handed_over(lease, now));
+        let protocol = self.clients[n].holds_by;
+        let attempt = self.clients[other].attempt.as_mut();
+        let action = attempt.map(|attempt| attempt.handed_over(lease, protocol, now));
         self.act(other, action);
     }
 
