@@ -8,10 +8,13 @@ use std::{fs, io, iter, thread};
 use libtest_mimic::Trial;
 use setnx_lock::{DeclaredLock, LockOptions, LockState, Protocol, Version};
 
+use crate::support::asleep::Sleeper;
 use crate::support::processes::worker;
 use crate::support::record::recorded;
 use crate::support::ruby::{Attempt, CLASSIC, Gem, NO_TAKEOVER, RubyPeer, TTL};
-use crate::support::{LONG, Load, Outcome, Release, Target, TestKey, Variant, millis, release, trial};
+use crate::support::{
+    HANDED_OVER, LONG, Load, Outcome, Release, Target, TestKey, Variant, millis, release, trial,
+};
 
 /// The expiration on both sides in the tests without a crash.
 const EXPIRATION: Duration = Duration::from_secs(30);
@@ -31,6 +34,8 @@ pub(crate) fn trials(target: &Target) -> Vec<Trial> {
         rust_holds_and_ruby_waits,
         ruby_is_killed_and_rust_takes_over,
         rust_is_killed_and_ruby_takes_over,
+        rust_hands_over_among_its_threads_and_ruby_waits,
+        rust_is_killed_while_it_hands_over,
         rust_extends_its_lease_and_ruby_takes_over_on_time,
         a_declared_lock_is_the_same_in_both,
         no_update_is_lost_among_four_processes_of_each,
@@ -215,6 +220,66 @@ fn rust_is_killed_and_ruby_takes_over(pair: &Pair) -> Outcome {
         assert_eq!(ruby.acquire(&name, Some(EXPIRATION), LONG)?, Attempt::Held);
         return ruby.release(&name).map_err(Into::into);
     }
+    assert_eq!(ruby.acquire(&name, Some(EXPIRATION), LONG)?, Attempt::Held);
+    assert!(SystemTime::now() >= expiry, "taken over too early");
+    ruby.release(&name)?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+/// Ruby finds a time in the future whenever it looks, until no thread is left.
+fn rust_hands_over_among_its_threads_and_ruby_waits(pair: &Pair) -> Outcome {
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let name = key.key.to_string();
+    let lock = pair.target.lock(&key, options().timeout(LONG));
+    let held = lock.lock()?;
+    let waiters = [(); 3].map(|()| {
+        let lock = lock.clone();
+        let waiter = Sleeper::start(move || {
+            let held = lock.lock()?;
+            // Ruby looks meanwhile.
+            thread::sleep(millis(120));
+            held.release()
+        });
+        waiter.rests();
+        waiter
+    });
+    ruby.begin_to_acquire(&name, Some(EXPIRATION), LONG)?;
+    // With notifications it may be the turn of another process.
+    let released = release(held)?;
+    let notified = pair.target.variant.notifications;
+    assert!(released == HANDED_OVER || notified && released == pair.target.released(), "{released:?}");
+    for waiter in waiters {
+        waiter.join()?;
+    }
+    assert_eq!(ruby.outcome(&name)?, Attempt::Held);
+    ruby.release(&name)?;
+    assert_eq!(key.value(), None);
+    Ok(())
+}
+
+/// The process is killed at any moment of a hand-over: the value in the key is that of one of its threads, and Ruby takes it over on time.
+fn rust_is_killed_while_it_hands_over(pair: &Pair) -> Outcome {
+    if pair.gem == NO_TAKEOVER && pair.target.protocol != Protocol::Ttl {
+        return Ok(());
+    }
+    let (mut ruby, key) = (pair.peer()?, pair.key());
+    let (name, protocol) = (key.key.to_string(), pair.target.protocol_name());
+    let mut rust = worker(&["hand_over", &pair.target.url, &name, "500ms", &protocol])?;
+    let mut line = String::new();
+    BufReader::new(rust.stdout.take().expect("it is piped").take(100)).read_line(&mut line)?;
+    assert_eq!(line, "handed over\n");
+    rust.kill()?;
+    rust.wait()?;
+    let expiry = match pair.target.lock(&key, options()).state()? {
+        LockState::Until(expiry) => {
+            SystemTime::from(expiry.date().expect("in this century")) - Duration::from_secs(1)
+                + pair.target.extra_time()
+        }
+        // Killed before the next thread had it, or the server has removed it already.
+        LockState::Absent => SystemTime::UNIX_EPOCH,
+        state => panic!("the key does not hold an expiry: {state:?}"),
+    };
     assert_eq!(ruby.acquire(&name, Some(EXPIRATION), LONG)?, Attempt::Held);
     assert!(SystemTime::now() >= expiry, "taken over too early");
     ruby.release(&name)?;

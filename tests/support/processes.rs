@@ -3,6 +3,7 @@
 use std::hash::{BuildHasher, RandomState};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 use std::{env, fs, io, thread};
 
@@ -25,6 +26,7 @@ pub(crate) fn as_worker() -> Option<ExitCode> {
     let words: Vec<&str> = task.split(',').collect();
     let performed = match words.as_slice() {
         ["hold", url, key, expiration, protocol, variant] => hold(url, key, expiration, protocol, variant),
+        ["hand_over", url, key, expiration, protocol] => hand_over(url, key, expiration, protocol),
         ["churn", url, key, file, rounds, expiration, protocol, variant] => {
             churn(url, key, Path::new(file), [rounds, expiration, protocol, variant])
         }
@@ -83,6 +85,27 @@ fn hold(url: &str, key: &str, expiration: &str, protocol: &str, variant: &str) -
     thread::sleep(LONG);
     drop(held);
     Ok(())
+}
+
+/// Hands the lock over among its threads without a pause, until killed. Prints `handed over` when it has done so a few times.
+fn hand_over(url: &str, key: &str, expiration: &str, protocol: &str) -> TaskOutcome {
+    let options = LockOptions::expiring_after(humantime::parse_duration(expiration)?);
+    let options = options.protocol(protocol_named(protocol)?).timeout(LONG);
+    let lock = Lock::new(&Variant::default().open(url)?.0, key, options)?;
+    let holds = AtomicU32::new(0);
+    let work = || -> TaskOutcome {
+        loop {
+            // A stall of the machine may outlast the lease.
+            let _ = lock.lock()?.release();
+            if holds.fetch_add(1, Ordering::Relaxed) == 20 {
+                println!("handed over");
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads = [(); 4].map(|()| scope.spawn(work));
+        threads.into_iter().try_for_each(|thread| thread.join().unwrap())
+    })
 }
 
 /// Prints `ready`, waits for a line of input, and increments the number in a file under the lock, as the peer in Ruby does. It runs two
