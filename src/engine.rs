@@ -3,16 +3,17 @@
 
 mod acquire;
 mod call;
+mod drive;
+mod ending;
 mod holder_name;
-mod holding;
-mod holding_together;
 mod keeping;
 mod maybe_held;
 mod notifications;
+mod outbox;
+mod owner;
 mod permits;
 mod release;
 mod several;
-mod together;
 mod wait;
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
@@ -35,7 +36,7 @@ use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
 pub(crate) use acquire::Acquired;
 use call::Call;
-pub(crate) use holding::{Ended, Leaving};
+pub(crate) use ending::{Ended, Leaving};
 use keeping::Kept;
 pub(crate) use maybe_held::MaybeHeld;
 use notifications::Notifications;
@@ -145,7 +146,7 @@ impl Engine {
     }
 
     /// I10: a child shares its parent's connections, and each would read the other's replies.
-    fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
+    pub(crate) fn refuse_after_fork(&self, key: &Key) -> Result<(), Error> {
         if self.identity.is_this_process() { Ok(()) } else { Err(Error::Forked { key: Some(key.clone()) }) }
     }
 

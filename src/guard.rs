@@ -113,7 +113,7 @@ impl LockGuard {
     /// [`Error::Forked`] in a forked child.
     pub fn extend(&self) -> Result<(), Error> {
         let lease = self.lease(None)?;
-        self.engine.extend(&self.hold, lease)
+        self.one(|engine, hold| engine.extend(hold, Some(lease)))
     }
 
     /// Like [`extend`](Self::extend), with a lease of `lease` that begins now and may end before the present one: a millisecond to
@@ -127,7 +127,16 @@ impl LockGuard {
     /// Those of [`extend`](Self::extend), and [`Error::Invalid`] for any other time.
     pub fn extend_by(&self, lease: Duration) -> Result<(), Error> {
         let lease = self.lease(Some(lease))?;
-        self.engine.extend(&self.hold, lease)
+        self.one(|engine, hold| engine.extend(hold, Some(lease)))
+    }
+
+    /// Does something with this lock alone.
+    fn one<T>(
+        &self,
+        act: impl FnOnce(&Arc<Engine>, &[&Arc<Hold>]) -> Vec<Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.engine.refuse_after_fork(&self.hold.key)?;
+        act(&self.engine, &[&self.hold]).pop().unwrap_or_else(|| unreachable!("each hold has its outcome"))
     }
 
     /// Returns the time that an extension takes: what is asked for, or the expiration.
@@ -161,7 +170,7 @@ impl LockGuard {
     /// [`Error::Lost`] if the lock is not held any more. [`Error::Unavailable`], [`Error::Refused`], or
     /// [`Error::Forked`]: nothing is known then.
     pub fn verify(&self) -> Result<(), Error> {
-        self.engine.verify(&self.hold)
+        self.one(|engine, hold| engine.verify(hold))
     }
 
     /// Returns a signal that tells the working threads when the lock is lost. From then on the keeper thread sends one GET every third of the
@@ -194,7 +203,7 @@ impl LockGuard {
     /// if the lease still lasts when the reply is read. [`Error::Refused`] if the counter holds no number, [`Error::Invalid`] if that is not
     /// positive. [`Error::Unavailable`], [`Error::Forked`].
     pub fn fencing_token(&self) -> Result<u64, Error> {
-        self.engine.fencing_token(&self.hold)
+        self.one(|engine, hold| engine.fencing_tokens(hold))
     }
 
     /// Ends the hold without releasing: the key is left to expire at the end of the lease, and others can take it over at most a second later; it is

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::outbox::Outbox;
 use super::wait::{Granted, Wait};
 use super::{Delivery, Engine, ReaderCount};
 use crate::clock::{self, Now};
@@ -104,20 +105,10 @@ impl Engine {
 
     /// Writes the holder's name beside each key.
     fn name(&self, acquired: &[Acquired]) {
-        if let [Acquired { hold, .. }] = acquired {
-            let (unnamed, late_reports) = {
-                let own = hold.own();
-                self.write_name(hold, &own.lease.value, hold.options.expiration, hold.acquired)
-            };
-            self.report_late(&hold.key, &late_reports);
-            return self.report_unnamed(hold, unnamed.as_ref());
-        }
-        let named = |Acquired { hold, .. }: &'_ Acquired| {
-            self.naming(&hold.own().lease.value, hold.options.expiration)
-        };
-        let named = acquired.iter().filter_map(|acquired| Some((&acquired.hold, named(acquired)?)));
-        for (hold, error) in &self.write_names(named.collect()) {
-            self.report_unnamed(hold, Some(error));
-        }
+        let outbox = Outbox::default();
+        let named = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value.clone();
+        let named = acquired.iter().map(|one| (&one.hold, named(one), one.hold.options.expiration));
+        self.write_names(named, &outbox);
+        outbox.flush(&self.observer);
     }
 }

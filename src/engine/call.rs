@@ -1,15 +1,14 @@
 //! The commands of one call on one lock: under which limits and on which connection each is sent.
 
 mod failure;
-mod late_reports;
 mod limits;
 mod many;
 mod watching;
 
-use std::cell::RefCell;
 use std::time::Duration;
 
 use super::Engine;
+use super::outbox::{self, Outbox};
 use super::wait::Answer;
 use crate::backend::{
     Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
@@ -23,8 +22,6 @@ use crate::protocol::task::{Plan, Task};
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{Command, GiveUp, Reply, Request, Step};
 use failure::LastFailure;
-use late_reports::LateReport;
-pub(super) use late_reports::LateReports;
 
 /// The commands of one call on one lock, and the last failure.
 pub(super) struct Call<'a> {
@@ -39,8 +36,8 @@ pub(super) struct Call<'a> {
     last_failure: Option<LastFailure>,
     /// Whether the last command got no answer.
     unanswered_last: bool,
-    /// What is to be reported later; `None` if it is at once.
-    late_reports: Option<LateReports>,
+    /// Where to put what is to be reported later; `None` if it is reported at once.
+    outbox: Option<&'a Outbox>,
     /// What takes an entry from the key's waiting list, behind the command that deletes the key, until that is sent.
     behind: Option<Waiting>,
     /// The reply to the command on the waiting list.
@@ -71,7 +68,7 @@ impl<'a> Call<'a> {
             stop,
             last_failure: None,
             unanswered_last: false,
-            late_reports: None,
+            outbox: None,
             behind: None,
             taken: None,
             watched: None,
@@ -86,26 +83,14 @@ impl<'a> Call<'a> {
         Self { budget, stop, ..self }
     }
 
-    /// Returns the call as one that reports by [`report_late`](Engine::report_late) later: an observer may do anything, and something is locked
-    /// meanwhile.
-    pub(super) fn reported_later(self) -> Self {
-        Self { late_reports: Some(Vec::new()), ..self }
-    }
-
-    /// Returns what is to be reported.
-    pub(super) fn take_late_reports(&mut self) -> LateReports {
-        self.late_reports.take().unwrap_or_default()
+    /// Returns the call as one that reports later: something is locked meanwhile.
+    pub(super) fn reporting_to(self, outbox: &'a Outbox) -> Self {
+        Self { outbox: Some(outbox), ..self }
     }
 
     /// Gives the commands that follow the time of a call that begins now.
     pub(super) fn begin_anew(&mut self, now: Now) {
         self.budget.deadline = Some(now.uptime);
-    }
-
-    /// Returns the call with less time for its commands, if the command timeout is longer.
-    pub(super) fn answered_within(mut self, time: Duration) -> Self {
-        self.hurry(time);
-        self
     }
 
     /// Gives its commands less time, if the command timeout is longer.
@@ -169,24 +154,16 @@ impl<'a> Call<'a> {
         now: Now,
         carry: impl FnOnce(&mut Self, &Limits<'_>) -> T,
     ) -> Option<T> {
-        let (engine, is_late) = (self.engine, self.late_reports.is_some());
-        let late = RefCell::new(LateReports::new());
-        let report = |incident: Incident<'_>| {
-            if is_late {
-                late.borrow_mut().push(incident.into());
-            } else {
-                engine.observer.incident(&incident);
-            }
+        let (engine, outbox) = (self.engine, self.outbox);
+        let report = |incident: Incident<'_>| match outbox {
+            Some(outbox) => outbox.push(incident.into()),
+            None => engine.observer.incident(&incident),
         };
         let limits = self.limits(command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {
             return None;
         }
-        let carried = carry(self, &limits);
-        if let Some(reports) = &mut self.late_reports {
-            reports.extend(late.take());
-        }
-        Some(carried)
+        Some(carry(self, &limits))
     }
 
     /// Returns what is to go behind a command.
@@ -253,10 +230,11 @@ impl<'a> Call<'a> {
                 (Reply::Unsent, LastFailure::NoConnection { cause, waited })
             }
             Err(Failure::Lost(error)) => {
-                let report = LateReport::ReplyLost(command, error.clone());
-                match &mut self.late_reports {
-                    Some(reports) => reports.push(report),
-                    None => self.engine.report_late(self.key, &[report]),
+                match self.outbox {
+                    Some(outbox) => {
+                        outbox.push(outbox::Report::ReplyLost(self.key.clone(), command, error.clone()));
+                    }
+                    None => self.engine.observer.reply_lost(self.key, command, &error),
                 }
                 if !only_reads {
                     self.unanswered = Some((command, error.clone()));

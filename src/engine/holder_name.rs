@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::Engine;
-use super::call::{Call, LateReports};
-use crate::backend::{Answers, Failure, KeyRequest, Limits, Next};
+use super::call::Call;
+use super::outbox::{Outbox, Report};
+use crate::backend::{Answers, KeyRequest, Limits, Next};
 use crate::clock::{self, Now};
 use crate::error::Error;
-use crate::event::{Chain, ProblemKind};
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::Protocol;
@@ -23,70 +23,36 @@ const NEEDED: Version = Version::new(2, 0, 0);
 const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
 
 impl Engine {
-    /// Returns the command that writes the holder's name behind this value, if it has one.
-    pub(super) fn naming(&self, value: &[u8], lease: Option<Duration>) -> Option<Request> {
-        let write = HolderName::write(self.holder_name.as_deref()?, value, lease?);
-        Some(Request::at_any_time(Command::HolderName(write)))
-    }
-
-    /// Writes the holder's name, if it has one. Returns why not, to be reported, and what else is.
-    pub(super) fn write_name(
-        &self,
-        hold: &Hold,
-        value: &[u8],
-        lease: Option<Duration>,
-        now: Now,
-    ) -> (Option<Error>, LateReports) {
-        let Some(request) = self.naming(value, lease) else {
-            return (None, LateReports::new());
-        };
-        if !self.has_names() {
-            return (Some(too_old(&hold.key)), LateReports::new());
-        }
-        // Half of the lease at most: a name is worth less than the lock.
-        let time = hold.end().map_or(Duration::MAX, |end| end.remaining(now) / 2);
-        let mut call = self.call(hold, now).answered_within(time);
-        let reply = call.send(&request, now);
-        let late_reports = call.take_late_reports();
-        (unnamed(call, &reply), late_reports)
-    }
-
-    /// Writes the names of several holders in one trip. Returns for which that failed, and why.
+    /// Writes the names of holders behind their values, in one trip, if they have a name.
     pub(super) fn write_names<'a>(
         &self,
-        named: Vec<(&'a Arc<Hold>, Request)>,
-    ) -> Vec<(&'a Arc<Hold>, Error)> {
-        let Some((first, _)) = named.first() else { return Vec::new() };
-        if !self.has_names() {
-            return named.into_iter().map(|(hold, _)| (hold, too_old(&hold.key))).collect();
+        holds: impl Iterator<Item = (&'a Arc<Hold>, Vec<u8>, Option<Duration>)>,
+        outbox: &Outbox,
+    ) {
+        let Some(name) = self.holder_name.as_deref() else { return };
+        let request = |(hold, value, lease): (&'a Arc<Hold>, Vec<u8>, Option<Duration>)| {
+            let command = Command::HolderName(HolderName::write(name, &value, lease?));
+            Some((hold, KeyRequest::new(&hold.key, Request::at_any_time(command))))
+        };
+        let (holds, requests): (Vec<&Arc<Hold>>, Vec<KeyRequest>) = holds.filter_map(request).unzip();
+        let Some(first) = holds.first() else { return };
+        if self.backend.server_version().is_some_and(|version| version < NEEDED) {
+            return holds
+                .iter()
+                .for_each(|hold| outbox.push(Report::Unnamed(hold.key.clone(), too_old(&hold.key))));
         }
         let now = clock::now();
-        let limits = self.call(first, now).limits_together(Protocol::Classic, now);
-        let request = |(hold, request): &(&Arc<Hold>, Request)| KeyRequest::new(&hold.key, request.clone());
-        let requests: Vec<KeyRequest> = named.iter().map(request).collect();
-        let written = self.backend.call_all(&requests, &limits);
-        let failed = |((hold, name), written): (&(&'a Arc<Hold>, Request), Answers)| {
-            Some((*hold, self.name_error(&hold.key, written.own, name)?))
-        };
-        named.iter().zip(written).filter_map(failed).collect()
-    }
-
-    /// Returns why the name of a holder was not written, if that is what came of it.
-    fn name_error(&self, key: &Key, written: Result<Reply, Failure>, name: &Request) -> Option<Error> {
-        let mut call = Call::new(self, key, Protocol::Classic, None).reported_later();
-        let reply = call.reply(written, name.command.name(), true, Protocol::Classic);
-        unnamed(call, &reply)
-    }
-
-    /// Whether the server has what names are written by, as far as is known.
-    pub(super) fn has_names(&self) -> bool {
-        self.backend.server_version().is_none_or(|version| version >= NEEDED)
-    }
-
-    pub(super) fn report_unnamed(&self, hold: &Hold, error: Option<&Error>) {
-        if let Some(error) = error {
-            let details = format_args!("the holder's name is not written: {}", Chain(error));
-            self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
+        // Half of the shortest lease at most: a name is worth less than the lock.
+        let left = holds.iter().filter_map(|hold| hold.end()).map(|end| end.remaining(now)).min();
+        let mut call = self.call(first, now, outbox);
+        call.hurry(left.map_or(Duration::MAX, |left| left / 2));
+        let written = self.backend.call_all(&requests, &call.limits_together(Protocol::Classic, now));
+        for ((hold, request), Answers { own, .. }) in holds.iter().zip(&requests).zip(written) {
+            let mut call = self.call(hold, now, outbox);
+            let reply = call.reply(own, request.request.command.name(), true, Protocol::Classic);
+            if let Some(error) = unnamed(call, &reply) {
+                outbox.push(Report::Unnamed(hold.key.clone(), error));
+            }
         }
     }
 

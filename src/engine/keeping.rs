@@ -1,21 +1,17 @@
 //! What the keeper does for locks that are held: extends their leases, looks whether they are still held, and notes that a lease has passed.
 //! What is due for many locks at a time goes together.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
 
 use super::Engine;
-use super::call::LateReports;
-use super::holding::{Extended, owned};
-use super::together::Run;
+use super::outbox::Outbox;
+use super::owner::Locked;
 use crate::clock::{self, Now, Uptime};
 use crate::hold::{Hold, Own};
 use crate::keeper::MOST;
-use crate::protocol::Request;
 use crate::protocol::keeping::{self, Due, Progress};
-use crate::protocol::owned::{self, Extension, Verification};
-use crate::protocol::task::Task;
 
 /// When a lock is looked at again that another thread was working on.
 const BUSY: Duration = Duration::from_millis(20);
@@ -25,38 +21,6 @@ const BUSY: Duration = Duration::from_millis(20);
 pub(crate) struct Kept {
     engine: Arc<Engine>,
     hold: Arc<Hold>,
-}
-
-/// What is under way for a lock.
-struct Job<'a> {
-    id: u64,
-    hold: &'a Arc<Hold>,
-    own: MutexGuard<'a, Own>,
-    run: Run<'a, Done>,
-    /// How long the new lease is; `None` if the key is only looked at.
-    time: Option<Duration>,
-}
-
-/// What came of it.
-struct Settled<'a> {
-    id: u64,
-    hold: &'a Arc<Hold>,
-    own: MutexGuard<'a, Own>,
-    report: Report,
-    /// What writes the holder's name.
-    name: Option<Request>,
-}
-
-enum Report {
-    Extended(Extended),
-    /// The replies that were lost.
-    Looked(LateReports),
-}
-
-/// What came of a lock's task.
-enum Done {
-    Extended(Extension),
-    Verified(Verification),
 }
 
 /// Works on what is due, for each locker with its own settings.
@@ -120,40 +84,45 @@ impl Engine {
 
     /// Does what is due for these locks, together if that is possible.
     fn keep(self: &Arc<Self>, due: &[(u64, Kept)]) {
-        let mut reachable = true;
         for due in due.chunks(MOST) {
-            self.keep_these(due, &mut reachable);
+            self.keep_these(due);
         }
     }
 
-    fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)], reachable: &mut bool) {
-        let mut jobs: Vec<Job<'_>> =
-            due.iter().filter_map(|(id, kept)| self.begin(*id, &kept.hold)).collect();
-        self.run_together(jobs.iter_mut().map(|job| &mut job.run).collect());
-        let mut settled: Vec<Settled<'_>> = jobs.into_iter().map(|job| self.settle(job, reachable)).collect();
-        let named = settled.iter_mut().filter_map(|settled| Some((settled.hold, settled.name.take()?)));
-        let unnamed = if self.has_names() { self.write_names(named.collect()) } else { Vec::new() };
-        let mut reports = Vec::new();
-        for Settled { id, hold, own, report, .. } in settled {
-            self.schedule(id, hold, &own);
-            reports.push((hold, report));
-        }
-        // Now that nothing is locked.
-        for (hold, report) in reports {
-            match report {
-                Report::Extended(extended) => self.report_extension(hold, &extended),
-                Report::Looked(late_reports) => self.report_late(&hold.key, &late_reports),
+    fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)]) {
+        let outbox = Outbox::default();
+        let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
+        for (id, Kept { hold, .. }) in due {
+            match self.due(*id, hold) {
+                Some((locked, Some(time))) => to_extend.push((locked, time)),
+                Some((locked, None)) => to_verify.push(locked),
+                None => {}
             }
         }
-        for (hold, error) in &unnamed {
-            self.report_unnamed(hold, Some(error));
+        let (mut to_extend, times): (Vec<Locked<'_>>, Vec<Duration>) = to_extend.into_iter().unzip();
+        let extended = self.extend_locked(&mut to_extend, &outbox, |at, _| Some(times[at]));
+        // A failure is tried again, and a loss is reported by the hold.
+        let _ = self.verify_locked(&mut to_verify, &outbox);
+        for (Locked { hold, own }, extended) in to_extend.iter().zip(&extended) {
+            let now = clock::now();
+            if extended.is_err() && own.lease.has_passed(now) {
+                hold.lost(now);
+            }
         }
+        for Locked { hold, own } in to_extend.iter().chain(&to_verify) {
+            self.reschedule(hold, own);
+        }
+        let holds: Vec<&Arc<Hold>> = to_extend.iter().map(|locked| locked.hold).collect();
+        drop((to_extend, to_verify));
+        outbox.flush(&self.observer);
+        self.report_extensions(holds.into_iter(), &extended);
         for (_, kept) in due {
             kept.hold.report();
         }
     }
 
-    fn begin<'a>(self: &'a Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<Job<'a>> {
+    /// Returns a lock for which something is due: its lease is to be extended to the time, or the key looked at.
+    fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, Option<Duration>)> {
         let now = clock::now();
         let Some(own) = hold.try_own() else {
             self.schedule_at(id, hold, now.uptime.after(BUSY));
@@ -162,78 +131,27 @@ impl Engine {
         if own.over || !hold.is_held() {
             return None;
         }
-        let (due, due_task) = keeping::next(&hold.options, progress(hold, &own, now))?;
-        if due > now.uptime.after(keeping::slack(&hold.options)) {
-            self.schedule_at(id, hold, due);
+        let (at, due) = keeping::next(&hold.options, progress(hold, &own, now))?;
+        if at > now.uptime.after(keeping::slack(&hold.options)) {
+            self.schedule_at(id, hold, at);
             return None;
         }
-        let (task, time) = match due_task {
+        match due {
             Due::Extend => {
-                let Some(time) = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime) else {
+                let time = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
+                if time.is_none() {
                     hold.lost(now);
-                    return None;
-                };
-                let (own, new) = self.next_lease(hold, &own.lease, time, now);
-                let extend = |io| async move { owned::extend(io, own, new, time).await.map(Done::Extended) };
-                (Task::begin(now, extend), Some(time))
+                }
+                time.map(|time| (Locked { hold, own }, Some(time)))
             }
-            Due::Verify => {
-                let own = owned(hold, &own.lease);
-                let verify = |io| async move { owned::verify(io, own).await.map(Done::Verified) };
-                (Task::begin(now, verify), None)
-            }
+            Due::Verify => Some((Locked { hold, own }, None)),
             Due::Expire => {
                 if hold.lost(now).is_none() {
                     self.schedule(id, hold, &own);
                 }
-                return None;
+                None
             }
-        };
-        let run = Run::new(&hold.key, task, self.call(hold, now));
-        Some(Job { id, hold, own, run, time })
-    }
-
-    /// Does the rest of what is under way for a lock, by itself. If the server was not reachable for another one, nothing is sent.
-    fn settle<'a>(&self, job: Job<'a>, reachable: &mut bool) -> Settled<'a> {
-        let Job { id, hold, mut own, mut run, time } = job;
-        let began = clock::now();
-        if !*reachable {
-            run.abandon(began);
         }
-        let (outcome, mut call) = run.end();
-        let (report, name) = match (outcome, time) {
-            (Ok(Done::Verified(verification)), _) => {
-                let late_reports = call.take_late_reports();
-                // The loss is reported by the hold.
-                let _ = Self::end_verification(hold, &mut own, Ok(verification), call);
-                (Report::Looked(late_reports), None)
-            }
-            (Err(reason), None) => {
-                let late_reports = call.take_late_reports();
-                // A failure is tried again.
-                let _ = Self::end_verification(hold, &mut own, Err(reason), call);
-                (Report::Looked(late_reports), None)
-            }
-            (outcome, time) => {
-                let outcome = outcome.map(|done| match done {
-                    Done::Extended(extension) => extension,
-                    Done::Verified(_) => unreachable!("the task extends"),
-                });
-                let extended = Self::end_extension(hold, &mut own, outcome, call);
-                let name = match &extended.result {
-                    Ok(_) => self.naming(&own.lease.value, time),
-                    Err(_) => None,
-                };
-                let now = clock::now();
-                if extended.result.is_err() && own.lease.has_passed(now) {
-                    hold.lost(now);
-                }
-                (Report::Extended(extended), name)
-            }
-        };
-        let took = clock::uptime().since(began.uptime);
-        *reachable &= own.failed.is_none() || took < self.backend.command_timeout() / 2;
-        Settled { id, hold, own, report, name }
     }
 }
 

@@ -2,8 +2,8 @@
 //! it.
 
 use super::call::Call;
+use super::drive::Job;
 use super::notifications::Passed;
-use super::together::Run;
 use super::{Delivery, Engine};
 use std::time::Duration;
 
@@ -34,36 +34,16 @@ pub(super) struct HeldLock<'a> {
     pub(super) holder: HolderTicket<Delivery>,
 }
 
-impl HeldLock<'_> {
-    /// Whether a thread that waits with these options can have a lease of this protocol.
-    fn is_like(&self, options: &LockOptions) -> bool {
-        self.options.protocol == options.protocol && self.lease.end.is_some() && options.expiration.is_some()
-    }
-}
-
-/// A lock that is to be released, and who gets it.
-struct Plan<'a> {
-    lock: HeldLock<'a>,
-    turn: Turn,
-    /// How the thread waits that it is handed over to.
-    next: Option<WaitMode>,
-}
-
-impl Plan<'_> {
-    fn may_hand_over(&self) -> bool {
-        matches!(self.turn, Turn::Passes) && self.lock.lease.end.is_some()
-    }
-}
-
 /// A release that has begun.
-struct Job<'a> {
+struct Releasing<'a> {
     options: &'a LockOptions,
     protocol: Protocol,
     expires: bool,
     holder: HolderTicket<Delivery>,
     turn: Turn,
+    /// How the thread waits that it is handed over to.
     next: Option<WaitMode>,
-    run: Run<'a, HandedOver>,
+    job: Job<'a, HandedOver>,
 }
 
 impl Engine {
@@ -88,49 +68,36 @@ impl Engine {
     /// this process, or released, and the next process that waits is notified. All replies come within the time of one command; what cannot go
     /// together, or went wrong for one, is done for it alone.
     pub(super) fn release_all(&self, locks: Vec<HeldLock<'_>>, now: Now) -> Vec<Result<Release, Error>> {
-        let mut jobs: Vec<Job<'_>> =
-            self.plan(locks, now).into_iter().map(|plan| self.begin_release(plan, now)).collect();
-        self.run_together(jobs.iter_mut().map(|job| &mut job.run).collect());
-        self.finish_each(jobs.iter_mut().map(|job| &mut job.run));
         // The last key first: a writer waits for the first, and would go on before the readers, for which any will do, are told.
-        let mut ended: Vec<_> = jobs.into_iter().rev().map(|job| self.end_release(job, now.uptime)).collect();
-        ended.reverse();
-        ended
+        let mut taken = Vec::new();
+        let begin = |lock| self.begin_release(lock, &mut taken, now);
+        let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
+        self.drive(&mut under_way, |release| Some(&mut release.job), now);
+        let mut released: Vec<_> =
+            under_way.into_iter().map(|job| self.end_release(job, now.uptime)).collect();
+        released.reverse();
+        released
     }
 
-    /// Decides who gets each lock.
-    fn plan<'a>(&self, locks: Vec<HeldLock<'a>>, now: Now) -> Vec<Plan<'a>> {
-        let plan = |lock: HeldLock<'a>| {
-            let turn = self.turn(&lock.holder, lock.key, lock.options, now);
-            Plan { lock, turn, next: None }
-        };
-        let mut plans: Vec<Plan<'_>> = locks.into_iter().map(plan).collect();
-        if plans.iter().any(Plan::may_hand_over) {
-            // As in `release_all`, the last key first.
-            let holders = plans.iter().rev().map(|plan| plan.may_hand_over().then_some(&plan.lock.holder));
-            let next_of_each = self.queue.next_of_each(holders);
-            for (plan, next) in plans.iter_mut().rev().zip(next_of_each) {
-                plan.next = next.filter(|mode| plan.lock.is_like(mode.options()));
-            }
-        }
-        plans
-    }
-
-    fn begin_release<'a>(&'a self, plan: Plan<'a>, now: Now) -> Job<'a> {
-        let Plan { lock: HeldLock { key, options, protocol, lease, holder }, turn, next } = plan;
+    /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
+    fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
+        let HeldLock { key, options, protocol, lease, holder } = lock;
+        let turn = self.turn(&holder, key, options, now);
         let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
-        let call = match &turn {
-            Turn::Passes | Turn::Comes | Turn::Yields => call,
-            Turn::Ends(taking) => call.taking(taking.clone()),
+        let (call, next) = match &turn {
+            Turn::Passes if lease.end.is_some() => (call, holder.next(taken)),
+            Turn::Passes | Turn::Comes | Turn::Yields => (call, None),
+            Turn::Ends(taking) => (call.taking(taking.clone()), None),
         };
+        let next = next.filter(|mode| mode.options().protocol == options.protocol);
+        let next_lease = next.as_ref().and_then(|mode| self.lease_for(mode.options(), now));
         let expires = lease.end.is_some();
         let own = Owned { lease, protocol, asked: options.protocol };
-        let next_lease = next.as_ref().and_then(|mode| self.lease_for(mode.options(), now));
         let task = match next_lease {
             Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
             None => Task::begin(now, |io| owned::end(io, own)),
         };
-        Job { options, protocol, expires, holder, turn, next, run: Run::new(key, task, call) }
+        Releasing { options, protocol, expires, holder, turn, next, job: Job::new(key, task, call) }
     }
 
     /// Returns the lease of a thread that waits with these options, which begins now.
@@ -141,10 +108,10 @@ impl Engine {
     }
 
     /// Has the next waiter get the lock, or learn of the release.
-    fn end_release(&self, job: Job<'_>, now: Uptime) -> Result<Release, Error> {
-        let Job { options, protocol, expires, holder, turn, next, mut run } = job;
-        let (key, outcome) = (run.key, run.outcome());
-        let taken = run.call.taken.take();
+    fn end_release(&self, release: Releasing<'_>, now: Uptime) -> Result<Release, Error> {
+        let Releasing { options, protocol, expires, holder, turn, next, mut job } = release;
+        let (key, outcome) = (job.key, job.outcome());
+        let taken = job.call.taken.take();
         let (outcome, lease) = match outcome {
             Ok(HandedOver { release, next, overwrote }) => {
                 if let Some(winner) = overwrote {
@@ -152,7 +119,7 @@ impl Engine {
                 }
                 (Ok(release), next)
             }
-            Err(reason) => (Err(not_released(&mut run.call, reason, expires)), None),
+            Err(reason) => (Err(not_released(&mut job.call, reason, expires)), None),
         };
         if let Some((lease, mode)) = lease.zip(next) {
             let delivery = Delivery { key: key.clone(), lease, protocol };

@@ -131,8 +131,7 @@ fn a_lock_that_is_handed_over_has_one_holder() {
             let conditions =
                 Conditions { protocols: [protocol; 3], clears, delay: 150, waits: true, ..WITHIN_THE_GUARD };
             let totals = search(conditions, 6000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
-            let enough = if clears { 5 } else { 30 };
-            assert!(totals.handed_over > enough, "little happened: {totals:?}");
+            assert!(totals.handed_over > 10, "little happened: {totals:?}");
         }
     }
 }

@@ -105,7 +105,7 @@ impl MultiLockGuard {
     fn extend_to(&self, lease: Option<Duration>) -> Result<(), Error> {
         // Those of nested calls may have different options.
         self.guards.iter().try_for_each(|guard| guard.lease(lease).map(drop))?;
-        Self::first_failure(self.engine()?.extend_all(&self.holds(), lease))
+        Self::first_failure(self.engine()?.extend(&self.holds(), lease))
     }
 
     /// Asks the server whether the locks are still held, in one trip: see [`LockGuard::verify`].
@@ -114,7 +114,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::verify`], with the first key that is lost, else the first that failed.
     pub fn verify(&self) -> Result<(), Error> {
-        Self::first_failure(self.engine()?.verify_all(&self.holds()))
+        Self::first_failure(self.engine()?.verify(&self.holds()))
     }
 
     /// Returns the first loss, else the first failure: what holds for the other keys, their guards say.

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::WaitAll;
 use crate::clock;
-use crate::engine::holding::Leaving;
 use crate::engine::wait::Granted;
-use crate::engine::{Delivery, Engine};
+use crate::engine::{Delivery, Engine, Leaving};
 use crate::error::Error;
 use crate::event::Event;
 use crate::hold::Hold;
@@ -92,7 +91,7 @@ impl WaitAll<'_> {
                 left.is_some_and(|left| left >= expiration.saturating_sub(expiration / FRESH))
             };
             let stale: Vec<&Arc<Hold>> = holds().filter(|hold| !is_fresh(hold)).collect();
-            let extended = self.engine.extend_all(&stale, None);
+            let extended = self.engine.extend(&stale, None);
             if let Some(error) = extended.into_iter().find_map(Result::err) {
                 return Some(error);
             }

@@ -179,7 +179,7 @@ impl Run {
     /// Lets client `n` take one of its possible steps, after some time. Returns the law that is broken then.
     fn step(&mut self, n: usize, choice: u8, millis: u64) -> Option<&'static str> {
         self.pass(millis * MILLI);
-        if self.conditions.clears && choice % 8 == 7 {
+        if self.conditions.clears && choice % 16 == 13 {
             self.server.set(None);
             self.note(n, format_args!("finds that the key was cleared"));
         }

@@ -27,37 +27,13 @@ pub(crate) struct HolderTicket<A> {
     over: bool,
 }
 
-impl<A> WaitQueue<A> {
-    /// Returns how the threads wait for which a lease of each of these locks can be written: for each lock another thread, the first that
-    /// sleeps; none where no thread waits, or none sleeps.
-    pub(crate) fn next_of_each<'a>(
-        &self,
-        holders: impl Iterator<Item = Option<&'a HolderTicket<A>>>,
-    ) -> Vec<Option<WaitMode>>
-    where
-        A: 'a,
-    {
-        let mut all = self.lock();
-        let closed = all.closed;
-        let mut taken = Vec::new();
-        let next = |holder: Option<&HolderTicket<A>>| {
-            let (queue, _) = holder.filter(|_| !closed)?.next(&mut all)?;
-            let waiter =
-                queue.waiters.iter().find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
-            taken.push(waiter.id);
-            Some(waiter.mode)
-        };
-        holders.map(next).collect()
-    }
-}
-
 impl<A> HolderTicket<A> {
     pub(super) fn new(queue: &Arc<WaitQueue<A>>, key: &Key, shared: Option<&Key>) -> Self {
         Self { queue: Arc::clone(queue), key: key.clone(), shared: shared.cloned(), over: false }
     }
 
     /// Returns the queue whose threads are next: that of the lock, if one waits there, else the shared one. And whether it is that.
-    fn next<'a>(&self, all: &'a mut All<A>) -> Option<(&'a mut KeyQueue<A>, bool)> {
+    fn next_queue<'a>(&self, all: &'a mut All<A>) -> Option<(&'a mut KeyQueue<A>, bool)> {
         let is_waited_for = |key: &&Key| all.keys.get(*key).is_some_and(|queue| !queue.waiters.is_empty());
         let key = iter::once(&self.key).chain(&self.shared).find(is_waited_for)?;
         Some((all.keys.get_mut(key)?, *key != self.key))
@@ -66,7 +42,7 @@ impl<A> HolderTicket<A> {
     /// Returns what `judge` says of the queue whose threads are next; `None` if no thread waits.
     pub(crate) fn of_next<T>(&self, judge: impl FnOnce(&Key, Activity) -> T) -> Option<T> {
         let mut all = self.queue.lock();
-        let (queue, is_shared) = self.next(&mut all)?;
+        let (queue, is_shared) = self.next_queue(&mut all)?;
         let key = if is_shared { self.shared.as_ref()? } else { &self.key };
         Some(judge(key, queue.activity?))
     }
@@ -75,16 +51,29 @@ impl<A> HolderTicket<A> {
     /// does learns of a release by this holder alone.
     pub(crate) fn slice(&self) -> Option<Uptime> {
         let mut all = self.queue.lock();
-        let (queue, _) = self.next(&mut all)?;
+        let (queue, _) = self.next_queue(&mut all)?;
         queue.waiters.front().filter(|head| head.mode.is_notified())?;
         queue.slice_since
+    }
+
+    /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written for it; `None` if none
+    /// does. Notes it as taken.
+    pub(crate) fn next(&self, taken: &mut Vec<u64>) -> Option<WaitMode> {
+        let mut all = self.queue.lock();
+        if all.closed {
+            return None;
+        }
+        let (queue, _) = self.next_queue(&mut all)?;
+        let waiter = queue.waiters.iter().find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
+        taken.push(waiter.id);
+        Some(waiter.mode)
     }
 
     /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and waits in this mode. Then this
     /// holder has the lock no longer. If there is none, returns the lease with this holder, whose it is to release.
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.lock();
-        let waiter = self.next(&mut all).and_then(|(queue, _)| {
+        let waiter = self.next_queue(&mut all).and_then(|(queue, _)| {
             queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.waits_as(mode))
         });
         let Some(waiter) = waiter else {

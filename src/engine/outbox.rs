@@ -1,0 +1,57 @@
+//! What is to be reported once nothing is locked: an observer may do anything, such as using or dropping the guard of a hold whose commands
+//! are on their way.
+
+use std::cell::RefCell;
+
+use crate::backend::{Incident, TransportError};
+use crate::error::Error;
+use crate::event::{Chain, EventSink, ProblemKind};
+use crate::key::Key;
+use crate::value::LockState;
+
+#[derive(Debug)]
+pub(super) enum Report {
+    ReplyLost(Key, &'static str, TransportError),
+    CarriedOutLate(Key, &'static str),
+    ConnectionStuck,
+    /// Another client's value was overwritten.
+    Overwritten(Key, LockState),
+    /// The holder's name was not written.
+    Unnamed(Key, Error),
+}
+
+impl From<Incident<'_>> for Report {
+    fn from(incident: Incident<'_>) -> Self {
+        match incident {
+            Incident::CarriedOutLate { key, command } => Report::CarriedOutLate(key.clone(), command),
+            Incident::ConnectionStuck => Report::ConnectionStuck,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Outbox(RefCell<Vec<Report>>);
+
+impl Outbox {
+    pub(super) fn push(&self, report: Report) {
+        self.0.borrow_mut().push(report);
+    }
+
+    /// Reports everything. Nothing may be locked.
+    pub(super) fn flush(self, observer: &EventSink) {
+        for report in self.0.into_inner() {
+            match report {
+                Report::ReplyLost(key, command, error) => observer.reply_lost(&key, command, &error),
+                Report::CarriedOutLate(key, command) => {
+                    observer.incident(&Incident::CarriedOutLate { key: &key, command });
+                }
+                Report::ConnectionStuck => observer.incident(&Incident::ConnectionStuck),
+                Report::Overwritten(key, winner) => observer.value_overwritten(&key, &winner),
+                Report::Unnamed(key, error) => {
+                    let details = format_args!("the holder's name is not written: {}", Chain(&error));
+                    observer.problem(Some(&key), ProblemKind::HolderNameNotWritten, &details);
+                }
+            }
+        }
+    }
+}

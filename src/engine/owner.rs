@@ -1,0 +1,289 @@
+//! What a holder does with its locks: extends them, asks for them, takes fencing tokens. One lock is a slice of one. Their commands go
+//! together, and what happens is reported when nothing of a hold is locked any more.
+
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+
+use super::Engine;
+use super::call::Call;
+use super::drive::Job;
+use super::outbox::{Outbox, Report};
+use crate::clock::{self, Now};
+use crate::error::Error;
+use crate::event::Event;
+use crate::hold::{Hold, OnLoss, Own};
+use crate::protocol::lease::{End, Lease};
+use crate::protocol::owned::{self, Counted, Extension, Owned, Verification};
+use crate::protocol::ownership::LossReason;
+use crate::protocol::task::Task;
+use crate::protocol::{GiveUp, Step};
+
+/// A hold, and what its commands need. Others wait until it is dropped.
+pub(super) struct Locked<'a> {
+    pub(super) hold: &'a Arc<Hold>,
+    pub(super) own: MutexGuard<'a, Own>,
+}
+
+/// In the order of their keys, as each thread that works on several does.
+fn lock_all<'a>(holds: &[&'a Arc<Hold>]) -> Vec<Locked<'a>> {
+    holds.iter().map(|hold| Locked { hold, own: hold.own() }).collect()
+}
+
+impl Engine {
+    /// Runs a task for each of these holds, unless `begin` begins none. `end` notes what came of it.
+    fn on_each<'h, T: 'static, R>(
+        &self,
+        locked: &mut [Locked<'h>],
+        outbox: &Outbox,
+        begin: impl Fn(usize, &Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
+        end: impl Fn(&Hold, &mut Own, Option<(Result<T, GiveUp>, Call<'_>)>) -> R,
+    ) -> Vec<R> {
+        let now = clock::now();
+        let mut jobs: Vec<Option<Job<'_, T>>> = Vec::with_capacity(locked.len());
+        for (at, Locked { hold, own }) in locked.iter().enumerate() {
+            let hold: &'h Arc<Hold> = hold;
+            let job = |task| Job::new(&hold.key, task, self.call(hold, now, outbox));
+            jobs.push(begin(at, hold, own, now).map(job));
+        }
+        self.drive(&mut jobs, Option::as_mut, now);
+        let end = |(locked, job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
+            end(locked.hold, &mut locked.own, job.map(Job::end))
+        };
+        locked.iter_mut().zip(jobs).map(end).collect()
+    }
+
+    /// The commands of a holder.
+    pub(super) fn call<'a>(&'a self, hold: &'a Hold, now: Now, outbox: &'a Outbox) -> Call<'a> {
+        Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime)).reporting_to(outbox)
+    }
+
+    /// Extends the leases of these holds, which expire, to ones of `asked` that begin now, or of the expiration of each.
+    pub(crate) fn extend(
+        self: &Arc<Self>,
+        holds: &[&Arc<Hold>],
+        asked: Option<Duration>,
+    ) -> Vec<Result<(), Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let extended = self.extend_locked(&mut locked, &outbox, |_, hold| {
+            asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())
+        });
+        for Locked { hold, own } in &locked {
+            self.reschedule(hold, own);
+        }
+        drop(locked);
+        outbox.flush(&self.observer);
+        self.report_extensions(holds.iter().copied(), &extended);
+        extended.into_iter().map(|extended| extended.map(drop)).collect()
+    }
+
+    /// Extends leases, unless `time` says that one is not to be extended: it is lost. Writes the holder's name again. Returns whether each
+    /// extension was certified.
+    pub(super) fn extend_locked(
+        &self,
+        locked: &mut [Locked<'_>],
+        outbox: &Outbox,
+        time: impl Fn(usize, &Hold) -> Option<Duration>,
+    ) -> Vec<Result<bool, Error>> {
+        let begin = |at, hold: &Hold, own: &Own, now| {
+            let time = time(at, hold)?;
+            let (own, new) = self.next_lease(hold, &own.lease, time, now);
+            Some(Task::begin(now, |io| owned::extend(io, own, new, time)))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| match ended {
+            Some((outcome, call)) => Self::end_extension(hold, own, outcome, call, outbox),
+            None => Err(Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())),
+        };
+        let extended = self.on_each(locked, outbox, begin, end);
+        if self.holder_name.is_some() {
+            let named = locked.iter().enumerate().zip(&extended).filter(|(_, extended)| extended.is_ok());
+            let named =
+                named.map(|((at, Locked { hold, own }), _)| (*hold, own.lease.value.clone(), time(at, hold)));
+            self.write_names(named, outbox);
+        }
+        extended
+    }
+
+    /// Returns the lock of a hold, and the lease that replaces its own if an extension succeeds. Until the outcome is known, the lease counts
+    /// that ends first.
+    pub(super) fn next_lease(
+        &self,
+        hold: &Hold,
+        lease: &Lease,
+        expiration: Duration,
+        now: Now,
+    ) -> (Owned, Lease) {
+        let own = owned(hold, lease);
+        let new = own.next_lease(expiration, self.identity.next_nonce(), now);
+        let ends = lease.end.zip(new.end);
+        hold.rely_until(ends.map(|(old, new)| old.min(new)));
+        (own, new)
+    }
+
+    /// Notes what came of an extension. Returns whether it was certified.
+    fn end_extension(
+        hold: &Hold,
+        own: &mut Own,
+        outcome: Result<Extension, GiveUp>,
+        call: Call<'_>,
+        outbox: &Outbox,
+    ) -> Result<bool, Error> {
+        let now = clock::now();
+        let reason = match outcome {
+            Ok(Extension::Extended { lease, began }) => {
+                own.lease = lease;
+                (own.began, own.asked, own.failed) = (began, now.uptime, None);
+                hold.rely_until(own.lease.end);
+                // I3: the reply may have come after the new lease.
+                let lost = hold.lost(now).map(|reason| Self::lost(hold, reason, now));
+                return lost.map_or(Ok(own.lease.proven), Err);
+            }
+            Ok(Extension::Lost { reason, overwrote }) => {
+                if let Some(winner) = overwrote {
+                    outbox.push(Report::Overwritten(hold.key.clone(), winner));
+                }
+                return Err(Self::lose(hold, reason));
+            }
+            Ok(Extension::Unknown { lease, proves }) => {
+                own.lease.may_have_become(&lease, proves, now);
+                GiveUp::Unknown
+            }
+            Err(reason) => reason,
+        };
+        own.failed = Some(now.uptime);
+        hold.rely_until(own.lease.end);
+        Err(call.error(reason, "the lease goes on until it ends; extend it again, or stop in time"))
+    }
+
+    pub(super) fn report_extensions<'a>(
+        &self,
+        holds: impl Iterator<Item = &'a Arc<Hold>>,
+        extended: &[Result<bool, Error>],
+    ) {
+        for (hold, extended) in holds.zip(extended) {
+            let key = &hold.key;
+            match extended {
+                Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
+                // These are reported as a loss.
+                Err(error) if error.is_lost() => {}
+                Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
+            }
+            hold.report();
+        }
+    }
+
+    /// Asks the server whether these locks are still held.
+    pub(crate) fn verify(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let verified = self.verify_locked(&mut locked, &outbox);
+        drop(locked);
+        self.report_all(holds, outbox);
+        verified
+    }
+
+    pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
+        let begin = |_, hold: &Hold, own: &Own, now| {
+            let own = owned(hold, &own.lease);
+            Some(Task::begin(now, |io| owned::verify(io, own)))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| {
+            let Some((outcome, call)) = ended else { unreachable!("each is asked for") };
+            let now = clock::uptime();
+            match outcome {
+                Ok(verification) => {
+                    (own.asked, own.failed) = (now, None);
+                    match verification {
+                        Verification::Held { .. } | Verification::Overwritten => Ok(()),
+                        Verification::Lost(reason) => Err(Self::lose(hold, reason)),
+                    }
+                }
+                Err(reason) => {
+                    own.failed = Some(now);
+                    Err(call.error(reason, "ask again"))
+                }
+            }
+        };
+        self.on_each(locked, outbox, begin, end)
+    }
+
+    /// Takes a fencing token for each of these holds that has none, and returns all.
+    pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
+        let outbox = Outbox::default();
+        let mut locked = lock_all(holds);
+        let begin = |_, hold: &Hold, own: &Own, now| {
+            let takes = own.token.is_none() && Self::check_held(hold).is_ok();
+            let own = owned(hold, &own.lease);
+            takes.then(|| Task::begin(now, |io| owned::count(io, own)))
+        };
+        let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| match ended {
+            Some((Ok(Counted::Token(found)), _)) => {
+                own.token = owned::usable(found);
+                own.token.ok_or_else(|| no_token(hold, found))
+            }
+            Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
+            Some((Err(reason), call)) => Err(call.error(reason, "ask again")),
+            None => own.token.ok_or_else(|| {
+                Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
+            }),
+        };
+        let tokens = self.on_each(&mut locked, &outbox, begin, end);
+        drop(locked);
+        self.report_all(holds, outbox);
+        tokens
+    }
+
+    fn report_all(&self, holds: &[&Arc<Hold>], outbox: Outbox) {
+        outbox.flush(&self.observer);
+        for hold in holds {
+            hold.report();
+        }
+    }
+
+    /// Does this when the lock is lost: also if only the clocks notice it.
+    pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
+        hold.on_loss(act);
+        hold.report();
+        self.watch(hold);
+    }
+
+    /// Has the keeper look at a lock, since the program wants to know of a loss.
+    pub(crate) fn watch(self: &Arc<Self>, hold: &Arc<Hold>) {
+        if self.identity.is_this_process() && hold.end().is_some() {
+            self.keep_from_now_on(hold);
+        }
+    }
+
+    /// Fails if a loss of the lock has been noticed; that a lease has passed is no loss that the server has shown.
+    fn check_held(hold: &Hold) -> Result<(), Error> {
+        match hold.noticed_loss() {
+            Some(reason) => Err(Self::lost(hold, reason, clock::now())),
+            None => Ok(()),
+        }
+    }
+
+    /// Notes that a lock is lost, and returns the error.
+    pub(super) fn lose(hold: &Hold, reason: LossReason) -> Error {
+        hold.lose(&reason);
+        Self::lost(hold, hold.noticed_loss().unwrap_or(reason), clock::now())
+    }
+
+    /// Returns the error of a lock that is lost.
+    pub(crate) fn lost(hold: &Hold, reason: LossReason, now: Now) -> Error {
+        let ended = hold.end().filter(|_| reason == LossReason::Expired);
+        let late = ended.map(|End { wall, uptime }| now.uptime.since(uptime).max(now.wall.since(wall)));
+        Error::Lost { key: hold.key.clone(), reason, late }
+    }
+}
+
+/// Returns the lock of a hold, as its rules know it.
+fn owned(hold: &Hold, lease: &Lease) -> Owned {
+    Owned { lease: lease.clone(), protocol: hold.protocol, asked: hold.options.protocol }
+}
+
+fn no_token(hold: &Hold, found: i64) -> Error {
+    let problem = format!(
+        "its fencing counter is at {found}, which is no token; set it to the greatest token that the storage has seen"
+    );
+    Error::invalid(hold.key.clone(), problem)
+}
