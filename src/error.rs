@@ -372,8 +372,8 @@ impl Error {
     }
 
     /// Returns the failures of a call on several keys as one error: the first loss if there is one, else the first failure with the others.
-    pub(crate) fn of_all(outcomes: Vec<Result<(), Self>>) -> Result<(), Self> {
-        let mut failures: Vec<Self> = outcomes.into_iter().filter_map(Result::err).collect();
+    pub(crate) fn of_all(outcomes: impl Iterator<Item = Result<(), Self>>) -> Result<(), Self> {
+        let mut failures: Vec<Self> = outcomes.filter_map(Result::err).collect();
         if failures.is_empty() {
             return Ok(());
         }

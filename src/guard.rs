@@ -248,31 +248,29 @@ impl LockGuard {
     }
 
     fn end(&mut self, leaving: Leaving) -> Result<(), Error> {
-        Error::of_all(Self::end_all(slice::from_mut(self), leaving))
+        Self::end_all(slice::from_mut(self), leaving)
     }
 
-    /// Ends holds of one locker that began together. Returns the outcome of each that has not ended before, and is not nested.
-    pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Vec<Result<(), Error>> {
-        let Some(of_one) = guards.iter().find(|guard| guard.holder.is_some()) else { return Vec::new() };
-        let (engine, now) = (Arc::clone(&of_one.engine), clock::now());
+    /// Ends holds of one locker that began together, unless they have ended before or are nested.
+    pub(crate) fn end_all(guards: &mut [Self], leaving: Leaving) -> Result<(), Error> {
+        let Some(of_one) = guards.iter().find(|guard| guard.holder.is_some()) else { return Ok(()) };
+        let engine = Arc::clone(&of_one.engine);
         let holds = guards.iter_mut().filter_map(|Self { hold, holder, .. }| Some((&**hold, holder.take()?)));
-        let holds: Vec<_> = holds.collect();
         if !engine.identity.is_this_process() {
             // I10: the parent holds the lock, and its connections and its queue are not the child's to use.
             let forked = |(hold, holder): (&Hold, _)| {
                 mem::forget(holder);
                 Err(Error::Forked { key: Some(hold.key.clone()) })
             };
-            return holds.into_iter().map(forked).collect();
+            return Error::of_all(holds.map(forked));
         }
-        let ending: Vec<&Hold> = holds.iter().map(|(hold, _)| *hold).collect();
-        let ended = engine.end(holds, leaving);
-        for (hold, ended) in ending.iter().zip(&ended) {
-            let (key, held) = (&hold.key, now.uptime.since(hold.acquired.uptime));
+        let ended = engine.end(holds.rev(), leaving);
+        for (hold, ended) in &ended {
+            let key = &hold.key;
             engine.observer.notify(&match ended {
-                Ok(Ended { certified, left_to_expire, outlived_lease }) => Event::Released {
+                Ok(Ended { held, certified, left_to_expire, outlived_lease }) => Event::Released {
                     key,
-                    held,
+                    held: *held,
                     certified: *certified,
                     left_to_expire: *left_to_expire,
                     outlived_lease: *outlived_lease,
@@ -282,7 +280,7 @@ impl LockGuard {
                 Err(error) => Event::ReleaseFailed { key, error },
             });
         }
-        ended.into_iter().map(|ended| ended.map(drop)).collect()
+        Error::of_all(ended.into_iter().map(|(_, ended)| ended.map(drop)))
     }
 }
 

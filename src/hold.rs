@@ -4,7 +4,7 @@ use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-use std::{fmt, io, mem};
+use std::{fmt, io, mem, ptr};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::{Contained, contained};
@@ -36,7 +36,9 @@ pub(crate) struct Hold {
     own: Mutex<Own>,
     /// Locked for a moment.
     status: Mutex<Status>,
-    changes: Arc<Changes>,
+    changes: Changes,
+    /// Those of all, where several holds began together.
+    shared: Option<Arc<Changes>>,
 }
 
 /// What the commands of a hold need.
@@ -84,6 +86,7 @@ enum Phase {
 pub(crate) type OnLoss = Box<dyn FnOnce(LossReason) + Send>;
 
 impl Hold {
+    /// Holds that begin together share their changes: a thread that waits for a loss waits for that of any.
     pub(crate) fn new(
         key: Key,
         options: LockOptions,
@@ -91,6 +94,7 @@ impl Hold {
         acquired: Now,
         lease: Lease,
         observer: EventSink,
+        shared: Option<Arc<Changes>>,
     ) -> Self {
         let status = Status {
             end: lease.end,
@@ -116,13 +120,13 @@ impl Hold {
                 over: false,
             }),
             status: Mutex::new(status),
-            changes: Arc::default(),
+            changes: Changes::default(),
+            shared,
         }
     }
 
-    /// Returns the hold as one of several that begin together: a thread that waits for a loss waits for that of any.
-    pub(crate) fn among(self, changes: &Arc<Changes>) -> Self {
-        Self { changes: Arc::clone(changes), ..self }
+    fn changes(&self) -> &Changes {
+        self.shared.as_deref().unwrap_or(&self.changes)
     }
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
@@ -162,7 +166,7 @@ impl Hold {
         let mut status = self.status();
         status.end = end;
         drop(status);
-        self.changes.note();
+        self.changes().note();
     }
 
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
@@ -197,7 +201,7 @@ impl Hold {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = true;
             drop(status);
-            self.changes.note();
+            self.changes().note();
         }
     }
 
@@ -249,7 +253,7 @@ impl Hold {
         status.phase = Phase::Over;
         let on_loss = mem::take(&mut status.on_loss);
         drop(status);
-        self.changes.note();
+        self.changes().note();
         // Dropped without the mutex: they are the program's.
         drop(on_loss);
         false
@@ -273,9 +277,9 @@ impl Hold {
 /// Waits until one of the locks, which were acquired together, is lost or released, and at most until then.
 pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
     let Some(first) = holds.first() else { return };
-    let mut waiting = first.changes.wait();
+    let mut waiting = first.changes().wait();
     // Those of nested calls may have begun at different times.
-    let learns_of_all = holds.iter().all(|hold| Arc::ptr_eq(&hold.changes, &first.changes));
+    let learns_of_all = holds.iter().all(|hold| ptr::eq(hold.changes(), first.changes()));
     let at_most = if learns_of_all { CLOCK_CHECKED_EVERY } else { OTHERS_CHECKED_EVERY };
     loop {
         let now = clock::now();

@@ -1,5 +1,6 @@
 //! Acquiring: waits for the lock, and begins what its holder has.
 
+use std::slice;
 use std::sync::Arc;
 
 use super::outbox::Outbox;
@@ -44,18 +45,15 @@ impl Engine {
         kind: Option<HoldKind>,
     ) -> Result<Acquired, Error> {
         let granted = self.grant(wait)?;
-        match self.begin_holds(vec![(wait.key().clone(), granted)], options, kind).pop() {
-            Some(acquired) => Ok(acquired),
-            None => unreachable!("each lock that is granted begins"),
-        }
+        Ok(self.begin_hold(wait.key().clone(), granted, options, kind))
     }
 
     /// Waits for a lock, and reports how that has ended.
     pub(super) fn grant(&self, wait: &Wait<'_>) -> Result<Granted, Error> {
-        let began = clock::uptime();
         let granted = wait.acquire();
         let (attempts, outcome) = (wait.attempts(), granted.as_ref().map(|_| ()));
-        let waited = clock::uptime().since(began);
+        let ended = granted.as_ref().map_or_else(|_| clock::uptime(), |granted| granted.at.uptime);
+        let waited = ended.since(wait.began().uptime);
         self.observer.notify(&Event::AcquireFinished { key: wait.key(), waited, attempts, outcome });
         granted
     }
@@ -77,7 +75,20 @@ impl Engine {
         Granted { lease, protocol, holder, at: now }
     }
 
-    /// Begins what the holder of these locks has, which were acquired together; noted for this thread, if it is to be.
+    /// Begins what the holder of this lock has; noted for this thread, if it is to be.
+    pub(super) fn begin_hold(
+        self: &Arc<Self>,
+        key: Key,
+        granted: Granted,
+        options: &LockOptions,
+        kind: Option<HoldKind>,
+    ) -> Acquired {
+        let acquired = self.acquired(key, granted, options, None);
+        self.begun(slice::from_ref(&acquired), kind);
+        acquired
+    }
+
+    /// The same for several, which were acquired together.
     pub(super) fn begin_holds(
         self: &Arc<Self>,
         granted: Vec<(Key, Granted)>,
@@ -85,22 +96,34 @@ impl Engine {
         kind: Option<HoldKind>,
     ) -> Vec<Acquired> {
         let changes = Arc::<Changes>::default();
-        let begin = |(key, granted): (Key, Granted)| {
-            let Granted { lease, protocol, holder, at } = granted;
-            let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone());
-            Acquired { hold: Arc::new(hold.among(&changes)), holder }
-        };
+        let begin = |(key, granted)| self.acquired(key, granted, options, Some(Arc::clone(&changes)));
         let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
+        self.begun(&acquired, kind);
+        acquired
+    }
+
+    fn acquired(
+        &self,
+        key: Key,
+        granted: Granted,
+        options: &LockOptions,
+        changes: Option<Arc<Changes>>,
+    ) -> Acquired {
+        let Granted { lease, protocol, holder, at } = granted;
+        let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone(), changes);
+        Acquired { hold: Arc::new(hold), holder }
+    }
+
+    fn begun(self: &Arc<Self>, acquired: &[Acquired], kind: Option<HoldKind>) {
         if self.holder_name.is_some() {
-            self.name(&acquired);
+            self.name(acquired);
         }
-        for Acquired { hold, .. } in &acquired {
+        for Acquired { hold, .. } in acquired {
             self.keep_by_options(hold);
             if let Some(kind) = kind {
                 thread_holds::note(&self.identity, hold, kind);
             }
         }
-        acquired
     }
 
     /// Writes the holder's name beside each key.

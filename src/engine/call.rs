@@ -33,7 +33,7 @@ pub(super) struct Call<'a> {
     /// Until when the lock is held that it releases; only of a release.
     held_until: Option<Uptime>,
     stop: StopCheck<'a>,
-    last_failure: Option<LastFailure>,
+    last_failure: Option<Box<LastFailure>>,
     /// Whether the last command got no answer.
     unanswered_last: bool,
     /// Where to put what is to be reported later; `None` if it is reported at once.
@@ -47,7 +47,7 @@ pub(super) struct Call<'a> {
     /// The change that was sent with WATCH, and what went behind it: its answers are for the EXEC that the rules ask for next.
     changed: Option<Box<(Option<Next>, Answers)>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
-    unanswered: Option<(&'static str, TransportError)>,
+    unanswered: Option<Box<(&'static str, TransportError)>>,
 }
 
 impl<'a> Call<'a> {
@@ -237,12 +237,12 @@ impl<'a> Call<'a> {
                     None => self.engine.observer.reply_lost(self.key, command, &error),
                 }
                 if !only_reads {
-                    self.unanswered = Some((command, error.clone()));
+                    self.unanswered = Some(Box::new((command, error.clone())));
                 }
                 (Reply::Lost, LastFailure::Lost { command, error })
             }
         };
-        self.last_failure = Some(failure);
+        self.last_failure = Some(Box::new(failure));
         reply
     }
 

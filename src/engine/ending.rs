@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::drive::Job;
 use super::outbox::{Outbox, Report};
-use super::release::HeldLock;
+use super::release::{HeldLock, Releasing};
 use super::{Delivery, Engine};
 use crate::clock::{self, Now};
 use crate::error::Error;
@@ -13,7 +13,7 @@ use crate::event::Event;
 use crate::hold::Hold;
 use crate::protocol::GiveUp;
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, Extension, Release};
+use crate::protocol::owned::{self, Extension, HandedOver, Release};
 use crate::protocol::ownership::LossReason;
 use crate::protocol::task::Task;
 use crate::queue::HolderTicket;
@@ -29,6 +29,8 @@ pub(crate) enum Leaving {
 /// How a hold has ended without a loss.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
+    /// How long the lock was held.
+    pub(crate) held: Duration,
     /// Whether the server has proven that no other client had the lock.
     pub(crate) certified: bool,
     pub(crate) left_to_expire: bool,
@@ -39,52 +41,97 @@ pub(crate) struct Ended {
 /// What came of the commands of a hold's end; `None` if the key is left to expire.
 type Left = Option<Release>;
 
-/// What a hold's end does with its key.
-enum Way {
+/// What becomes of a hold's key.
+enum Way<'a> {
     /// Nothing, with this outcome.
     Over(Left),
-    /// Has it expire after this time.
-    ExpireAfter(Duration),
-    Delete,
+    /// It expires after a while. Threads that wait learn of it then.
+    Expire(Option<HolderTicket<Delivery>>, Job<'a, Extension>),
+    Release(Releasing<'a>),
+}
+
+impl<'a> Way<'a> {
+    fn extension(&mut self) -> Option<&mut Job<'a, Extension>> {
+        match self {
+            Way::Expire(_, job) => Some(job),
+            Way::Over(_) | Way::Release(_) => None,
+        }
+    }
+
+    fn release(&mut self) -> Option<&mut Job<'a, HandedOver>> {
+        match self {
+            Way::Release(releasing) => Some(&mut releasing.job),
+            Way::Over(_) | Way::Expire(..) => None,
+        }
+    }
 }
 
 impl Engine {
-    /// Ends holds that began together: releases the locks, or leaves them to expire. Waits for commands of theirs that are on their way.
-    pub(crate) fn end(
+    /// Ends holds that began together, given in reverse: releases the locks, or leaves them to expire. Waits for commands of theirs that are on
+    /// their way.
+    pub(crate) fn end<'a>(
         &self,
-        holds: Vec<(&Hold, HolderTicket<Delivery>)>,
+        holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
-    ) -> Vec<Result<Ended, Error>> {
-        let over = |(hold, holder)| (hold, holder, self.over(hold));
-        let holds: Vec<(&Hold, HolderTicket<Delivery>, Lease)> = holds.into_iter().map(over).collect();
-        let now = clock::now();
-        // `None` where the lock is to be released.
-        let mut ended = Vec::with_capacity(holds.len());
-        let (mut to_release, mut to_leave) = (Vec::with_capacity(holds.len()), Vec::new());
-        for (hold, holder, lease) in holds {
-            let left = match way(hold, &lease, leaving, now) {
-                Way::Over(left) => Some(Ok(left)),
-                Way::ExpireAfter(rest) => {
-                    to_leave.push((ended.len(), hold, holder, lease, rest));
-                    None
-                }
-                Way::Delete => {
-                    let Hold { key, options, protocol, .. } = hold;
-                    to_release.push(HeldLock { key, options, protocol: *protocol, lease, holder });
-                    None
-                }
-            };
-            ended.push((hold, left));
-        }
-        for (at, left) in self.leave_to_expire(to_leave, now) {
-            ended[at].1 = Some(left);
-        }
-        let mut released = self.release_all(to_release, now).into_iter().map(|released| released.map(Some));
-        let outcome = |(hold, left): (&Hold, Option<_>)| match left.or_else(|| released.next()) {
-            Some(ended) => self.noted(hold, ended, now),
-            None => unreachable!("what is not left is released"),
+    ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
+        let (outbox, mut taken) = (Outbox::default(), Vec::new());
+        let begin = |(hold, holder): (&'a Hold, _)| {
+            let Hold { key, options, protocol, .. } = hold;
+            let lock = HeldLock { key, options, protocol: *protocol, lease: self.over(hold), holder };
+            let now = clock::now();
+            (hold, self.way(hold, lock, leaving, &mut taken, &outbox, now), now)
         };
-        ended.into_iter().map(outcome).collect()
+        let mut endings: Vec<(&'a Hold, Way<'_>, Now)> = holds.map(begin).collect();
+        let Some((.., now)) = endings.last() else { return Vec::new() };
+        let now = *now;
+        self.drive(&mut endings, |(_, way, _)| way.extension(), now);
+        self.drive(&mut endings, |(_, way, _)| way.release(), now);
+        let settle = |(hold, way, now): &mut (&'a Hold, Way<'_>, Now)| {
+            let left = match way {
+                Way::Over(left) => Ok(left.take()),
+                Way::Expire(holder, job) => {
+                    drop(holder.take());
+                    left(job, &outbox)
+                }
+                Way::Release(releasing) => self.end_release(releasing, now.uptime).map(Some),
+            };
+            outbox.flush(&self.observer);
+            (*hold, self.noted(hold, left, *now))
+        };
+        let mut ended: Vec<_> = endings.iter_mut().map(settle).collect();
+        ended.reverse();
+        ended
+    }
+
+    /// Begins what becomes of the key of a hold that ends.
+    fn way<'b>(
+        &'b self,
+        hold: &'b Hold,
+        lock: HeldLock<'b>,
+        leaving: Leaving,
+        taken: &mut Vec<u64>,
+        outbox: &'b Outbox,
+        now: Now,
+    ) -> Way<'b> {
+        let lease = &lock.lease;
+        let kept = || Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)));
+        let rest = match (hold.noticed_loss(), leaving) {
+            // The server has shown that it is not ours: there is nothing to delete.
+            (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
+                return Way::Over(Some(Release::Lost(reason)));
+            }
+            (_, Leaving::Keep) => return kept(),
+            (_, Leaving::Release) => time_left_to_hold(hold, lease, now),
+        };
+        match rest {
+            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(),
+            Some(rest) => {
+                let (own, new) = self.next_lease(hold, lease, rest, now);
+                let task = Task::begin(now, |io| owned::extend(io, own, new, rest));
+                Way::Expire(Some(lock.holder), Job::new(&hold.key, task, self.call(hold, now, outbox)))
+            }
+            None => Way::Release(self.begin_release(lock, taken, now)),
+        }
     }
 
     /// Has the server asked nothing more for a hold, and takes its lease.
@@ -118,34 +165,14 @@ impl Engine {
         }
         let left = ended?;
         let certified = matches!(left, Some(Release::Released { certified: true }));
-        Ok(Ended { certified, left_to_expire: left.is_none(), outlived_lease })
-    }
-
-    /// Has each key expire when the given time has passed, and no sooner; all together. Threads that wait learn of it then.
-    fn leave_to_expire(
-        &self,
-        locks: Vec<(usize, &Hold, HolderTicket<Delivery>, Lease, Duration)>,
-        now: Now,
-    ) -> Vec<(usize, Result<Left, Error>)> {
-        let outbox = Outbox::default();
-        let begin = |(at, hold, holder, lease, rest): (usize, _, _, Lease, Duration)| {
-            let (own, new) = self.next_lease(hold, &lease, rest, now);
-            let task = Task::begin(now, |io| owned::extend(io, own, new, rest));
-            (at, holder, Job::new(&hold.key, task, self.call(hold, now, &outbox)))
-        };
-        let mut jobs: Vec<(usize, HolderTicket<Delivery>, Job<'_, Extension>)> =
-            locks.into_iter().map(begin).collect();
-        self.drive(&mut jobs, |(.., job)| Some(job), now);
-        let left = jobs.into_iter().map(|(at, _, job)| (at, left(job, &outbox))).collect();
-        outbox.flush(&self.observer);
-        left
+        let time = began.uptime.since(hold.acquired.uptime);
+        Ok(Ended { held: time, certified, left_to_expire: left.is_none(), outlived_lease })
     }
 }
 
-fn left(job: Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
+fn left(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
     let key = job.key;
-    let (outcome, mut call) = job.end();
-    let reason = match outcome {
+    let reason = match job.outcome() {
         Ok(Extension::Extended { .. }) => return Ok(None),
         Ok(Extension::Lost { reason, overwrote }) => {
             if let Some(winner) = overwrote {
@@ -157,23 +184,7 @@ fn left(job: Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
         Err(reason) => reason,
     };
     let advice = "it frees itself when its lease has passed, which may be later";
-    Err(call.take_release_error(reason, advice, advice))
-}
-
-/// What becomes of the key of a hold that ends.
-fn way(hold: &Hold, lease: &Lease, leaving: Leaving, now: Now) -> Way {
-    match (hold.noticed_loss(), leaving) {
-        // The server has shown that it is not ours: there is nothing to delete.
-        (Some(reason @ (LossReason::Gone | LossReason::Taken(_))), _) => {
-            Way::Over(Some(Release::Lost(reason)))
-        }
-        (_, Leaving::Keep) => kept(lease, now),
-        (_, Leaving::Release) => match time_left_to_hold(hold, lease, now) {
-            Some(rest) if lease.end.is_none_or(|end| end.remaining(now) <= rest) => kept(lease, now),
-            Some(rest) => Way::ExpireAfter(rest),
-            None => Way::Delete,
-        },
-    }
+    Err(job.call.take_release_error(reason, advice, advice))
 }
 
 /// Returns for how much longer the options have the lock held, if it is to be released before.
@@ -181,9 +192,4 @@ fn time_left_to_hold(hold: &Hold, lease: &Lease, now: Now) -> Option<Duration> {
     // By the monotonic clock: the wall clock may have been set since.
     let left = hold.acquired.uptime.after(hold.options.hold_at_least).since(now.uptime);
     (!lease.has_passed(now) && !left.is_zero()).then_some(left)
-}
-
-/// The end of a hold whose key is left as it is.
-fn kept(lease: &Lease, now: Now) -> Way {
-    Way::Over(lease.has_passed(now).then_some(Release::Lost(LossReason::Expired)))
 }

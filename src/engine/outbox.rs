@@ -38,8 +38,8 @@ impl Outbox {
     }
 
     /// Reports everything. Nothing may be locked.
-    pub(super) fn flush(self, observer: &EventSink) {
-        for report in self.0.into_inner() {
+    pub(super) fn flush(&self, observer: &EventSink) {
+        for report in self.0.take() {
             match report {
                 Report::ReplyLost(key, command, error) => observer.reply_lost(&key, command, &error),
                 Report::CarriedOutLate(key, command) => {

@@ -178,7 +178,7 @@ impl Engine {
         let mut locked = lock_all(holds);
         let verified = self.verify_locked(&mut locked, &outbox);
         drop(locked);
-        self.report_all(holds, outbox);
+        self.report_all(holds, &outbox);
         verified
     }
 
@@ -229,11 +229,11 @@ impl Engine {
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
         drop(locked);
-        self.report_all(holds, outbox);
+        self.report_all(holds, &outbox);
         tokens
     }
 
-    fn report_all(&self, holds: &[&Arc<Hold>], outbox: Outbox) {
+    fn report_all(&self, holds: &[&Arc<Hold>], outbox: &Outbox) {
         outbox.flush(&self.observer);
         for hold in holds {
             hold.report();

@@ -72,10 +72,7 @@ impl Engine {
         let (attempts, outcome) = (wait.wait.attempts(), granted.as_ref().map(|_| ()));
         self.observer.notify(&Event::AcquireFinished { key: name, waited: took, attempts, outcome });
         let (slot, granted) = granted?;
-        match self.begin_holds(vec![(wanted.slots[slot].clone(), granted)], options, Some(kind)).pop() {
-            Some(acquired) => Ok((slot, acquired)),
-            None => unreachable!("each lock that is granted begins"),
-        }
+        Ok((slot, self.begin_hold(wanted.slots[slot].clone(), granted, options, Some(kind))))
     }
 
     /// Reads what several keys hold, with one MGET.

@@ -35,15 +35,16 @@ pub(super) struct HeldLock<'a> {
 }
 
 /// A release that has begun.
-struct Releasing<'a> {
+pub(super) struct Releasing<'a> {
     options: &'a LockOptions,
     protocol: Protocol,
     expires: bool,
-    holder: HolderTicket<Delivery>,
+    /// Until it has ended.
+    holder: Option<HolderTicket<Delivery>>,
     turn: Turn,
     /// How the thread waits that it is handed over to.
-    next: Option<WaitMode>,
-    job: Job<'a, HandedOver>,
+    next: Option<Box<WaitMode>>,
+    pub(super) job: Job<'a, HandedOver>,
 }
 
 impl Engine {
@@ -74,18 +75,23 @@ impl Engine {
         let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
         self.drive(&mut under_way, |release| Some(&mut release.job), now);
         let mut released: Vec<_> =
-            under_way.into_iter().map(|job| self.end_release(job, now.uptime)).collect();
+            under_way.iter_mut().map(|release| self.end_release(release, now.uptime)).collect();
         released.reverse();
         released
     }
 
     /// Begins to hand a lock over to a thread that is not among those `taken`, or to release it.
-    fn begin_release<'a>(&'a self, lock: HeldLock<'a>, taken: &mut Vec<u64>, now: Now) -> Releasing<'a> {
+    pub(super) fn begin_release<'a>(
+        &'a self,
+        lock: HeldLock<'a>,
+        taken: &mut Vec<u64>,
+        now: Now,
+    ) -> Releasing<'a> {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let turn = self.turn(&holder, key, options, now);
         let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
         let (call, next) = match &turn {
-            Turn::Passes if lease.end.is_some() => (call, holder.next(taken)),
+            Turn::Passes if lease.end.is_some() => (call, holder.next(taken).map(Box::new)),
             Turn::Passes | Turn::Comes | Turn::Yields => (call, None),
             Turn::Ends(taking) => (call.taking(taking.clone()), None),
         };
@@ -97,7 +103,8 @@ impl Engine {
             Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
             None => Task::begin(now, |io| owned::end(io, own)),
         };
-        Releasing { options, protocol, expires, holder, turn, next, job: Job::new(key, task, call) }
+        let (job, holder) = (Job::new(key, task, call), Some(holder));
+        Releasing { options, protocol, expires, holder, turn, next, job }
     }
 
     /// Returns the lease of a thread that waits with these options, which begins now.
@@ -108,8 +115,9 @@ impl Engine {
     }
 
     /// Has the next waiter get the lock, or learn of the release.
-    fn end_release(&self, release: Releasing<'_>, now: Uptime) -> Result<Release, Error> {
-        let Releasing { options, protocol, expires, holder, turn, next, mut job } = release;
+    pub(super) fn end_release(&self, release: &mut Releasing<'_>, now: Uptime) -> Result<Release, Error> {
+        let Releasing { options, protocol, expires, holder, turn, next, job } = release;
+        let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome());
         let taken = job.call.taken.take();
         let (outcome, lease) = match outcome {
@@ -119,18 +127,19 @@ impl Engine {
                 }
                 (Ok(release), next)
             }
-            Err(reason) => (Err(not_released(&mut job.call, reason, expires)), None),
+            Err(reason) => (Err(not_released(&mut job.call, reason, *expires)), None),
         };
-        if let Some((lease, mode)) = lease.zip(next) {
-            let delivery = Delivery { key: key.clone(), lease, protocol };
-            if let Err((holder, Delivery { lease, .. })) = holder.deliver(&mode, delivery, now) {
+        if let Some((lease, mode)) = lease.zip(next.as_deref()) {
+            let delivery = Delivery { key: key.clone(), lease, protocol: *protocol };
+            if let Err((holder, Delivery { lease, .. })) = holder.deliver(mode, delivery, now) {
                 let now = clock::now();
+                let protocol = *protocol;
                 self.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
             }
             return outcome;
         }
         let released = matches!(outcome, Ok(Release::Released { .. }));
-        holder.end(self.ending(key, &turn, released, taken, now), now);
+        holder.end(self.ending(key, turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Turn::Ends(_));
         if options.notifies && is_left_here && !self.queue.is_waited_for(key) {

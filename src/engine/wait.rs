@@ -149,6 +149,10 @@ impl<'a> Wait<'a> {
         Self { readers, ..self }
     }
 
+    pub(super) fn began(&self) -> Now {
+        self.began
+    }
+
     pub(super) fn deadline(&self) -> Option<Uptime> {
         self.deadline
     }
@@ -226,8 +230,12 @@ impl<'a> Wait<'a> {
         stop: &dyn Fn() -> bool,
     ) -> Result<Granted, Error> {
         let Some(waiting) = ticket else { unreachable!("it has just been queued") };
-        let turn = waiting.turn(self.parking(self.deadline));
-        let now = clock::now();
+        let (mut park, mut has_waited) = (self.parking(self.deadline), self.readers.is_some());
+        let turn = waiting.turn(|| {
+            has_waited = true;
+            park()
+        });
+        let now = if has_waited { clock::now() } else { self.began };
         match &turn {
             // As after a command of its own.
             Turn::Delivered(_) => {}

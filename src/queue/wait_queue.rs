@@ -31,7 +31,8 @@
 #[path = "wait_queue/holder.rs"]
 mod holder;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::collections::btree_map::{BTreeMap, Entry};
 use std::sync::Arc;
 
 use super::sync::{Mutex, MutexGuard, PoisonError, Thread, current, park_until};
@@ -44,7 +45,7 @@ pub(crate) struct WaitQueue<A>(Mutex<All<A>>);
 
 #[derive(Debug)]
 struct All<A> {
-    keys: HashMap<Key, KeyQueue<A>>,
+    keys: BTreeMap<Key, KeyQueue<A>>,
     /// No thread waits any more.
     closed: bool,
     next_id: u64,
@@ -108,7 +109,7 @@ pub(crate) enum Woken<A> {
 
 impl<A> Default for WaitQueue<A> {
     fn default() -> Self {
-        Self(Mutex::new(All { keys: HashMap::new(), closed: false, next_id: 0 }))
+        Self(Mutex::new(All { keys: BTreeMap::new(), closed: false, next_id: 0 }))
     }
 }
 
@@ -209,22 +210,26 @@ impl<A> WaitQueue<A> {
 
 impl<A> All<A> {
     /// That one of several locks was acquired says nothing of the others, so what was last seen of those stays.
-    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) {
+    /// Returns the queue of the lock.
+    fn hold(&mut self, key: &Key, shared: Option<&Key>, observation: &Observation) -> &mut KeyQueue<A> {
+        if let Some(shared) = shared {
+            self.keys.entry(shared.clone()).or_default().hold(observation.at);
+        }
         let queue = self.keys.entry(key.clone()).or_default();
         queue.hold(observation.at);
         queue.observation = Some(observation.clone());
-        if let Some(shared) = shared {
-            queue.shared = Some(shared.clone());
-            self.keys.entry(shared.clone()).or_default().hold(observation.at);
+        if shared.is_some() {
+            queue.shared = shared.cloned();
         }
+        queue
     }
 
     /// Takes a thread out of a key's queue, which is removed with its last thread.
     fn leave<T>(&mut self, key: &Key, leave: impl FnOnce(&mut KeyQueue<A>) -> T) -> Option<T> {
-        let queue = self.keys.get_mut(key)?;
-        let left = leave(queue);
-        if queue.holders == 0 && queue.waiters.is_empty() {
-            self.keys.remove(key);
+        let Entry::Occupied(mut entry) = self.keys.entry(key.clone()) else { return None };
+        let left = leave(entry.get_mut());
+        if entry.get().holders == 0 && entry.get().waiters.is_empty() {
+            entry.remove();
         }
         Some(left)
     }
@@ -327,8 +332,7 @@ impl<A> Ticket<A> {
     /// will do, `shared` is the queue of those.
     pub(crate) fn enter(mut self, shared: Option<&Key>, observation: &Observation) -> HolderTicket<A> {
         let mut all = self.queue.lock();
-        all.hold(&self.key, shared, observation);
-        let next = all.keys.get_mut(&self.key).and_then(|queue| queue.remove(self.id)?.1);
+        let next = all.hold(&self.key, shared, observation).remove(self.id).and_then(|(_, next)| next);
         drop(all);
         self.left = true;
         unpark(next.as_ref());

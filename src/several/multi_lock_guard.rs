@@ -173,7 +173,7 @@ impl MultiLockGuard {
     ///
     /// Those of [`LockGuard::leave_to_expire`], as in [`release`](Self::release).
     pub fn leave_to_expire(mut self) -> Result<(), Error> {
-        Error::of_all(LockGuard::end_all(&mut self.guards, Leaving::Keep))
+        LockGuard::end_all(&mut self.guards, Leaving::Keep)
     }
 
     /// Releases all locks together: see [`LockGuard::release`]. Where one of them meets a failure, the others are released all the same.
@@ -183,7 +183,7 @@ impl MultiLockGuard {
     /// Those of [`LockGuard::release`]. If any lock was lost, [`Error::Lost`] with the first such key; else the failure of the first key,
     /// or [`Error::Several`] if more than one failed. Events say what came of each.
     pub fn release(mut self) -> Result<(), Error> {
-        Error::of_all(LockGuard::end_all(&mut self.guards, Leaving::Release))
+        LockGuard::end_all(&mut self.guards, Leaving::Release)
     }
 
     /// Ends the holds of a call with a body: see [`LockGuard::leave`].

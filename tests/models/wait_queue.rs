@@ -10,7 +10,7 @@ mod scenario;
 mod subject;
 mod worker;
 
-use std::hash::{Hash, Hasher};
+use std::cmp::Ordering;
 use std::sync::Arc;
 
 use libtest_mimic::Trial;
@@ -38,9 +38,15 @@ impl PartialEq for Key {
 
 impl Eq for Key {}
 
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.name.hash(state);
+impl Ord for Key {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.name.cmp(&other.name)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 

@@ -20,12 +20,15 @@ pub(super) enum LastFailure {
 impl Call<'_> {
     /// Whether a command has failed, so that the next may not take long.
     pub(in crate::engine) fn has_failed(&self) -> bool {
-        matches!(self.last_failure, Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. }))
+        matches!(
+            self.last_failure.as_deref(),
+            Some(LastFailure::Lost { .. } | LastFailure::NoConnection { .. })
+        )
     }
 
     /// Returns how the server was found unreachable by the last command, if it was.
     pub(in crate::engine) fn unreachable(&self) -> Option<NoConnection> {
-        match self.last_failure.as_ref().filter(|_| self.unanswered_last) {
+        match self.last_failure.as_deref().filter(|_| self.unanswered_last) {
             Some(LastFailure::Lost { error, .. }) => {
                 Some(NoConnection::Connect(ConnectError::Failed(error.clone())))
             }
@@ -36,13 +39,13 @@ impl Call<'_> {
 
     /// Notes that nothing is sent, since another call has found the server unreachable.
     pub(in crate::engine) fn fail(&mut self, cause: NoConnection) {
-        self.last_failure = Some(LastFailure::NoConnection { cause, waited: Duration::ZERO });
+        self.last_failure = Some(Box::new(LastFailure::NoConnection { cause, waited: Duration::ZERO }));
     }
 
     /// Whether the last command was not sent because all connections were in use.
     pub(in crate::engine) fn found_pool_exhausted(&self) -> bool {
         matches!(
-            self.last_failure,
+            self.last_failure.as_deref(),
             Some(LastFailure::NoConnection { cause: NoConnection::PoolExhausted, .. })
         )
     }
@@ -65,13 +68,15 @@ impl Call<'_> {
     /// The same, once.
     pub(in crate::engine) fn take_error(&mut self, reason: GiveUp, advice: &'static str) -> Error {
         let key = self.key.clone();
-        if let (GiveUp::Unknown, Some((command, cause))) = (reason, self.unanswered.take()) {
+        if let (GiveUp::Unknown, Some((command, cause))) =
+            (reason, self.unanswered.take().map(|unanswered| *unanswered))
+        {
             return Error::InDoubt { key, command, advice, cause };
         }
         let key = Some(key);
         let too_old =
             |protocol, known_by| Error::refused(Some(self.key.clone()), Refusal::too_old(protocol, known_by));
-        match self.last_failure.take() {
+        match self.last_failure.take().map(|failure| *failure) {
             Some(LastFailure::TooOld { version, protocol }) => too_old(protocol, TooOld::Reported(version)),
             Some(LastFailure::NoTransactions { refusal, protocol }) => {
                 too_old(protocol, refusal.as_ref().map_or(TooOld::HangsUp, TooOld::Refuses))

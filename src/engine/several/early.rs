@@ -38,14 +38,13 @@ impl WaitAll<'_> {
         let behind = behind.into_iter().map(|(key, granted)| self.keep_early(&key, granted, true));
         let parts = early.into_iter().chain(behind).map(|Early { hold, holder }| (hold, holder));
         let (holds, holders): (Vec<Arc<Hold>>, Vec<_>) = parts.unzip();
-        let ending = holds.iter().map(|hold| &**hold).zip(holders).collect();
-        let ended = self.engine.end(ending, Leaving::Release);
-        let failed = |(hold, released): (&Arc<Hold>, Result<_, Error>)| {
+        let ending = holds.iter().map(|hold| &**hold).zip(holders).rev();
+        let failed = |(hold, released): (&Hold, Result<_, Error>)| {
             let error = released.err().filter(|error| !error.is_lost())?;
             self.engine.observer.notify(&Event::ReleaseFailed { key: &hold.key, error: &error });
             Some(error)
         };
-        holds.iter().zip(ended).filter_map(failed).collect()
+        self.engine.end(ending, Leaving::Release).into_iter().filter_map(failed).collect()
     }
 
     /// Ends the wait for all, whose locks these are. One may have been lost meanwhile.
@@ -72,7 +71,7 @@ impl WaitAll<'_> {
     pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
         let Granted { lease, protocol, holder, at } = granted;
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
-        let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone());
+        let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone(), None);
         let hold = Arc::new(hold);
         let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {

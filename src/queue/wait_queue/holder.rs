@@ -104,8 +104,8 @@ impl<A> HolderTicket<A> {
 
     /// Returns the thread to unpark once the mutex is free.
     fn leave(&self, all: &mut All<A>, ending: Ending, now: Option<Uptime>) -> Option<Thread> {
-        let is_waited_for = all.keys.get(&self.key).is_some_and(|queue| !queue.waiters.is_empty());
-        let head = all.leave(&self.key, |queue| queue.end(ending, now)).flatten();
+        let end = |queue: &mut KeyQueue<A>| (!queue.waiters.is_empty(), queue.end(ending, now));
+        let (is_waited_for, head) = all.leave(&self.key, end).unwrap_or_default();
         let shared = self.shared.as_ref().and_then(|shared| {
             // One thread learns of it.
             let ending = if is_waited_for { Ending::Delivered } else { ending };
