@@ -10,44 +10,22 @@ use std::time::Duration;
 
 use super::call::Call;
 use super::{Delivery, Engine};
-use crate::backend::{Failure, StopCheck};
+use crate::backend::StopCheck;
 use crate::clock::{self, Now, Uptime};
 use crate::error::{Contention, Error};
 use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
+use crate::protocol::GiveUp;
 use crate::protocol::acquire::{Acquiring, Action, Note, Params};
 use crate::protocol::lease::Lease;
-use crate::protocol::{GiveUp, Reply};
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
 use crate::thread_holds;
 use crate::value::LockState;
+pub(in crate::engine) use attempt::Answer;
 use attempt::Beginning;
 pub(super) use readers::ComparedReaders;
 pub(crate) use readers::ReaderCount;
-
-/// What the server has answered to a SETNX that was sent before the wait for the lock.
-#[derive(Clone, Debug)]
-pub(in crate::engine) struct Answer {
-    /// The lock that was asked for.
-    pub(in crate::engine) key: Key,
-    /// What it acquires.
-    pub(in crate::engine) lease: Lease,
-    pub(in crate::engine) command: &'static str,
-    pub(in crate::engine) reply: Result<Reply, Failure>,
-}
-
-impl Answer {
-    /// Whether the lock was acquired.
-    pub(in crate::engine) fn is_granted(&self) -> bool {
-        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
-    }
-
-    /// Whether the command may have been carried out, or may be still.
-    pub(in crate::engine) fn is_lost(&self) -> bool {
-        matches!(self.reply, Err(Failure::Lost(_)))
-    }
-}
 
 /// A lock that was granted, and what it took.
 #[derive(Debug)]

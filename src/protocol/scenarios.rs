@@ -29,6 +29,8 @@
 //! | `the key` | shows what the key holds |
 
 mod client;
+mod holder;
+mod words;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -36,16 +38,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use std::{env, fs};
 
+use super::Reply;
 use super::acquire::{Acquiring, Action, Params};
-use super::lease::Lease;
-use super::owned::{self, HandedOver, Next};
 use super::simulated::Server;
-use super::task::Task;
-use super::{Reply, Step};
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
 use crate::version::Version;
 use client::Client;
+use words::{owner, relative, shifted, signed, time};
 
 /// When all scenarios begin: 2026-11-18, a round number of seconds.
 const BEGINNING: Wall = Wall(1_795_000_000_000_000);
@@ -274,91 +274,6 @@ impl Interpreter {
         Ok(client.shown(action))
     }
 
-    fn releases(&mut self, name: &str) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        let client = self.client(name)?;
-        let own = client.owned()?;
-        client.lease = None;
-        let (task, step) = Task::begin(now, |io| owned::release(io, own));
-        client.releasing = Some(task);
-        Ok(client.shown_release(step))
-    }
-
-    fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        let client = self.client(name)?;
-        let own = client.owned()?;
-        client.extensions += 1;
-        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
-        let new = own.next_lease(expiration, nonce, now);
-        let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
-        client.extending = Some(task);
-        Ok(client.shown_extension(step, now))
-    }
-
-    fn verifies(&mut self, name: &str) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        let client = self.client(name)?;
-        let own = client.owned()?;
-        let (task, step) = Task::begin(now, |io| owned::verify(io, own));
-        client.verifying = Some(task);
-        Ok(client.shown_verification(step))
-    }
-
-    fn counts(&mut self, name: &str) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        let client = self.client(name)?;
-        let own = client.owned()?;
-        let (task, step) = Task::begin(now, |io| owned::count(io, own));
-        client.counting = Some(task);
-        Ok(client.shown_token(step))
-    }
-
-    fn hands_over(&mut self, name: &str, other: &str) -> ScriptResult<String> {
-        let now = self.now(name)?;
-        let next = self.client(other)?;
-        next.extensions += 1;
-        let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
-        let expiration = next.options.expiration.ok_or("it has no expiration")?;
-        let next = Next { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
-        let client = self.client(name)?;
-        let own = client.owned()?;
-        client.lease = None;
-        let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
-        client.handing_over = Some((task, other.to_owned()));
-        self.shows_hand_over(name, step)
-    }
-
-    /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
-    fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
-        let handed = match step {
-            Step::Done(handed) => handed,
-            Step::Send(request) => return Ok(self.client(name)?.sends(request)),
-            Step::GiveUp(reason) => {
-                self.client(name)?.handing_over = None;
-                return Ok(format!("gives up: {reason:?}"));
-            }
-        };
-        let client = self.client(name)?;
-        let mut shown = client.shown_release(Step::Done(handed.release));
-        if handed.overwrote.is_some() {
-            shown += ", overwrites it";
-        }
-        let other = client.handing_over.take().map(|(_, other)| other).ok_or("it hands nothing over")?;
-        let Some(lease) = handed.next else { return Ok(shown) };
-        let now = self.now(&other)?;
-        let next = self.client(&other)?;
-        if std::mem::take(&mut next.asleep) {
-            let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
-            let protocol = attempt.protocol();
-            let action = attempt.handed_over(lease, protocol, now);
-            return Ok(format!("{shown}; {other} {}", next.shown(action)));
-        }
-        let client = self.client(name)?;
-        client.lease = Some(lease);
-        Ok(format!("{shown}; {other} has left, {}", self.releases(name)?))
-    }
-
     fn too_late(&mut self, name: &str) -> ScriptResult<String> {
         let now = self.now(name)?;
         if !self.client(name)?.before.is_some_and(|end| end.has_passed(now)) {
@@ -448,30 +363,4 @@ impl Interpreter {
             self.server.time_to_live(elapsed).map(|ttl| format!(", for {ttl:?} more")).unwrap_or_default();
         writer.map_or(state.clone(), |(name, _)| format!("{name}'s, {state}")) + &ttl
     }
-}
-
-fn owner(name: &str) -> ScriptResult<&str> {
-    name.strip_suffix("'s").ok_or_else(|| format!("of which client? {name}"))
-}
-
-fn time(text: &str) -> ScriptResult<Duration> {
-    humantime::parse_duration(text).map_err(|error| format!("{text}: {error}"))
-}
-
-/// A time with a sign, in microseconds.
-fn signed(text: &str) -> ScriptResult<i64> {
-    let (sign, text) = match text.strip_prefix('-') {
-        Some(text) => (-1, text),
-        None => (1, text.strip_prefix('+').ok_or("a time needs its sign here")?),
-    };
-    Ok(sign * i64::try_from(time(text)?.as_micros()).map_err(|error| error.to_string())?)
-}
-
-fn shifted(wall: Wall, micros: i64) -> Wall {
-    Wall(wall.0.saturating_add_signed(micros))
-}
-
-fn relative(micros: i128) -> String {
-    let sign = if micros < 0 { "-" } else { "+" };
-    format!("{sign}{:?}", Duration::from_micros(u64::try_from(micros.unsigned_abs()).unwrap_or(u64::MAX)))
 }

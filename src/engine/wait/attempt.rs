@@ -3,15 +3,41 @@
 use std::mem;
 
 use super::{Granted, Wait};
+use crate::backend::Failure;
 use crate::clock::{self, Now, Uptime};
 use crate::engine::Delivery;
 use crate::engine::call::Call;
 use crate::engine::release::HeldLock;
 use crate::error::Error;
+use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::acquire::{Acquiring, Action};
+use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply};
 use crate::queue::{Hint, Observation, Ticket, Woken};
+
+/// What the server has answered to a SETNX that was sent before the wait for the lock.
+#[derive(Clone, Debug)]
+pub(in crate::engine) struct Answer {
+    /// The lock that was asked for.
+    pub(in crate::engine) key: Key,
+    /// What it acquires.
+    pub(in crate::engine) lease: Lease,
+    pub(in crate::engine) command: &'static str,
+    pub(in crate::engine) reply: Result<Reply, Failure>,
+}
+
+impl Answer {
+    /// Whether the lock was acquired.
+    pub(in crate::engine) fn is_granted(&self) -> bool {
+        matches!(self.reply, Ok(Reply::Integer(granted)) if granted > 0)
+    }
+
+    /// Whether the command may have been carried out, or may be still.
+    pub(in crate::engine) fn is_lost(&self) -> bool {
+        matches!(self.reply, Err(Failure::Lost(_)))
+    }
+}
 
 /// How an attempt begins.
 pub(super) struct Beginning<'a> {

@@ -1,0 +1,97 @@
+//! What a client of a scenario does with its lock.
+
+use std::time::Duration;
+
+use super::{Interpreter, MANY, ScriptResult};
+use crate::protocol::Step;
+use crate::protocol::lease::Lease;
+use crate::protocol::owned::{self, HandedOver, Next};
+use crate::protocol::task::Task;
+use crate::value::Nonce;
+
+impl Interpreter {
+    pub(super) fn releases(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, |io| owned::release(io, own));
+        client.releasing = Some(task);
+        Ok(client.shown_release(step))
+    }
+
+    pub(super) fn extends(&mut self, name: &str, expiration: Duration) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.extensions += 1;
+        let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
+        let new = own.next_lease(expiration, nonce, now);
+        let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
+        client.extending = Some(task);
+        Ok(client.shown_extension(step, now))
+    }
+
+    pub(super) fn verifies(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, |io| owned::verify(io, own));
+        client.verifying = Some(task);
+        Ok(client.shown_verification(step))
+    }
+
+    pub(super) fn counts(&mut self, name: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        let (task, step) = Task::begin(now, |io| owned::count(io, own));
+        client.counting = Some(task);
+        Ok(client.shown_token(step))
+    }
+
+    pub(super) fn hands_over(&mut self, name: &str, other: &str) -> ScriptResult<String> {
+        let now = self.now(name)?;
+        let next = self.client(other)?;
+        next.extensions += 1;
+        let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
+        let expiration = next.options.expiration.ok_or("it has no expiration")?;
+        let next = Next { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
+        let client = self.client(name)?;
+        let own = client.owned()?;
+        client.lease = None;
+        let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
+        client.handing_over = Some((task, other.to_owned()));
+        self.shows_hand_over(name, step)
+    }
+
+    /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
+    pub(super) fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
+        let handed = match step {
+            Step::Done(handed) => handed,
+            Step::Send(request) => return Ok(self.client(name)?.sends(request)),
+            Step::GiveUp(reason) => {
+                self.client(name)?.handing_over = None;
+                return Ok(format!("gives up: {reason:?}"));
+            }
+        };
+        let client = self.client(name)?;
+        let mut shown = client.shown_release(Step::Done(handed.release));
+        if handed.overwrote.is_some() {
+            shown += ", overwrites it";
+        }
+        let other = client.handing_over.take().map(|(_, other)| other).ok_or("it hands nothing over")?;
+        let Some(lease) = handed.next else { return Ok(shown) };
+        let now = self.now(&other)?;
+        let next = self.client(&other)?;
+        if std::mem::take(&mut next.asleep) {
+            let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
+            let protocol = attempt.protocol();
+            let action = attempt.handed_over(lease, protocol, now);
+            return Ok(format!("{shown}; {other} {}", next.shown(action)));
+        }
+        let client = self.client(name)?;
+        client.lease = Some(lease);
+        Ok(format!("{shown}; {other} has left, {}", self.releases(name)?))
+    }
+}
