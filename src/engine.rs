@@ -52,6 +52,8 @@ pub(crate) struct Delivery {
     pub(crate) lease: Lease,
     /// The protocol that it was written by.
     pub(crate) protocol: Protocol,
+    /// Whether only the key can tell if the lock was handed over.
+    pub(crate) in_doubt: bool,
 }
 
 /// What the locks of a locker share.

@@ -33,6 +33,12 @@ impl WaitMode {
         self.0 == other.0
     }
 
+    /// Whether a lease that was written for one of two threads will do for the other.
+    fn takes_leases_of(&self, other: &Self) -> bool {
+        let of = |mode: &Self| (mode.0.protocol, mode.0.expiration, mode.0.allowance);
+        of(self) == of(other)
+    }
+
     /// Whether a release also comes as a notification, in the order in which all processes wait.
     fn is_notified(&self) -> bool {
         self.0.notifies

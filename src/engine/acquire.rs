@@ -3,7 +3,6 @@
 use std::slice;
 use std::sync::Arc;
 
-use super::outbox::Outbox;
 use super::wait::{Granted, Wait};
 use super::{Delivery, Engine, ReaderCount};
 use crate::clock::{self, Now};
@@ -128,10 +127,7 @@ impl Engine {
 
     /// Writes the holder's name beside each key.
     fn name(&self, acquired: &[Acquired]) {
-        let outbox = Outbox::default();
-        let named = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value.clone();
-        let named = acquired.iter().map(|one| (&one.hold, named(one), one.hold.options.expiration));
-        self.write_names(named, &outbox);
-        outbox.flush(&self.observer);
+        let value = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value.clone();
+        self.write_names(acquired.iter().map(|one| (&one.hold, value(one), one.hold.options.expiration)));
     }
 }

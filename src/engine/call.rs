@@ -78,9 +78,10 @@ impl<'a> Call<'a> {
     }
 
     /// Returns the call with a check that ends its waits for a connection, and another time for an unreachable server.
-    pub(super) fn stopped_by(self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
-        let budget = Budget { retry_for, ..self.budget };
-        Self { budget, stop, ..self }
+    pub(super) fn stopped_by(mut self, stop: StopCheck<'a>, retry_for: Duration) -> Self {
+        self.budget.retry_for = retry_for;
+        self.stop = stop;
+        self
     }
 
     /// Returns the call as one that reports later: something is locked meanwhile.
@@ -98,9 +99,9 @@ impl<'a> Call<'a> {
         self.budget.command_timeout = self.budget.command_timeout.min(time);
     }
 
-    /// Returns the call as one that also takes an entry from the key's waiting list, along with the command that deletes the key.
-    pub(super) fn taking(self, waiting: Waiting) -> Self {
-        Self { behind: Some(waiting), ..self }
+    /// Has the call also take an entry from the key's waiting list, along with the command that deletes the key.
+    pub(super) fn take(&mut self, waiting: Waiting) {
+        self.behind = Some(waiting);
     }
 
     /// Runs a task until it ends.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::drive::Job;
 use super::outbox::{Outbox, Report};
-use super::release::{HeldLock, Releasing};
+use super::release::{HeldLock, Later, Releasing};
 use super::{Delivery, Engine};
 use crate::clock::{self, Now};
 use crate::error::Error;
@@ -50,6 +50,15 @@ enum Way<'a> {
     Release(Releasing<'a>),
 }
 
+/// A hold that ends.
+struct Ending<'a, 'b> {
+    hold: &'a Hold,
+    way: Way<'b>,
+    now: Now,
+    /// What came of it.
+    left: Result<Left, Error>,
+}
+
 impl<'a> Way<'a> {
     fn extension(&mut self) -> Option<&mut Job<'a, Extension>> {
         match self {
@@ -74,31 +83,36 @@ impl Engine {
         holds: impl Iterator<Item = (&'a Hold, HolderTicket<Delivery>)>,
         leaving: Leaving,
     ) -> Vec<(&'a Hold, Result<Ended, Error>)> {
-        let (outbox, mut taken) = (Outbox::default(), Vec::new());
+        let (outbox, mut taken, mut later) = (Outbox::default(), Vec::new(), Later::default());
         let begin = |(hold, holder): (&'a Hold, _)| {
             let Hold { key, options, protocol, .. } = hold;
             let lock = HeldLock { key, options, protocol: *protocol, lease: self.over(hold), holder };
             let now = clock::now();
-            (hold, self.way(hold, lock, leaving, &mut taken, &outbox, now), now)
+            let way = self.way(hold, lock, leaving, &mut taken, &outbox, now);
+            Ending { hold, way, now, left: Ok(None) }
         };
-        let mut endings: Vec<(&'a Hold, Way<'_>, Now)> = holds.map(begin).collect();
-        let Some((.., now)) = endings.last() else { return Vec::new() };
+        let mut endings: Vec<Ending<'a, '_>> = holds.map(begin).collect();
+        let Some(Ending { now, .. }) = endings.last() else { return Vec::new() };
         let now = *now;
-        self.drive(&mut endings, |(_, way, _)| way.extension(), now);
-        self.drive(&mut endings, |(_, way, _)| way.release(), now);
-        let settle = |(hold, way, now): &mut (&'a Hold, Way<'_>, Now)| {
-            let left = match way {
+        self.drive(&mut endings, |ending| ending.way.extension(), now);
+        self.drive(&mut endings, |ending| ending.way.release(), now);
+        // First each next thread gets its lock, then the program learns of it all.
+        for Ending { way, now, left, .. } in &mut endings {
+            *left = match way {
                 Way::Over(left) => Ok(left.take()),
                 Way::Expire(holder, job) => {
                     drop(holder.take());
-                    left(job, &outbox)
+                    left_to_expire(job, &outbox)
                 }
-                Way::Release(releasing) => self.end_release(releasing, now.uptime).map(Some),
+                Way::Release(releasing) => self.end_release(releasing, &mut later, now.uptime).map(Some),
             };
-            outbox.flush(&self.observer);
-            (*hold, self.noted(hold, left, *now))
+        }
+        outbox.flush(&self.observer);
+        self.after_release(later);
+        let note = |Ending { hold, now, left, .. }: &mut Ending<'a, '_>| {
+            (*hold, self.noted(hold, mem::replace(left, Ok(None)), *now))
         };
-        let mut ended: Vec<_> = endings.iter_mut().map(settle).collect();
+        let mut ended: Vec<_> = endings.iter_mut().map(note).collect();
         ended.reverse();
         ended
     }
@@ -170,7 +184,7 @@ impl Engine {
     }
 }
 
-fn left(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
+fn left_to_expire(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left, Error> {
     let key = job.key;
     let reason = match job.outcome() {
         Ok(Extension::Extended { .. }) => return Ok(None),

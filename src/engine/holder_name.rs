@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
-use super::outbox::{Outbox, Report};
 use crate::backend::{Answers, KeyRequest, Limits, Next};
 use crate::clock::{self, Now};
 use crate::error::Error;
+use crate::event::{Chain, ProblemKind};
 use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::Protocol;
@@ -23,11 +23,10 @@ const NEEDED: Version = Version::new(2, 0, 0);
 const ADVICE: &str = "the lock is held all the same, but others may not see by whom";
 
 impl Engine {
-    /// Writes the names of holders behind their values, in one trip, if they have a name.
+    /// Writes the names of holders behind their values, in one trip, if they have a name. Reports for which that failed.
     pub(super) fn write_names<'a>(
         &self,
         holds: impl Iterator<Item = (&'a Arc<Hold>, Vec<u8>, Option<Duration>)>,
-        outbox: &Outbox,
     ) {
         let Some(name) = self.holder_name.as_deref() else { return };
         let request = |(hold, value, lease): (&'a Arc<Hold>, Vec<u8>, Option<Duration>)| {
@@ -36,24 +35,35 @@ impl Engine {
         };
         let (holds, requests): (Vec<&Arc<Hold>>, Vec<KeyRequest>) = holds.filter_map(request).unzip();
         let Some(first) = holds.first() else { return };
-        if self.backend.server_version().is_some_and(|version| version < NEEDED) {
-            return holds
-                .iter()
-                .for_each(|hold| outbox.push(Report::Unnamed(hold.key.clone(), too_old(&hold.key))));
+        if !self.has_names() {
+            return holds.iter().for_each(|hold| self.report_unnamed(hold, &too_old(&hold.key)));
         }
         let now = clock::now();
         // Half of the shortest lease at most: a name is worth less than the lock.
         let left = holds.iter().filter_map(|hold| hold.end()).map(|end| end.remaining(now)).min();
-        let mut call = self.call(first, now, outbox);
-        call.hurry(left.map_or(Duration::MAX, |left| left / 2));
-        let written = self.backend.call_all(&requests, &call.limits_together(Protocol::Classic, now));
+        let call = |hold: &'a Arc<Hold>| {
+            let mut call = Call::new(self, &hold.key, hold.options.protocol, Some(now.uptime));
+            call.hurry(left.map_or(Duration::MAX, |left| left / 2));
+            call
+        };
+        let written = call(first).send_each(&requests, now);
         for ((hold, request), Answers { own, .. }) in holds.iter().zip(&requests).zip(written) {
-            let mut call = self.call(hold, now, outbox);
+            let mut call = call(hold);
             let reply = call.reply(own, request.request.command.name(), true, Protocol::Classic);
             if let Some(error) = unnamed(call, &reply) {
-                outbox.push(Report::Unnamed(hold.key.clone(), error));
+                self.report_unnamed(hold, &error);
             }
         }
+    }
+
+    /// Whether the server has what names are written by, as far as is known.
+    pub(super) fn has_names(&self) -> bool {
+        self.backend.server_version().is_none_or(|version| version >= NEEDED)
+    }
+
+    fn report_unnamed(&self, hold: &Hold, error: &Error) {
+        let details = format_args!("the holder's name is not written: {}", Chain(error));
+        self.observer.problem(Some(&hold.key), ProblemKind::HolderNameNotWritten, &details);
     }
 
     /// Returns the name that the holder of a key has written, if it can be read.

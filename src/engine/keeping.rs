@@ -91,31 +91,36 @@ impl Engine {
 
     fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)]) {
         let outbox = Outbox::default();
-        let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
+        let (mut to_extend, mut times, mut to_verify) = (Vec::new(), Vec::new(), Vec::new());
         for (id, Kept { hold, .. }) in due {
             match self.due(*id, hold) {
-                Some((locked, Some(time))) => to_extend.push((locked, time)),
-                Some((locked, None)) => to_verify.push(locked),
+                Some((locked, Some(time))) => {
+                    to_extend.push(locked);
+                    times.push(time);
+                }
+                // It is not locked while others are extended.
+                Some((_, None)) => to_verify.push((*id, hold)),
                 None => {}
             }
         }
-        let (mut to_extend, times): (Vec<Locked<'_>>, Vec<Duration>) = to_extend.into_iter().unzip();
         let extended = self.extend_locked(&mut to_extend, &outbox, |at, _| Some(times[at]));
-        // A failure is tried again, and a loss is reported by the hold.
-        let _ = self.verify_locked(&mut to_verify, &outbox);
+        let now = clock::now();
         for (Locked { hold, own }, extended) in to_extend.iter().zip(&extended) {
-            let now = clock::now();
             if extended.is_err() && own.lease.has_passed(now) {
                 hold.lost(now);
             }
         }
-        for Locked { hold, own } in to_extend.iter().chain(&to_verify) {
-            self.reschedule(hold, own);
+        // A server without names is reported where a lock is acquired.
+        let time = |at: usize, _: &Hold| times.get(at).copied().filter(|_| self.has_names());
+        self.end_extensions(to_extend, &outbox, &extended, time);
+        let mut to_verify: Vec<Locked<'_>> =
+            to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
+        // A failure is tried again, and a loss is reported by the hold.
+        let _ = self.verify_locked(&mut to_verify, &outbox);
+        for Locked { hold, own } in to_verify {
+            self.reschedule(hold, &own);
         }
-        let holds: Vec<&Arc<Hold>> = to_extend.iter().map(|locked| locked.hold).collect();
-        drop((to_extend, to_verify));
         outbox.flush(&self.observer);
-        self.report_extensions(holds.into_iter(), &extended);
         for (_, kept) in due {
             kept.hold.report();
         }

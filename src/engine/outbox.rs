@@ -4,8 +4,7 @@
 use std::cell::RefCell;
 
 use crate::backend::{Incident, TransportError};
-use crate::error::Error;
-use crate::event::{Chain, EventSink, ProblemKind};
+use crate::event::EventSink;
 use crate::key::Key;
 use crate::value::LockState;
 
@@ -16,8 +15,6 @@ pub(super) enum Report {
     ConnectionStuck,
     /// Another client's value was overwritten.
     Overwritten(Key, LockState),
-    /// The holder's name was not written.
-    Unnamed(Key, Error),
 }
 
 impl From<Incident<'_>> for Report {
@@ -47,10 +44,6 @@ impl Outbox {
                 }
                 Report::ConnectionStuck => observer.incident(&Incident::ConnectionStuck),
                 Report::Overwritten(key, winner) => observer.value_overwritten(&key, &winner),
-                Report::Unnamed(key, error) => {
-                    let details = format_args!("the holder's name is not written: {}", Chain(&error));
-                    observer.problem(Some(&key), ProblemKind::HolderNameNotWritten, &details);
-                }
             }
         }
     }

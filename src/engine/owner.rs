@@ -68,17 +68,44 @@ impl Engine {
         let extended = self.extend_locked(&mut locked, &outbox, |_, hold| {
             asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())
         });
-        for Locked { hold, own } in &locked {
-            self.reschedule(hold, own);
-        }
-        drop(locked);
-        outbox.flush(&self.observer);
-        self.report_extensions(holds.iter().copied(), &extended);
+        self.end_extensions(locked, &outbox, &extended, |_, hold| asked.or(hold.options.expiration));
         extended.into_iter().map(|extended| extended.map(drop)).collect()
     }
 
-    /// Extends leases, unless `time` says that one is not to be extended: it is lost. Writes the holder's name again. Returns whether each
-    /// extension was certified.
+    /// Unlocks holds whose leases were extended, reports that, and writes the holder's name again.
+    pub(super) fn end_extensions(
+        self: &Arc<Self>,
+        locked: Vec<Locked<'_>>,
+        outbox: &Outbox,
+        extended: &[Result<bool, Error>],
+        time: impl Fn(usize, &Hold) -> Option<Duration>,
+    ) {
+        let mut holds = Vec::with_capacity(locked.len());
+        let mut named = Vec::new();
+        for (at, (Locked { hold, own }, extended)) in locked.into_iter().zip(extended).enumerate() {
+            self.reschedule(hold, &own);
+            if self.holder_name.is_some() && extended.is_ok() {
+                named.push((hold, own.lease.value.clone(), time(at, hold)));
+            }
+            holds.push(hold);
+        }
+        outbox.flush(&self.observer);
+        for (hold, extended) in holds.iter().zip(extended) {
+            let key = &hold.key;
+            match extended {
+                Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
+                // These are reported as a loss.
+                Err(error) if error.is_lost() => {}
+                Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
+            }
+        }
+        self.write_names(named.into_iter());
+        for hold in holds {
+            hold.report();
+        }
+    }
+
+    /// Extends leases, unless `time` says that one is not to be extended: it is lost. Returns whether each extension was certified.
     pub(super) fn extend_locked(
         &self,
         locked: &mut [Locked<'_>],
@@ -92,16 +119,9 @@ impl Engine {
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| match ended {
             Some((outcome, call)) => Self::end_extension(hold, own, outcome, call, outbox),
-            None => Err(Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())),
+            None => Err(Self::loss_of(hold)),
         };
-        let extended = self.on_each(locked, outbox, begin, end);
-        if self.holder_name.is_some() {
-            let named = locked.iter().enumerate().zip(&extended).filter(|(_, extended)| extended.is_ok());
-            let named =
-                named.map(|((at, Locked { hold, own }), _)| (*hold, own.lease.value.clone(), time(at, hold)));
-            self.write_names(named, outbox);
-        }
-        extended
+        self.on_each(locked, outbox, begin, end)
     }
 
     /// Returns the lock of a hold, and the lease that replaces its own if an extension succeeds. Until the outcome is known, the lease counts
@@ -155,23 +175,6 @@ impl Engine {
         Err(call.error(reason, "the lease goes on until it ends; extend it again, or stop in time"))
     }
 
-    pub(super) fn report_extensions<'a>(
-        &self,
-        holds: impl Iterator<Item = &'a Arc<Hold>>,
-        extended: &[Result<bool, Error>],
-    ) {
-        for (hold, extended) in holds.zip(extended) {
-            let key = &hold.key;
-            match extended {
-                Ok(certified) => self.observer.notify(&Event::Extended { key, certified: *certified }),
-                // These are reported as a loss.
-                Err(error) if error.is_lost() => {}
-                Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
-            }
-            hold.report();
-        }
-    }
-
     /// Asks the server whether these locks are still held.
     pub(crate) fn verify(&self, holds: &[&Arc<Hold>]) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
@@ -223,9 +226,7 @@ impl Engine {
             }
             Some((Ok(Counted::Lost(reason)), _)) => Err(Self::lose(hold, reason)),
             Some((Err(reason), call)) => Err(call.error(reason, "ask again")),
-            None => own.token.ok_or_else(|| {
-                Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
-            }),
+            None => own.token.ok_or_else(|| Self::loss_of(hold)),
         };
         let tokens = self.on_each(&mut locked, &outbox, begin, end);
         drop(locked);
@@ -260,6 +261,11 @@ impl Engine {
             Some(reason) => Err(Self::lost(hold, reason, clock::now())),
             None => Ok(()),
         }
+    }
+
+    /// Returns the error of a hold whose loss has been noticed.
+    fn loss_of(hold: &Hold) -> Error {
+        Self::lost(hold, hold.noticed_loss().unwrap_or(LossReason::Expired), clock::now())
     }
 
     /// Notes that a lock is lost, and returns the error.

@@ -128,8 +128,9 @@ impl WaitForOne<'_> {
         let (asked, call) = (0, self.call(0, stop));
         let (rules, action) = match turn {
             Turn::Head(Some(observation), None) => AcquiringPermit::behind(params, slots, observation, now),
-            Turn::Delivered(Delivery { key, lease, protocol }) => {
-                AcquiringPermit::handed_over_first(params, slots, self.slot(&key), lease, protocol, now)
+            Turn::Delivered(Delivery { key, lease, protocol, in_doubt }) => {
+                let own = (self.slot(&key), lease);
+                AcquiringPermit::handed_over_first(params, slots, own, protocol, in_doubt, now)
             }
             Turn::Over { seen, ahead }
                 if self.wait.has_seen_holder(seen.as_ref()) && self.window(now).is_none() =>
@@ -209,9 +210,9 @@ impl WaitForOne<'_> {
                     let window = self.window(now).filter(|_| !rules.is_in_doubt());
                     match (woken, window) {
                         (Woken::Hint(_) | Woken::Over, Some(end)) => rules.leave_until(end, now),
-                        (Woken::Delivered(Delivery { key, lease, protocol }), _) => {
+                        (Woken::Delivered(Delivery { key, lease, protocol, in_doubt }), _) => {
                             (looked, handed_over) = (now.uptime, true);
-                            rules.handed_over(self.slot(&key), lease, protocol, now)
+                            rules.handed_over((self.slot(&key), lease), protocol, in_doubt, now)
                         }
                         (Woken::Hint(_) | Woken::Over, None) => rules.woken(now),
                     }

@@ -4,6 +4,7 @@
 use super::call::Call;
 use super::drive::Job;
 use super::notifications::Passed;
+use super::outbox::{Outbox, Report};
 use super::{Delivery, Engine};
 use std::time::Duration;
 
@@ -32,6 +33,14 @@ pub(super) struct HeldLock<'a> {
     pub(super) protocol: Protocol,
     pub(super) lease: Lease,
     pub(super) holder: HolderTicket<Delivery>,
+}
+
+/// What is done when all locks that end together have ended, so that each next thread has its lock first.
+#[derive(Debug, Default)]
+pub(super) struct Later<'a> {
+    pub(super) outbox: Outbox,
+    /// Locks that were handed over, and that no thread waits for any more.
+    unwanted: Vec<HeldLock<'a>>,
 }
 
 /// A release that has begun.
@@ -74,8 +83,10 @@ impl Engine {
         let begin = |lock| self.begin_release(lock, &mut taken, now);
         let mut under_way: Vec<Releasing<'_>> = locks.into_iter().rev().map(begin).collect();
         self.drive(&mut under_way, |release| Some(&mut release.job), now);
-        let mut released: Vec<_> =
-            under_way.iter_mut().map(|release| self.end_release(release, now.uptime)).collect();
+        let mut later = Later::default();
+        let end = |release| self.end_release(release, &mut later, now.uptime);
+        let mut released: Vec<_> = under_way.iter_mut().map(end).collect();
+        self.after_release(later);
         released.reverse();
         released
     }
@@ -89,13 +100,20 @@ impl Engine {
     ) -> Releasing<'a> {
         let HeldLock { key, options, protocol, lease, holder } = lock;
         let turn = self.turn(&holder, key, options, now);
-        let call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
-        let (call, next) = match &turn {
-            Turn::Passes if lease.end.is_some() => (call, holder.next(taken).map(Box::new)),
-            Turn::Passes | Turn::Comes | Turn::Yields => (call, None),
-            Turn::Ends(taking) => (call.taking(taking.clone()), None),
+        let mut call = Call::new(self, key, options.protocol, Some(now.uptime)).held_until(lease.end, now);
+        let next = match &turn {
+            Turn::Passes if lease.end.is_some() => {
+                let is_like = |mode: &WaitMode| {
+                    mode.options().protocol == options.protocol && mode.options().expiration.is_some()
+                };
+                holder.next(taken, is_like).map(Box::new)
+            }
+            Turn::Passes | Turn::Comes | Turn::Yields => None,
+            Turn::Ends(taking) => {
+                call.take(taking.clone());
+                None
+            }
         };
-        let next = next.filter(|mode| mode.options().protocol == options.protocol);
         let next_lease = next.as_ref().and_then(|mode| self.lease_for(mode.options(), now));
         let expires = lease.end.is_some();
         let own = Owned { lease, protocol, asked: options.protocol };
@@ -115,30 +133,46 @@ impl Engine {
     }
 
     /// Has the next waiter get the lock, or learn of the release.
-    pub(super) fn end_release(&self, release: &mut Releasing<'_>, now: Uptime) -> Result<Release, Error> {
+    pub(super) fn end_release<'a>(
+        &self,
+        release: &mut Releasing<'a>,
+        later: &mut Later<'a>,
+        now: Uptime,
+    ) -> Result<Release, Error> {
         let Releasing { options, protocol, expires, holder, turn, next, job } = release;
         let Some(holder) = holder.take() else { unreachable!("it ends once") };
         let (key, outcome) = (job.key, job.outcome());
         let taken = job.call.taken.take();
-        let (outcome, lease) = match outcome {
-            Ok(HandedOver { release, next, overwrote }) => {
+        let (outcome, lease, in_doubt) = match outcome {
+            Ok(HandedOver { release, next, in_doubt, overwrote }) => {
                 if let Some(winner) = overwrote {
-                    self.observer.value_overwritten(key, &winner);
+                    later.outbox.push(Report::Overwritten(key.clone(), winner));
                 }
-                (Ok(release), next)
+                (release, next, in_doubt)
             }
-            Err(reason) => (Err(not_released(&mut job.call, reason, *expires)), None),
+            Err(reason) => (Err(reason), None, false),
         };
-        if let Some((lease, mode)) = lease.zip(next.as_deref()) {
-            let delivery = Delivery { key: key.clone(), lease, protocol: *protocol };
-            if let Err((holder, Delivery { lease, .. })) = holder.deliver(mode, delivery, now) {
-                let now = clock::now();
-                let protocol = *protocol;
-                self.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
-            }
-            return outcome;
-        }
+        let outcome = outcome.map_err(|reason| not_released(&mut job.call, reason, *expires, in_doubt));
         let released = matches!(outcome, Ok(Release::Released { .. }));
+        let holder = match lease.zip(next.as_deref()) {
+            Some((lease, mode)) => {
+                let (key, protocol) = (key.clone(), *protocol);
+                // A transaction has waited for its connection: the key is handed over again, with a lease that begins then.
+                if protocol != Protocol::Classic && !in_doubt && lease.has_passed(clock::now()) {
+                    later.unwanted.push(HeldLock { key: job.key, options, protocol, lease, holder });
+                    return outcome;
+                }
+                match holder.deliver(mode, Delivery { key, lease, protocol, in_doubt }, now) {
+                    Ok(()) => return outcome,
+                    Err((holder, _)) if in_doubt => holder,
+                    Err((holder, Delivery { lease, .. })) => {
+                        later.unwanted.push(HeldLock { key: job.key, options, protocol, lease, holder });
+                        return outcome;
+                    }
+                }
+            }
+            None => holder,
+        };
         holder.end(self.ending(key, turn, released, taken, now), now);
         // The threads that it was left to may have given up meanwhile.
         let is_left_here = released && !matches!(turn, Turn::Ends(_));
@@ -146,6 +180,14 @@ impl Engine {
             self.notifications.was_left_to_none(key);
         }
         outcome
+    }
+
+    /// Does what is left when all locks have ended.
+    pub(super) fn after_release(&self, later: Later<'_>) {
+        later.outbox.flush(&self.observer);
+        if !later.unwanted.is_empty() {
+            self.release_all_unwanted(later.unwanted, clock::now());
+        }
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
@@ -209,8 +251,11 @@ enum Turn {
     Ends(Waiting),
 }
 
-fn not_released(call: &mut Call<'_>, reason: GiveUp, expires: bool) -> Error {
-    let (if_unknown, if_refused) = if expires {
+fn not_released(call: &mut Call<'_>, reason: GiveUp, expires: bool, in_doubt: bool) -> Error {
+    let (if_unknown, if_refused) = if in_doubt {
+        let may_be = "a waiting thread may have it now; otherwise it frees itself when its lease or that thread's has passed";
+        (may_be, may_be)
+    } else if expires {
         (
             "if it was not released, it frees itself when its lease has passed",
             "it was not released, and frees itself when its lease has passed",

@@ -234,8 +234,8 @@ impl<'a> Wait<'a> {
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
         let (attempt, action) = match (turn, window) {
-            (Turn::Delivered(Delivery { lease, protocol, .. }), _) => {
-                Acquiring::handed_over_first(params, lease, protocol, now)
+            (Turn::Delivered(Delivery { lease, protocol, in_doubt, .. }), _) => {
+                Acquiring::handed_over_first(params, lease, protocol, in_doubt, now)
             }
             (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => self.start(&mut call, first, now),
             (Turn::Head(..), Some(end)) => Acquiring::begin_in_window(params, end, now),

@@ -182,10 +182,11 @@ impl Acquiring {
         params: Params,
         lease: Lease,
         protocol: Protocol,
+        in_doubt: bool,
         now: Now,
     ) -> (Self, Action) {
         let mut attempt = Self::new(params, None);
-        let action = attempt.handed_over(lease, protocol, now);
+        let action = attempt.handed_over(lease, protocol, in_doubt, now);
         (attempt, action)
     }
 
@@ -247,12 +248,24 @@ impl Acquiring {
     }
 
     /// Goes on with a lease that a holder of the same process has written for this attempt.
-    pub(crate) fn handed_over(&mut self, lease: Lease, protocol: Protocol, now: Now) -> Action {
+    /// If that is `in_doubt`, the key decides (I6).
+    pub(crate) fn handed_over(
+        &mut self,
+        lease: Lease,
+        protocol: Protocol,
+        in_doubt: bool,
+        now: Now,
+    ) -> Action {
         debug_assert!(!self.is_in_doubt(), "it might have the lock twice");
         self.params.options.protocol = protocol;
         self.not_before = None;
         self.begin_round();
-        self.granted(lease, None, now)
+        match protocol {
+            _ if !in_doubt => return self.granted(lease, None, now),
+            Protocol::Watched | Protocol::Ttl => self.unresolved.keep(lease, None, now),
+            Protocol::Auto | Protocol::Classic => self.unresolved.keep_takeover(lease),
+        }
+        self.read()
     }
 
     /// Sleeps until then, since the lock is left to other processes, and asks for it. At the deadline it is asked for in any case.

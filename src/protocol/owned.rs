@@ -37,9 +37,9 @@ pub(crate) struct Owned {
 /// The outcome of a release.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Release {
-    /// The key was deleted: the next contender can acquire the lock.
+    /// The key was deleted, so that the next contender can acquire the lock, or the lock was handed over.
     Released {
-        /// Whether the key still held this holder's own bytes, which proves that no other client had the lock. Only Watched and Ttl look.
+        /// Whether the key still held this holder's own bytes, which proves that no other client had the lock. DEL in Classic does not look.
         certified: bool,
     },
     /// The lock was lost before. Nothing was deleted.

@@ -130,13 +130,13 @@ impl AcquiringPermit {
     pub(crate) fn handed_over_first(
         params: Params,
         slots: usize,
-        slot: usize,
-        lease: Lease,
+        (slot, lease): (usize, Lease),
         protocol: Protocol,
+        in_doubt: bool,
         now: Now,
     ) -> (Self, Action) {
         let mut attempt = Self::new(params, slots);
-        let action = attempt.handed_over(slot, lease, protocol, now);
+        let action = attempt.handed_over((slot, lease), protocol, in_doubt, now);
         (attempt, action)
     }
 
@@ -208,9 +208,25 @@ impl AcquiringPermit {
     }
 
     /// Goes on with the lease of a permit that a holder of the same process has written for this attempt.
-    pub(crate) fn handed_over(&mut self, slot: usize, lease: Lease, protocol: Protocol, now: Now) -> Action {
+    /// If that is `in_doubt`, the key decides where its bytes prove something: in Classic GETSET may have overwritten another client's.
+    pub(crate) fn handed_over(
+        &mut self,
+        (slot, lease): (usize, Lease),
+        protocol: Protocol,
+        in_doubt: bool,
+        now: Now,
+    ) -> Action {
         debug_assert!(!self.in_doubt, "it might have two");
         self.params.options.protocol = protocol;
+        match protocol {
+            _ if !in_doubt => {}
+            Protocol::Watched | Protocol::Ttl => {
+                self.in_doubt = true;
+                self.unresolved.push((slot, lease));
+                return self.look();
+            }
+            Protocol::Auto | Protocol::Classic => return self.woken(now),
+        }
         self.attempts = self.attempts.saturating_add(1);
         // What is left to other processes is free, and no other waiter knows.
         let another_is_free = self.not_before.take().is_some();

@@ -90,6 +90,10 @@ impl WaitMode {
         self.notified
     }
 
+    fn takes_leases_of(self, other: &Self) -> bool {
+        self.waits_as(other)
+    }
+
     fn waits_as(self, other: &Self) -> bool {
         self.variant == other.variant
     }

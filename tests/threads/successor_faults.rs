@@ -84,9 +84,10 @@ fn the_reply_comes_after_the_next_s_lease(protocol: Protocol, load: Load) -> Out
     thread::sleep(millis(310));
     hand_over.go_on();
     assert_eq!(releasing.join().unwrap()?, HANDED_OVER);
-    // It does not use the lease. It waits until the lease has expired for other clients, too.
+    // In Classic it does not use the lease, and waits until the lease has expired for other clients, too. By a transaction it gets another.
     drop(next.join()?);
-    assert!(scenario.events.lines().contains(&"LateGrant".to_owned()));
+    let late = scenario.events.lines().contains(&"LateGrant".to_owned());
+    assert!(late || protocol != Protocol::Classic);
     Ok(())
 }
 

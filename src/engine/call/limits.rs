@@ -11,9 +11,10 @@ use crate::protocol::lease::End;
 
 impl<'a> Call<'a> {
     /// Returns the call as one that releases a lock, which is held until then.
-    pub(in crate::engine) fn held_until(self, end: Option<End>, now: Now) -> Self {
+    pub(in crate::engine) fn held_until(mut self, end: Option<End>, now: Now) -> Self {
         let end = end.map_or(Uptime::MAX, |end| now.uptime.after(end.remaining(now)));
-        Self { held_until: Some(end), ..self }
+        self.held_until = Some(end);
+        self
     }
 
     pub(super) fn limits<'b>(&self, command: &Command, report: Report<'b>, now: Now) -> Limits<'b>

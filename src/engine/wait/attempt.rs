@@ -120,9 +120,9 @@ impl Wait<'_> {
                     match (woken, window) {
                         (Woken::Hint(_) | Woken::Over, Some(end)) => attempt.in_window(end, now),
                         (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
-                        (Woken::Delivered(Delivery { lease, protocol, .. }), _) => {
+                        (Woken::Delivered(Delivery { lease, protocol, in_doubt, .. }), _) => {
                             (looked, handed_over) = (now.uptime, true);
-                            attempt.handed_over(lease, protocol, now)
+                            attempt.handed_over(lease, protocol, in_doubt, now)
                         }
                         (Woken::Hint(Hint::Changed) | Woken::Over, None) => attempt.woken(now),
                     }

@@ -24,16 +24,18 @@ pub(crate) struct Next {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HandedOver {
     /// What came of our own hold.
-    pub(crate) release: Release,
-    /// The next thread's lease, if that has the lock. It looks whether the lease has passed (I3).
+    pub(crate) release: Result<Release, GiveUp>,
+    /// The next thread's lease, if that has the lock, or may have it. It looks whether the lease has passed (I3).
     pub(crate) next: Option<Lease>,
+    /// Whether only the key can tell if the next thread has the lock: the reply was lost, and the command may still come.
+    pub(crate) in_doubt: bool,
     /// In Classic: another client's value that was overwritten, as by a loser of the classic takeover.
     pub(crate) overwrote: Option<LockState>,
 }
 
 /// Replaces our value by the next thread's: in Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
 /// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
-/// up, the next thread has not got the lock, as far as is known.
+/// up, nothing was written.
 pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: Next) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(&io, &own, next).await?
@@ -54,6 +56,7 @@ pub(crate) async fn end(io: Rc<Io>, own: Owned) -> Result<HandedOver, GiveUp> {
 /// `None` if nothing was written, and our lock is to be released.
 async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<HandedOver>, GiveUp> {
     let Next { lease, expiration } = next;
+    let lease = own.lease.replaced_by(&lease, io.now());
     let change = Change::Set(Entry::of(&lease, own.protocol, Some(expiration)));
     Ok(Some(match change_watched(io, own, change).await {
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
@@ -62,7 +65,7 @@ async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<Hande
         Ok(Changed::Unanswered { ours, holds: Ok(Some(holds)) }) if holds == lease.value => {
             own.passed_on(lease, ours)
         }
-        Ok(Changed::Unanswered { holds, .. }) => to_nobody(own.deleted_if_absent(&holds, io.now())?),
+        Ok(Changed::Unanswered { holds, .. }) => in_doubt(own.deleted_if_absent(&holds, io.now()), lease),
         Ok(Changed::NoTransactions) | Err(GiveUp::Refused) => return Ok(None),
         Err(reason) => return Err(reason),
     }))
@@ -70,31 +73,36 @@ async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<Hande
 
 /// The same.
 async fn by_getset(io: &Io, own: &Owned, next: Next) -> Result<Option<HandedOver>, GiveUp> {
-    let Some((end, until)) = own.lease.end.zip(next.lease.end) else { return Ok(None) };
+    let lease = own.lease.replaced_by(&next.lease, io.now());
+    let Some((end, until)) = own.lease.end.zip(lease.end) else { return Ok(None) };
     if end.has_passed(io.now()) {
         return Ok(None);
     }
     // Within our lease, as DEL (I5), and soon: the next lease has begun.
     let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
-    let request = Request::before(before, Command::GetSet(next.lease.value.clone()));
+    let request = Request::before(before, Command::GetSet(lease.value.clone()));
     Ok(Some(match io.send(request).await {
-        Reply::Bulk(replaced) => own.replaced_by_next(next.lease, replaced.as_deref(), io.now()),
+        Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
         Reply::Refused | Reply::TooLate => return Ok(None),
         Reply::Unsent if end.has_passed(io.now()) => to_nobody(Release::Lost(LossReason::Expired)),
         Reply::NoLock => return Err(GiveUp::Refused),
         Reply::Unsent => return Err(GiveUp::Unsent),
         // What it has replaced is unknown, so nothing is proven. Our own bytes say nothing: it may still come (I6).
         _ => match read(io).await {
-            Ok(Some(holds)) if holds == next.lease.value && !end.has_passed(io.now()) => {
-                own.passed_on(next.lease, false)
+            Ok(Some(holds)) if holds == lease.value && !end.has_passed(io.now()) => {
+                own.passed_on(lease, false)
             }
-            _ => return Err(GiveUp::Unknown),
+            _ => in_doubt(Err(GiveUp::Unknown), lease),
         },
     }))
 }
 
 fn to_nobody(release: Release) -> HandedOver {
-    HandedOver { release, next: None, overwrote: None }
+    HandedOver { release: Ok(release), next: None, in_doubt: false, overwrote: None }
+}
+
+fn in_doubt(release: Result<Release, GiveUp>, next: Lease) -> HandedOver {
+    HandedOver { release, next: Some(next), in_doubt: true, overwrote: None }
 }
 
 impl Owned {
@@ -102,7 +110,8 @@ impl Owned {
     fn passed_on(&self, mut next: Lease, replaced: bool) -> HandedOver {
         let certified = replaced && self.lease.proven;
         next.proven = certified;
-        HandedOver { release: Release::Released { certified }, next: Some(next), overwrote: None }
+        let release = Ok(Release::Released { certified });
+        HandedOver { release, next: Some(next), in_doubt: false, overwrote: None }
     }
 
     /// Judges what GETSET has replaced.
@@ -113,9 +122,10 @@ impl Owned {
             Ownership::Lost(reason) => {
                 let is_taken = found.is_some();
                 HandedOver {
-                    release: Release::Lost(self.loss(reason, now)),
+                    release: Ok(Release::Lost(self.loss(reason, now))),
                     // An absent key is acquired (I1).
                     next: (!is_taken).then_some(next),
+                    in_doubt: false,
                     overwrote: is_taken.then(|| LockState::of_value(found)),
                 }
             }

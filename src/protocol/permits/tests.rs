@@ -368,8 +368,9 @@ fn a_permit_that_is_handed_over_is_held() {
         assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(_)));
         attempt
     };
-    let hand_over =
-        |mut attempt: AcquiringPermit, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, now);
+    let hand_over = |mut attempt: AcquiringPermit, now| {
+        attempt.handed_over((1, lease.clone()), Protocol::Classic, false, now)
+    };
     let held = |another_is_free| Action::Held { slot: 1, lease: lease.clone(), another_is_free };
     assert_eq!(hand_over(sleeping(), start()), held(false));
     // What it leaves to other processes is free, and no other thread knows.
@@ -378,6 +379,21 @@ fn a_permit_that_is_handed_over_is_held() {
     assert_eq!(hand_over(attempt, start()), held(true));
     let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
     assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
+}
+
+#[test]
+fn a_permit_that_may_have_been_handed_over_is_looked_for() {
+    let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    let action = attempt.handed_over((1, lease.clone()), Protocol::Watched, true, start());
+    assert_eq!(action, Action::Look);
+    let action = attempt.looked(&but(&[(1, Some(&lease.value))]), start());
+    assert!(matches!(action, Action::Held { slot: 1, .. }), "{action:?}");
+    // In Classic its bytes would prove nothing.
+    let (mut attempt, ..) = asking(expiring());
+    attempt.asked(&TAKEN, &all(held_for(60)), start());
+    asks(&attempt.handed_over((1, lease), Protocol::Classic, true, start()));
 }
 
 #[test]

@@ -76,7 +76,10 @@ impl Interpreter {
             }
         };
         let client = self.client(name)?;
-        let mut shown = client.shown_release(Step::Done(handed.release));
+        let mut shown = client.shown_release(match handed.release {
+            Ok(release) => Step::Done(release),
+            Err(reason) => Step::GiveUp(reason),
+        });
         if handed.overwrote.is_some() {
             shown += ", overwrites it";
         }
@@ -87,8 +90,11 @@ impl Interpreter {
         if std::mem::take(&mut next.asleep) {
             let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
             let protocol = attempt.protocol();
-            let action = attempt.handed_over(lease, protocol, now);
+            let action = attempt.handed_over(lease, protocol, handed.in_doubt, now);
             return Ok(format!("{shown}; {other} {}", next.shown(action)));
+        }
+        if handed.in_doubt {
+            return Ok(shown);
         }
         let client = self.client(name)?;
         client.lease = Some(lease);

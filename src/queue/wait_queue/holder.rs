@@ -57,24 +57,29 @@ impl<A> HolderTicket<A> {
     }
 
     /// Returns how the first thread waits that sleeps and is not among those `taken`, so that a lease can be written for it; `None` if none
-    /// does. Notes it as taken.
-    pub(crate) fn next(&self, taken: &mut Vec<u64>) -> Option<WaitMode> {
+    /// does, or if that one cannot take a lease. Notes it as taken.
+    pub(crate) fn next(
+        &self,
+        taken: &mut Vec<u64>,
+        can_take: impl FnOnce(&WaitMode) -> bool,
+    ) -> Option<WaitMode> {
         let mut all = self.queue.lock();
         if all.closed {
             return None;
         }
         let (queue, _) = self.next_queue(&mut all)?;
         let waiter = queue.waiters.iter().find(|waiter| waiter.is_free() && !taken.contains(&waiter.id))?;
+        let mode = Some(waiter.mode).filter(can_take)?;
         taken.push(waiter.id);
-        Some(waiter.mode)
+        Some(mode)
     }
 
-    /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and waits in this mode. Then this
+    /// Delivers the lease of this lock that was written for a waiting thread, to the first that sleeps and takes leases of this mode. Then this
     /// holder has the lock no longer. If there is none, returns the lease with this holder, whose it is to release.
     pub(crate) fn deliver(mut self, mode: &WaitMode, lease: A, now: Uptime) -> Result<(), (Self, A)> {
         let mut all = self.queue.lock();
         let waiter = self.next_queue(&mut all).and_then(|(queue, _)| {
-            queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.waits_as(mode))
+            queue.waiters.iter_mut().find(|waiter| waiter.is_free() && waiter.mode.takes_leases_of(mode))
         });
         let Some(waiter) = waiter else {
             drop(all);

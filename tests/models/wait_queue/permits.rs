@@ -260,7 +260,7 @@ impl Worker<'_> {
     fn release(&self, (at, lease, holder): Held) {
         const FREED: Ending = Ending::Hint(Hint::Freed);
         let hands_over = self.behavior.releases != Releases::Plainly;
-        let next = if hands_over { holder.next(&mut Vec::new()) } else { None };
+        let next = if hands_over { holder.next(&mut Vec::new(), |_| true) } else { None };
         match (self.behavior.releases, next) {
             (Releases::HandingOver, Some(mode)) => {
                 let delivered = holder.deliver(&mode, (at, lease.replace()), super::Uptime);

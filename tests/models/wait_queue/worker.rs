@@ -138,7 +138,7 @@ impl Worker<'_> {
             self.behavior.release,
             Release::HandsOver | Release::HandsOverInVain | Release::HandsOverUnheard
         );
-        let next = if hands_over { holder.next(&mut Vec::new()) } else { None };
+        let next = if hands_over { holder.next(&mut Vec::new(), |_| true) } else { None };
         match (self.behavior.release, next) {
             (Release::HandsOver, Some(mode)) => {
                 let delivered = holder.deliver(&mode, lease.replace(), super::Uptime);

@@ -128,20 +128,19 @@ impl Search {
         self.nonces += 1_000_000;
         let expiration = Duration::from_millis(1500);
         let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
-        let (mut task, mut step) = Task::begin(now, |io| async move {
-            match next {
-                Some(_) => owned::hand_over(io, own, Next { lease, expiration }).await,
-                None => owned::end(io, own).await,
-            }
-        });
+        let next_lease = next.map(|_| Next { lease, expiration });
+        let (mut task, mut step) = match next_lease {
+            Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
+            None => Task::begin(now, |io| owned::end(io, own)),
+        };
         while let Step::Send(request) = step {
             let reply = self.send(n, slot, &request.command, choice);
             choice = choice.rotate_left(3) ^ 5;
             step = task.resume(reply, now);
         }
-        if let (Some(next), Step::Done(HandedOver { next: Some(lease), .. })) = (next, step) {
+        if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
             let now = self.now(next);
-            let action = self.attempt(next).handed_over(slot, lease, protocol, now);
+            let action = self.attempt(next).handed_over((slot, lease), protocol, in_doubt, now);
             self.act(next, action);
         }
     }

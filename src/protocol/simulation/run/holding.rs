@@ -113,12 +113,15 @@ impl Run {
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
             unreachable!("it hands its lock over")
         };
-        let Some(HandedOver { release, next: Some(lease), .. }) = handed else { return };
-        self.handed_over += 1;
-        self.certify(n, number, release == Release::Released { certified: true });
+        let Some(HandedOver { release, next: Some(lease), in_doubt, .. }) = handed else { return };
+        self.handed_over += u64::from(!in_doubt);
+        self.certify(n, number, release == Ok(Release::Released { certified: true }));
         let now = self.now(n);
         let Some(other) = self.next(n, expiration) else {
             let Client { holds_by, protocol, .. } = self.clients[n];
+            if in_doubt {
+                return;
+            }
             return self.release(n, Owned { lease, protocol: holds_by, asked: protocol }, now);
         };
         let replaced = self.clients[n].replaced.take();
@@ -126,13 +129,13 @@ impl Run {
             let held = self.clients[n].held.as_ref();
             replaced.is_some() && held.map(|held| &held.lease.value) == replaced.as_ref()
         };
-        self.falsely_granted |= lease.proven && self.present().any(is_anothers);
+        self.falsely_granted |= !in_doubt && lease.proven && self.present().any(is_anothers);
         // As if it had sent the command itself.
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
         let protocol = self.clients[n].holds_by;
         let attempt = self.clients[other].attempt.as_mut();
-        let action = attempt.map(|attempt| attempt.handed_over(lease, protocol, now));
+        let action = attempt.map(|attempt| attempt.handed_over(lease, protocol, in_doubt, now));
         self.act(other, action);
     }
 
