@@ -315,7 +315,10 @@ mod tests {
         for _ in 0..2 {
             let due = now.after(Duration::from_millis(1));
             keeper.add(keeper.new_id(), due, Duration::ZERO, sender.clone()).unwrap();
-            thread::sleep(Duration::from_millis(5));
+            // The two are not worked on together.
+            while !keeper.shared.lock().due.is_empty() {
+                thread::sleep(Duration::from_millis(1));
+            }
         }
         assert_eq!(done.recv_timeout(LONG).unwrap(), [2]);
     }

@@ -184,10 +184,10 @@ impl Engine {
 
     /// Does what is left when all locks have ended.
     pub(super) fn after_release(&self, later: Later<'_>) {
-        later.outbox.flush(&self.observer);
         if !later.unwanted.is_empty() {
             self.release_all_unwanted(later.unwanted, clock::now());
         }
+        later.outbox.flush(&self.observer);
     }
 
     /// Notifies the next process, if it is its turn. Returns how the threads of this one learn of the release.
