@@ -123,7 +123,7 @@ pub enum Event<'a> {
         held: Duration,
         /// True if the server has proven that no other client had the lock meanwhile: the key still held this holder's own bytes. `false`
         /// without an expiration, if the key is left to expire, after an uncertified extension, or if a reply was lost; in
-        /// [`Protocol::Classic`](crate::Protocol::Classic) also if the key is deleted rather than handed over to a waiting thread.
+        /// [`Protocol::Classic`](crate::Protocol::Classic) except if the lock is handed over to a waiting thread.
         certified: bool,
         /// Whether the key is left to expire, by [`hold_at_least`](crate::LockOptions::hold_at_least) or
         /// [`leave_to_expire`](crate::LockGuard::leave_to_expire).

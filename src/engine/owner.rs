@@ -241,7 +241,7 @@ impl Engine {
         }
     }
 
-    /// Does this when the lock is lost: also if only the clocks notice it.
+    /// Calls `act` when the lock is lost, even if only the clocks notice it.
     pub(crate) fn on_loss(self: &Arc<Self>, hold: &Arc<Hold>, act: OnLoss) {
         hold.on_loss(act);
         hold.report();

@@ -182,7 +182,7 @@ pub(crate) async fn verify(io: Rc<Io>, own: Owned) -> Result<Verification, GiveU
     })
 }
 
-/// Takes a number of the counter beside the key. It counts only if this holder had the lock when the counter was increased, so a later
+/// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
 /// holder's is greater. A number whose reply was lost is left out.
 pub(crate) async fn count(io: Rc<Io>, own: Owned) -> Result<Counted, GiveUp> {
     let mut asked_again = false;

@@ -3,8 +3,8 @@
 //! The rules are written as straight-line code: send a command, look at its reply, send the next. A function that could be stopped at
 //! each command and continued later would do, and that is what `async` makes: at each `await` the compiler stores where the function is,
 //! and what its variables hold. No runtime is needed. [`Io::send`] leaves the request in a cell and is pending until the reply is in
-//! another; [`Task::resume`] puts the reply there, polls once, and takes out the next request. So whoever has the task decides when the
-//! function goes on: the engine once the server has answered, a test whenever it likes.
+//! another; [`Task::resume`] puts the reply there, polls once, and takes out the next request. So the owner of the task decides when the
+//! function goes on: the engine once the server has answered, a test at any moment.
 //!
 //! ```text
 //! async fn is_ours(io: Rc<Io>, own: Vec<u8>) -> Result<bool, GiveUp> {

@@ -61,7 +61,7 @@ async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<Hande
     Ok(Some(match change_watched(io, own, change).await {
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
         Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
-        // A transaction writes it over our own value only, also if it comes late.
+        // A transaction writes it over our own value only, even if it comes late.
         Ok(Changed::Unanswered { ours, holds: Ok(Some(holds)) }) if holds == lease.value => {
             own.passed_on(lease, ours)
         }
