@@ -296,12 +296,12 @@ pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
 /// That something has changed of locks which were acquired together, for the threads that wait for a loss.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    counted: Mutex<Counted>,
+    counted: Mutex<ChangeCount>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Counted {
+struct ChangeCount {
     changes: u64,
     /// How many threads wait: waking none takes a system call as well.
     waiting: usize,
@@ -315,7 +315,7 @@ struct WaitingThread<'a> {
 }
 
 impl Changes {
-    fn counted(&self) -> MutexGuard<'_, Counted> {
+    fn counted(&self) -> MutexGuard<'_, ChangeCount> {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

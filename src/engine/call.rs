@@ -8,7 +8,7 @@ mod watching;
 use std::time::Duration;
 
 use super::Engine;
-use super::outbox::{self, Outbox};
+use super::outbox::{LateReport, Outbox};
 use super::wait::Answer;
 use crate::backend::{
     Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
@@ -233,7 +233,7 @@ impl<'a> Call<'a> {
             Err(Failure::Lost(error)) => {
                 match self.outbox {
                     Some(outbox) => {
-                        outbox.push(outbox::Report::ReplyLost(self.key.clone(), command, error.clone()));
+                        outbox.push(LateReport::ReplyLost(self.key.clone(), command, error.clone()));
                     }
                     None => self.engine.observer.reply_lost(self.key, command, &error),
                 }

@@ -4,7 +4,7 @@ use std::mem;
 use std::time::Duration;
 
 use super::drive::Job;
-use super::outbox::{Outbox, Report};
+use super::outbox::{LateReport, Outbox};
 use super::release::{HeldLock, Later, Releasing};
 use super::{Delivery, Engine};
 use crate::clock::{self, Now};
@@ -51,7 +51,7 @@ enum Way<'a> {
 }
 
 /// A hold that ends.
-struct Ending<'a, 'b> {
+struct EndingHold<'a, 'b> {
     hold: &'a Hold,
     way: Way<'b>,
     now: Now,
@@ -89,15 +89,15 @@ impl Engine {
             let lock = HeldLock { key, options, protocol: *protocol, lease: self.over(hold), holder };
             let now = clock::now();
             let way = self.way(hold, lock, leaving, &mut taken, &outbox, now);
-            Ending { hold, way, now, left: Ok(None) }
+            EndingHold { hold, way, now, left: Ok(None) }
         };
-        let mut endings: Vec<Ending<'a, '_>> = holds.map(begin).collect();
-        let Some(Ending { now, .. }) = endings.last() else { return Vec::new() };
+        let mut endings: Vec<EndingHold<'a, '_>> = holds.map(begin).collect();
+        let Some(EndingHold { now, .. }) = endings.last() else { return Vec::new() };
         let now = *now;
         self.drive(&mut endings, |ending| ending.way.extension(), now);
         self.drive(&mut endings, |ending| ending.way.release(), now);
         // First each next thread gets its lock, then the program learns of it all.
-        for Ending { way, now, left, .. } in &mut endings {
+        for EndingHold { way, now, left, .. } in &mut endings {
             *left = match way {
                 Way::Over(left) => Ok(left.take()),
                 Way::Expire(holder, job) => {
@@ -109,7 +109,7 @@ impl Engine {
         }
         outbox.flush(&self.observer);
         self.after_release(later);
-        let note = |Ending { hold, now, left, .. }: &mut Ending<'a, '_>| {
+        let note = |EndingHold { hold, now, left, .. }: &mut EndingHold<'a, '_>| {
             (*hold, self.noted(hold, mem::replace(left, Ok(None)), *now))
         };
         let mut ended: Vec<_> = endings.iter_mut().map(note).collect();
@@ -190,7 +190,7 @@ fn left_to_expire(job: &mut Job<'_, Extension>, outbox: &Outbox) -> Result<Left,
         Ok(Extension::Extended { .. }) => return Ok(None),
         Ok(Extension::Lost { reason, overwrote }) => {
             if let Some(winner) = overwrote {
-                outbox.push(Report::Overwritten(key.clone(), winner));
+                outbox.push(LateReport::Overwritten(key.clone(), winner));
             }
             return Ok(Some(Release::Lost(reason)));
         }

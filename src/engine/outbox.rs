@@ -9,7 +9,7 @@ use crate::key::Key;
 use crate::value::LockState;
 
 #[derive(Debug)]
-pub(super) enum Report {
+pub(super) enum LateReport {
     ReplyLost(Key, &'static str, TransportError),
     CarriedOutLate(Key, &'static str),
     ConnectionStuck,
@@ -17,20 +17,20 @@ pub(super) enum Report {
     Overwritten(Key, LockState),
 }
 
-impl From<Incident<'_>> for Report {
+impl From<Incident<'_>> for LateReport {
     fn from(incident: Incident<'_>) -> Self {
         match incident {
-            Incident::CarriedOutLate { key, command } => Report::CarriedOutLate(key.clone(), command),
-            Incident::ConnectionStuck => Report::ConnectionStuck,
+            Incident::CarriedOutLate { key, command } => LateReport::CarriedOutLate(key.clone(), command),
+            Incident::ConnectionStuck => LateReport::ConnectionStuck,
         }
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Outbox(RefCell<Vec<Report>>);
+pub(super) struct Outbox(RefCell<Vec<LateReport>>);
 
 impl Outbox {
-    pub(super) fn push(&self, report: Report) {
+    pub(super) fn push(&self, report: LateReport) {
         self.0.borrow_mut().push(report);
     }
 
@@ -38,12 +38,12 @@ impl Outbox {
     pub(super) fn flush(&self, observer: &EventSink) {
         for report in self.0.take() {
             match report {
-                Report::ReplyLost(key, command, error) => observer.reply_lost(&key, command, &error),
-                Report::CarriedOutLate(key, command) => {
+                LateReport::ReplyLost(key, command, error) => observer.reply_lost(&key, command, &error),
+                LateReport::CarriedOutLate(key, command) => {
                     observer.incident(&Incident::CarriedOutLate { key: &key, command });
                 }
-                Report::ConnectionStuck => observer.incident(&Incident::ConnectionStuck),
-                Report::Overwritten(key, winner) => observer.value_overwritten(&key, &winner),
+                LateReport::ConnectionStuck => observer.incident(&Incident::ConnectionStuck),
+                LateReport::Overwritten(key, winner) => observer.value_overwritten(&key, &winner),
             }
         }
     }

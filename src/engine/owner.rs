@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Engine;
 use super::call::Call;
 use super::drive::Job;
-use super::outbox::{Outbox, Report};
+use super::outbox::{LateReport, Outbox};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
@@ -66,7 +66,8 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let extended = self.extend_locked(&mut locked, &outbox, |_, hold| {
-            asked.or(hold.options.expiration).filter(|_| Self::check_held(hold).is_ok())
+            // That a lease has passed is no loss that the server has shown.
+            asked.or(hold.options.expiration).filter(|_| hold.noticed_loss().is_none())
         });
         self.end_extensions(locked, &outbox, &extended, |_, hold| asked.or(hold.options.expiration));
         extended.into_iter().map(|extended| extended.map(drop)).collect()
@@ -160,7 +161,7 @@ impl Engine {
             }
             Ok(Extension::Lost { reason, overwrote }) => {
                 if let Some(winner) = overwrote {
-                    outbox.push(Report::Overwritten(hold.key.clone(), winner));
+                    outbox.push(LateReport::Overwritten(hold.key.clone(), winner));
                 }
                 return Err(Self::lose(hold, reason));
             }
@@ -215,7 +216,7 @@ impl Engine {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
         let begin = |_, hold: &Hold, own: &Own, now| {
-            let takes = own.token.is_none() && Self::check_held(hold).is_ok();
+            let takes = own.token.is_none() && hold.noticed_loss().is_none();
             let own = owned(hold, &own.lease);
             takes.then(|| Task::begin(now, |io| owned::count(io, own)))
         };
@@ -252,14 +253,6 @@ impl Engine {
     pub(crate) fn watch(self: &Arc<Self>, hold: &Arc<Hold>) {
         if self.identity.is_this_process() && hold.end().is_some() {
             self.keep_from_now_on(hold);
-        }
-    }
-
-    /// Fails if a loss of the lock has been noticed; that a lease has passed is no loss that the server has shown.
-    fn check_held(hold: &Hold) -> Result<(), Error> {
-        match hold.noticed_loss() {
-            Some(reason) => Err(Self::lost(hold, reason, clock::now())),
-            None => Ok(()),
         }
     }
 

@@ -4,7 +4,7 @@
 use super::call::Call;
 use super::drive::Job;
 use super::notifications::Passed;
-use super::outbox::{Outbox, Report};
+use super::outbox::{LateReport, Outbox};
 use super::{Delivery, Engine};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, HandedOver, Next, Owned, Release};
+use crate::protocol::owned::{self, HandedOver, NextLease, Owned, Release};
 use crate::protocol::task::Task;
 use crate::protocol::waiting_list::Waiting;
 use crate::protocol::{GiveUp, Reply};
@@ -114,7 +114,10 @@ impl Engine {
                 None
             }
         };
-        let next_lease = next.as_ref().and_then(|mode| self.lease_for(mode.options(), now));
+        let next_lease = next.as_ref().and_then(|mode| {
+            let lease = Lease::of(mode.options(), self.identity.next_nonce(), now);
+            Some(NextLease { lease, expiration: mode.options().expiration? })
+        });
         let expires = lease.end.is_some();
         let own = Owned { lease, protocol, asked: options.protocol };
         let task = match next_lease {
@@ -123,13 +126,6 @@ impl Engine {
         };
         let (job, holder) = (Job::new(key, task, call), Some(holder));
         Releasing { options, protocol, expires, holder, turn, next, job }
-    }
-
-    /// Returns the lease of a thread that waits with these options, which begins now.
-    fn lease_for(&self, options: &LockOptions, now: Now) -> Option<Next> {
-        let expiration = options.expiration?;
-        let lease = Lease::beginning(now, Some(expiration), self.identity.next_nonce());
-        Some(Next { lease: lease.ending_earlier(options.allowance), expiration })
     }
 
     /// Has the next waiter get the lock, or learn of the release.
@@ -146,7 +142,7 @@ impl Engine {
         let (outcome, lease, in_doubt) = match outcome {
             Ok(HandedOver { release, next, in_doubt, overwrote }) => {
                 if let Some(winner) = overwrote {
-                    later.outbox.push(Report::Overwritten(key.clone(), winner));
+                    later.outbox.push(LateReport::Overwritten(key.clone(), winner));
                 }
                 (release, next, in_doubt)
             }
@@ -157,11 +153,6 @@ impl Engine {
         let holder = match lease.zip(next.as_deref()) {
             Some((lease, mode)) => {
                 let (key, protocol) = (key.clone(), *protocol);
-                // A transaction has waited for its connection: the key is handed over again, with a lease that begins then.
-                if protocol != Protocol::Classic && !in_doubt && lease.has_passed(clock::now()) {
-                    later.unwanted.push(HeldLock { key: job.key, options, protocol, lease, holder });
-                    return outcome;
-                }
                 match holder.deliver(mode, Delivery { key, lease, protocol, in_doubt }, now) {
                     Ok(()) => return outcome,
                     Err((holder, _)) if in_doubt => holder,

@@ -84,7 +84,7 @@ pub(crate) struct Acquiring {
 
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
 pub(crate) fn first_command(options: &LockOptions, nonce: Nonce, now: Now) -> (Lease, Request) {
-    let lease = Lease::beginning(now, options.expiration, nonce).ending_earlier(options.allowance);
+    let lease = Lease::of(options, nonce, now);
     let command = Command::SetNx(Entry::of(&lease, options.protocol, options.expiration));
     let before = lease.end;
     (lease, Request { command, before })
@@ -401,8 +401,7 @@ impl Acquiring {
     /// A lease that begins now, with a value that no other command of this client has carried (I2).
     fn new_lease(&mut self, now: Now) -> Lease {
         self.params.nonce = self.params.nonce.next();
-        let options = &self.params.options;
-        Lease::beginning(now, options.expiration, self.params.nonce).ending_earlier(options.allowance)
+        Lease::of(&self.params.options, self.params.nonce, now)
     }
 
     fn entry(&self, lease: &Lease) -> Entry {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
+use crate::options::LockOptions;
 use crate::value::{self, Nonce};
 
 /// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
@@ -83,8 +84,13 @@ impl Lease {
         }
     }
 
+    /// Makes the lease of a lock with these options that begins now.
+    pub(crate) fn of(options: &LockOptions, nonce: Nonce, now: Now) -> Self {
+        Self::beginning(now, options.expiration, nonce).ending_earlier(options.allowance)
+    }
+
     /// Returns the lease with an end that is earlier by an allowance for clocks; the value stays.
-    pub(crate) fn ending_earlier(mut self, early: Duration) -> Self {
+    pub(super) fn ending_earlier(mut self, early: Duration) -> Self {
         self.early = u64::try_from(early.as_micros()).unwrap_or(u64::MAX);
         if let Some(end) = &mut self.end {
             end.wall = Wall(end.wall.0.saturating_sub(self.early));

@@ -7,7 +7,7 @@
 
 mod hand_over;
 
-pub(crate) use hand_over::{HandedOver, Next, end, hand_over};
+pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
 
 use std::rc::Rc;
 use std::time::Duration;

@@ -128,8 +128,14 @@ fn a_wait_for_a_connection_does_not_use_up_the_guard() {
 fn a_lock_that_is_handed_over_has_one_holder() {
     for protocol in [Protocol::Classic, Protocol::Watched, Protocol::Ttl, Protocol::Auto] {
         for clears in [false, true] {
-            let conditions =
-                Conditions { protocols: [protocol; 3], clears, delay: 150, waits: true, ..WITHIN_THE_GUARD };
+            let conditions = Conditions {
+                expirations: [6000; 3],
+                protocols: [protocol; 3],
+                clears,
+                delay: 150,
+                waits: true,
+                ..WITHIN_THE_GUARD
+            };
             let totals = search(conditions, 6000).unwrap_or_else(|steps| panic!("{conditions:?}: {steps}"));
             assert!(totals.handed_over > 10, "little happened: {totals:?}");
         }

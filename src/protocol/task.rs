@@ -6,16 +6,7 @@
 //! another; [`Task::resume`] puts the reply there, polls once, and takes out the next request. So the owner of the task decides when the
 //! function goes on: the engine once the server has answered, a test at any moment.
 //!
-//! ```text
-//! async fn is_ours(io: Rc<Io>, own: Vec<u8>) -> Result<bool, GiveUp> {
-//!     match io.send(Request::at_any_time(Command::Get)).await {
-//!         Reply::Bulk(found) => Ok(found.as_ref() == Some(&own)),
-//!         _ => Err(GiveUp::Io),
-//!     }
-//! }
-//! let (mut task, step) = Task::begin(now, |io| is_ours(io, own));     // step is Step::Send(GET)
-//! let step = task.resume(Reply::Bulk(None), later);                   // step is Step::Done(false)
-//! ```
+//! The test below has an example.
 
 use std::cell::Cell;
 use std::fmt;
@@ -111,5 +102,43 @@ impl<T> Task<T> {
 impl<T> fmt::Debug for Task<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Task").field("now", &self.io.now()).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use crate::protocol::Command;
+
+    /// Code as a rule has it.
+    async fn is_ours(io: Rc<Io>, own: Vec<u8>) -> Result<bool, GiveUp> {
+        for _ in 0..2 {
+            match io.send(Request::at_any_time(Command::Get)).await {
+                Reply::Bulk(found) => return Ok(found.as_ref() == Some(&own)),
+                Reply::Lost => {}
+                _ => return Err(GiveUp::Refused),
+            }
+        }
+        Err(GiveUp::Io)
+    }
+
+    #[test]
+    fn a_task_stops_at_each_command_and_goes_on_with_its_reply() {
+        let (look, now) = (Request::at_any_time(Command::Get), clock::now());
+        let begin = || Task::begin(now, |io| is_ours(io, b"5.25".to_vec()));
+        let (mut task, step) = begin();
+        assert_eq!(step, Step::Send(look.clone()));
+        assert_eq!(task.resume(Reply::Lost, now), Step::Send(look.clone()));
+        assert_eq!(task.resume(Reply::Bulk(Some(b"5.25".to_vec())), now), Step::Done(true));
+
+        let (mut other, _) = begin();
+        let (mut third, _) = begin();
+        assert_eq!(
+            other.resume(Reply::Refused, now),
+            Step::GiveUp(GiveUp::Refused),
+            "one does not disturb another"
+        );
+        assert_eq!(third.resume(Reply::Bulk(None), now), Step::Done(false));
     }
 }

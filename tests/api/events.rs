@@ -1,13 +1,16 @@
 //! The events that an observer receives.
 
 use std::mem;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 
 use libtest_mimic::Trial;
-use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, Observer, ProblemKind, Protocol};
+use setnx_lock::{Error, Event, Lock, LockOptions, LossReason, MultiLock, Observer, ProblemKind, Protocol};
 
 use crate::servers::{Emulated, Fault};
-use crate::support::scenario::{FOREIGN, Scenario, patient};
+use crate::support::asleep::Sleeper;
+use crate::support::notified::until;
+use crate::support::scenario::{FOREIGN, QUEUED, Scenario, patient};
 use crate::support::{LONG, Load, Outcome, RedisServer, expiring, millis, releases, tests};
 
 pub(crate) fn trials() -> Vec<Trial> {
@@ -22,6 +25,7 @@ pub(crate) fn trials() -> Vec<Trial> {
             what_a_holder_does_with_its_lock,
             a_loss_is_reported_once,
             a_name_that_cannot_be_written,
+            a_loss_is_reported_when_the_next_threads_have_their_locks,
         ],
     )
 }
@@ -220,5 +224,44 @@ fn a_name_that_cannot_be_written() -> Outcome {
     drop(lock.lock()?);
     assert_eq!(events.lines(), ["Acquired", "HolderNameNotWritten", released]);
     assert!(!old.proxy.names().contains(&"SETEX".to_owned()), "nothing is sent that the server lacks");
+    // The keeper does not report it with each extension.
+    let events = EventLog::default();
+    let locker = patient(&old.proxy.url())?.observer(events.clone()).holder_name("worker").build()?;
+    let extended = LockOptions::expiring_after(millis(900)).auto_extend(LONG).timeout(LONG);
+    let held = Lock::new(&locker, "observed", extended)?.lock()?;
+    let mut lines = Vec::new();
+    until("the lease is extended", || {
+        lines.extend(events.lines());
+        lines.iter().filter(|line| *line == "Extended").count() > 1
+    });
+    assert_eq!(lines.iter().filter(|line| *line == "HolderNameNotWritten").count(), 1, "{lines:?}");
+    drop(held);
+    Ok(())
+}
+
+/// An observer of a loss may take any time. A thread that waits for another of the keys has the lock before.
+fn a_loss_is_reported_when_the_next_threads_have_their_locks() -> Outcome {
+    let server = RedisServer::start()?;
+    let (next, got) = mpsc::channel();
+    let (got, was_first) = (Mutex::new(got), Arc::new(AtomicBool::new(false)));
+    let was_first_too = Arc::clone(&was_first);
+    let observer = move |event: &Event<'_>| {
+        if let Event::Lost { .. } = event {
+            was_first_too.store(got.lock().unwrap().recv_timeout(LONG).is_ok(), Ordering::Relaxed);
+        }
+    };
+    let locker = patient(&server.url())?.observer(observer).build()?;
+    let held = MultiLock::new(&locker, ["a", "b"], QUEUED)?.lock()?;
+    let lock = Lock::new(&locker, "a", QUEUED)?;
+    let waiter = Sleeper::start(move || {
+        let held = lock.lock()?;
+        next.send(()).expect("the observer waits");
+        held.release()
+    });
+    waiter.rests();
+    server.say(&["DEL", "b"])?;
+    assert!(held.release().expect_err("one is lost").is_lost());
+    assert!(was_first.load(Ordering::Relaxed), "the next thread had to wait for the observer");
+    waiter.join()?;
     Ok(())
 }

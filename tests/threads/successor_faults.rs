@@ -84,7 +84,7 @@ fn the_reply_comes_after_the_next_s_lease(protocol: Protocol, load: Load) -> Out
     thread::sleep(millis(310));
     hand_over.go_on();
     assert_eq!(releasing.join().unwrap()?, HANDED_OVER);
-    // In Classic it does not use the lease, and waits until the lease has expired for other clients, too. By a transaction it gets another.
+    // In Classic it does not use the lease, and waits until the lease has expired for other clients, too. In the others the holder deletes the key.
     drop(next.join()?);
     let late = scenario.events.lines().contains(&"LateGrant".to_owned());
     assert!(late || protocol != Protocol::Classic);

@@ -15,7 +15,7 @@ use crate::value::LockState;
 
 /// The lease that the next thread is to have. Both leases have an end, and the protocol is the same.
 #[derive(Clone, Debug)]
-pub(crate) struct Next {
+pub(crate) struct NextLease {
     pub(crate) lease: Lease,
     pub(crate) expiration: Duration,
 }
@@ -36,7 +36,7 @@ pub(crate) struct HandedOver {
 /// Replaces our value by the next thread's: in Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
 /// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
 /// up, nothing was written.
-pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: Next) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: NextLease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
         by_transaction(&io, &own, next).await?
     } else {
@@ -54,11 +54,17 @@ pub(crate) async fn end(io: Rc<Io>, own: Owned) -> Result<HandedOver, GiveUp> {
 }
 
 /// `None` if nothing was written, and our lock is to be released.
-async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<HandedOver>, GiveUp> {
-    let Next { lease, expiration } = next;
+async fn by_transaction(io: &Rc<Io>, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
+    let NextLease { lease, expiration } = next;
     let lease = own.lease.replaced_by(&lease, io.now());
     let change = Change::Set(Entry::of(&lease, own.protocol, Some(expiration)));
     Ok(Some(match change_watched(io, own, change).await {
+        // The transaction has waited for its connection. Nobody has that lease; left alone it would expire.
+        Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
+            let late = Owned { lease: lease.clone(), ..own.clone() };
+            let _ = release(Rc::clone(io), late).await;
+            HandedOver { next: None, ..own.passed_on(lease, ours) }
+        }
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),
         Ok(Changed::NotOurs(reason)) => to_nobody(Release::Lost(own.loss(reason, io.now()))),
         // A transaction writes it over our own value only, even if it comes late.
@@ -72,7 +78,7 @@ async fn by_transaction(io: &Io, own: &Owned, next: Next) -> Result<Option<Hande
 }
 
 /// The same.
-async fn by_getset(io: &Io, own: &Owned, next: Next) -> Result<Option<HandedOver>, GiveUp> {
+async fn by_getset(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
     let lease = own.lease.replaced_by(&next.lease, io.now());
     let Some((end, until)) = own.lease.end.zip(lease.end) else { return Ok(None) };
     if end.has_passed(io.now()) {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Interpreter, MANY, ScriptResult};
 use crate::protocol::Step;
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, HandedOver, Next};
+use crate::protocol::owned::{self, HandedOver, NextLease};
 use crate::protocol::task::Task;
 use crate::value::Nonce;
 
@@ -56,7 +56,7 @@ impl Interpreter {
         next.extensions += 1;
         let nonce = Nonce::from_random(next.number * MANY + MANY / 2 + next.extensions);
         let expiration = next.options.expiration.ok_or("it has no expiration")?;
-        let next = Next { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
+        let next = NextLease { lease: Lease::beginning(now, Some(expiration), nonce), expiration };
         let client = self.client(name)?;
         let own = client.owned()?;
         client.lease = None;

@@ -44,8 +44,8 @@ impl<A> Ticket<A> {
         }
     }
 
-    /// Sleeps as a head, and leaves what it saw last for the threads behind. If it is in doubt, no lease is
-    /// delivered to it: it might have the lock twice.
+    /// Sleeps as a head, and leaves what it saw last for the threads behind. If it is in doubt, no lease is delivered to
+    /// it: it might have the lock twice.
     pub(crate) fn sleep(
         &mut self,
         observation: Observation,

@@ -8,7 +8,7 @@ use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
 use crate::protocol::Step;
-use crate::protocol::owned::{self, HandedOver, Next, Owned};
+use crate::protocol::owned::{self, HandedOver, NextLease, Owned};
 use crate::protocol::simulated::{Server, Watching};
 use crate::protocol::task::Task;
 use crate::value::Nonce;
@@ -128,7 +128,7 @@ impl Search {
         self.nonces += 1_000_000;
         let expiration = Duration::from_millis(1500);
         let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
-        let next_lease = next.map(|_| Next { lease, expiration });
+        let next_lease = next.map(|_| NextLease { lease, expiration });
         let (mut task, mut step) = match next_lease {
             Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
             None => Task::begin(now, |io| owned::end(io, own)),

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{Client, Doing, Run};
 use crate::clock::Now;
 use crate::protocol::lease::Lease;
-use crate::protocol::owned::{self, Counted, Extension, HandedOver, Next, Owned, Release, Verification};
+use crate::protocol::owned::{self, Counted, Extension, HandedOver, NextLease, Owned, Release, Verification};
 use crate::protocol::task::Task;
 use crate::protocol::{Reply, Step};
 
@@ -77,7 +77,7 @@ impl Run {
                 self.clients[n].held = None;
                 let Some(expiration) = next else { return self.release(n, own, now) };
                 let lease = Lease::beginning(now, Some(expiration), self.fresh_nonce());
-                let next = Next { lease, expiration };
+                let next = NextLease { lease, expiration };
                 let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
                 self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
                 self.act_on_hand_over(n, step);
