@@ -91,19 +91,18 @@ impl Engine {
 
     fn keep_these(self: &Arc<Self>, due: &[(u64, Kept)]) {
         let outbox = Outbox::default();
-        let (mut to_extend, mut times, mut to_verify) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut to_extend, mut to_verify) = (Vec::new(), Vec::new());
         for (id, Kept { hold, .. }) in due {
             match self.due(*id, hold) {
-                Some((locked, Some(time))) => {
-                    to_extend.push(locked);
-                    times.push(time);
-                }
+                Some((locked, true)) => to_extend.push(locked),
                 // It is not locked while others are extended.
-                Some((_, None)) => to_verify.push((*id, hold)),
+                Some((_, false)) => to_verify.push((*id, hold)),
                 None => {}
             }
         }
-        let extended = self.extend_locked(&mut to_extend, &outbox, |at, _| Some(times[at]));
+        // By the clock that the new lease begins with: the lock is not held for longer in total than the options say.
+        let time = |hold: &Hold, now: Now| keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
+        let extended = self.extend_locked(&mut to_extend, &outbox, time);
         let now = clock::now();
         for (Locked { hold, own }, extended) in to_extend.iter().zip(&extended) {
             if extended.is_err() && own.lease.has_passed(now) {
@@ -111,8 +110,7 @@ impl Engine {
             }
         }
         // A server without names is reported where a lock is acquired.
-        let time = |at: usize, _: &Hold| times.get(at).copied().filter(|_| self.has_names());
-        self.end_extensions(to_extend, &outbox, &extended, time);
+        self.end_extensions(to_extend, &outbox, &extended, self.has_names());
         let mut to_verify: Vec<Locked<'_>> =
             to_verify.into_iter().filter_map(|(id, hold)| Some(self.due(id, hold)?.0)).collect();
         // A failure is tried again, and a loss is reported by the hold.
@@ -126,8 +124,8 @@ impl Engine {
         }
     }
 
-    /// Returns a lock for which something is due: its lease is to be extended to the time, or the key looked at.
-    fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, Option<Duration>)> {
+    /// Returns a lock for which something is due: whether its lease is to be extended, rather than its key looked at.
+    fn due<'a>(self: &Arc<Self>, id: u64, hold: &'a Arc<Hold>) -> Option<(Locked<'a>, bool)> {
         let now = clock::now();
         let Some(own) = hold.try_own() else {
             self.schedule_at(id, hold, now.uptime.after(BUSY));
@@ -143,13 +141,13 @@ impl Engine {
         }
         match due {
             Due::Extend => {
-                let time = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime);
-                if time.is_none() {
+                let is_over = keeping::lease(&hold.options, hold.acquired.uptime, now.uptime).is_none();
+                if is_over {
                     hold.lost(now);
                 }
-                time.map(|time| (Locked { hold, own }, Some(time)))
+                (!is_over).then_some((Locked { hold, own }, true))
             }
-            Due::Verify => Some((Locked { hold, own }, None)),
+            Due::Verify => Some((Locked { hold, own }, false)),
             Due::Expire => {
                 if hold.lost(now).is_none() {
                     self.schedule(id, hold, &own);

@@ -35,15 +35,15 @@ impl Engine {
         &self,
         locked: &mut [Locked<'h>],
         outbox: &Outbox,
-        begin: impl Fn(usize, &Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
+        begin: impl Fn(&Hold, &Own, Now) -> Option<(Task<T>, Step<T>)>,
         end: impl Fn(&Hold, &mut Own, Option<(Result<T, GiveUp>, Call<'_>)>) -> R,
     ) -> Vec<R> {
         let now = clock::now();
         let mut jobs: Vec<Option<Job<'_, T>>> = Vec::with_capacity(locked.len());
-        for (at, Locked { hold, own }) in locked.iter().enumerate() {
+        for Locked { hold, own } in locked.iter() {
             let hold: &'h Arc<Hold> = hold;
             let job = |task| Job::new(&hold.key, task, self.call(hold, now, outbox));
-            jobs.push(begin(at, hold, own, now).map(job));
+            jobs.push(begin(hold, own, now).map(job));
         }
         self.drive(&mut jobs, Option::as_mut, now);
         let end = |(locked, job): (&mut Locked<'h>, Option<Job<'_, T>>)| {
@@ -65,28 +65,30 @@ impl Engine {
     ) -> Vec<Result<(), Error>> {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
-        let extended = self.extend_locked(&mut locked, &outbox, |_, hold| {
+        let extended = self.extend_locked(&mut locked, &outbox, |hold, _| {
             // That a lease has passed is no loss that the server has shown.
             asked.or(hold.options.expiration).filter(|_| hold.noticed_loss().is_none())
         });
-        self.end_extensions(locked, &outbox, &extended, |_, hold| asked.or(hold.options.expiration));
+        self.end_extensions(locked, &outbox, &extended, true);
         extended.into_iter().map(|extended| extended.map(drop)).collect()
     }
 
-    /// Unlocks holds whose leases were extended, reports that, and writes the holder's name again.
+    /// Unlocks holds whose leases were extended, reports that, and writes the holder's name again if they are to be `named`.
     pub(super) fn end_extensions(
         self: &Arc<Self>,
         locked: Vec<Locked<'_>>,
         outbox: &Outbox,
         extended: &[Result<bool, Error>],
-        time: impl Fn(usize, &Hold) -> Option<Duration>,
+        named: bool,
     ) {
         let mut holds = Vec::with_capacity(locked.len());
-        let mut named = Vec::new();
-        for (at, (Locked { hold, own }, extended)) in locked.into_iter().zip(extended).enumerate() {
+        let mut to_name = Vec::new();
+        let now = clock::now();
+        for (Locked { hold, own }, extended) in locked.into_iter().zip(extended) {
             self.reschedule(hold, &own);
-            if self.holder_name.is_some() && extended.is_ok() {
-                named.push((hold, own.lease.value.clone(), time(at, hold)));
+            if named && self.holder_name.is_some() && extended.is_ok() {
+                let rest = own.lease.end.map(|end| end.remaining(now));
+                to_name.push((hold, own.lease.value.clone(), rest));
             }
             holds.push(hold);
         }
@@ -100,21 +102,21 @@ impl Engine {
                 Err(error) => self.observer.notify(&Event::ExtendFailed { key, error }),
             }
         }
-        self.write_names(named.into_iter());
+        self.write_names(to_name.into_iter());
         for hold in holds {
             hold.report();
         }
     }
 
-    /// Extends leases, unless `time` says that one is not to be extended: it is lost. Returns whether each extension was certified.
+    /// Extends leases to the `time` that begins with the new one, unless one is not to be extended: it is lost. Returns whether each extension was certified.
     pub(super) fn extend_locked(
         &self,
         locked: &mut [Locked<'_>],
         outbox: &Outbox,
-        time: impl Fn(usize, &Hold) -> Option<Duration>,
+        time: impl Fn(&Hold, Now) -> Option<Duration>,
     ) -> Vec<Result<bool, Error>> {
-        let begin = |at, hold: &Hold, own: &Own, now| {
-            let time = time(at, hold)?;
+        let begin = |hold: &Hold, own: &Own, now| {
+            let time = time(hold, now)?;
             let (own, new) = self.next_lease(hold, &own.lease, time, now);
             Some(Task::begin(now, |io| owned::extend(io, own, new, time)))
         };
@@ -187,7 +189,7 @@ impl Engine {
     }
 
     pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
-        let begin = |_, hold: &Hold, own: &Own, now| {
+        let begin = |hold: &Hold, own: &Own, now| {
             let own = owned(hold, &own.lease);
             Some(Task::begin(now, |io| owned::verify(io, own)))
         };
@@ -215,7 +217,7 @@ impl Engine {
     pub(crate) fn fencing_tokens(&self, holds: &[&Arc<Hold>]) -> Vec<Result<u64, Error>> {
         let outbox = Outbox::default();
         let mut locked = lock_all(holds);
-        let begin = |_, hold: &Hold, own: &Own, now| {
+        let begin = |hold: &Hold, own: &Own, now| {
             let takes = own.token.is_none() && hold.noticed_loss().is_none();
             let own = owned(hold, &own.lease);
             takes.then(|| Task::begin(now, |io| owned::count(io, own)))
