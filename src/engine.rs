@@ -29,6 +29,7 @@ use crate::identity::Identity;
 use crate::keeper::Keeper;
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::protocol::acquire::Cue;
 use crate::protocol::lease::Lease;
 use crate::protocol::{Command, GiveUp, Reply, Request};
 use crate::queue::{Hint, WaitQueue};
@@ -54,6 +55,14 @@ pub(crate) struct Delivery {
     pub(crate) protocol: Protocol,
     /// Whether only the key can tell if the lock was handed over.
     pub(crate) in_doubt: bool,
+}
+
+impl Delivery {
+    /// Returns how the attempt of the thread goes on that gets it.
+    fn cue(self) -> Cue {
+        let Self { lease, protocol, in_doubt, .. } = self;
+        Cue::HandedOver { lease, protocol, in_doubt }
+    }
 }
 
 /// What the locks of a locker share.

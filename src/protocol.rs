@@ -18,6 +18,8 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
+#[allow(dead_code)]
+pub(crate) mod acquiring;
 pub(crate) mod holder_name;
 pub(crate) mod keeping;
 pub(crate) mod lease;
@@ -45,6 +47,7 @@ use std::time::Duration;
 use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::Protocol;
+use acquire::Pause;
 use holder_name::HolderName;
 use lease::{End, Lease, TTL_GUARD};
 use waiting_list::Waiting;
@@ -201,6 +204,20 @@ pub(crate) enum GiveUp {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step<T> {
     Send(Request),
+    /// Only to acquire.
+    Sleep(Pause),
     Done(T),
     GiveUp(GiveUp),
+}
+
+impl<T> Step<T> {
+    /// Returns the outcome of code that never pauses, or the command that is next.
+    pub(crate) fn outcome(self) -> Result<Result<T, GiveUp>, Request> {
+        match self {
+            Step::Send(request) => Err(request),
+            Step::Done(outcome) => Ok(Ok(outcome)),
+            Step::GiveUp(reason) => Ok(Err(reason)),
+            Step::Sleep(_) => unreachable!("only an attempt to acquire pauses"),
+        }
+    }
 }

@@ -112,15 +112,11 @@ impl<'a> Call<'a> {
         mut now: Now,
     ) -> Result<T, GiveUp> {
         loop {
-            let request = match step {
-                Step::Send(request) => request,
-                Step::Done(outcome) => {
+            let request = match step.outcome() {
+                Err(request) => request,
+                Ok(outcome) => {
                     self.unwatch();
-                    return Ok(outcome);
-                }
-                Step::GiveUp(reason) => {
-                    self.unwatch();
-                    return Err(reason);
+                    return outcome;
                 }
             };
             let reply = match task.take_plan() {

@@ -37,7 +37,7 @@ impl<'a, T> Job<'a, T> {
     fn request(&self) -> Option<&Request> {
         match &self.step {
             Step::Send(request) => Some(request),
-            Step::Done(_) | Step::GiveUp(_) => None,
+            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => None,
         }
     }
 
@@ -63,11 +63,8 @@ impl<'a, T> Job<'a, T> {
 
     /// Returns what came of a task that was driven, once.
     pub(super) fn outcome(&mut self) -> Result<T, GiveUp> {
-        match mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent)) {
-            Step::Done(outcome) => Ok(outcome),
-            Step::GiveUp(reason) => Err(reason),
-            Step::Send(_) => unreachable!("it was driven"),
-        }
+        let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
+        step.outcome().unwrap_or_else(|_| unreachable!("it was driven"))
     }
 
     pub(super) fn end(mut self) -> (Result<T, GiveUp>, Call<'a>) {

@@ -203,7 +203,7 @@ impl WaitForOne<'_> {
                             self.pass_on(hint);
                         }
                         if rules.is_in_doubt() {
-                            return Err(self.wait.given_up(call, GiveUp::Unknown));
+                            return Err(self.wait.given_up(&mut call, GiveUp::Unknown));
                         }
                         self.wait.check()?;
                     }
@@ -282,7 +282,7 @@ impl WaitForOne<'_> {
         error
     }
 
-    fn given_up(&self, rules: &mut AcquiringPermit, call: Call<'_>, reason: GiveUp, now: Now) -> Error {
+    fn given_up(&self, rules: &mut AcquiringPermit, mut call: Call<'_>, reason: GiveUp, now: Now) -> Error {
         let ended = match reason {
             GiveUp::Timeout => {
                 let exhausted = rules.has_used_its_attempts();
@@ -292,7 +292,7 @@ impl WaitForOne<'_> {
             // Unless the outcome is unknown, the end of the wait from outside is the reason.
             _ => self.wait.check(),
         };
-        ended.err().unwrap_or_else(|| self.wait.given_up(call, reason))
+        ended.err().unwrap_or_else(|| self.wait.given_up(&mut call, reason))
     }
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.

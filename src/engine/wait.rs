@@ -17,7 +17,7 @@ use crate::event::Event;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::GiveUp;
-use crate::protocol::acquire::{Acquiring, Action, Note, Params};
+use crate::protocol::acquire::{Cue, Note, Params};
 use crate::protocol::lease::Lease;
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
 use crate::thread_holds;
@@ -64,18 +64,13 @@ pub(super) struct Wait<'a> {
 }
 
 impl Engine {
-    fn report(&self, key: &Key, notes: &mut Vec<Note>) {
-        for note in notes.drain(..) {
-            self.report_note(key, &note);
-        }
-    }
-
     pub(super) fn report_note(&self, key: &Key, note: &Note) {
         match note {
             Note::TakenOver(from) => self.observer.notify(&Event::TakenOver { key, from }),
             Note::ValueOverwritten(winner) => self.observer.value_overwritten(key, winner),
             Note::LateGrant => self.observer.late_grant(key),
             Note::NeverExpires(state) => self.observer.notify(&Event::NeverExpires { key, state }),
+            Note::PollerMet => self.queue.met_poller(key, clock::uptime()),
         }
     }
 }
@@ -197,9 +192,8 @@ impl<'a> Wait<'a> {
     fn at_once(&self) -> Result<Granted, Error> {
         let stop = || self.is_over();
         let mut call = self.call(&stop);
-        let (attempt, action) = self.start(&mut call, self.first.take(), self.began);
-        let beginning = Beginning { call, action, handed_over: false, looked: self.began.uptime };
-        self.attempt(attempt, beginning, self.began, &mut None)
+        let cue = Self::start(&mut call, self.first.take());
+        self.attempt(Beginning { call, cue, looked: self.began.uptime }, self.began, &mut None)
     }
 
     fn queued(
@@ -226,40 +220,33 @@ impl<'a> Wait<'a> {
         }
         let mut call = self.call(stop);
         let mut looked = now.uptime;
-        let params = self.params();
-        let handed_over = matches!(turn, Turn::Delivered(_));
         // What is known since says more than a refusal that came before.
         let is_news = matches!(turn, Turn::Head(None, None));
         let first = self.first.take().filter(|first| is_news || first.is_lost());
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
         let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
-        let (attempt, action) = match (turn, window) {
-            (Turn::Delivered(Delivery { lease, protocol, in_doubt, .. }), _) => {
-                Acquiring::handed_over_first(params, lease, protocol, in_doubt, now)
-            }
-            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => self.start(&mut call, first, now),
-            (Turn::Head(..), Some(end)) => Acquiring::begin_in_window(params, end, now),
-            (Turn::Head(None, Some(Hint::Freed)), _) => Acquiring::start(params, now),
-            (Turn::Head(None, _), _) => match self.head_start() {
-                None => Acquiring::start(params, now),
-                Some(until) => Acquiring::not_before(params, until, now),
-            },
+        let cue = match (turn, window) {
+            (Turn::Delivered(delivery), _) => delivery.cue(),
+            (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => Self::start(&mut call, first),
+            (Turn::Head(..), Some(end)) => Cue::Window(end),
+            (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
+            (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
             (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
-                Acquiring::behind(params, observation, now)
+                Cue::Behind(observation)
             }
             // The threads ahead have seen no holder, or leave the key to pollers. So this one tries itself.
             (Turn::Over { seen, .. }, _)
                 if !self.has_seen_holder(seen.as_ref()) || self.window(now).is_some() =>
             {
-                Acquiring::start(params, now)
+                Cue::Ask
             }
             (Turn::Over { seen, ahead }, _) => {
                 let seen = seen.and_then(|observation| observation.seen);
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
-        self.attempt(attempt, Beginning { call, action, handed_over, looked }, now, ticket)
+        self.attempt(Beginning { call, cue, looked }, now, ticket)
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
@@ -272,18 +259,17 @@ impl<'a> Wait<'a> {
     }
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
-    fn window(&self, now: Now) -> Option<Uptime> {
+    pub(super) fn window(&self, now: Now) -> Option<Uptime> {
         let queue = &self.engine.queue;
         let activity = queue.activity(self.key).filter(|_| !queue.is_held(self.key))?;
         activity.window(self.key, now)
     }
 
     /// Begins by asking for the lock, or with the answer to a command that has asked for it.
-    fn start(&self, call: &mut Call<'_>, first: Option<Answer>, now: Now) -> (Acquiring, Action) {
-        let params = self.params();
-        let Some(first) = first else { return Acquiring::start(params, now) };
+    fn start(call: &mut Call<'_>, first: Option<Answer>) -> Cue {
+        let Some(first) = first else { return Cue::Ask };
         let (lease, reply) = call.answered(first);
-        Acquiring::answered_first(params, lease, reply, self.engine.backend.server_version(), now)
+        Cue::Sent(lease, reply)
     }
 
     /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
@@ -293,7 +279,7 @@ impl<'a> Wait<'a> {
         call.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 
-    pub(super) fn given_up(&self, call: Call<'_>, reason: GiveUp) -> Error {
+    pub(super) fn given_up(&self, call: &mut Call<'_>, reason: GiveUp) -> Error {
         // A thread that gives up at its own deadline has found out nothing for those behind it.
         let before_deadline = self.deadline.is_none_or(|deadline| clock::uptime() < deadline);
         let unreachable = match reason {
@@ -304,7 +290,7 @@ impl<'a> Wait<'a> {
         if before_deadline && unreachable {
             self.engine.note_unreachable();
         }
-        call.error(reason, Self::advice(self.options))
+        call.take_error(reason, Self::advice(self.options))
     }
 
     /// What to do if it is unknown whether the lock was acquired.

@@ -5,7 +5,7 @@ mod pauses;
 
 use std::time::Duration;
 
-use super::acquire::{
+use super::acquiring::{
     Acquiring, Action as LockAction, Note, Observation, Params, first_command, may_take_over,
 };
 use super::lease::Lease;

@@ -39,7 +39,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use super::Reply;
-use super::acquire::{Acquiring, Action, Params};
+use super::Step;
+use super::acquire::{self, Cue, Observation, Params};
 use super::simulated::Server;
 use crate::clock::{Now, Uptime, Wall};
 use crate::value::{LockState, Nonce};
@@ -151,25 +152,25 @@ impl Interpreter {
                 self.client(owner(name)?)?.skew += step;
                 Ok(None)
             }
-            [name, "starts"] => self.starts(name, Acquiring::start).map(Some),
+            [name, "starts"] => self.starts(name, Cue::Ask).map(Some),
             [name, "starts", "behind", other] => {
                 let observation = self.client(other)?.observation.clone().ok_or("it has seen nothing")?;
-                self.starts(name, |params, now| Acquiring::behind(params, observation, now)).map(Some)
+                self.starts(name, Cue::Behind(observation)).map(Some)
             }
             [name, "starts", "after", "one", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.starts(name, |params, now| Acquiring::not_before(params, until, now)).map(Some)
+                self.starts(name, Cue::Leave(until)).map(Some)
             }
-            [name, "wakes"] => self.wakes(name, Acquiring::woken).map(Some),
-            [name, "is", "notified"] => self.wakes(name, Acquiring::freed).map(Some),
+            [name, "wakes"] => self.wakes(name, Cue::Look).map(Some),
+            [name, "is", "notified"] => self.wakes(name, Cue::Ask).map(Some),
             [name, "hands", "over", "to", other] => self.hands_over(name, other).map(Some),
             [name, "yields", "until", time] => {
                 let until = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, |attempt, now| attempt.leave_until(until, now)).map(Some)
+                self.wakes(name, Cue::Leave(until)).map(Some)
             }
             [name, "goes", "on", "in", "a", "window", "until", time] => {
                 let end = Uptime(self.elapsed + Duration::from_micros(signed(time)?.unsigned_abs()));
-                self.wakes(name, |attempt, now| attempt.in_window(end, now)).map(Some)
+                self.wakes(name, Cue::Window(end)).map(Some)
             }
             [name, "extends"] => {
                 let expiration = self.client(name)?.options.expiration.ok_or("it has no expiration")?;
@@ -231,11 +232,7 @@ impl Interpreter {
         Ok(Now { wall: self.wall(skew), uptime: Uptime(self.elapsed) })
     }
 
-    fn starts(
-        &mut self,
-        name: &str,
-        begin: impl FnOnce(Params, Now) -> (Acquiring, Action),
-    ) -> ScriptResult<String> {
+    fn starts(&mut self, name: &str, cue: Cue) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let params = Params {
@@ -244,34 +241,21 @@ impl Interpreter {
             retry_for: Duration::from_secs(5),
             nonce: Nonce::from_random(client.number * MANY),
         };
-        let (attempt, action) = begin(params, now);
+        let (attempt, step) = acquire::begin(params, cue, now);
         client.attempt = Some(attempt);
         client.asleep = false;
         client.values.clear();
-        Ok(client.shown(action))
+        Ok(client.shown(step))
     }
 
-    fn wakes(
-        &mut self,
-        name: &str,
-        step: impl FnOnce(&mut Acquiring, Now) -> Action,
-    ) -> ScriptResult<String> {
+    fn wakes(&mut self, name: &str, cue: Cue) -> ScriptResult<String> {
         if !std::mem::take(&mut self.client(name)?.asleep) {
             return Err("it is not asleep".into());
         }
-        self.resume(name, step)
-    }
-
-    fn resume(
-        &mut self,
-        name: &str,
-        step: impl FnOnce(&mut Acquiring, Now) -> Action,
-    ) -> ScriptResult<String> {
         let now = self.now(name)?;
         let client = self.client(name)?;
-        let attempt = client.attempt.as_mut().ok_or("it has no attempt")?;
-        let action = step(attempt, now);
-        Ok(client.shown(action))
+        let step = client.attempt.as_mut().ok_or("it has no attempt")?.wake(cue, now);
+        Ok(client.shown(step))
     }
 
     fn too_late(&mut self, name: &str) -> ScriptResult<String> {
@@ -298,7 +282,7 @@ impl Interpreter {
 
     /// Hands a reply to the rules that the client follows.
     fn deliver(&mut self, name: &str, reply: Reply) -> ScriptResult<String> {
-        let now = self.now(name)?;
+        let (now, server) = (self.now(name)?, self.version);
         let client = self.client(name)?;
         client.sent.take().ok_or("it has sent nothing")?;
         if matches!(reply, Reply::Executed(None) | Reply::TooLate) {
@@ -326,19 +310,13 @@ impl Interpreter {
             return Ok(client.shown_token(step));
         }
         let looked = matches!(reply, Reply::Bulk(_));
-        let server = self.version;
-        let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        let shown = self.resume(name, |attempt, now| {
-            if replied {
-                attempt.decide_protocol(server);
-            }
-            attempt.reply(reply, now)
-        })?;
-        let client = self.client(name)?;
-        if looked {
-            client.note_observation(now);
+        let attempt = client.attempt.as_mut().ok_or("it has no attempt")?;
+        attempt.io().know(server);
+        let step = attempt.resume(reply, now);
+        if let (Step::Sleep(pause), true) = (&step, looked) {
+            client.observation = Some(Observation { seen: pause.seen.clone(), at: now.uptime });
         }
-        Ok(shown)
+        Ok(client.shown(step))
     }
 
     /// The key's value, with the name of the client that wrote it.

@@ -8,22 +8,32 @@
 //!
 //! The test below has an example.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
+use super::acquire::{Cue, Note, Pause};
 use super::{Change, GiveUp, Reply, Request, Step};
 use crate::clock::Now;
+use crate::version::Version;
 
 /// What the code of a task sees of the world.
 pub(crate) struct Io {
-    asked: Cell<Option<Request>>,
-    answer: Cell<Option<Reply>>,
+    asked: Cell<Option<Asked>>,
+    reply: Cell<Option<Reply>>,
+    cue: Cell<Option<Cue>>,
     now: Cell<Now>,
+    server: Cell<Option<Version>>,
     plan: Cell<Option<Plan>>,
+    notes: RefCell<Vec<Note>>,
+}
+
+enum Asked {
+    Command(Request),
+    Pause(Pause),
 }
 
 /// What follows a WATCH whose key holds these bytes.
@@ -33,20 +43,87 @@ pub(crate) struct Plan {
 }
 
 impl Io {
-    /// Returns the time at which the last reply was read.
+    pub(crate) fn new(now: Now) -> Self {
+        Self {
+            asked: Cell::default(),
+            reply: Cell::default(),
+            cue: Cell::default(),
+            now: Cell::new(now),
+            server: Cell::default(),
+            plan: Cell::default(),
+            notes: RefCell::default(),
+        }
+    }
+
+    /// Returns the time at which the last reply was read, or the last pause ended.
     pub(crate) fn now(&self) -> Now {
         self.now.get()
     }
 
+    /// Returns the version of the server, as far as it is known.
+    pub(super) fn server(&self) -> Option<Version> {
+        self.server.get()
+    }
+
     /// Sends a command, and returns its reply.
     pub(crate) async fn send(&self, request: Request) -> Reply {
-        self.asked.set(Some(request));
-        future::poll_fn(|_| self.answer.take().map_or(Poll::Pending, Poll::Ready)).await
+        self.asked.set(Some(Asked::Command(request)));
+        future::poll_fn(|_| self.reply.take().map_or(Poll::Pending, Poll::Ready)).await
+    }
+
+    /// Pauses, and returns how to go on.
+    pub(super) async fn sleep(&self, pause: Pause) -> Cue {
+        self.asked.set(Some(Asked::Pause(pause)));
+        future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
     /// Says what follows the next command, a WATCH, so that it can be sent along.
     pub(super) fn plan(&self, plan: Plan) {
         self.plan.set(Some(plan));
+    }
+
+    /// Notes something to be reported.
+    pub(super) fn note(&self, note: Note) {
+        self.notes.borrow_mut().push(note);
+    }
+
+    /// Takes what is to be reported since the last step.
+    pub(crate) fn take_notes(&self) -> Vec<Note> {
+        self.notes.take()
+    }
+
+    /// Lets the code know the version of the server.
+    pub(crate) fn know(&self, server: Option<Version>) {
+        self.server.set(server);
+    }
+
+    /// Lets the code go on after its command.
+    pub(crate) fn answer(&self, reply: Reply, now: Now) {
+        self.plan.set(None);
+        self.now.set(now);
+        self.reply.set(Some(reply));
+    }
+
+    /// Lets the code go on after its pause.
+    pub(crate) fn wake(&self, cue: Cue, now: Now) {
+        self.now.set(now);
+        self.cue.set(Some(cue));
+    }
+
+    /// Runs code with this `Io` to its next command or pause, or its end.
+    pub(crate) fn step<T>(
+        &self,
+        code: Pin<&mut (impl Future<Output = Result<T, GiveUp>> + ?Sized)>,
+    ) -> Step<T> {
+        match code.poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(Ok(outcome)) => Step::Done(outcome),
+            Poll::Ready(Err(reason)) => Step::GiveUp(reason),
+            Poll::Pending => match self.asked.take() {
+                Some(Asked::Command(request)) => Step::Send(request),
+                Some(Asked::Pause(pause)) => Step::Sleep(pause),
+                None => unreachable!("rules wait for nothing but a reply or a pause"),
+            },
+        }
     }
 }
 
@@ -62,13 +139,7 @@ impl<T> Task<T> {
     where
         F: Future<Output = Result<T, GiveUp>> + 'static,
     {
-        let io = Io {
-            asked: Cell::default(),
-            answer: Cell::default(),
-            now: Cell::new(now),
-            plan: Cell::default(),
-        };
-        let io = Rc::new(io);
+        let io = Rc::new(Io::new(now));
         let mut task = Self { code: Box::pin(code(Rc::clone(&io))), io };
         let step = task.step();
         (task, step)
@@ -76,9 +147,7 @@ impl<T> Task<T> {
 
     /// Goes on after the command of the last step.
     pub(crate) fn resume(&mut self, reply: Reply, now: Now) -> Step<T> {
-        self.io.plan.set(None);
-        self.io.now.set(now);
-        self.io.answer.set(Some(reply));
+        self.io.answer(reply, now);
         self.step()
     }
 
@@ -88,14 +157,20 @@ impl<T> Task<T> {
     }
 
     fn step(&mut self) -> Step<T> {
-        match self.code.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(outcome)) => Step::Done(outcome),
-            Poll::Ready(Err(reason)) => Step::GiveUp(reason),
-            Poll::Pending => match self.io.asked.take() {
-                Some(request) => Step::Send(request),
-                None => unreachable!("rules wait for nothing but a reply"),
-            },
-        }
+        self.io.step(self.code.as_mut())
+    }
+}
+
+#[cfg(test)]
+impl<T> Task<T> {
+    pub(super) fn io(&self) -> &Io {
+        &self.io
+    }
+
+    /// Goes on after the pause of the last step.
+    pub(super) fn wake(&mut self, cue: Cue, now: Now) -> Step<T> {
+        self.io.wake(cue, now);
+        self.step()
     }
 }
 

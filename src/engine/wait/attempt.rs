@@ -1,6 +1,7 @@
 //! Talking to the server, as the rules say, until there is a lease or an error.
 
 use std::mem;
+use std::pin::pin;
 
 use super::{Granted, Wait};
 use crate::backend::Failure;
@@ -11,9 +12,10 @@ use crate::engine::release::HeldLock;
 use crate::error::Error;
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::acquire::{Acquiring, Action};
+use crate::protocol::acquire::{Attempt, Cue, Held, Pause, acquire};
 use crate::protocol::lease::Lease;
-use crate::protocol::{Command, GiveUp, Reply};
+use crate::protocol::task::Io;
+use crate::protocol::{Command, GiveUp, Reply, Step};
 use crate::queue::{Hint, Observation, Ticket, Woken};
 
 /// What the server has answered to a SETNX that was sent before the wait for the lock.
@@ -42,161 +44,192 @@ impl Answer {
 /// How an attempt begins.
 pub(super) struct Beginning<'a> {
     pub(super) call: Call<'a>,
-    pub(super) action: Action,
-    /// Whether a holder has handed the lock over.
-    pub(super) handed_over: bool,
+    pub(super) cue: Cue,
     /// When the key was last looked at.
     pub(super) looked: Uptime,
+}
+
+/// What the thread knows beside its rules.
+struct Known {
+    now: Now,
+    /// When the key was last looked at.
+    looked: Uptime,
+    /// Whether a holder has handed the lock over since the last command.
+    handed_over: bool,
+    /// Whether the key was looked at before the sleep that is next.
+    has_looked: bool,
+    /// Whether the server has answered since the last step.
+    is_answered: bool,
+}
+
+impl Known {
+    /// Notes that a command has been answered, or could not be.
+    fn hear(&mut self, reply: &Reply) {
+        self.now = clock::now();
+        self.handed_over = false;
+        self.is_answered = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
+        if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
+            self.looked = self.now.uptime;
+        }
+    }
 }
 
 impl Wait<'_> {
     /// Talks to the server, as the head of the queue.
     pub(super) fn attempt(
         &self,
-        mut attempt: Acquiring,
         beginning: Beginning<'_>,
         now: Now,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let granted = self.go_on(&mut attempt, beginning, now, ticket);
+        let Beginning { mut call, cue, looked } = beginning;
+        let handed_over = matches!(cue, Cue::HandedOver { .. });
+        let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
+        let mut attempt = Attempt::new(self.params());
+        let ended = self.follow(&mut call, &mut attempt, cue, &mut known, ticket.as_mut());
+        self.attempts.set(attempt.attempts);
         self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+        let ended = match ended {
+            Ok(Ok(held)) => self.enter(held, &known, ticket.take()),
+            Ok(Err(GiveUp::Timeout)) => {
+                let exhausted = attempt.has_used_its_attempts();
+                Err(self.contended(attempt.seen.take(), exhausted, known.now))
+            }
+            // Unless the outcome is unknown, the end of the wait from outside is the reason.
+            Ok(Err(reason)) if reason != GiveUp::Unknown => {
+                self.check().and_then(|()| Err(self.given_up(&mut call, reason)))
+            }
+            Ok(Err(reason)) => Err(self.given_up(&mut call, reason)),
+            Err(error) => Err(error),
+        };
         self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
-        granted
+        ended
     }
 
-    fn go_on(
-        &self,
-        attempt: &mut Acquiring,
-        beginning: Beginning<'_>,
-        mut now: Now,
-        ticket: &mut Option<Ticket<Delivery>>,
-    ) -> Result<Granted, Error> {
-        let Beginning { mut call, mut action, mut handed_over, mut looked } = beginning;
-        // Whether that was before the sleep that is next.
-        let mut has_looked = false;
-        loop {
-            self.attempts.set(attempt.attempts);
-            match action {
-                Action::Send(_) => {}
-                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
-                Action::Held(_) => call.abandon_watch(),
-                Action::Sleep(_) | Action::GiveUp(_) => call.unwatch(),
-            }
-            // An observer may want a connection for itself.
-            self.engine.report(self.key, &mut attempt.notes);
-            if let Some(reply) = self.ask(&mut call, &action, has_looked, ticket.as_ref(), now) {
-                let asked = mem::replace(&mut now, clock::now());
-                if !matches!(reply, Reply::Lost | Reply::Unsent | Reply::TooLate) {
-                    looked = now.uptime;
-                }
-                handed_over = false;
-                has_looked = matches!(action, Action::Sleep(_));
-                action = self.heard(attempt, reply, &action, asked, now);
-                continue;
-            }
-            has_looked = false;
-            action = match action {
-                Action::Send(_) => unreachable!("it has been sent"),
-                Action::Sleep(time) => {
-                    let Some(ticket) = ticket else {
-                        unreachable!("at its deadline an attempt gives up rather than sleep")
-                    };
-                    let observation = Observation { seen: attempt.seen.clone(), at: looked };
-                    let in_doubt = attempt.is_in_doubt();
-                    let parking = self.parking(Some(now.uptime.after(time)));
-                    let woken = ticket.sleep(observation, in_doubt, parking);
-                    now = clock::now();
-                    if self.is_over() && !matches!(woken, Woken::Delivered(_)) {
-                        if let Woken::Hint(hint) = woken {
-                            self.pass_on(hint);
-                        }
-                        if in_doubt {
-                            return Err(self.given_up(call, GiveUp::Unknown));
-                        }
-                        self.check()?;
-                    }
-                    self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
-                    let window = if in_doubt { None } else { self.window(now) };
-                    match (woken, window) {
-                        (Woken::Hint(_) | Woken::Over, Some(end)) => attempt.in_window(end, now),
-                        (Woken::Hint(Hint::Freed), None) => attempt.freed(now),
-                        (Woken::Delivered(Delivery { lease, protocol, in_doubt, .. }), _) => {
-                            (looked, handed_over) = (now.uptime, true);
-                            attempt.handed_over(lease, protocol, in_doubt, now)
-                        }
-                        (Woken::Hint(Hint::Changed) | Woken::Over, None) => attempt.woken(now),
-                    }
-                }
-                Action::Held(lease) => {
-                    if self.options.notifies {
-                        self.engine.notifications.acquired(self.key);
-                    }
-                    let observation = Observation::of(&lease, now);
-                    let holder = match ticket.take() {
-                        Some(ticket) => ticket.enter(self.shared, &observation),
-                        None => self.engine.queue.hold(self.key, self.shared, &observation),
-                    };
-                    let protocol = attempt.protocol();
-                    // A command of its own would not have been sent.
-                    if let (true, Err(ended)) = (handed_over, self.check()) {
-                        let (key, options) = (self.key, self.options);
-                        let lock = HeldLock { key, options, protocol, lease, holder };
-                        self.engine.release_unwanted(lock, now);
-                        return Err(ended);
-                    }
-                    return Ok(Granted { lease, protocol, holder, at: now });
-                }
-                Action::GiveUp(GiveUp::Timeout) => {
-                    let exhausted = attempt.has_used_its_attempts();
-                    return Err(self.contended(attempt.seen.take(), exhausted, now));
-                }
-                Action::GiveUp(reason) => {
-                    // Unless the outcome is unknown, the end of the wait from outside is the reason.
-                    if reason != GiveUp::Unknown {
-                        self.check()?;
-                    }
-                    return Err(self.given_up(call, reason));
-                }
-            };
-        }
-    }
-
-    /// Sends the command that is next, or looks before a sleep, if that is due and was not done. Returns the reply.
-    fn ask(
+    /// Does what the rules say until they end.
+    fn follow(
         &self,
         call: &mut Call<'_>,
-        action: &Action,
-        has_looked: bool,
-        ticket: Option<&Ticket<Delivery>>,
-        now: Now,
-    ) -> Option<Reply> {
-        match action {
-            Action::Send(request) if self.options.notifies && request.command == Command::Get => {
-                Some(self.look(call, ticket, now))
+        attempt: &mut Attempt,
+        cue: Cue,
+        known: &mut Known,
+        mut ticket: Option<&mut Ticket<Delivery>>,
+    ) -> Result<Result<Held, GiveUp>, Error> {
+        let io = Io::new(known.now);
+        let mut rules = pin!(acquire(&io, attempt, cue));
+        loop {
+            let step = io.step(rules.as_mut());
+            match step {
+                Step::Send(_) => {}
+                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
+                Step::Done(_) => call.abandon_watch(),
+                Step::Sleep(_) | Step::GiveUp(_) => call.unwatch(),
             }
-            Action::Send(request) => Some(call.send(request, now)),
-            Action::Sleep(_) if !has_looked => self.look_before_sleep(call, ticket, now),
-            Action::Sleep(_) | Action::Held(_) | Action::GiveUp(_) => None,
+            // One that leaves the lock has not acted upon its release.
+            if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
+                self.owes.set(false);
+            }
+            // An observer may want a connection for itself.
+            for note in io.take_notes() {
+                self.engine.report_note(self.key, &note);
+            }
+            match step {
+                Step::Send(request) => {
+                    let reply = if self.options.notifies && request.command == Command::Get {
+                        self.look(call, ticket.as_deref(), known.now)
+                    } else {
+                        call.send(&request, known.now)
+                    };
+                    known.hear(&reply);
+                    known.has_looked = false;
+                    if self.options.protocol == Protocol::Auto {
+                        io.know(self.engine.backend.server_version());
+                    }
+                    io.answer(reply, known.now);
+                }
+                Step::Sleep(pause) => {
+                    let Some(ticket) = ticket.as_deref_mut() else {
+                        unreachable!("at its deadline an attempt gives up rather than sleep")
+                    };
+                    let cue = self.pause(call, pause, known, ticket)?;
+                    io.wake(cue, known.now);
+                }
+                Step::Done(held) => return Ok(Ok(held)),
+                Step::GiveUp(reason) => return Ok(Err(reason)),
+            }
         }
     }
 
-    /// Goes on with the reply to what was asked then.
-    fn heard(&self, attempt: &mut Acquiring, reply: Reply, action: &Action, asked: Now, now: Now) -> Action {
-        let replied = matches!(reply, Reply::Integer(_) | Reply::Bulk(_));
-        if replied && attempt.protocol() == Protocol::Auto {
-            attempt.decide_protocol(self.engine.backend.server_version());
+    /// Sleeps, and looks at the key before, if that is due and was not done. Returns how the rules go on.
+    fn pause(
+        &self,
+        call: &mut Call<'_>,
+        pause: Pause,
+        known: &mut Known,
+        ticket: &mut Ticket<Delivery>,
+    ) -> Result<Cue, Error> {
+        let Pause { time, seen, in_doubt, leaves } = pause;
+        let ends = known.now.uptime.after(time);
+        if !mem::take(&mut known.has_looked)
+            && let Some(reply) = self.look_before_sleep(call, Some(ticket), known.now)
+        {
+            known.hear(&reply);
+            match reply {
+                Reply::Bulk(None) if leaves => {}
+                Reply::Bulk(found) => {
+                    known.has_looked = true;
+                    return Ok(Cue::Saw(found));
+                }
+                _ => {}
+            }
+            known.is_answered = false;
         }
-        let action = match action {
-            Action::Sleep(time) => attempt
-                .looked(reply, now)
-                .unwrap_or_else(|| Action::Sleep(time.saturating_sub(now.uptime.since(asked.uptime)))),
-            _ => attempt.reply(reply, now),
+        let observation = Observation { seen, at: known.looked };
+        let woken = ticket.sleep(observation, in_doubt, self.parking(Some(ends)));
+        known.now = clock::now();
+        if self.is_over() && !matches!(woken, Woken::Delivered(_)) {
+            if let Woken::Hint(hint) = woken {
+                self.pass_on(hint);
+            }
+            if in_doubt {
+                return Err(self.given_up(call, GiveUp::Unknown));
+            }
+            self.check()?;
+        }
+        self.owes.set(self.owes.get() || matches!(woken, Woken::Hint(Hint::Freed)));
+        let window = if in_doubt { None } else { self.window(known.now) };
+        Ok(match (woken, window) {
+            (Woken::Delivered(delivery), _) => {
+                (known.looked, known.handed_over) = (known.now.uptime, true);
+                delivery.cue()
+            }
+            (Woken::Hint(_) | Woken::Over, Some(end)) => Cue::Window(end),
+            (Woken::Hint(Hint::Freed), None) => Cue::Ask,
+            (Woken::Hint(Hint::Changed) | Woken::Over, None) => Cue::Look,
+        })
+    }
+
+    /// Leaves the queue with the lock.
+    fn enter(
+        &self,
+        Held { lease, protocol }: Held,
+        known: &Known,
+        ticket: Option<Ticket<Delivery>>,
+    ) -> Result<Granted, Error> {
+        let (key, options, now) = (self.key, self.options, known.now);
+        if options.notifies {
+            self.engine.notifications.acquired(key);
+        }
+        let observation = Observation::of(&lease, now);
+        let holder = match ticket {
+            Some(ticket) => ticket.enter(self.shared, &observation),
+            None => self.engine.queue.hold(key, self.shared, &observation),
         };
-        // One that leaves the lock has not acted upon its release.
-        self.owes.set(self.owes.get() && (!replied || attempt.leaves()));
-        if attempt.asks(now.uptime) {
-            self.engine.queue.met_poller(self.key, now.uptime);
+        // A command of its own would not have been sent.
+        if let (true, Err(ended)) = (known.handed_over, self.check()) {
+            self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
+            return Err(ended);
         }
-        action
+        Ok(Granted { lease, protocol, holder, at: now })
     }
 }

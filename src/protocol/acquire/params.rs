@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
+use crate::protocol::Reply;
 use crate::protocol::lease::{GUARD, Lease};
-use crate::protocol::{GiveUp, Request};
 use crate::value::{Expiry, LockState, Nonce};
 
 /// The parameters of an attempt to acquire a lock.
@@ -41,20 +41,43 @@ impl Params {
     }
 
     /// The protocol; [`Protocol::Auto`] until the server's version is known.
-    pub(super) fn protocol(&self) -> Protocol {
+    pub(in crate::protocol) fn protocol(&self) -> Protocol {
         self.options.protocol
     }
 }
 
-/// What to do next to acquire a lock.
+/// How an attempt begins, or goes on after a pause.
+#[derive(Clone, Debug)]
+pub(crate) enum Cue {
+    /// The lock is probably free.
+    Ask,
+    /// Another client probably has it.
+    Look,
+    /// Another thread has just seen this, as if the attempt had looked itself. Only the beginning of an attempt.
+    Behind(Observation),
+    /// The key was read meanwhile.
+    Saw(Option<Vec<u8>>),
+    /// SETNX was sent for the attempt, with this lease and reply.
+    Sent(Lease, Reply),
+    /// A holder of the same process has written this lease for the attempt. If that is `in_doubt`, the key decides (I6).
+    HandedOver { lease: Lease, protocol: Protocol, in_doubt: bool },
+    /// The lock is left to other processes until then.
+    Leave(Uptime),
+    /// It is left to pollers in a window that ends then. Now and then the attempt looks at it, and asks for it for a moment if a poller
+    /// has it.
+    Window(Uptime),
+}
+
+/// A pause of an attempt, with what others may know of it. No connection is held meanwhile (I9).
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    Send(Request),
-    /// Sleep, then call [`Acquiring::woken`], or [`Acquiring::freed`] at the hint that the lock is free. No connection is held
-    /// meanwhile (I9).
-    Sleep(Duration),
-    Held(Lease),
-    GiveUp(GiveUp),
+pub(crate) struct Pause {
+    pub(crate) time: Duration,
+    /// What the key was last seen to hold.
+    pub(crate) seen: Option<LockState>,
+    /// Whether a command whose reply was lost may have acquired the lock.
+    pub(crate) in_doubt: bool,
+    /// Whether the lock is left to other processes.
+    pub(crate) leaves: bool,
 }
 
 /// Something that happened on the way and is reported.
@@ -68,6 +91,8 @@ pub(crate) enum Note {
     LateGrant,
     /// The key holds what never expires and cannot be taken over. Reported once for an attempt.
     NeverExpires(LockState),
+    /// In a window, a poller has the lock.
+    PollerMet,
 }
 
 /// What was last seen of a lock, and when: by the thread that talked to the server before.

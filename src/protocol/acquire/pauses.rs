@@ -1,33 +1,44 @@
 //! How long an attempt pauses before it looks again.
 
+use std::ops::ControlFlow::{self, Break, Continue};
 use std::time::Duration;
 
-use super::{Acquiring, Action, Note, State};
+use super::{Attempt, IMMEDIATE_RETRIES, Note, Pause, Round};
 use crate::clock::{Now, Uptime};
 use crate::protocol::GiveUp;
+use crate::protocol::task::Io;
 
-impl Acquiring {
+impl Attempt {
     /// Rule 5: sleeps the poll interval, but not past the deadline, where the lock is asked for once more, nor past the expiry
     /// that was seen.
-    pub(super) fn wait(&mut self, now: Now) -> Action {
-        self.wait_from(now.uptime, now)
+    pub(super) fn wait(&mut self, io: &Io) -> Round {
+        self.wait_from(io.now().uptime, io)
     }
 
-    pub(super) fn wait_from(&mut self, looked: Uptime, now: Now) -> Action {
-        self.note_if_it_never_expires();
-        let Some(time) = self.time_left(looked, now) else { return self.give_up(GiveUp::Timeout) };
-        let time = self.params.until_free(time, self.seen.as_ref(), now.wall);
-        self.sleep(time)
+    /// The rest of the pause that began at `looked`.
+    pub(super) fn wait_from(&mut self, looked: Uptime, io: &Io) -> Round {
+        if let Some(state) = &self.seen
+            && state.advice().is_some()
+            && !self.never_expires_noted
+        {
+            self.never_expires_noted = true;
+            io.note(Note::NeverExpires(state.clone()));
+        }
+        let now = io.now();
+        match self.time_left(looked, now) {
+            Some(time) => Round::Pause(self.params.until_free(time, self.seen.as_ref(), now.wall)),
+            None => self.give_up(GiveUp::Timeout),
+        }
     }
 
-    pub(super) fn sleep(&mut self, time: Duration) -> Action {
-        self.state = State::Sleeping;
-        Action::Sleep(time)
+    /// What a pause of this time is for others.
+    pub(super) fn pause(&self, time: Duration) -> Pause {
+        let (seen, in_doubt) = (self.seen.clone(), self.unresolved.in_doubt);
+        Pause { time, seen, in_doubt, leaves: self.not_before.is_some() }
     }
 
-    /// The rest of the pause that began at `looked`, or the time until the deadline if that is shorter; `None` at the deadline, and after
-    /// the last attempt.
-    pub(super) fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
+    /// `None` at the deadline, and after the last attempt.
+    fn time_left(&self, looked: Uptime, now: Now) -> Option<Duration> {
         if self.has_used_its_attempts() {
             return None;
         }
@@ -43,14 +54,35 @@ impl Acquiring {
         }
     }
 
-    fn note_if_it_never_expires(&mut self) {
-        if let Some(state) = &self.seen
-            && state.advice().is_some()
-            && !self.never_expires_noted
-        {
-            self.never_expires_noted = true;
-            self.notes.push(Note::NeverExpires(state.clone()));
-        }
+    /// After the key changed between two commands, goes on without a pause, if it did so not too often.
+    pub(super) fn retry(&mut self, io: &Io) -> ControlFlow<Round> {
+        self.immediate.0 += 1;
+        if self.immediate.0 <= IMMEDIATE_RETRIES { Continue(()) } else { Break(self.wait(io)) }
+    }
+
+    /// A reply was lost. Goes on to read: that is how it is found out whether the command was carried out, which is never sent
+    /// again (I6).
+    pub(super) fn lost(&mut self, now: Now) -> ControlFlow<Round> {
+        let since = match self.losing_since {
+            Some(since) => since,
+            None => {
+                self.losing_since = Some(now.uptime);
+                // Often the server has only closed an idle connection: no pause. But some hang up on one command alone.
+                self.immediate.1 += 1;
+                if self.immediate.1 <= IMMEDIATE_RETRIES {
+                    return Continue(());
+                }
+                now.uptime
+            }
+        };
+        Break(match self.time_left(now.uptime, now) {
+            Some(time) if now.uptime.since(since) < self.params.retry_for => Round::Pause(time),
+            _ => self.give_up(GiveUp::Io),
+        })
+    }
+
+    pub(super) fn give_up(&self, reason: GiveUp) -> Round {
+        Round::GiveUp(if self.unresolved.in_doubt { GiveUp::Unknown } else { reason })
     }
 }
 
@@ -60,55 +92,48 @@ mod tests {
     use crate::clock::Wall;
     use crate::identity::Identity;
     use crate::options::LockOptions;
-    use crate::protocol::Reply;
-    use crate::protocol::acquire::Params;
+    use crate::protocol::acquire::{Cue, Params, begin};
+    use crate::protocol::{Reply, Step};
+
+    const HOUR: Duration = Duration::from_secs(3600);
+    const START: Now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(HOUR) };
+
+    fn params(options: LockOptions) -> Params {
+        let nonce = Identity::new().next_nonce();
+        Params { options: options.poll_interval(HOUR), deadline: None, retry_for: HOUR, nonce }
+    }
+
+    fn pause<T>(step: Step<T>) -> Duration {
+        match step {
+            Step::Sleep(pause) => pause.time,
+            _ => panic!("it goes on"),
+        }
+    }
 
     #[test]
     fn a_thread_that_wakes_after_a_window_asks_at_once() {
-        let hour = Duration::from_secs(3600);
-        let params = Params {
-            options: LockOptions::expiring_after(hour).poll_interval(hour),
-            deadline: None,
-            retry_for: hour,
-            nonce: Identity::new().next_nonce(),
-        };
-        let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (_, action) = Acquiring::not_before(params, now.uptime, now);
-        assert!(matches!(action, Action::Send(_)), "{action:?}");
+        let (_, step) = begin(params(LockOptions::expiring_after(HOUR)), Cue::Leave(START.uptime), START);
+        assert!(matches!(step, Step::Send(_)), "{step:?}");
     }
 
     #[test]
     fn a_look_takes_nothing_over_for_an_attempt_without_an_expiration() {
-        let hour = Duration::from_secs(3600);
-        let options = LockOptions::without_expiration().poll_interval(hour);
-        let nonce = Identity::new().next_nonce();
-        let params = Params { options, deadline: None, retry_for: hour, nonce };
-        let now = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (mut attempt, _) = Acquiring::start(params, now);
-        assert_eq!(attempt.reply(Reply::Integer(0), now), Action::Sleep(hour));
-        let action = attempt.looked(Reply::Bulk(Some(b"1532000016.5".to_vec())), now);
-        assert_eq!(action, Some(Action::Sleep(hour)));
-        let action = attempt.looked(Reply::Bulk(None), now);
-        assert!(matches!(action, Some(Action::Send(_))), "{action:?}");
+        let (mut attempt, _) = begin(params(LockOptions::without_expiration()), Cue::Ask, START);
+        assert_eq!(pause(attempt.resume(Reply::Integer(0), START)), HOUR);
+        let step = attempt.wake(Cue::Saw(Some(b"1532000016.5".to_vec())), START);
+        assert_eq!(pause(step), HOUR);
+        let step = attempt.wake(Cue::Saw(None), START);
+        assert!(matches!(step, Step::Send(_)), "{step:?}");
     }
 
     #[test]
     fn after_a_late_grant_the_pause_ends_when_the_key_expires() {
         const LEASE: Duration = Duration::from_millis(100);
-        let hour = Duration::from_secs(3600);
-        let params = Params {
-            options: LockOptions::expiring_after(LEASE).poll_interval(hour),
-            deadline: None,
-            retry_for: hour,
-            nonce: Identity::new().next_nonce(),
-        };
-        let start = Now { wall: Wall(1_700_000_000_000_000), uptime: Uptime(hour) };
-        let (mut attempt, action) = Acquiring::start(params, start);
-        assert!(matches!(action, Action::Send(_)), "{action:?}");
-        let late = Now { wall: start.wall.after(2 * LEASE), uptime: start.uptime.after(2 * LEASE) };
-        let action = attempt.reply(Reply::Integer(1), late);
-        assert_eq!(attempt.notes, [Note::LateGrant]);
+        let (mut attempt, _) = begin(params(LockOptions::expiring_after(LEASE)), Cue::Ask, START);
+        let late = Now { wall: START.wall.after(2 * LEASE), uptime: START.uptime.after(2 * LEASE) };
+        let step = attempt.resume(Reply::Integer(1), late);
+        assert_eq!(attempt.io().take_notes(), [Note::LateGrant]);
         // The expiration and the gem's second, less what has passed, and one microsecond.
-        assert_eq!(action, Action::Sleep(Duration::from_micros(900_001)));
+        assert_eq!(pause(step), Duration::from_micros(900_001));
     }
 }

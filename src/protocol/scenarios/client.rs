@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::{ScriptResult, time};
 use crate::clock::Now;
 use crate::options::{LockOptions, Protocol, Takeover};
-use crate::protocol::acquire::{Acquiring, Action, Note, Observation};
+use crate::protocol::acquire::{Held, Note, Observation};
 use crate::protocol::lease::{End, Lease};
 use crate::protocol::owned::{Counted, Extension, HandedOver, Owned, Release, Verification};
 use crate::protocol::ownership::LossReason;
@@ -19,7 +19,9 @@ pub(super) struct Client {
     pub(super) number: u64,
     /// How far its wall clock is ahead, in microseconds.
     pub(super) skew: i64,
-    pub(super) attempt: Option<Acquiring>,
+    pub(super) attempt: Option<Task<Held>>,
+    /// The protocol that its last attempt decided on.
+    pub(super) holds_by: Option<Protocol>,
     /// What it saw last of the lock, and when.
     pub(super) observation: Option<Observation>,
     pub(super) lease: Option<Lease>,
@@ -54,6 +56,7 @@ impl Client {
             number: n,
             skew: 0,
             attempt: None,
+            holds_by: None,
             observation: None,
             lease: None,
             releasing: None,
@@ -91,7 +94,7 @@ impl Client {
 
     /// The protocol that its last attempt decided on.
     pub(super) fn protocol(&self) -> Protocol {
-        self.attempt.as_ref().map_or(self.options.protocol, Acquiring::protocol)
+        self.holds_by.unwrap_or(self.options.protocol)
     }
 
     /// The lock that it holds.
@@ -100,27 +103,30 @@ impl Client {
         Ok(Owned { lease, protocol: self.protocol(), asked: self.options.protocol })
     }
 
-    pub(super) fn shown(&mut self, action: Action) -> String {
+    pub(super) fn shown(&mut self, step: Step<Held>) -> String {
         let mut shown: Vec<String> = Vec::new();
-        if let Some(attempt) = &mut self.attempt {
-            shown.extend(attempt.notes.drain(..).map(|note| match note {
-                Note::TakenOver(_) => "takes over".into(),
-                Note::ValueOverwritten(_) => "overwrites the winner".into(),
-                Note::LateGrant => "granted too late".into(),
-                Note::NeverExpires(state) => format!("never expires: {state:?}"),
+        if let Some(attempt) = &self.attempt {
+            shown.extend(attempt.io().take_notes().into_iter().filter_map(|note| {
+                Some(match note {
+                    Note::TakenOver(_) => "takes over".into(),
+                    Note::ValueOverwritten(_) => "overwrites the winner".into(),
+                    Note::LateGrant => "granted too late".into(),
+                    Note::NeverExpires(state) => format!("never expires: {state:?}"),
+                    Note::PollerMet => return None,
+                })
             }));
         }
-        shown.push(match action {
-            Action::Send(request) => self.sends(request),
-            Action::Sleep(time) => {
+        shown.push(match step {
+            Step::Send(request) => self.sends(request),
+            Step::Sleep(pause) => {
                 self.asleep = true;
-                format!("sleeps {time:?}")
+                format!("sleeps {:?}", pause.time)
             }
-            Action::Held(lease) => {
-                self.lease = Some(lease);
+            Step::Done(Held { lease, protocol }) => {
+                (self.lease, self.holds_by) = (Some(lease), Some(protocol));
                 "holds".into()
             }
-            Action::GiveUp(reason) => {
+            Step::GiveUp(reason) => {
                 self.attempt = None;
                 format!("gives up: {reason:?}")
             }
@@ -149,29 +155,18 @@ impl Client {
     }
 
     pub(super) fn shown_release(&mut self, step: Step<Release>) -> String {
-        match step {
-            Step::Send(request) => self.sends(request),
-            Step::Done(release) => {
-                self.releasing = None;
-                match release {
-                    Release::Released { certified: false } => "released".into(),
-                    Release::Released { certified: true } => "released, certified".into(),
-                    Release::Lost(LossReason::Expired) => "released: Expired".into(),
-                    Release::Lost(_) => "released: Lost".into(),
-                }
-            }
-            Step::GiveUp(reason) => {
-                self.releasing = None;
-                format!("gives up: {reason:?}")
-            }
-        }
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
+        };
+        self.releasing = None;
+        shown_release(&outcome)
     }
 
     pub(super) fn shown_extension(&mut self, step: Step<Extension>, now: Now) -> String {
-        let outcome = match step {
-            Step::Send(request) => return self.sends(request),
-            Step::Done(extension) => Ok(extension),
-            Step::GiveUp(reason) => Err(reason),
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
         };
         self.extending = None;
         match outcome {
@@ -196,36 +191,41 @@ impl Client {
     }
 
     pub(super) fn shown_verification(&mut self, step: Step<Verification>) -> String {
-        let outcome = match step {
-            Step::Send(request) => return self.sends(request),
-            Step::Done(verification) => match verification {
-                Verification::Held { certified: true } => "held, certified".into(),
-                Verification::Held { certified: false } => "held".into(),
-                Verification::Overwritten => "overwritten".into(),
-                Verification::Lost(reason) => shown_loss(&reason),
-            },
-            Step::GiveUp(reason) => format!("gives up: {reason:?}"),
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
         };
         self.verifying = None;
-        outcome
+        match outcome {
+            Ok(Verification::Held { certified: true }) => "held, certified".into(),
+            Ok(Verification::Held { certified: false }) => "held".into(),
+            Ok(Verification::Overwritten) => "overwritten".into(),
+            Ok(Verification::Lost(reason)) => shown_loss(&reason),
+            Err(reason) => format!("gives up: {reason:?}"),
+        }
     }
 
     pub(super) fn shown_token(&mut self, step: Step<Counted>) -> String {
-        let outcome = match step {
-            Step::Send(request) => return self.sends(request),
-            Step::Done(Counted::Token(token)) => format!("token {token}"),
-            Step::Done(Counted::Lost(reason)) => shown_loss(&reason),
-            Step::GiveUp(reason) => format!("gives up: {reason:?}"),
+        let outcome = match step.outcome() {
+            Err(request) => return self.sends(request),
+            Ok(outcome) => outcome,
         };
         self.counting = None;
-        outcome
-    }
-
-    /// Notes what a reply has shown.
-    pub(super) fn note_observation(&mut self, now: Now) {
-        if let Some(seen) = self.attempt.as_ref().and_then(|attempt| attempt.seen.clone()) {
-            self.observation = Some(Observation { seen: Some(seen), at: now.uptime });
+        match outcome {
+            Ok(Counted::Token(token)) => format!("token {token}"),
+            Ok(Counted::Lost(reason)) => shown_loss(&reason),
+            Err(reason) => format!("gives up: {reason:?}"),
         }
+    }
+}
+
+pub(super) fn shown_release(outcome: &Result<Release, GiveUp>) -> String {
+    match outcome {
+        Ok(Release::Released { certified: false }) => "released".into(),
+        Ok(Release::Released { certified: true }) => "released, certified".into(),
+        Ok(Release::Lost(LossReason::Expired)) => "released: Expired".into(),
+        Ok(Release::Lost(_)) => "released: Lost".into(),
+        Err(reason) => format!("gives up: {reason:?}"),
     }
 }
 

@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use super::client::shown_release;
 use super::{Interpreter, MANY, ScriptResult};
 use crate::protocol::Step;
+use crate::protocol::acquire::Cue;
 use crate::protocol::lease::Lease;
 use crate::protocol::owned::{self, HandedOver, NextLease};
 use crate::protocol::task::Task;
@@ -67,19 +69,17 @@ impl Interpreter {
 
     /// Shows a step of a hand-over. At its end the other client has the lock, if that still sleeps.
     pub(super) fn shows_hand_over(&mut self, name: &str, step: Step<HandedOver>) -> ScriptResult<String> {
-        let handed = match step {
-            Step::Done(handed) => handed,
-            Step::Send(request) => return Ok(self.client(name)?.sends(request)),
-            Step::GiveUp(reason) => {
+        let handed = match step.outcome() {
+            Err(request) => return Ok(self.client(name)?.sends(request)),
+            Ok(Ok(handed)) => handed,
+            Ok(Err(reason)) => {
                 self.client(name)?.handing_over = None;
                 return Ok(format!("gives up: {reason:?}"));
             }
         };
         let client = self.client(name)?;
-        let mut shown = client.shown_release(match handed.release {
-            Ok(release) => Step::Done(release),
-            Err(reason) => Step::GiveUp(reason),
-        });
+        let protocol = client.protocol();
+        let mut shown = shown_release(&handed.release);
         if handed.overwrote.is_some() {
             shown += ", overwrites it";
         }
@@ -89,9 +89,8 @@ impl Interpreter {
         let next = self.client(&other)?;
         if std::mem::take(&mut next.asleep) {
             let attempt = next.attempt.as_mut().ok_or("it has no attempt")?;
-            let protocol = attempt.protocol();
-            let action = attempt.handed_over(lease, protocol, handed.in_doubt, now);
-            return Ok(format!("{shown}; {other} {}", next.shown(action)));
+            let step = attempt.wake(Cue::HandedOver { lease, protocol, in_doubt: handed.in_doubt }, now);
+            return Ok(format!("{shown}; {other} {}", next.shown(step)));
         }
         if handed.in_doubt {
             return Ok(shown);

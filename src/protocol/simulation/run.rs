@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Observation, Params};
+use crate::protocol::acquire::{self, Cue, Observation, Params};
 use crate::protocol::lease::End;
 use crate::protocol::owned::Release;
 use crate::protocol::simulated::{Server, Watching};
@@ -51,7 +51,10 @@ enum Doing {
     },
     /// The command was carried out, and the reply is on its way.
     Replied(Reply),
-    Asleep,
+    /// Whether a command whose reply was lost may have acquired the lock.
+    Asleep {
+        in_doubt: bool,
+    },
     /// It holds the lock, and no command is on its way.
     Working,
 }
@@ -66,7 +69,7 @@ struct Client {
     expiration: Duration,
     skew: u64,
     doing: Doing,
-    attempt: Option<Acquiring>,
+    attempt: Option<Task<acquire::Held>>,
     releasing: Option<Task<Release>>,
     held: Option<Held>,
     /// During an extension: until when one of the leases counts.
@@ -209,13 +212,9 @@ impl Run {
             Doing::Replied(_) if one_in(8, choice) => self.reply(n, Reply::Lost),
             Doing::Replied(reply) => self.reply(n, reply),
             // Another thread holds the lock mostly for longer than a sleep.
-            Doing::Asleep if one_in(3, choice) => self.clients[n].doing = Doing::Asleep,
-            Doing::Asleep => {
-                // A hint may be old, or of another's release.
-                let go_on = if one_in(5, choice) { Acquiring::freed } else { Acquiring::woken };
-                let action = self.clients[n].attempt.as_mut().map(|attempt| go_on(attempt, now));
-                self.act(n, action);
-            }
+            asleep @ Doing::Asleep { .. } if one_in(3, choice) => self.clients[n].doing = asleep,
+            // A hint may be old, or of another's release.
+            Doing::Asleep { .. } => self.wake(n, if one_in(5, choice) { Cue::Ask } else { Cue::Look }, now),
             Doing::Working => self.work(n, choice, now),
         }
         if self.falsely_certified {
@@ -282,12 +281,10 @@ impl Run {
         let options = self.options(n);
         let client = &mut self.clients[n];
         let params = Params { options, deadline: None, retry_for: Duration::from_secs(5), nonce };
-        let (attempt, action) = match observation {
-            Some(observation) => Acquiring::behind(params, observation, now),
-            None => Acquiring::start(params, now),
-        };
+        let (attempt, step) = acquire::begin(params, observation.map_or(Cue::Ask, Cue::Behind), now);
+        attempt.io().know(client.server);
         client.attempt = Some(attempt);
-        self.act(n, Some(action));
+        self.act(n, step);
     }
 
     pub(super) fn options(&self, n: usize) -> LockOptions {
@@ -311,30 +308,37 @@ impl Run {
     fn reply_to_attempt(&mut self, n: usize, reply: Reply, now: Now) {
         let client = &mut self.clients[n];
         if let Some(attempt) = &mut client.attempt {
-            if matches!(reply, Reply::Integer(_) | Reply::Bulk(_)) {
-                attempt.decide_protocol(client.server);
-                client.holds_by = attempt.protocol();
-            }
-            let action = attempt.reply(reply, now);
-            client.observation = Some(Observation { seen: attempt.seen.clone(), at: now.uptime });
-            self.act(n, Some(action));
+            let step = attempt.resume(reply, now);
+            self.act(n, step);
         }
     }
 
-    fn act(&mut self, n: usize, action: Option<Action>) {
-        self.note(n, format_args!("{action:?}"));
-        self.clients[n].doing = match action {
-            Some(Action::Send(Request { command, before })) => self.sent(Request { command, before }),
-            Some(Action::Sleep(_)) => Doing::Asleep,
-            Some(Action::Held(lease)) => {
+    fn wake(&mut self, n: usize, cue: Cue, now: Now) {
+        if let Some(attempt) = &mut self.clients[n].attempt {
+            let step = attempt.wake(cue, now);
+            self.act(n, step);
+        }
+    }
+
+    fn act(&mut self, n: usize, step: Step<acquire::Held>) {
+        self.note(n, format_args!("{step:?}"));
+        let now = self.now(n);
+        self.clients[n].doing = match step {
+            Step::Send(request) => self.sent(request),
+            Step::Sleep(pause) => {
+                self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
+                Doing::Asleep { in_doubt: pause.in_doubt }
+            }
+            Step::Done(acquire::Held { lease, protocol }) => {
                 self.grants += 1;
+                self.clients[n].holds_by = protocol;
                 let number = self.clients[n].executed;
                 self.holders.insert(number);
                 self.falsely_granted |= !self.written.contains(&lease.value);
                 self.clients[n].held = Some(Held { lease, number });
                 Doing::Working
             }
-            Some(Action::GiveUp(_)) | None => Doing::Nothing,
+            Step::GiveUp(_) => Doing::Nothing,
         };
     }
 
@@ -344,7 +348,7 @@ impl Run {
             Step::Send(request) => {
                 self.clients[n].doing = self.sent(request);
             }
-            Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
+            Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => self.clients[n].releasing = None,
         }
     }
 

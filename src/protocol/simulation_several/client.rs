@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::clock::Now;
 use crate::options::Protocol;
-use crate::protocol::acquire::Acquiring;
+use crate::protocol::acquire::Held;
 use crate::protocol::lease::Lease;
 use crate::protocol::owned::Release;
 use crate::protocol::simulated::Watching;
@@ -49,7 +49,7 @@ pub(super) enum Rules {
         reads: u32,
     },
     /// The next key in their order.
-    Acquiring(Box<Acquiring>),
+    Acquiring(Task<Held>),
     /// What is not wanted, and what follows: the wait for the next key with this answer, or the end.
     Releasing {
         releasing: Task<Release>,

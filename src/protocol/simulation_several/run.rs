@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::client::{Answer, Client, Doing, KEYS, Rules, Then, Trip};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol};
-use crate::protocol::acquire::{Acquiring, Action, Params, first_command};
+use crate::protocol::acquire::{self, Cue, Held, Params, first_command};
 use crate::protocol::lease::Lease;
 use crate::protocol::owned::{self, Owned, Release};
 use crate::protocol::simulated::{Server, Watching};
@@ -183,8 +183,8 @@ impl Run {
                 let Rules::Acquiring(attempt) = &mut self.clients[n].rules else {
                     unreachable!("only an attempt sleeps")
                 };
-                let action = if choice.is_multiple_of(5) { attempt.freed(now) } else { attempt.woken(now) };
-                self.act(n, action);
+                let step = attempt.wake(if choice.is_multiple_of(5) { Cue::Ask } else { Cue::Look }, now);
+                self.act(n, step);
             }
             Doing::Working if one_in(32) => {
                 // It crashes, and begins again.
@@ -258,24 +258,22 @@ impl Run {
 
     fn acquire(&mut self, n: usize, first: Option<Answer>) {
         let (params, now) = (self.params(n), self.now(n));
-        let (attempt, action) = match first {
-            Some(Answer { lease, reply }) => Acquiring::answered_first(params, lease, reply, None, now),
-            None => Acquiring::start(params, now),
-        };
-        self.clients[n].rules = Rules::Acquiring(Box::new(attempt));
-        self.act(n, action);
+        let cue = first.map_or(Cue::Ask, |Answer { lease, reply }| Cue::Sent(lease, reply));
+        let (attempt, step) = acquire::begin(params, cue, now);
+        self.clients[n].rules = Rules::Acquiring(attempt);
+        self.act(n, step);
     }
 
-    fn act(&mut self, n: usize, action: Action) {
+    fn act(&mut self, n: usize, step: Step<Held>) {
         let now = self.now(n);
         let client = &mut self.clients[n];
-        match action {
-            Action::Send(request) => {
+        match step {
+            Step::Send(request) => {
                 let trip = vec![(client.key(), request.command)];
                 self.send(n, trip);
             }
-            Action::Sleep(_) => client.doing = Doing::Asleep,
-            Action::Held(lease) => {
+            Step::Sleep(_) => client.doing = Doing::Asleep,
+            Step::Done(Held { lease, .. }) => {
                 client.known.insert(lease.value.clone(), lease.clone());
                 client.held[client.key()] = Some(lease);
                 client.index += 1;
@@ -289,7 +287,7 @@ impl Run {
                 let counts = u64::from(client.keys.len() > 1);
                 *(if client.waited { &mut self.waited } else { &mut self.at_once }) += counts;
             }
-            Action::GiveUp(_) => self.end(n, Then::End),
+            Step::GiveUp(_) => self.end(n, Then::End),
         }
     }
 
@@ -373,9 +371,9 @@ impl Run {
                 self.settle(n, unread, reads - 1);
             }
             Rules::Acquiring(mut attempt) => {
-                let action = attempt.reply(replies[0].clone(), now);
+                let step = attempt.resume(replies[0].clone(), now);
                 self.clients[n].rules = Rules::Acquiring(attempt);
-                self.act(n, action);
+                self.act(n, step);
             }
             Rules::Releasing { mut releasing, left, then } => {
                 let step = releasing.resume(replies[0].clone(), now);

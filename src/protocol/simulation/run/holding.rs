@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Client, Doing, Run};
 use crate::clock::Now;
+use crate::protocol::acquire::Cue;
 use crate::protocol::lease::Lease;
 use crate::protocol::owned::{self, Counted, Extension, HandedOver, NextLease, Owned, Release, Verification};
 use crate::protocol::task::Task;
@@ -93,22 +94,19 @@ impl Run {
 
     /// Returns a client that a holder can hand its lock over to: one that sleeps and follows the same rules.
     fn next(&self, n: usize, expiration: Duration) -> Option<usize> {
-        let Client { holds_by, protocol, .. } = self.clients[n];
+        let Client { protocol, .. } = self.clients[n];
         let is_next = |client: &Client| {
-            let attempt = client.attempt.as_ref().filter(|attempt| !attempt.is_in_doubt());
-            let is_asleep = matches!(client.doing, Doing::Asleep);
-            let is_like = client.protocol == protocol && client.expiration == expiration;
-            is_asleep && is_like && attempt.is_some_and(|attempt| attempt.protocol() == holds_by)
+            let is_asleep = matches!(client.doing, Doing::Asleep { in_doubt: false });
+            is_asleep && client.protocol == protocol && client.expiration == expiration
         };
         (0..3).find(|other| *other != n && is_next(&self.clients[*other]))
     }
 
     fn act_on_hand_over(&mut self, n: usize, step: Step<HandedOver>) {
         self.note(n, format_args!("{step:?}"));
-        let handed = match step {
-            Step::Send(request) => return self.clients[n].doing = self.sent(request),
-            Step::Done(handed) => Some(handed),
-            Step::GiveUp(_) => None,
+        let handed = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(handed) => handed.ok(),
         };
         let Some(Power::HandingOver(_, number, expiration)) = self.clients[n].power.take() else {
             unreachable!("it hands its lock over")
@@ -134,9 +132,7 @@ impl Run {
         self.clients[other].executed = self.clients[n].executed;
         let now = self.now(other);
         let protocol = self.clients[n].holds_by;
-        let attempt = self.clients[other].attempt.as_mut();
-        let action = attempt.map(|attempt| attempt.handed_over(lease, protocol, in_doubt, now));
-        self.act(other, action);
+        self.wake(other, Cue::HandedOver { lease, protocol, in_doubt }, now);
     }
 
     pub(super) fn reply_to_holder(&mut self, n: usize, reply: Reply, now: Now) {
@@ -163,10 +159,9 @@ impl Run {
 
     fn act_on_extension(&mut self, n: usize, step: Step<Extension>) {
         self.note(n, format_args!("{step:?}"));
-        let outcome = match step {
-            Step::Send(request) => return self.clients[n].doing = self.sent(request),
-            Step::Done(extension) => Ok(extension),
-            Step::GiveUp(reason) => Err(reason),
+        let outcome = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(outcome) => outcome,
         };
         let now = self.now(n);
         self.clients[n].counts_until = None;
@@ -206,19 +201,20 @@ impl Run {
 
     fn act_on_token(&mut self, n: usize, step: Step<Counted>) {
         self.note(n, format_args!("{step:?}"));
-        if let Step::Send(request) = step {
-            return self.clients[n].doing = self.sent(request);
-        }
+        let counted = match step.outcome() {
+            Err(request) => return self.clients[n].doing = self.sent(request),
+            Ok(counted) => counted,
+        };
         self.clients[n].power = None;
         let Some(held) = self.clients[n].held.take() else { unreachable!("it held the lock") };
-        match step {
-            Step::Done(Counted::Token(token)) => {
+        match counted {
+            Ok(Counted::Token(token)) => {
                 // Asked once a hold; another answer counts as well.
                 self.tokens.insert(held.number, token);
                 self.goes_on(n, held);
             }
-            Step::Done(Counted::Lost(_)) => {}
-            Step::Send(_) | Step::GiveUp(_) => self.goes_on(n, held),
+            Ok(Counted::Lost(_)) => {}
+            Err(_) => self.goes_on(n, held),
         }
     }
 
