@@ -18,14 +18,14 @@
 //! - **I10** A panic releases; releasing never panics; a forked child releases nothing.
 
 pub(crate) mod acquire;
-#[allow(dead_code)]
-pub(crate) mod acquiring;
+
+pub(crate) mod choose;
 pub(crate) mod holder_name;
 pub(crate) mod keeping;
 pub(crate) mod lease;
 pub(crate) mod owned;
 pub(crate) mod ownership;
-pub(crate) mod permits;
+
 pub(crate) mod quorum;
 #[cfg(test)]
 mod scenarios;

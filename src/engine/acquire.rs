@@ -71,7 +71,7 @@ impl Engine {
             self.notifications.acquired(key);
         }
         let holder = self.queue.hold(key, shared, &Observation::of(&lease, now));
-        Granted { lease, protocol, holder, at: now }
+        Granted { slot: 0, lease, protocol, holder, at: now }
     }
 
     /// Begins what the holder of this lock has; noted for this thread, if it is to be.
@@ -108,7 +108,7 @@ impl Engine {
         options: &LockOptions,
         changes: Option<Arc<Changes>>,
     ) -> Acquired {
-        let Granted { lease, protocol, holder, at } = granted;
+        let Granted { lease, protocol, holder, at, .. } = granted;
         let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone(), changes);
         Acquired { hold: Arc::new(hold), holder }
     }

@@ -118,7 +118,7 @@ impl Engine {
         let begin = |hold: &Hold, own: &Own, now| {
             let time = time(hold, now)?;
             let (own, new) = self.next_lease(hold, &own.lease, time, now);
-            Some(Task::begin(now, |io| owned::extend(io, own, new, time)))
+            Some(Task::begin(now, async move |io| owned::extend(io, own, new, time).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| match ended {
             Some((outcome, call)) => Self::end_extension(hold, own, outcome, call, outbox),
@@ -191,7 +191,7 @@ impl Engine {
     pub(super) fn verify_locked(&self, locked: &mut [Locked<'_>], outbox: &Outbox) -> Vec<Result<(), Error>> {
         let begin = |hold: &Hold, own: &Own, now| {
             let own = owned(hold, &own.lease);
-            Some(Task::begin(now, |io| owned::verify(io, own)))
+            Some(Task::begin(now, async move |io| owned::verify(io, own).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| {
             let Some((outcome, call)) = ended else { unreachable!("each is asked for") };
@@ -220,7 +220,7 @@ impl Engine {
         let begin = |hold: &Hold, own: &Own, now| {
             let takes = own.token.is_none() && hold.noticed_loss().is_none();
             let own = owned(hold, &own.lease);
-            takes.then(|| Task::begin(now, |io| owned::count(io, own)))
+            takes.then(|| Task::begin(now, async move |io| owned::count(io, own).await))
         };
         let end = |hold: &Hold, own: &mut Own, ended: Option<(_, Call<'_>)>| match ended {
             Some((Ok(Counted::Token(found)), _)) => {

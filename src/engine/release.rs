@@ -121,8 +121,8 @@ impl Engine {
         let expires = lease.end.is_some();
         let own = Owned { lease, protocol, asked: options.protocol };
         let task = match next_lease {
-            Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
-            None => Task::begin(now, |io| owned::end(io, own)),
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
+            None => Task::begin(now, async move |io| owned::end(io, own).await),
         };
         let (job, holder) = (Job::new(key, task, call), Some(holder));
         Releasing { options, protocol, expires, holder, turn, next, job }

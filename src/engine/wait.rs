@@ -5,6 +5,7 @@ mod listed;
 mod readers;
 
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::protocol::GiveUp;
 use crate::protocol::acquire::{Cue, Note, Params};
 use crate::protocol::lease::Lease;
 use crate::queue::{CancelToken, Hint, HolderTicket, Observation, Ticket, Turn, WaitMode};
-use crate::thread_holds;
+use crate::thread_holds::{self, HoldKind};
 use crate::value::LockState;
 pub(in crate::engine) use attempt::Answer;
 use attempt::Beginning;
@@ -30,6 +31,8 @@ pub(crate) use readers::ReaderCount;
 /// A lock that was granted, and what it took.
 #[derive(Debug)]
 pub(super) struct Granted {
+    /// Which, of several.
+    pub(super) slot: usize,
     pub(super) lease: Lease,
     /// The protocol to release it by.
     pub(super) protocol: Protocol,
@@ -37,10 +40,12 @@ pub(super) struct Granted {
     pub(super) at: Now,
 }
 
-/// One wait for one lock.
+/// One wait for one lock, or for one of several.
 pub(super) struct Wait<'a> {
     engine: &'a Engine,
     key: &'a Key,
+    /// The locks of which one is wanted, and their queue. The key is a name then, and no lock.
+    slots: Option<(&'a Arc<[Key]>, &'a Key)>,
     options: &'a LockOptions,
     cancel_token: Option<&'a CancelToken>,
     began: Now,
@@ -87,6 +92,7 @@ impl<'a> Wait<'a> {
         Self {
             engine,
             key,
+            slots: None,
             options,
             cancel_token,
             began,
@@ -112,9 +118,9 @@ impl<'a> Wait<'a> {
         Self { deadline, shared, first: Cell::new(first), ..self }
     }
 
-    /// Returns the wait as one for a permit: its key is a name, and no lock.
-    pub(super) fn of_permit(self) -> Self {
-        Self { names_holder: false, ..self }
+    /// Returns the wait as one for one of several locks, which have a queue of their own.
+    pub(super) fn for_one_of(self, slots: &'a Arc<[Key]>, queue: &'a Key) -> Self {
+        Self { slots: Some((slots, queue)), names_holder: false, ..self }
     }
 
     /// Returns the wait as one that compares the number of readers first, if it is a reader's or a writer's.
@@ -124,15 +130,6 @@ impl<'a> Wait<'a> {
 
     pub(super) fn began(&self) -> Now {
         self.began
-    }
-
-    pub(super) fn deadline(&self) -> Option<Uptime> {
-        self.deadline
-    }
-
-    /// Notes how often the server was asked for the lock so far.
-    pub(super) fn count(&self, attempts: u32) {
-        self.attempts.set(attempts);
     }
 
     /// Returns how often the server was asked for the lock so far.
@@ -168,7 +165,31 @@ impl<'a> Wait<'a> {
     /// Fails where the lock is not to be waited for.
     fn may_begin(&self) -> Result<(), Error> {
         self.engine.refuse_after_fork(self.key)?;
-        self.engine.refuse_nested(self.key)
+        let Some((slots, _)) = self.slots else { return self.engine.refuse_nested(self.key) };
+        let is_ours =
+            |slot| thread_holds::by_this_thread(&self.engine.identity, slot) == Some(HoldKind::Scoped);
+        if slots.iter().all(is_ours) {
+            return Err(Error::Nested { key: self.key.clone() });
+        }
+        Ok(())
+    }
+
+    fn queue(&self) -> &'a Key {
+        self.slots.map_or(self.key, |(_, queue)| queue)
+    }
+
+    fn slot(&self, key: &Key) -> usize {
+        self.slots.and_then(|(slots, _)| slots.iter().position(|slot| slot == key)).unwrap_or(0)
+    }
+
+    /// Returns the key of one of the locks.
+    fn lock(&self, slot: usize) -> &'a Key {
+        self.slots.map_or(self.key, |(slots, _)| &slots[slot])
+    }
+
+    /// Returns true if this process enters the key's waiting list. Permits have none.
+    fn notifies(&self) -> bool {
+        self.options.notifies && self.slots.is_none()
     }
 
     /// Is queued until it is the head, then tries. A call that tries once is not queued.
@@ -177,11 +198,11 @@ impl<'a> Wait<'a> {
             return self.at_once();
         }
         let stop = || self.is_over();
-        let mut ticket = Some(self.engine.queue.join(self.key, WaitMode::of(self.options)));
+        let mut ticket = Some(self.engine.queue.join(self.queue(), WaitMode::of(self.options)));
         let acquired = self.queued(&mut ticket, &stop);
         if let Some(ticket) = ticket {
             let hint = ticket.leave();
-            if self.options.notifies {
+            if self.notifies() {
                 self.engine.notifications.left(self.key, hint == Some(Hint::Freed) || self.owes.get());
             }
         }
@@ -191,9 +212,14 @@ impl<'a> Wait<'a> {
     /// Tries without being queued.
     fn at_once(&self) -> Result<Granted, Error> {
         let stop = || self.is_over();
-        let mut call = self.call(&stop);
+        let mut call = self.call(0, &stop);
         let cue = Self::start(&mut call, self.first.take());
-        self.attempt(Beginning { call, cue, looked: self.began.uptime }, self.began, &mut None)
+        self.attempt(
+            Beginning { call, slot: 0, cue, looked: self.began.uptime },
+            self.began,
+            &stop,
+            &mut None,
+        )
     }
 
     fn queued(
@@ -218,19 +244,25 @@ impl<'a> Wait<'a> {
             }
             Turn::Head(..) => {}
         }
-        let mut call = self.call(stop);
-        let mut looked = now.uptime;
+        let mut call = self.call(0, stop);
+        let (mut slot, mut looked) = (0, now.uptime);
         // What is known since says more than a refusal that came before.
         let is_news = matches!(turn, Turn::Head(None, None));
         let first = self.first.take().filter(|first| is_news || first.is_lost());
         self.owes.set(matches!(turn, Turn::Head(_, Some(Hint::Freed))));
-        let window = if let Turn::Head(..) = turn { self.window(now) } else { None };
+        let is_head = matches!(turn, Turn::Head(..));
+        // Of several locks, others may be free.
+        let window = if is_head && self.slots.is_none() { self.window(now) } else { None };
         let cue = match (turn, window) {
-            (Turn::Delivered(delivery), _) => delivery.cue(),
+            (Turn::Delivered(delivery), _) => {
+                slot = self.slot(&delivery.key);
+                delivery.cue()
+            }
             (Turn::Head(..) | Turn::Over { .. }, _) if first.is_some() => Self::start(&mut call, first),
             (Turn::Head(..), Some(end)) => Cue::Window(end),
             (Turn::Head(None, Some(Hint::Freed)), _) => Cue::Ask,
             (Turn::Head(None, _), _) => self.head_start().map_or(Cue::Ask, Cue::Leave),
+            (Turn::Head(Some(_), Some(_)), _) if self.slots.is_some() => Cue::Ask,
             (Turn::Head(Some(observation), _), _) => {
                 looked = observation.at;
                 Cue::Behind(observation)
@@ -246,7 +278,7 @@ impl<'a> Wait<'a> {
                 return Err(self.timed_out(self.contention(seen, ahead, now)));
             }
         };
-        self.attempt(Beginning { call, cue, looked }, now, ticket)
+        self.attempt(Beginning { call, slot, cue, looked }, now, stop, ticket)
     }
 
     /// Returns true if a holder was seen. Threads without an expiration do not read the key; they sleep since another client has it.
@@ -260,9 +292,9 @@ impl<'a> Wait<'a> {
 
     /// Returns the end of the window in which this process leaves the lock to pollers now; `None` too if a thread of it has the lock.
     pub(super) fn window(&self, now: Now) -> Option<Uptime> {
-        let queue = &self.engine.queue;
-        let activity = queue.activity(self.key).filter(|_| !queue.is_held(self.key))?;
-        activity.window(self.key, now)
+        let (queue, key) = (&self.engine.queue, self.queue());
+        let activity = queue.activity(key).filter(|_| self.slots.is_some() || !queue.is_held(key))?;
+        activity.window(key, now)
     }
 
     /// Begins by asking for the lock, or with the answer to a command that has asked for it.
@@ -272,10 +304,10 @@ impl<'a> Wait<'a> {
         Cue::Sent(lease, reply)
     }
 
-    /// Returns the commands of the wait, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
+    /// Returns the commands of the wait for one of the locks, which `stop` ends. Made when it is this thread's turn: those ahead may have found the server
     /// unreachable.
-    fn call<'b>(&'b self, stop: &'b dyn Fn() -> bool) -> Call<'b> {
-        let call = Call::new(self.engine, self.key, self.options.protocol, self.deadline);
+    fn call<'b>(&'b self, slot: usize, stop: &'b dyn Fn() -> bool) -> Call<'b> {
+        let call = Call::new(self.engine, self.lock(slot), self.options.protocol, self.deadline);
         call.stopped_by(StopCheck(stop), self.engine.retry_for(self.began.uptime))
     }
 
@@ -305,7 +337,7 @@ impl<'a> Wait<'a> {
 
     /// Returns a hint that this thread does not act upon: when it leaves the queue, the next gets it.
     pub(super) fn pass_on(&self, hint: Hint) {
-        self.engine.queue.notify(self.key, hint);
+        self.engine.queue.notify(self.queue(), hint);
     }
 
     pub(super) fn params(&self) -> Params {
@@ -366,16 +398,17 @@ impl<'a> Wait<'a> {
     }
 
     pub(super) fn contention(&self, seen: Option<LockState>, ahead: usize, now: Now) -> Contention {
-        let Self { engine, key, options, .. } = self;
+        let Self { engine, key, options, slots, .. } = self;
+        let is_ours = |key: &Key| thread_holds::by_this_thread(&engine.identity, key).is_some();
         Contention {
             attempts: self.attempts.get(),
             waited: now.uptime.since(self.began.uptime),
             seen,
             expiring: options.expiration.is_some(),
             ahead,
-            permits: None,
+            permits: slots.map(|(slots, _)| slots.len()),
             holder: self.names_holder.then(|| engine.name_of_holder(key, now)).flatten(),
-            taken_by_this_thread: thread_holds::by_this_thread(&engine.identity, key).is_some(),
+            taken_by_this_thread: slots.map_or_else(|| is_ours(key), |(slots, _)| slots.iter().all(is_ours)),
         }
     }
 }

@@ -6,8 +6,8 @@
 //! been lost in a row for `retry_for`, at its deadline, or instead of a pause when it has used its attempts.
 
 mod cues;
+mod pace;
 mod params;
-mod pauses;
 mod unresolved;
 
 use std::convert::Infallible;
@@ -22,12 +22,9 @@ use super::{Step, task::Task};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
 use crate::value::{Expiry, LockState, Nonce};
+pub(crate) use pace::Pace;
 pub(crate) use params::{Cue, Note, Observation, Params, Pause};
-pub(super) use unresolved::Unresolved;
-
-/// How often in a row the attempt goes on without a sleep after the key changed between two commands. A key that changes
-/// more often is under contention.
-const IMMEDIATE_RETRIES: u32 = 3;
+use unresolved::Unresolved;
 
 /// How long after the value was read GETSET may still be sent. A GETSET that waits for a connection, while another client takes over
 /// and works, would replace that client's time by an older one. Much less than the guard, which it uses up a part of.
@@ -36,40 +33,32 @@ pub(super) const GETSET_TIME_LIMIT: Duration = Duration::from_millis(100);
 /// One attempt to acquire one lock: what is wanted, and what is known so far.
 #[derive(Debug)]
 pub(crate) struct Attempt {
-    params: Params,
+    pub(crate) pace: Pace,
     /// Whether the options say [`Protocol::Auto`].
     auto: bool,
     unresolved: Unresolved,
-    /// Since when replies have been lost in a row.
-    losing_since: Option<Uptime>,
-    /// How often in this round it went on after the key had changed, and read again after a lost reply.
-    immediate: (u32, u32),
-    never_expires_noted: bool,
-    /// Until when the lock is left to other processes.
-    not_before: Option<Uptime>,
     /// The end of the window in which it looks at the key, if it has not seen since then that a poller has the lock.
     looks_until: Option<Uptime>,
-    /// Until when it asks without a pause, since a poller has the lock.
-    asks_until: Option<Uptime>,
-    /// How often it has looked whether the lock is free.
-    pub(crate) attempts: u32,
-    /// What the key was last seen to hold.
-    pub(crate) seen: Option<LockState>,
-    /// When the server removes a key that was left to it.
-    pub(super) removed_at: Option<Uptime>,
+    /// Whether the key holds something else than a string.
+    pub(super) is_no_lock: bool,
 }
 
-/// A lock that was acquired, and the protocol to release it by.
+/// A lock that was acquired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Held {
+    /// Which, of several.
+    pub(crate) slot: usize,
     pub(crate) lease: Lease,
+    /// The protocol to release it by.
     pub(crate) protocol: Protocol,
+    /// Whether another of several was seen that may be acquired.
+    pub(crate) another_is_free: bool,
 }
 
 /// How a round ends: what is done without a pause.
 #[derive(Debug)]
 pub(super) enum Round {
-    Held(Lease),
+    Held(Held),
     Pause(Duration),
     GiveUp(GiveUp),
 }
@@ -95,9 +84,9 @@ enum Judged {
 pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Result<Held, GiveUp> {
     loop {
         match attempt.round(io, cue).await {
-            Round::Held(lease) => return Ok(Held { lease, protocol: attempt.protocol() }),
+            Round::Held(held) => return Ok(held),
             Round::GiveUp(reason) => return Err(reason),
-            Round::Pause(time) => cue = io.sleep(attempt.pause(time)).await,
+            Round::Pause(time) => cue = io.sleep(attempt.pace.pause(time)).await,
         }
     }
 }
@@ -105,7 +94,7 @@ pub(crate) async fn acquire(io: &Io, attempt: &mut Attempt, mut cue: Cue) -> Res
 /// Begins an attempt that a test steps.
 #[cfg(test)]
 pub(super) fn begin(params: Params, cue: Cue, now: Now) -> (Task<Held>, Step<Held>) {
-    Task::begin(now, |io| async move { acquire(&io, &mut Attempt::new(params), cue).await })
+    Task::begin(now, async move |io| acquire(io, &mut Attempt::new(params), cue).await)
 }
 
 /// Rule 1: the command that acquires a free lock, and the lease that it acquires. `nonce` is in no other command of this client (I2).
@@ -131,28 +120,16 @@ impl Attempt {
     pub(crate) fn new(params: Params) -> Self {
         Self {
             auto: params.options.protocol == Protocol::Auto,
-            params,
+            pace: Pace::new(params),
             unresolved: Unresolved::default(),
-            losing_since: None,
-            immediate: (0, 0),
-            never_expires_noted: false,
-            not_before: None,
             looks_until: None,
-            asks_until: None,
-            attempts: 0,
-            seen: None,
-            removed_at: None,
+            is_no_lock: false,
         }
     }
 
     /// The protocol; [`Protocol::Auto`] until the first reply.
     pub(crate) fn protocol(&self) -> Protocol {
-        self.params.options.protocol
-    }
-
-    /// Whether the options allow no further attempt.
-    pub(crate) fn has_used_its_attempts(&self) -> bool {
-        self.params.options.max_attempts.is_some_and(|most| self.attempts >= most)
+        self.pace.options.protocol
     }
 
     /// Returns the leases that commands without a reply may have begun, and whose values prove it; `None` if a GETSET is among these
@@ -182,7 +159,7 @@ impl Attempt {
                 None => match self.send(io, Request::at_any_time(Command::Get)).await? {
                     Reply::Bulk(found) => (found, false),
                     _ => {
-                        self.lost(io.now())?;
+                        self.pace.lost(io.now())?;
                         continue;
                     }
                 },
@@ -205,13 +182,16 @@ impl Attempt {
     fn heard(&mut self, io: &Io, reply: Reply) -> ControlFlow<Round, Reply> {
         match reply {
             Reply::Integer(_) | Reply::Bulk(_) | Reply::Expiring(..) | Reply::Executed(_) => {
-                self.losing_since = None;
+                self.pace.answered();
                 // The first command is the same for each protocol.
-                self.params.options.protocol = self.protocol().on(io.server());
+                self.pace.options.protocol = self.protocol().on(io.server());
                 Continue(reply)
             }
-            Reply::Refused | Reply::NoLock => Break(self.give_up(GiveUp::Refused)),
-            Reply::Unsent => Break(self.give_up(GiveUp::Unsent)),
+            Reply::Refused | Reply::NoLock => {
+                self.is_no_lock = reply == Reply::NoLock;
+                Break(self.pace.give_up(GiveUp::Refused))
+            }
+            Reply::Unsent => Break(self.pace.give_up(GiveUp::Unsent)),
             Reply::TooLate | Reply::Lost | Reply::Bulks(_) => Continue(reply),
         }
     }
@@ -222,21 +202,21 @@ impl Attempt {
             let (lease, reply) = match sent.take() {
                 Some(sent) => sent,
                 None => {
-                    let nonce = self.next_nonce();
-                    let (lease, request) = first_command(&self.params.options, nonce, io.now());
+                    let nonce = self.pace.next_nonce();
+                    let (lease, request) = first_command(&self.pace.options, nonce, io.now());
                     (lease, io.send(request).await)
                 }
             };
             match self.heard(io, reply)? {
-                Reply::Integer(0) if self.params.expires() => return Continue(()),
-                Reply::Integer(0) => return Break(self.wait(io)),
+                Reply::Integer(0) if self.pace.expires() => return Continue(()),
+                Reply::Integer(0) => return Break(self.pace.wait(io)),
                 Reply::Integer(_) => return Break(self.granted(io, lease, None)),
-                Reply::TooLate => self.retry(io)?,
+                Reply::TooLate => self.pace.retry(io)?,
                 // The value names no holder.
-                _ if !self.params.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
+                _ if !self.pace.expires() => return Break(Round::GiveUp(GiveUp::Unknown)),
                 _ => {
-                    self.unresolved.keep(lease, None, io.now());
-                    return self.lost(io.now());
+                    self.keep(lease, None, io.now());
+                    return self.pace.lost(io.now());
                 }
             }
         }
@@ -244,20 +224,18 @@ impl Attempt {
 
     /// Rule 2: judges what the key holds. Goes on if it can be acquired.
     fn judge(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round, Judged> {
-        if let Some((lease, from)) = self.unresolved.resolve(found) {
-            return Break(self.granted(io, lease, from));
-        }
+        self.resolve(io, found)?;
         let state = LockState::of_value(found);
-        self.seen = Some(state.clone());
+        self.pace.seen = Some(state.clone());
         self.look_for_poller(io, &state, found)?;
         if state == LockState::Absent {
-            self.retry(io)?;
+            self.pace.retry(io)?;
             return Continue(Judged::Free);
         }
         if self.may_take_over(&state, io.now().wall) {
             Continue(Judged::Expired(state))
         } else {
-            Break(self.wait(io))
+            Break(self.pace.wait(io))
         }
     }
 
@@ -270,13 +248,13 @@ impl Attempt {
             match self.send(io, Request::before(End::of(judged_at, GETSET_TIME_LIMIT), command)).await? {
                 Reply::Bulk(found) => found,
                 // What was read may no longer be true.
-                Reply::TooLate => return Break(self.wait(io)),
+                Reply::TooLate => return Break(self.pace.wait(io)),
                 _ => {
-                    self.unresolved.keep_takeover(lease);
-                    return self.lost(io.now());
+                    self.keep_takeover(lease);
+                    return self.pace.lost(io.now());
                 }
             };
-        self.unresolved.in_doubt = false;
+        self.pace.in_doubt = false;
         let state = LockState::of_value(found.as_deref());
         // A SETNX of our own may have arrived late in between: then our own value was replaced.
         let was_ours = self.unresolved.wrote(found.as_deref());
@@ -284,8 +262,8 @@ impl Attempt {
             return Break(self.granted(io, lease, Some(state)));
         }
         io.note(Note::ValueOverwritten(state.clone()));
-        self.seen = Some(state);
-        Break(self.wait(io))
+        self.pace.seen = Some(state);
+        Break(self.pace.wait(io))
     }
 
     /// WATCH, GET, MULTI. Returns what the key holds, which is watched; `None` if it is to be looked at again.
@@ -294,74 +272,84 @@ impl Attempt {
         let reply = io.send(Request::at_any_time(command)).await;
         if self.auto && reply == Reply::Refused {
             // It chose Watched by the server's version alone, and this server has no WATCH for this user.
-            self.params.options.protocol = Protocol::Classic;
+            self.pace.options.protocol = Protocol::Classic;
             return Continue(None);
         }
         match self.heard(io, reply)? {
             Reply::Bulk(found) => Continue(Some(found)),
-            Reply::Expiring(found, left) => Break(self.leave_to_server(io, &found, left)),
-            _ => self.lost(io.now()).map_continue(|()| None),
+            Reply::Expiring(found, left) => match self.leave_to_server(io, &found, left)? {},
+            _ => self.pace.lost(io.now()).map_continue(|()| None),
         }
     }
 
     /// Rule 3, Watched and Ttl: SET and EXEC, carried out only if the key is as it was seen. Goes on if it is to be looked at.
     async fn replace(&mut self, io: &Io, from: LockState) -> ControlFlow<Round> {
         let lease = self.new_lease(io.now());
-        let entry = Entry::of(&lease, self.protocol(), self.params.options.expiration);
+        let entry = Entry::of(&lease, self.protocol(), self.pace.options.expiration);
         // At any time: it changes what was watched, or nothing.
         let request = Request::at_any_time(Command::Exec(Change::Set(entry)));
         match self.send(io, request).await? {
             Reply::Executed(Some(_)) => Break(self.granted(io, lease, Some(from))),
             // Another client was faster, and nothing was overwritten.
-            Reply::Executed(None) => self.retry(io),
+            Reply::Executed(None) => self.pace.retry(io),
             _ => {
-                self.unresolved.keep(lease, Some(from), io.now());
-                self.lost(io.now())
+                self.keep(lease, Some(from), io.now());
+                self.pace.lost(io.now())
             }
         }
     }
 
     /// Ttl: a key with a time to live is removed by the server alone, so that no clock of a client decides over it.
-    fn leave_to_server(&mut self, io: &Io, found: &[u8], left: Duration) -> Round {
-        if let Some((lease, from)) = self.unresolved.resolve(Some(found)) {
-            return self.granted(io, lease, from);
-        }
-        self.seen = Some(LockState::of_value(Some(found)));
+    fn leave_to_server(&mut self, io: &Io, found: &[u8], left: Duration) -> ControlFlow<Round, Infallible> {
+        self.resolve(io, Some(found))?;
+        self.pace.seen = Some(LockState::of_value(Some(found)));
         // PTTL rounds; a millisecond later the key is gone.
-        let left = left + Duration::from_millis(1);
-        self.removed_at = Some(io.now().uptime.after(left));
-        match self.wait(io) {
-            Round::Pause(time) => Round::Pause(time.min(left)),
-            round => round,
+        self.pace.removed_at = Some(io.now().uptime.after(left + Duration::from_millis(1)));
+        Break(self.pace.wait(io))
+    }
+
+    /// Ends if the key shows that a command without a reply has acquired the lock.
+    fn resolve(&mut self, io: &Io, found: Option<&[u8]>) -> ControlFlow<Round> {
+        self.pace.in_doubt = self.unresolved.is_takeover(found);
+        match self.unresolved.resolve(found) {
+            Some((lease, from)) => Break(self.granted(io, lease, from)),
+            None => Continue(()),
         }
     }
 
     /// Rule 4: a grant counts only while its lease lasts (I3). After a late one the key holds our value, and is free when that expires.
     fn granted(&mut self, io: &Io, lease: Lease, from: Option<LockState>) -> Round {
-        self.unresolved.in_doubt = false;
+        self.pace.in_doubt = false;
         if lease.has_passed(io.now()) {
             io.note(Note::LateGrant);
-            self.seen = Observation::of(&lease, io.now()).seen;
-            return self.wait(io);
+            self.pace.seen = Observation::of(&lease, io.now()).seen;
+            return self.pace.wait(io);
         }
         if let Some(state) = from {
             io.note(Note::TakenOver(state));
         }
-        Round::Held(lease)
+        Round::Held(Held { slot: io.slot(), lease, protocol: self.protocol(), another_is_free: false })
+    }
+
+    /// Keeps the lease of a SETNX or an EXEC without a reply, with what EXEC takes over from.
+    fn keep(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
+        self.pace.in_doubt = true;
+        self.unresolved.keep(lease, from, now);
+    }
+
+    /// Keeps the lease of a GETSET without a reply.
+    fn keep_takeover(&mut self, lease: Lease) {
+        self.pace.in_doubt = true;
+        self.unresolved.keep_takeover(lease);
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {
-        self.params.expires() && may_take_over(&self.params.options, state, now)
+        self.pace.expires() && may_take_over(&self.pace.options, state, now)
     }
 
     /// A lease that begins now, with a value that no other command of this client has carried (I2).
     fn new_lease(&mut self, now: Now) -> Lease {
-        let nonce = self.next_nonce();
-        Lease::of(&self.params.options, nonce, now)
-    }
-
-    fn next_nonce(&mut self) -> Nonce {
-        self.params.nonce = self.params.nonce.next();
-        self.params.nonce
+        let nonce = self.pace.next_nonce();
+        Lease::of(&self.pace.options, nonce, now)
     }
 }

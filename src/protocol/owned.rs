@@ -9,7 +9,6 @@ mod hand_over;
 
 pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::acquire::GETSET_TIME_LIMIT;
@@ -95,9 +94,9 @@ pub(crate) fn usable(token: i64) -> Option<u64> {
 
 /// Deletes the key: in Classic only before our own lease has passed, otherwise only our own bytes, and within our lease what a loser of the
 /// classic takeover wrote over them (I5). A plain DEL after a transaction that failed could delete another client's key.
-pub(crate) async fn release(io: Rc<Io>, own: Owned) -> Result<Release, GiveUp> {
+pub(crate) async fn release(io: &Io, own: Owned) -> Result<Release, GiveUp> {
     if own.by_transaction() {
-        match change_watched(&io, &own, Change::Del).await? {
+        match change_watched(io, &own, Change::Del).await? {
             // The server's time to live was over.
             Changed::Done { count: 0, .. } => return Ok(Release::Lost(own.loss(LossReason::Gone, io.now()))),
             Changed::Done { ours, .. } => {
@@ -119,14 +118,14 @@ pub(crate) async fn release(io: Rc<Io>, own: Owned) -> Result<Release, GiveUp> {
         Reply::Refused | Reply::NoLock => Err(GiveUp::Refused),
         Reply::Unsent => Err(GiveUp::Unsent),
         _ if own.lease.end.is_none() => Err(GiveUp::Unknown),
-        _ => own.deleted_if_absent(&read(&io).await, io.now()), // I6
+        _ => own.deleted_if_absent(&read(io).await, io.now()), // I6
     }
 }
 
 /// Replaces our value by that of `new`, a lease of [`Owned::next_lease`]. If it gives up, the old lease stands. Until the outcome is known
 /// the lease counts that ends first, the old or the new one: another client may see either in the key.
 pub(crate) async fn extend(
-    io: Rc<Io>,
+    io: &Io,
     own: Owned,
     new: Lease,
     expiration: Duration,
@@ -134,7 +133,7 @@ pub(crate) async fn extend(
     let began = io.now().uptime;
     if own.by_transaction() {
         let entry = Entry::of(&new, own.protocol, Some(expiration));
-        match change_watched(&io, &own, Change::Set(entry)).await? {
+        match change_watched(io, &own, Change::Set(entry)).await? {
             // The server's time to live may have ended, and no client has acquired the lock since.
             Changed::Done { ours, .. } => return Ok(own.extended(new, began, ours)),
             Changed::NotOurs(reason) => return Ok(own.not_extended(reason, io.now())),
@@ -148,7 +147,7 @@ pub(crate) async fn extend(
         let Some(end) = own.lease.end.filter(|end| !end.has_passed(io.now())) else {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         };
-        let found = look(&io).await?;
+        let found = look(io).await?;
         if own.lease.has_passed(io.now()) {
             return Ok(own.not_extended(LossReason::Expired, io.now()));
         }
@@ -165,7 +164,7 @@ pub(crate) async fn extend(
             Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
             Reply::Unsent => return Err(GiveUp::Unsent),
             _ => {
-                let holds = read(&io).await;
+                let holds = read(io).await;
                 return Ok(own.extended_if_found(new, began, false, &holds, io.now()));
             }
         }
@@ -173,8 +172,8 @@ pub(crate) async fn extend(
 }
 
 /// Asks the server whether the lock is still held: one look, which changes nothing.
-pub(crate) async fn verify(io: Rc<Io>, own: Owned) -> Result<Verification, GiveUp> {
-    let found = look(&io).await?;
+pub(crate) async fn verify(io: &Io, own: Owned) -> Result<Verification, GiveUp> {
+    let found = look(io).await?;
     Ok(match own.judge(found.as_deref(), io.now()) {
         Ownership::Ours => Verification::Held { certified: own.lease.proven },
         Ownership::Unproven => Verification::Overwritten,
@@ -184,10 +183,10 @@ pub(crate) async fn verify(io: Rc<Io>, own: Owned) -> Result<Verification, GiveU
 
 /// Takes a number from the key's counter. It counts only if this holder had the lock when the counter was increased, so a later
 /// holder's is greater. A number whose reply was lost is left out.
-pub(crate) async fn count(io: Rc<Io>, own: Owned) -> Result<Counted, GiveUp> {
+pub(crate) async fn count(io: &Io, own: Owned) -> Result<Counted, GiveUp> {
     let mut asked_again = false;
     while own.by_transaction() {
-        match change_watched(&io, &own, Change::Count).await? {
+        match change_watched(io, &own, Change::Count).await? {
             Changed::Done { ours, count } => return Ok(own.token(count, ours, io.now())),
             Changed::NotOurs(reason) => return Ok(Counted::Lost(own.loss(reason, io.now()))),
             Changed::Unanswered { .. } if asked_again => return Err(GiveUp::Io),

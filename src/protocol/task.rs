@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::acquire::{Cue, Note, Pause};
-use super::{Change, GiveUp, Reply, Request, Step};
+use super::{Change, Command, GiveUp, Reply, Request, Step};
 use crate::clock::Now;
 use crate::version::Version;
 
@@ -28,7 +28,12 @@ pub(crate) struct Io {
     now: Cell<Now>,
     server: Cell<Option<Version>>,
     plan: Cell<Option<Plan>>,
-    notes: RefCell<Vec<Note>>,
+    notes: RefCell<Vec<(usize, Note)>>,
+    /// Which of several locks the commands are for.
+    slot: Cell<usize>,
+    /// What goes behind the next command, and its reply.
+    behind: Cell<Option<Command>>,
+    reply_behind: Cell<Option<Reply>>,
 }
 
 enum Asked {
@@ -52,6 +57,9 @@ impl Io {
             server: Cell::default(),
             plan: Cell::default(),
             notes: RefCell::default(),
+            slot: Cell::new(0),
+            behind: Cell::default(),
+            reply_behind: Cell::default(),
         }
     }
 
@@ -71,6 +79,23 @@ impl Io {
         future::poll_fn(|_| self.reply.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
+    /// Sends a command, and another behind it in the same trip. Returns both replies.
+    pub(super) async fn send_with(&self, request: Request, behind: Command) -> (Reply, Reply) {
+        self.behind.set(Some(behind));
+        let reply = self.send(request).await;
+        (reply, self.reply_behind.take().unwrap_or(Reply::Unsent))
+    }
+
+    /// Has the commands that follow sent for this one of several locks.
+    pub(crate) fn on(&self, slot: usize) {
+        self.slot.set(slot);
+    }
+
+    /// Returns which of several locks the commands are for.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot.get()
+    }
+
     /// Pauses, and returns how to go on.
     pub(super) async fn sleep(&self, pause: Pause) -> Cue {
         self.asked.set(Some(Asked::Pause(pause)));
@@ -84,17 +109,27 @@ impl Io {
 
     /// Notes something to be reported.
     pub(super) fn note(&self, note: Note) {
-        self.notes.borrow_mut().push(note);
+        self.notes.borrow_mut().push((self.slot(), note));
     }
 
-    /// Takes what is to be reported since the last step.
-    pub(crate) fn take_notes(&self) -> Vec<Note> {
+    /// Takes what is to be reported since the last step, with the lock that each is about.
+    pub(crate) fn take_notes(&self) -> Vec<(usize, Note)> {
         self.notes.take()
     }
 
     /// Lets the code know the version of the server.
     pub(crate) fn know(&self, server: Option<Version>) {
         self.server.set(server);
+    }
+
+    /// Takes what is to go behind the command of the last step.
+    pub(crate) fn take_behind(&self) -> Option<Command> {
+        self.behind.take()
+    }
+
+    /// Leaves the reply to what went behind a command.
+    pub(crate) fn answer_behind(&self, reply: Reply) {
+        self.reply_behind.set(Some(reply));
     }
 
     /// Lets the code go on after its command.
@@ -135,12 +170,13 @@ pub(crate) struct Task<T> {
 
 impl<T> Task<T> {
     /// Begins `code`. Returns its first step with it.
-    pub(crate) fn begin<F>(now: Now, code: impl FnOnce(Rc<Io>) -> F) -> (Self, Step<T>)
-    where
-        F: Future<Output = Result<T, GiveUp>> + 'static,
-    {
+    pub(crate) fn begin(
+        now: Now,
+        code: impl AsyncFnOnce(&Io) -> Result<T, GiveUp> + 'static,
+    ) -> (Self, Step<T>) {
         let io = Rc::new(Io::new(now));
-        let mut task = Self { code: Box::pin(code(Rc::clone(&io))), io };
+        let own = Rc::clone(&io);
+        let mut task = Self { code: Box::pin(async move { code(&own).await }), io };
         let step = task.step();
         (task, step)
     }
@@ -184,10 +220,9 @@ impl<T> fmt::Debug for Task<T> {
 mod tests {
     use super::*;
     use crate::clock;
-    use crate::protocol::Command;
 
     /// Code as a rule has it.
-    async fn is_ours(io: Rc<Io>, own: Vec<u8>) -> Result<bool, GiveUp> {
+    async fn is_ours(io: &Io, own: Vec<u8>) -> Result<bool, GiveUp> {
         for _ in 0..2 {
             match io.send(Request::at_any_time(Command::Get)).await {
                 Reply::Bulk(found) => return Ok(found.as_ref() == Some(&own)),
@@ -201,7 +236,7 @@ mod tests {
     #[test]
     fn a_task_stops_at_each_command_and_goes_on_with_its_reply() {
         let (look, now) = (Request::at_any_time(Command::Get), clock::now());
-        let begin = || Task::begin(now, |io| is_ours(io, b"5.25".to_vec()));
+        let begin = || Task::begin(now, async |io| is_ours(io, b"5.25".to_vec()).await);
         let (mut task, step) = begin();
         assert_eq!(step, Step::Send(look.clone()));
         assert_eq!(task.resume(Reply::Lost, now), Step::Send(look.clone()));

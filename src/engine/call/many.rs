@@ -1,11 +1,8 @@
 //! Commands on several keys, or of several calls, in one trip.
 
-use std::sync::Arc;
-
 use super::{Call, at_any_time};
 use crate::backend::{Answers, Incident, KeyRequest, Limits, Report};
 use crate::clock::Now;
-use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::{Command, Reply, Request};
 
@@ -21,12 +18,12 @@ impl Call<'_> {
     pub(in crate::engine) fn ask_and_look(
         &mut self,
         request: &Request,
-        keys: &Arc<[Key]>,
+        look: Command,
         now: Now,
     ) -> (Reply, Reply) {
         let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
         let limits = self.limits(&request.command, Report(Some(&report)), now);
-        let look = at_any_time(Command::GetAll(Arc::clone(keys)));
+        let look = at_any_time(look);
         let Answers { own, next } = self.carry(request, Some(&look), &limits);
         let found = match next {
             Some(found) => self.reply(found, look.request.command.name(), true, limits.needs),

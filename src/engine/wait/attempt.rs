@@ -1,7 +1,7 @@
 //! Talking to the server, as the rules say, until there is a lease or an error.
 
 use std::mem;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 
 use super::{Granted, Wait};
 use crate::backend::Failure;
@@ -12,10 +12,11 @@ use crate::engine::release::HeldLock;
 use crate::error::Error;
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::acquire::{Attempt, Cue, Held, Pause, acquire};
+use crate::protocol::acquire::{Attempt, Cue, Held, Pace, Pause, acquire};
+use crate::protocol::choose::{Choice, acquire_one_of};
 use crate::protocol::lease::Lease;
 use crate::protocol::task::Io;
-use crate::protocol::{Command, GiveUp, Reply, Step};
+use crate::protocol::{Command, GiveUp, Reply, Request, Step};
 use crate::queue::{Hint, Observation, Ticket, Woken};
 
 /// What the server has answered to a SETNX that was sent before the wait for the lock.
@@ -43,10 +44,20 @@ impl Answer {
 
 /// How an attempt begins.
 pub(super) struct Beginning<'a> {
+    /// The commands of the first of the locks.
     pub(super) call: Call<'a>,
+    /// The lock that was handed over, of several.
+    pub(super) slot: usize,
     pub(super) cue: Cue,
     /// When the key was last looked at.
     pub(super) looked: Uptime,
+}
+
+/// The commands for one of the locks.
+struct Commands<'a> {
+    call: Call<'a>,
+    slot: usize,
+    stop: &'a dyn Fn() -> bool,
 }
 
 /// What the thread knows beside its rules.
@@ -76,49 +87,50 @@ impl Known {
 
 impl Wait<'_> {
     /// Talks to the server, as the head of the queue.
-    pub(super) fn attempt(
-        &self,
-        beginning: Beginning<'_>,
+    pub(super) fn attempt<'b>(
+        &'b self,
+        beginning: Beginning<'b>,
         now: Now,
+        stop: &'b dyn Fn() -> bool,
         ticket: &mut Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let Beginning { mut call, cue, looked } = beginning;
+        let Beginning { call, slot, cue, looked } = beginning;
         let handed_over = matches!(cue, Cue::HandedOver { .. });
         let mut known = Known { now, looked, handed_over, has_looked: false, is_answered: false };
-        let mut attempt = Attempt::new(self.params());
-        let ended = self.follow(&mut call, &mut attempt, cue, &mut known, ticket.as_mut());
-        self.attempts.set(attempt.attempts);
-        self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
-        let ended = match ended {
-            Ok(Ok(held)) => self.enter(held, &known, ticket.take()),
-            Ok(Err(GiveUp::Timeout)) => {
-                let exhausted = attempt.has_used_its_attempts();
-                Err(self.contended(attempt.seen.take(), exhausted, known.now))
+        let mut commands = Commands { call, slot: 0, stop };
+        let (io, params) = (Io::new(now), self.params());
+        io.on(slot);
+        match self.slots {
+            None => {
+                let mut attempt = Attempt::new(params);
+                let rules = acquire(&io, &mut attempt, cue);
+                let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
+                let acquired = self.end(ended, &mut attempt.pace, commands, &known, ticket);
+                self.protocol.set(attempt.protocol().on(self.engine.backend.server_version()));
+                self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
+                acquired
             }
-            // Unless the outcome is unknown, the end of the wait from outside is the reason.
-            Ok(Err(reason)) if reason != GiveUp::Unknown => {
-                self.check().and_then(|()| Err(self.given_up(&mut call, reason)))
+            Some((slots, _)) => {
+                let mut choice = Choice::new(params, slots);
+                let rules = acquire_one_of(&io, &mut choice, cue);
+                let ended = self.follow(&io, pin!(rules), &mut commands, &mut known, ticket.as_mut());
+                self.end(ended, &mut choice.pace, commands, &known, ticket)
             }
-            Ok(Err(reason)) => Err(self.given_up(&mut call, reason)),
-            Err(error) => Err(error),
-        };
-        self.unresolved.replace(attempt.into_unresolved().into_iter().flatten().collect());
-        ended
+        }
     }
 
     /// Does what the rules say until they end.
-    fn follow(
-        &self,
-        call: &mut Call<'_>,
-        attempt: &mut Attempt,
-        cue: Cue,
+    fn follow<'b>(
+        &'b self,
+        io: &Io,
+        mut rules: Pin<&mut dyn Future<Output = Result<Held, GiveUp>>>,
+        commands: &mut Commands<'b>,
         known: &mut Known,
         mut ticket: Option<&mut Ticket<Delivery>>,
     ) -> Result<Result<Held, GiveUp>, Error> {
-        let io = Io::new(known.now);
-        let mut rules = pin!(acquire(&io, attempt, cue));
         loop {
             let step = io.step(rules.as_mut());
+            let call = &mut commands.call;
             match step {
                 Step::Send(_) => {}
                 // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
@@ -130,18 +142,13 @@ impl Wait<'_> {
                 self.owes.set(false);
             }
             // An observer may want a connection for itself.
-            for note in io.take_notes() {
-                self.engine.report_note(self.key, &note);
+            for (slot, note) in io.take_notes() {
+                self.engine.report_note(self.lock(slot), &note);
             }
             match step {
                 Step::Send(request) => {
-                    let reply = if self.options.notifies && request.command == Command::Get {
-                        self.look(call, ticket.as_deref(), known.now)
-                    } else {
-                        call.send(&request, known.now)
-                    };
+                    let reply = self.send(io, &request, commands, known, ticket.as_deref());
                     known.hear(&reply);
-                    known.has_looked = false;
                     if self.options.protocol == Protocol::Auto {
                         io.know(self.engine.backend.server_version());
                     }
@@ -151,7 +158,7 @@ impl Wait<'_> {
                     let Some(ticket) = ticket.as_deref_mut() else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
-                    let cue = self.pause(call, pause, known, ticket)?;
+                    let cue = self.pause(io, call, pause, known, ticket)?;
                     io.wake(cue, known.now);
                 }
                 Step::Done(held) => return Ok(Ok(held)),
@@ -160,9 +167,63 @@ impl Wait<'_> {
         }
     }
 
+    /// Sends a command for the lock that the rules are at.
+    fn send<'b>(
+        &'b self,
+        io: &Io,
+        request: &Request,
+        commands: &mut Commands<'b>,
+        known: &mut Known,
+        ticket: Option<&Ticket<Delivery>>,
+    ) -> Reply {
+        known.has_looked = false;
+        if commands.slot != io.slot() {
+            commands.call.unwatch();
+            commands.slot = io.slot();
+            commands.call = self.call(commands.slot, commands.stop);
+        }
+        let call = &mut commands.call;
+        match io.take_behind() {
+            Some(behind) => {
+                let (reply, behind) = call.ask_and_look(request, behind, known.now);
+                io.answer_behind(behind);
+                reply
+            }
+            None if self.options.notifies && request.command == Command::Get => {
+                self.look(call, ticket, known.now)
+            }
+            None => call.send(request, known.now),
+        }
+    }
+
+    fn end(
+        &self,
+        ended: Result<Result<Held, GiveUp>, Error>,
+        pace: &mut Pace,
+        mut commands: Commands<'_>,
+        known: &Known,
+        ticket: &mut Option<Ticket<Delivery>>,
+    ) -> Result<Granted, Error> {
+        self.attempts.set(pace.attempts);
+        match ended? {
+            Ok(held) => self.enter(held, known, ticket.take()),
+            Err(GiveUp::Timeout) => {
+                Err(self.contended(pace.seen.take(), pace.has_used_its_attempts(), known.now))
+            }
+            Err(reason) => {
+                // Unless the outcome is unknown, the end of the wait from outside is the reason.
+                if reason != GiveUp::Unknown {
+                    self.check()?;
+                }
+                Err(self.given_up(&mut commands.call, reason))
+            }
+        }
+    }
+
     /// Sleeps, and looks at the key before, if that is due and was not done. Returns how the rules go on.
     fn pause(
         &self,
+        io: &Io,
         call: &mut Call<'_>,
         pause: Pause,
         known: &mut Known,
@@ -201,6 +262,7 @@ impl Wait<'_> {
         Ok(match (woken, window) {
             (Woken::Delivered(delivery), _) => {
                 (known.looked, known.handed_over) = (known.now.uptime, true);
+                io.on(self.slot(&delivery.key));
                 delivery.cue()
             }
             (Woken::Hint(_) | Woken::Over, Some(end)) => Cue::Window(end),
@@ -212,24 +274,26 @@ impl Wait<'_> {
     /// Leaves the queue with the lock.
     fn enter(
         &self,
-        Held { lease, protocol }: Held,
+        Held { slot, lease, protocol, another_is_free }: Held,
         known: &Known,
         ticket: Option<Ticket<Delivery>>,
     ) -> Result<Granted, Error> {
-        let (key, options, now) = (self.key, self.options, known.now);
-        if options.notifies {
+        let (key, options, now) = (self.lock(slot), self.options, known.now);
+        if self.notifies() {
             self.engine.notifications.acquired(key);
         }
         let observation = Observation::of(&lease, now);
+        let shared = self.slots.map_or(self.shared, |(_, queue)| Some(queue));
         let holder = match ticket {
-            Some(ticket) => ticket.enter(self.shared, &observation),
-            None => self.engine.queue.hold(key, self.shared, &observation),
+            Some(ticket) if self.slots.is_some() => ticket.enter_one(key, &observation, another_is_free),
+            Some(ticket) => ticket.enter(shared, &observation),
+            None => self.engine.queue.hold(key, shared, &observation),
         };
         // A command of its own would not have been sent.
         if let (true, Err(ended)) = (known.handed_over, self.check()) {
             self.engine.release_unwanted(HeldLock { key, options, protocol, lease, holder }, now);
             return Err(ended);
         }
-        Ok(Granted { lease, protocol, holder, at: now })
+        Ok(Granted { slot, lease, protocol, holder, at: now })
     }
 }

@@ -12,13 +12,13 @@ use crate::queue::Ticket;
 impl Wait<'_> {
     /// Until when this thread leaves the lock to a process that was just notified.
     pub(super) fn head_start(&self) -> Option<Uptime> {
-        if self.options.notifies { self.engine.notifications.head_start(self.key) } else { None }
+        if self.notifies() { self.engine.notifications.head_start(self.key) } else { None }
     }
 
     /// Returns what enters this process in the key's waiting list, if it is to be entered: a thread of it waits, and none has the lock, whose
     /// release would wake this one.
     fn entering(&self, ticket: Option<&Ticket<Delivery>>) -> Option<Waiting> {
-        if !self.options.notifies || ticket.is_none() {
+        if !self.notifies() || ticket.is_none() {
             return None;
         }
         let Engine { notifications, queue, observer, .. } = self.engine;

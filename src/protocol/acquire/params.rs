@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::clock::{Now, Uptime, Wall};
+use crate::clock::{Now, Uptime};
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::Reply;
 use crate::protocol::lease::{GUARD, Lease};
@@ -18,32 +18,6 @@ pub(crate) struct Params {
     pub(crate) retry_for: Duration,
     /// The one before the first that is used.
     pub(crate) nonce: Nonce,
-}
-
-impl Params {
-    pub(in crate::protocol) fn expires(&self) -> bool {
-        self.options.expiration.is_some()
-    }
-
-    /// Limits a pause: it lasts no longer than until the lock that was seen may be taken over.
-    pub(in crate::protocol) fn until_free(
-        &self,
-        pause: Duration,
-        seen: Option<&LockState>,
-        now: Wall,
-    ) -> Duration {
-        let Some(LockState::Until(Expiry(until))) = seen else { return pause };
-        if !self.expires() || *until < now {
-            return pause;
-        }
-        // Only a time in the past is taken over: one microsecond more.
-        pause.min(until.since(now) + Duration::from_micros(1))
-    }
-
-    /// The protocol; [`Protocol::Auto`] until the server's version is known.
-    pub(in crate::protocol) fn protocol(&self) -> Protocol {
-        self.options.protocol
-    }
 }
 
 /// How an attempt begins, or goes on after a pause.

@@ -6,46 +6,43 @@ use crate::value::LockState;
 
 /// What the commands without a reply may have written. A value is recognised, since it names this client alone (I2).
 #[derive(Debug, Default)]
-pub(in crate::protocol) struct Unresolved {
+pub(super) struct Unresolved {
     /// The leases of a SETNX or an EXEC that may have been carried out, or may still arrive; with what an EXEC took over from. Their value
     /// in the key proves that they were granted.
     leases: Vec<(Lease, Option<LockState>)>,
     /// The value of the last GETSET. In the key it proves nothing: it may have overwritten a winner's.
     takeover: Option<Vec<u8>>,
-    /// Whether the lock may have been acquired by a command without a reply, as far as the key was read since.
-    pub(in crate::protocol) in_doubt: bool,
 }
 
 impl Unresolved {
     /// Keeps the lease of a SETNX or an EXEC.
-    pub(in crate::protocol) fn keep(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
-        self.in_doubt = true;
+    pub(super) fn keep(&mut self, lease: Lease, from: Option<LockState>, now: Now) {
         self.leases.retain(|(lease, _)| !lease.has_passed(now));
         self.leases.push((lease, from));
     }
 
     /// Keeps the lease of a GETSET.
-    pub(in crate::protocol) fn keep_takeover(&mut self, lease: Lease) {
-        self.in_doubt = true;
+    pub(super) fn keep_takeover(&mut self, lease: Lease) {
         self.takeover = Some(lease.value);
     }
 
     /// Returns the lease that the value in the key proves, and what it was taken over from.
-    pub(in crate::protocol) fn resolve(
-        &mut self,
-        found: Option<&[u8]>,
-    ) -> Option<(Lease, Option<LockState>)> {
-        self.in_doubt = found.is_some() && self.takeover.as_deref() == found;
+    pub(super) fn resolve(&mut self, found: Option<&[u8]>) -> Option<(Lease, Option<LockState>)> {
         self.position(found).map(|position| self.leases.swap_remove(position))
     }
 
+    /// Returns true if the value is that of a GETSET.
+    pub(super) fn is_takeover(&self, found: Option<&[u8]>) -> bool {
+        found.is_some() && self.takeover.as_deref() == found
+    }
+
     /// Whether the value is that of a lease that is kept.
-    pub(in crate::protocol) fn wrote(&self, found: Option<&[u8]>) -> bool {
+    pub(super) fn wrote(&self, found: Option<&[u8]>) -> bool {
         self.position(found).is_some()
     }
 
     /// Returns the leases; `None` if their values might belong to a winner whose value a GETSET has overwritten.
-    pub(in crate::protocol) fn into_leases(self) -> Option<impl Iterator<Item = Lease>> {
+    pub(super) fn into_leases(self) -> Option<impl Iterator<Item = Lease>> {
         self.takeover.is_none().then(|| self.leases.into_iter().map(|(lease, _)| lease))
     }
 

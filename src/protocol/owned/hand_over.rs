@@ -1,7 +1,6 @@
 //! Handing a lock over to the next thread of this process: our value is replaced by one of that thread's, in one command, so that the key is
 //! never absent in between. It is judged as an extension is.
 
-use std::rc::Rc;
 use std::time::Duration;
 
 use super::{Changed, Owned, Release, change_watched, read, release};
@@ -36,11 +35,11 @@ pub(crate) struct HandedOver {
 /// Replaces our value by the next thread's: in Classic by GETSET, within both leases, otherwise by a transaction. If that is refused, or comes
 /// too late for the next lease, our lock is released: DEL is allowed where a server lacks memory, or a user the right to write. If it gives
 /// up, nothing was written.
-pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: NextLease) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn hand_over(io: &Io, own: Owned, next: NextLease) -> Result<HandedOver, GiveUp> {
     let handed = if own.by_transaction() {
-        by_transaction(&io, &own, next).await?
+        by_transaction(io, &own, next).await?
     } else {
-        by_getset(&io, &own, next).await?
+        by_getset(io, &own, next).await?
     };
     match handed {
         Some(handed) => Ok(handed),
@@ -49,12 +48,12 @@ pub(crate) async fn hand_over(io: Rc<Io>, own: Owned, next: NextLease) -> Result
 }
 
 /// Releases our lock, where no thread is next.
-pub(crate) async fn end(io: Rc<Io>, own: Owned) -> Result<HandedOver, GiveUp> {
+pub(crate) async fn end(io: &Io, own: Owned) -> Result<HandedOver, GiveUp> {
     release(io, own).await.map(to_nobody)
 }
 
 /// `None` if nothing was written, and our lock is to be released.
-async fn by_transaction(io: &Rc<Io>, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
+async fn by_transaction(io: &Io, own: &Owned, next: NextLease) -> Result<Option<HandedOver>, GiveUp> {
     let NextLease { lease, expiration } = next;
     let lease = own.lease.replaced_by(&lease, io.now());
     let change = Change::Set(Entry::of(&lease, own.protocol, Some(expiration)));
@@ -62,7 +61,7 @@ async fn by_transaction(io: &Rc<Io>, own: &Owned, next: NextLease) -> Result<Opt
         // The transaction has waited for its connection. Nobody has that lease; left alone it would expire.
         Ok(Changed::Done { ours, .. }) if lease.has_passed(io.now()) => {
             let late = Owned { lease: lease.clone(), ..own.clone() };
-            let _ = release(Rc::clone(io), late).await;
+            let _ = release(io, late).await;
             HandedOver { next: None, ..own.passed_on(lease, ours) }
         }
         Ok(Changed::Done { ours, .. }) => own.passed_on(lease, ours),

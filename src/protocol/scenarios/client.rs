@@ -106,7 +106,7 @@ impl Client {
     pub(super) fn shown(&mut self, step: Step<Held>) -> String {
         let mut shown: Vec<String> = Vec::new();
         if let Some(attempt) = &self.attempt {
-            shown.extend(attempt.io().take_notes().into_iter().filter_map(|note| {
+            shown.extend(attempt.io().take_notes().into_iter().filter_map(|(_, note)| {
                 Some(match note {
                     Note::TakenOver(_) => "takes over".into(),
                     Note::ValueOverwritten(_) => "overwrites the winner".into(),
@@ -122,7 +122,7 @@ impl Client {
                 self.asleep = true;
                 format!("sleeps {:?}", pause.time)
             }
-            Step::Done(Held { lease, protocol }) => {
+            Step::Done(Held { lease, protocol, .. }) => {
                 (self.lease, self.holds_by) = (Some(lease), Some(protocol));
                 "holds".into()
             }

@@ -17,7 +17,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let own = client.owned()?;
         client.lease = None;
-        let (task, step) = Task::begin(now, |io| owned::release(io, own));
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         client.releasing = Some(task);
         Ok(client.shown_release(step))
     }
@@ -29,7 +29,7 @@ impl Interpreter {
         client.extensions += 1;
         let nonce = Nonce::from_random(client.number * MANY + MANY / 2 + client.extensions);
         let new = own.next_lease(expiration, nonce, now);
-        let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
+        let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
         client.extending = Some(task);
         Ok(client.shown_extension(step, now))
     }
@@ -38,7 +38,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let own = client.owned()?;
-        let (task, step) = Task::begin(now, |io| owned::verify(io, own));
+        let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
         client.verifying = Some(task);
         Ok(client.shown_verification(step))
     }
@@ -47,7 +47,7 @@ impl Interpreter {
         let now = self.now(name)?;
         let client = self.client(name)?;
         let own = client.owned()?;
-        let (task, step) = Task::begin(now, |io| owned::count(io, own));
+        let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
         client.counting = Some(task);
         Ok(client.shown_token(step))
     }
@@ -62,7 +62,7 @@ impl Interpreter {
         let client = self.client(name)?;
         let own = client.owned()?;
         client.lease = None;
-        let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
+        let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
         client.handing_over = Some((task, other.to_owned()));
         self.shows_hand_over(name, step)
     }

@@ -329,7 +329,7 @@ impl Run {
                 self.clients[n].observation = Some(Observation { seen: pause.seen, at: now.uptime });
                 Doing::Asleep { in_doubt: pause.in_doubt }
             }
-            Step::Done(acquire::Held { lease, protocol }) => {
+            Step::Done(acquire::Held { lease, protocol, .. }) => {
                 self.grants += 1;
                 self.clients[n].holds_by = protocol;
                 let number = self.clients[n].executed;

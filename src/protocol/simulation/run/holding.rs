@@ -52,17 +52,18 @@ impl Run {
                 let nonce = self.fresh_nonce();
                 let new = own.next_lease(expiration, nonce, now);
                 self.clients[n].counts_until = lease.end.zip(new.end).map(|(old, new)| old.min(new));
-                let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, expiration));
+                let (task, step) =
+                    Task::begin(now, async move |io| owned::extend(io, own, new, expiration).await);
                 self.clients[n].power = Some(Power::Extending(task));
                 self.act_on_extension(n, step);
             }
             5 => {
-                let (task, step) = Task::begin(now, |io| owned::count(io, own));
+                let (task, step) = Task::begin(now, async move |io| owned::count(io, own).await);
                 self.clients[n].power = Some(Power::Counting(task));
                 self.act_on_token(n, step);
             }
             6 if choice >= 128 => {
-                let (task, step) = Task::begin(now, |io| owned::verify(io, own));
+                let (task, step) = Task::begin(now, async move |io| owned::verify(io, own).await);
                 self.clients[n].power = Some(Power::Verifying(task));
                 self.act_on_verification(n, step);
             }
@@ -70,7 +71,7 @@ impl Run {
                 self.clients[n].held = None;
                 let (nonce, rest) = (self.fresh_nonce(), Duration::from_millis(100));
                 let new = own.next_lease(rest, nonce, now);
-                let (task, step) = Task::begin(now, |io| owned::extend(io, own, new, rest));
+                let (task, step) = Task::begin(now, async move |io| owned::extend(io, own, new, rest).await);
                 self.clients[n].power = Some(Power::Leaving(task));
                 self.act_on_extension(n, step);
             }
@@ -79,7 +80,7 @@ impl Run {
                 let Some(expiration) = next else { return self.release(n, own, now) };
                 let lease = Lease::beginning(now, Some(expiration), self.fresh_nonce());
                 let next = NextLease { lease, expiration };
-                let (task, step) = Task::begin(now, |io| owned::hand_over(io, own, next));
+                let (task, step) = Task::begin(now, async move |io| owned::hand_over(io, own, next).await);
                 self.clients[n].power = Some(Power::HandingOver(task, number, expiration));
                 self.act_on_hand_over(n, step);
             }
@@ -87,7 +88,7 @@ impl Run {
     }
 
     fn release(&mut self, n: usize, own: Owned, now: Now) {
-        let (task, step) = Task::begin(now, |io| owned::release(io, own));
+        let (task, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         self.clients[n].releasing = Some(task);
         self.act_on_release(n, step);
     }

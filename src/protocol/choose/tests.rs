@@ -1,10 +1,16 @@
-//! The rows of the table of [`AcquiringPermit`].
+//! What each reply leads to.
 
 mod search;
 
+use std::time::Duration;
+
 use super::*;
+use crate::clock::Uptime;
 use crate::identity::Identity;
-use crate::protocol::Command;
+use crate::protocol::Step;
+use crate::protocol::acquire::Pause;
+use crate::protocol::task::Task;
+use crate::version::Version;
 
 const HOUR: Duration = Duration::from_secs(3600);
 const POLL: Duration = Duration::from_millis(100);
@@ -28,9 +34,110 @@ fn expiring() -> LockOptions {
     LockOptions::expiring_after(Duration::from_secs(10))
 }
 
+/// What is done next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Action {
+    /// SETNX of one, and MGET of all behind it.
+    Ask {
+        slot: usize,
+        request: Request,
+    },
+    /// MGET of all.
+    Look,
+    Send {
+        slot: usize,
+        request: Request,
+    },
+    Sleep(Pause),
+    Held(Held),
+    GiveUp(GiveUp),
+}
+
+/// An attempt that a test steps.
+struct Stepped(Task<Held>);
+
+impl Stepped {
+    fn start(params: Params, slots: usize, now: Now) -> (Self, Action) {
+        let slots: Arc<[Key]> = (0..slots).map(|slot| Key::from(format!("k{slot}"))).collect();
+        let begin = async move |io: &Io| acquire_one_of(io, &mut Choice::new(params, &slots), Cue::Ask).await;
+        let (task, step) = Task::begin(now, begin);
+        let stepped = Self(task);
+        let action = stepped.action(step);
+        (stepped, action)
+    }
+
+    fn action(&self, step: Step<Held>) -> Action {
+        let slot = self.0.io().slot();
+        match step {
+            Step::Send(request) if matches!(request.command, Command::GetAll(_)) => Action::Look,
+            Step::Send(request) if self.0.io().take_behind().is_some() => Action::Ask { slot, request },
+            Step::Send(request) => Action::Send { slot, request },
+            Step::Sleep(pause) => Action::Sleep(pause),
+            Step::Done(held) => Action::Held(held),
+            Step::GiveUp(reason) => Action::GiveUp(reason),
+        }
+    }
+
+    fn asked(&mut self, set: &Reply, found: &Reply, now: Now) -> Action {
+        self.0.io().answer_behind(found.clone());
+        self.reply(set.clone(), now)
+    }
+
+    fn reply(&mut self, reply: Reply, now: Now) -> Action {
+        let step = self.0.resume(reply, now);
+        self.action(step)
+    }
+
+    fn wake(&mut self, cue: Cue, now: Now) -> Action {
+        let step = self.0.wake(cue, now);
+        self.action(step)
+    }
+
+    fn woken(&mut self, now: Now) -> Action {
+        self.wake(Cue::Look, now)
+    }
+
+    fn handed_over(
+        &mut self,
+        slot: usize,
+        lease: Lease,
+        protocol: Protocol,
+        in_doubt: bool,
+        now: Now,
+    ) -> Action {
+        self.0.io().on(slot);
+        self.wake(Cue::HandedOver { lease, protocol, in_doubt }, now)
+    }
+
+    fn notes(&self) -> Vec<(usize, Note)> {
+        self.0.io().take_notes()
+    }
+}
+
+#[track_caller]
+fn pause(action: Action) -> Pause {
+    match action {
+        Action::Sleep(pause) => pause,
+        action => panic!("{action:?}"),
+    }
+}
+
+#[track_caller]
+fn sleeps(action: Action) -> Duration {
+    pause(action).time
+}
+
+#[track_caller]
+fn held(action: Action) -> Held {
+    match action {
+        Action::Held(held) => held,
+        action => panic!("{action:?}"),
+    }
+}
+
 /// Begins, and returns also which lock is asked for and what is written.
-fn asking(options: LockOptions) -> (AcquiringPermit, usize, Vec<u8>) {
-    let (attempt, action) = AcquiringPermit::start(params(options), SLOTS, start());
+fn asking(options: LockOptions) -> (Stepped, usize, Vec<u8>) {
+    let (attempt, action) = Stepped::start(params(options), SLOTS, start());
     let (slot, value) = asks(&action);
     (attempt, slot, value)
 }
@@ -77,10 +184,9 @@ fn what_is_asked_for_is_held_if_it_was_free() {
     ] {
         let (mut attempt, asked, value) = asking(expiring());
         let action = attempt.asked(&GRANTED, &found, start());
-        let Action::Held { slot, lease, another_is_free } = action else { panic!("{action:?}") };
-        assert_eq!((slot, lease.value), (asked, value));
-        assert_eq!(another_is_free, expected, "{found:?}");
-        assert_eq!(attempt.attempts, 1);
+        let held = held(action);
+        assert_eq!((held.slot, held.lease.value), (asked, value));
+        assert_eq!(held.another_is_free, expected, "{found:?}");
     }
 }
 
@@ -88,8 +194,8 @@ fn what_is_asked_for_is_held_if_it_was_free() {
 fn a_grant_after_its_lease_is_not_used() {
     let (mut attempt, slot, _) = asking(expiring());
     let action = attempt.asked(&GRANTED, &all(held_for(60)), later(Duration::from_secs(10)));
-    assert!(matches!(action, Action::Sleep(_)), "{action:?}");
-    assert_eq!(attempt.notes, [(slot, Note::LateGrant)]);
+    sleeps(action);
+    assert_eq!(attempt.notes(), [(slot, Note::LateGrant)]);
 }
 
 #[test]
@@ -104,24 +210,24 @@ fn what_is_free_is_tried_before_what_has_expired() {
         assert_eq!(slot, free);
         assert_ne!(entry.value, first, "no value is sent twice");
         // Another client was faster, so the next is tried.
-        let action = attempt.reply(TAKEN, None, start());
+        let action = attempt.reply(TAKEN, start());
         let action = match action {
             Action::Send { slot, request: Request { command: Command::Get, .. } } if slot == free => {
-                attempt.reply(Reply::Bulk(held_for(60)), None, start())
+                attempt.reply(Reply::Bulk(held_for(60)), start())
             }
             action => action,
         };
         let expected = Request::at_any_time(Command::Get);
         assert_eq!(action, Action::Send { slot: expired, request: expected });
-        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
         let Action::Send { slot, request: Request { command: Command::GetSet(value), .. } } = action else {
             panic!("{action:?}")
         };
         assert_eq!(slot, expired);
-        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
-        let Action::Held { slot, lease, another_is_free: false } = action else { panic!("{action:?}") };
-        assert_eq!((slot, lease.value), (expired, value));
-        assert_eq!(attempt.notes.len(), 1);
+        let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
+        let held = held(action);
+        assert_eq!((held.slot, held.lease.value, held.another_is_free), (expired, value, false));
+        assert_eq!(attempt.notes().len(), 1);
     }
 }
 
@@ -134,37 +240,36 @@ fn the_one_that_was_asked_for_is_taken_over_if_it_has_expired() {
 
 #[test]
 fn three_that_looked_free_are_tried_in_a_row() {
-    let (mut attempt, action) = AcquiringPermit::start(params(expiring()), 8, start());
+    let (mut attempt, action) = Stepped::start(params(expiring()), 8, start());
     assert!(matches!(action, Action::Ask { .. }));
     let mut action = attempt.asked(&TAKEN, &Reply::Bulks(vec![None; 8]), start());
     let mut tried = Vec::new();
     while let Action::Send { slot, request } = &action {
         tried.push(*slot);
         let reply = if request.command == Command::Get { Reply::Bulk(held_for(60)) } else { TAKEN };
-        action = attempt.reply(reply, None, start());
+        action = attempt.reply(reply, start());
     }
     tried.dedup();
     assert_eq!(tried.len(), 3, "{tried:?}");
-    assert_eq!(action, Action::Sleep(POLL));
+    assert_eq!(sleeps(action), POLL);
 }
 
 #[test]
 fn held_locks_are_waited_for_until_the_first_expires() {
     let (mut attempt, ..) = asking(expiring());
-    assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(POLL));
+    assert_eq!(sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start())), POLL);
     let (_, second) = asks(&attempt.woken(later(POLL)));
     let (mut other, _, first) = asking(expiring());
     assert_ne!(first, second);
-    assert_eq!(other.seen, None);
     // Earlier than the pause, and a microsecond more.
     let soon = Some(b"1795000000.05".to_vec());
     let mut values = vec![held_for(60), Some(b"1".to_vec()), Some(b"rubbish".to_vec())];
     values[0] = soon;
     let action = other.asked(&TAKEN, &Reply::Bulks(values), start());
-    assert_eq!(action, Action::Sleep(Duration::from_micros(50_001)));
+    assert_eq!(sleeps(action), Duration::from_micros(50_001));
     // Without an expiration none is taken over.
     let (mut waits, ..) = asking(LockOptions::without_expiration());
-    assert_eq!(waits.asked(&TAKEN, &all(Some(PAST.to_vec())), start()), Action::Sleep(POLL));
+    assert_eq!(sleeps(waits.asked(&TAKEN, &all(Some(PAST.to_vec())), start())), POLL);
 }
 
 #[test]
@@ -172,28 +277,25 @@ fn a_lost_reply_is_resolved_by_a_look() {
     // Carried out, as a look on another connection shows.
     let (mut attempt, asked, value) = asking(expiring());
     assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, start()), Action::Look);
-    assert!(attempt.is_in_doubt());
-    let action = attempt.looked(&but(&[(asked, Some(&value))]), start());
-    assert!(
-        matches!(&action, Action::Held { slot, lease, another_is_free: false } if *slot == asked && lease.value == value)
-    );
-    assert!(!attempt.is_in_doubt());
+    let held_lock = held(attempt.reply(but(&[(asked, Some(&value))]), start()));
+    assert_eq!((held_lock.slot, held_lock.lease.value, held_lock.another_is_free), (asked, value, false));
 
     // Not carried out, and all are held.
     let (mut attempt, asked, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
-    assert_eq!(attempt.looked(&all(held_for(60)), start()), Action::Sleep(POLL));
+    assert!(!pause(attempt.reply(all(held_for(60)), start())).in_doubt);
     // It was late, and is found by any look that follows.
     asks(&attempt.woken(later(POLL)));
     let action = attempt.asked(&TAKEN, &but(&[(asked, Some(&value))]), later(POLL));
-    assert!(matches!(&action, Action::Held { slot, lease, .. } if *slot == asked && lease.value == value));
+    let late = held(action);
+    assert_eq!((late.slot, late.lease.value), (asked, value));
 
     // The look is lost, too: it is repeated after a pause, and nothing else is sent.
     let (mut attempt, ..) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
-    assert!(matches!(attempt.looked(&Reply::Lost, start()), Action::Sleep(_)));
+    assert!(pause(attempt.reply(Reply::Lost, start())).in_doubt);
     assert_eq!(attempt.woken(later(POLL)), Action::Look);
-    let action = attempt.looked(&Reply::Lost, later(2 * HOUR));
+    let action = attempt.reply(Reply::Lost, later(2 * HOUR));
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
 
     // A value that names no holder says nothing.
@@ -212,20 +314,18 @@ fn the_lost_reply_of_a_lock_that_is_tried_is_resolved_by_a_look_at_all() {
     };
     assert_eq!(slot, free);
     // The look at this lock is lost as well.
-    let action = attempt.reply(Reply::Lost, None, start());
+    let action = attempt.reply(Reply::Lost, start());
     assert_eq!(action, Action::Send { slot, request: Request::at_any_time(Command::Get) });
-    let mut action = attempt.reply(Reply::Lost, None, start());
+    let mut action = attempt.reply(Reply::Lost, start());
     while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
-        action = attempt.reply(Reply::Lost, None, start());
+        action = attempt.reply(Reply::Lost, start());
     }
-    assert_eq!(action, Action::Sleep(POLL));
-    assert!(attempt.is_in_doubt());
+    let pause = pause(action);
+    assert_eq!((pause.time, pause.in_doubt), (POLL, true));
     assert_eq!(attempt.woken(later(POLL)), Action::Look);
-    let action = attempt.looked(&but(&[(free, Some(&entry.value))]), start());
-    assert!(
-        matches!(&action, Action::Held { slot, lease, .. } if *slot == free && lease.value == entry.value),
-        "{action:?}"
-    );
+    let action = attempt.reply(but(&[(free, Some(&entry.value))]), start());
+    let held = held(action);
+    assert_eq!((held.slot, held.lease.value), (free, entry.value));
 }
 
 #[test]
@@ -233,9 +333,9 @@ fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
     let (mut attempt, asked, _) = asking(expiring());
     let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
     while let Action::Send { request: Request { command: Command::Get, .. }, .. } = action {
-        action = attempt.reply(Reply::Lost, None, start());
+        action = attempt.reply(Reply::Lost, start());
     }
-    assert_eq!(action, Action::Sleep(POLL));
+    assert_eq!(sleeps(action), POLL);
     asks(&attempt.woken(later(POLL)));
 }
 
@@ -243,20 +343,20 @@ fn the_lost_look_at_an_expired_lock_does_not_end_the_wait() {
 fn a_takeover_without_a_reply_ends_the_attempt() {
     let (mut attempt, asked, _) = asking(expiring());
     attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
-    let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), None, start());
+    let action = attempt.reply(Reply::Bulk(Some(PAST.to_vec())), start());
     let Action::Send { request: Request { command: Command::GetSet(value), .. }, .. } = action else {
         panic!("{action:?}")
     };
-    assert!(matches!(attempt.reply(Reply::Lost, None, start()), Action::Send { .. }));
+    assert!(matches!(attempt.reply(Reply::Lost, start()), Action::Send { .. }));
     // Its value in the key proves nothing: it may have overwritten another's.
-    let action = attempt.reply(Reply::Bulk(Some(value)), None, start());
+    let action = attempt.reply(Reply::Bulk(Some(value)), start());
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
 }
 
 #[test]
 fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
     let (mut attempt, asked, _) = asking(expiring().protocol(Protocol::Auto));
-    attempt.decide_protocol(Some(Version::new(7, 0, 0)));
+    attempt.0.io().know(Some(Version::new(7, 0, 0)));
     let mut action = attempt.asked(&TAKEN, &but(&[(asked, Some(PAST))]), start());
     let mut sent = Vec::new();
     while let Action::Send { request, .. } = action {
@@ -265,18 +365,25 @@ fn a_transaction_that_is_refused_leaves_auto_with_the_rules_of_classic() {
             Command::WatchGet => Reply::Refused,
             _ => Reply::Bulk(Some(PAST.to_vec())),
         };
-        action = attempt.reply(reply, Some(Version::new(7, 0, 0)), start());
+        action = attempt.reply(reply, start());
     }
     assert_eq!(sent, ["GET", "WATCH", "GET", "GETSET"]);
-    assert!(matches!(action, Action::Held { .. }), "{action:?}");
-    assert_eq!(attempt.protocol(), Protocol::Classic);
+    assert_eq!(held(action).protocol, Protocol::Classic);
+}
+
+#[track_caller]
+fn is_released(action: &Action, surplus: usize) {
+    assert!(
+        matches!(action, Action::Send { slot, request } if *slot == surplus && request.command == Command::Del),
+        "{action:?}"
+    );
 }
 
 #[test]
 fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
     let (mut attempt, first, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
-    attempt.looked(&all(held_for(60)), start());
+    attempt.reply(all(held_for(60)), start());
     // It is late; meanwhile another is asked for, and that reply is lost, too.
     let mut now = later(POLL);
     let (second, other) = loop {
@@ -284,33 +391,33 @@ fn of_two_that_were_acquired_without_a_reply_one_is_surplus() {
         if slot != first {
             break (slot, other);
         }
-        assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), now), Action::Sleep(_)));
+        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), now));
         now = Now { wall: now.wall.after(POLL / 10), uptime: now.uptime.after(POLL / 10) };
     };
     assert_eq!(attempt.asked(&Reply::Lost, &Reply::Lost, now), Action::Look);
     let found = but(&[(first, Some(&value)), (second, Some(&other))]);
-    let Action::Held { slot, lease, .. } = attempt.looked(&found, now) else { panic!("one is held") };
-    assert_eq!((slot, lease.value), (second, other), "the one that lasts longer");
-    let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, &lease.value)).collect();
-    assert_eq!(surplus, [(first, &value)]);
+    is_released(&attempt.reply(found, now), first);
+    let held = held(attempt.reply(Reply::Integer(1), now));
+    assert_eq!((held.slot, held.lease.value), (second, other), "the one that lasts longer");
+    assert!(held.another_is_free);
 }
 
 #[test]
 fn what_comes_late_beside_what_is_granted_is_surplus() {
     let (mut attempt, first, value) = asking(expiring());
     attempt.asked(&Reply::Lost, &Reply::Lost, start());
-    attempt.looked(&all(held_for(60)), start());
+    attempt.reply(all(held_for(60)), start());
     let now = later(POLL);
     loop {
         let (slot, granted) = asks(&attempt.woken(now));
         if slot == first {
-            assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), now), Action::Sleep(_)));
+            sleeps(attempt.asked(&TAKEN, &all(held_for(60)), now));
             continue;
         }
         let action = attempt.asked(&GRANTED, &but(&[(first, Some(&value)), (slot, Some(&granted))]), now);
-        assert!(matches!(action, Action::Held { slot: held, .. } if held == slot), "{action:?}");
-        let surplus: Vec<_> = attempt.surplus.iter().map(|(slot, lease)| (*slot, &lease.value)).collect();
-        return assert_eq!(surplus, [(first, &value)]);
+        is_released(&action, first);
+        let held = held(attempt.reply(Reply::Integer(1), now));
+        return assert_eq!((held.slot, held.another_is_free), (slot, true));
     }
 }
 
@@ -322,14 +429,14 @@ fn a_key_that_is_no_lock_is_tried_once() {
     let found = but(&[(wrong, None)]);
     let action = attempt.asked(&TAKEN, &found, start());
     assert!(matches!(action, Action::Send { slot, .. } if slot == wrong), "{action:?}");
-    attempt.reply(TAKEN, None, start());
-    assert_eq!(attempt.reply(Reply::NoLock, None, start()), Action::Sleep(POLL));
+    attempt.reply(TAKEN, start());
+    assert_eq!(sleeps(attempt.reply(Reply::NoLock, start())), POLL);
     // The others are waited for.
     let (mut now, mut others) = (later(POLL), 0);
     while others == 0 {
         let (slot, _) = asks(&attempt.woken(now));
         others += usize::from(slot != wrong);
-        assert!(matches!(attempt.asked(&TAKEN, &found, now), Action::Sleep(_)));
+        sleeps(attempt.asked(&TAKEN, &found, now));
         now = Now { wall: now.wall.after(POLL), uptime: now.uptime.after(POLL) };
     }
 
@@ -338,8 +445,7 @@ fn a_key_that_is_no_lock_is_tried_once() {
     let mut tried = Vec::new();
     while let Action::Send { slot, request } = action {
         tried.push(slot);
-        action =
-            attempt.reply(if request.command == Command::Get { Reply::NoLock } else { TAKEN }, None, start());
+        action = attempt.reply(if request.command == Command::Get { Reply::NoLock } else { TAKEN }, start());
     }
     assert_eq!(action, Action::GiveUp(GiveUp::Refused), "none is a lock");
     tried.dedup();
@@ -365,17 +471,19 @@ fn a_permit_that_is_handed_over_is_held() {
     let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
     let sleeping = || {
         let (mut attempt, ..) = asking(expiring());
-        assert!(matches!(attempt.asked(&TAKEN, &all(held_for(60)), start()), Action::Sleep(_)));
+        sleeps(attempt.asked(&TAKEN, &all(held_for(60)), start()));
         attempt
     };
-    let hand_over = |mut attempt: AcquiringPermit, now| {
-        attempt.handed_over((1, lease.clone()), Protocol::Classic, false, now)
+    let hand_over =
+        |mut attempt: Stepped, now| attempt.handed_over(1, lease.clone(), Protocol::Classic, false, now);
+    let held = |another_is_free| {
+        let (lease, protocol) = (lease.clone(), Protocol::Classic);
+        Action::Held(Held { slot: 1, lease, protocol, another_is_free })
     };
-    let held = |another_is_free| Action::Held { slot: 1, lease: lease.clone(), another_is_free };
     assert_eq!(hand_over(sleeping(), start()), held(false));
     // What it leaves to other processes is free, and no other thread knows.
     let mut attempt = sleeping();
-    assert!(matches!(attempt.leave_until(later(POLL).uptime, start()), Action::Sleep(_)));
+    assert!(pause(attempt.wake(Cue::Leave(later(POLL).uptime), start())).leaves);
     assert_eq!(hand_over(attempt, start()), held(true));
     let action = hand_over(sleeping(), later(expiring().expiration.unwrap()));
     assert!(matches!(action, Action::Sleep(_)), "too late: {action:?}");
@@ -386,14 +494,14 @@ fn a_permit_that_may_have_been_handed_over_is_looked_for() {
     let (lease, _) = first_command(&expiring(), Identity::new().next_nonce(), start());
     let (mut attempt, ..) = asking(expiring());
     attempt.asked(&TAKEN, &all(held_for(60)), start());
-    let action = attempt.handed_over((1, lease.clone()), Protocol::Watched, true, start());
+    let action = attempt.handed_over(1, lease.clone(), Protocol::Watched, true, start());
     assert_eq!(action, Action::Look);
-    let action = attempt.looked(&but(&[(1, Some(&lease.value))]), start());
-    assert!(matches!(action, Action::Held { slot: 1, .. }), "{action:?}");
+    let action = attempt.reply(but(&[(1, Some(&lease.value))]), start());
+    assert_eq!(held(action).slot, 1);
     // In Classic its bytes would prove nothing.
     let (mut attempt, ..) = asking(expiring());
     attempt.asked(&TAKEN, &all(held_for(60)), start());
-    asks(&attempt.handed_over((1, lease), Protocol::Classic, true, start()));
+    asks(&attempt.handed_over(1, lease, Protocol::Classic, true, start()));
 }
 
 #[test]
@@ -402,36 +510,36 @@ fn locks_are_left_to_other_processes_for_that_time_and_no_longer() {
     let params = Params { options, ..params(expiring()) };
     let until = later(POLL).uptime;
     let waiting = |params| {
-        let (mut attempt, _) = AcquiringPermit::start(params, SLOTS, start());
+        let (mut attempt, _) = Stepped::start(params, SLOTS, start());
         attempt.asked(&TAKEN, &all(held_for(60)), start());
         attempt
     };
     let mut attempt = waiting(params);
-    assert_eq!(attempt.leave_until(until, start()), Action::Sleep(POLL));
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL);
     let half = later(POLL / 2);
-    assert_eq!(attempt.leave_until(until, half), Action::Sleep(POLL / 2));
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), half)), POLL / 2);
     asks(&attempt.woken(later(POLL)));
     // Not beyond the deadline, where it asks once more.
     let params = Params { deadline: Some(half.uptime), ..params };
     let mut attempt = waiting(params);
-    assert_eq!(attempt.leave_until(until, start()), Action::Sleep(POLL / 2));
-    asks(&attempt.leave_until(until, half));
+    assert_eq!(sleeps(attempt.wake(Cue::Leave(until), start())), POLL / 2);
+    asks(&attempt.wake(Cue::Leave(until), half));
     assert_eq!(attempt.asked(&TAKEN, &all(held_for(60)), half), Action::GiveUp(GiveUp::Timeout));
 }
 
 #[test]
 fn in_ttl_the_pause_ends_when_the_server_removes_a_permit_that_looks_expired() {
     let options = LockOptions::expiring_after(HOUR).protocol(Protocol::Ttl).poll_interval(HOUR);
-    let (mut rules, _) = AcquiringPermit::start(params(options), 1, start());
+    let (mut rules, _) = Stepped::start(params(options), 1, start());
     let past = || Some(PAST.to_vec());
     let action = rules.asked(&Reply::Integer(0), &Reply::Bulks(vec![past()]), start());
     assert!(matches!(action, Action::Send { .. }), "{action:?}");
-    let action = rules.reply(Reply::Bulk(past()), None, start());
+    let action = rules.reply(Reply::Bulk(past()), start());
     assert!(
         matches!(&action, Action::Send { request, .. } if request.command == Command::WatchGetTtl),
         "{action:?}"
     );
     let left = Duration::from_millis(40);
-    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), None, start());
-    assert_eq!(action, Action::Sleep(left + Duration::from_millis(1)));
+    let action = rules.reply(Reply::Expiring(PAST.to_vec(), left), start());
+    assert_eq!(sleeps(action), left + Duration::from_millis(1));
 }

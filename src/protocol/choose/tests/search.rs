@@ -7,16 +7,14 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::*;
-use crate::protocol::Step;
-use crate::protocol::owned::{self, HandedOver, NextLease, Owned};
+use crate::protocol::owned::{HandedOver, NextLease};
 use crate::protocol::simulated::{Server, Watching};
-use crate::protocol::task::Task;
 use crate::value::Nonce;
 
 /// One of the clients of the search.
 #[derive(Default)]
 struct Client {
-    attempt: Option<AcquiringPermit>,
+    attempt: Option<Stepped>,
     action: Option<Action>,
     held: Option<(usize, Lease)>,
     watching: Watching,
@@ -80,22 +78,22 @@ impl Search {
             }
             Some(Action::Look) => {
                 let found = self.look(choice);
-                self.attempt(n).looked(&found, now)
+                self.attempt(n).reply(found, now)
             }
             Some(Action::Send { slot, request }) => {
                 let reply = match request.before {
                     Some(end) if end.has_passed(now) => Reply::TooLate,
                     _ => self.send(n, slot, &request.command, choice),
                 };
-                self.attempt(n).reply(reply, None, now)
+                self.attempt(n).reply(reply, now)
             }
             Some(Action::Sleep(_)) => self.attempt(n).woken(now),
-            Some(Action::Held { .. } | Action::GiveUp(_)) | None => {
+            Some(Action::Held(_) | Action::GiveUp(_)) | None => {
                 self.nonces += 1_000_000;
                 let options = expiring_briefly(protocol);
                 let nonce = Nonce::from_random(self.nonces + u64::from(choice));
                 let params = Params { nonce, ..params(options) };
-                let (attempt, action) = AcquiringPermit::start(params, 2, now);
+                let (attempt, action) = Stepped::start(params, 2, now);
                 self.clients[n].attempt = Some(attempt);
                 action
             }
@@ -104,14 +102,14 @@ impl Search {
     }
 
     fn act(&mut self, n: usize, action: Action) {
-        if let Action::Held { slot, lease, .. } = &action {
+        if let Action::Held(Held { slot, lease, .. }) = &action {
             self.clients[n].held = Some((*slot, lease.clone()));
             self.clients[n].grants += 1;
         }
         self.clients[n].action = Some(action);
     }
 
-    fn attempt(&mut self, n: usize) -> &mut AcquiringPermit {
+    fn attempt(&mut self, n: usize) -> &mut Stepped {
         self.clients[n].attempt.as_mut().expect("there is an action")
     }
 
@@ -120,9 +118,9 @@ impl Search {
         self.clients[n].held = None;
         let own = Owned { lease: lease.clone(), protocol, asked: protocol };
         let sleeps = |other: &usize| {
-            let Client { action, attempt, .. } = &self.clients[*other];
-            let is_free = attempt.as_ref().is_some_and(|attempt| !attempt.is_in_doubt());
-            *other != n && is_free && matches!(action, Some(Action::Sleep(_)))
+            let asleep =
+                matches!(&self.clients[*other].action, Some(Action::Sleep(pause)) if !pause.in_doubt);
+            *other != n && asleep
         };
         let next = (0..self.clients.len()).find(sleeps);
         self.nonces += 1_000_000;
@@ -130,8 +128,8 @@ impl Search {
         let lease = Lease::beginning(now, Some(expiration), Nonce::from_random(self.nonces));
         let next_lease = next.map(|_| NextLease { lease, expiration });
         let (mut task, mut step) = match next_lease {
-            Some(next) => Task::begin(now, |io| owned::hand_over(io, own, next)),
-            None => Task::begin(now, |io| owned::end(io, own)),
+            Some(next) => Task::begin(now, async move |io| owned::hand_over(io, own, next).await),
+            None => Task::begin(now, async move |io| owned::end(io, own).await),
         };
         while let Step::Send(request) = step {
             let reply = self.send(n, slot, &request.command, choice);
@@ -140,7 +138,7 @@ impl Search {
         }
         if let (Some(next), Step::Done(HandedOver { next: Some(lease), in_doubt, .. })) = (next, step) {
             let now = self.now(next);
-            let action = self.attempt(next).handed_over((slot, lease), protocol, in_doubt, now);
+            let action = self.attempt(next).handed_over(slot, lease, protocol, in_doubt, now);
             self.act(next, action);
         }
     }
