@@ -1,11 +1,9 @@
 //! The server as the engine sees it: a command goes in, a reply comes out. Which connection carries it, and together with which other
-//! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9), except one that
-//! watches a key, for the transaction that may follow.
+//! commands, is known here and nowhere above. A thread that has its reply holds no connection (I9).
 //!
 //! Parts that change for different reasons: `lanes`, by which threads share connections; `connections`; `item`, what goes over them; and
 //! `inspection`, which locking does not use.
 
-mod bulk;
 mod codec;
 mod connections;
 mod errors;
@@ -20,14 +18,13 @@ mod resp;
 #[cfg(test)]
 pub(crate) mod scripted;
 mod transactions;
-mod watch;
+mod trip;
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::key::Key;
-use crate::options::Protocol;
-use crate::protocol::{Change, Command, Reply, Request};
+use crate::protocol::{Command, Reply, Request};
 use crate::sync;
 use crate::version::Version;
 pub(crate) use connections::Heard;
@@ -41,88 +38,66 @@ pub use inspection::{ClockDifference, Persistence, ServerReport, Warning};
 pub(crate) use limits::{Budget, Incident, Limits, Report, StopCheck};
 pub(crate) use pooled::PooledBackend;
 
-/// A command of another thread, which goes right behind one that deletes the key, in the same trip.
-#[derive(Clone, Debug)]
-pub(crate) struct Next {
-    pub(crate) request: Request,
-    /// A server that is known to be too old for this protocol does not get it.
-    pub(crate) needs: Protocol,
+/// What one key sends in one round trip; two if it is changed by a transaction.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip<'a> {
+    pub(crate) key: &'a Key,
+    /// Before a change: WATCH and GET. The change is sent if the key holds what is expected.
+    pub(crate) watch: Option<Watch<'a>>,
+    /// Sent once, unless the server refused it unread because it has no room for the connection.
+    pub(crate) request: &'a Request,
+    /// Goes right behind it, at any time.
+    pub(crate) behind: Option<&'a Command>,
 }
 
-/// What came of a command, and of the one behind it.
-#[derive(Debug)]
-pub(crate) struct Answers {
-    pub(crate) own: Result<Reply, Failure>,
-    /// `None` if it was not sent.
-    pub(crate) next: Option<Result<Reply, Failure>>,
+/// What a key must hold to be changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Watch<'a> {
+    /// [`Command::WatchGet`], or [`Command::WatchGetTtl`] of a key that must have no time to live.
+    pub(crate) command: &'a Command,
+    pub(crate) expected: &'a [u8],
 }
 
-impl From<Result<Reply, Failure>> for Answers {
-    /// Of a command without another behind it.
-    fn from(own: Result<Reply, Failure>) -> Self {
-        Self { own, next: None }
+impl<'a> Trip<'a> {
+    pub(crate) fn new(key: &'a Key, request: &'a Request) -> Self {
+        Self { key, watch: None, request, behind: None }
     }
 }
 
-/// The replies to GET of many keys, and the connection that watches them.
-pub(crate) type WatchedAll = (Vec<Result<Reply, Failure>>, Box<dyn WatchedConnection>);
-
-/// What followed when a key was watched for a change.
-#[derive(Debug)]
-pub(crate) enum Changed {
-    /// The change was sent.
-    Sent(Answers),
-    /// The key holds something else, and this connection watches it.
-    Watched(Box<dyn WatchedConnection>),
-    /// The key holds something else.
-    Not,
+/// What came of a trip.
+#[derive(Debug, Default)]
+pub(crate) struct Sent {
+    /// To WATCH and GET: what the key holds.
+    pub(crate) watched: Option<Result<Reply, Failure>>,
+    /// `None` only if the key holds something else than expected, or WATCH failed.
+    pub(crate) reply: Option<Result<Reply, Failure>>,
+    /// `None` if nothing was sent behind it.
+    pub(crate) behind: Option<Result<Reply, Failure>>,
 }
 
-/// A command on one of many keys.
-#[derive(Clone, Debug)]
-pub(crate) struct KeyRequest {
-    pub(crate) key: Key,
-    pub(crate) request: Request,
-    /// What goes behind it on the same key.
-    pub(crate) next: Option<Next>,
-}
+impl Sent {
+    /// Returns what came of a trip that failed as a whole.
+    fn failed(trip: &Trip<'_>, failure: Failure) -> Self {
+        match trip.watch {
+            Some(_) => Self { watched: Some(Err(failure)), ..Self::default() },
+            None => Self { reply: Some(Err(failure)), ..Self::default() },
+        }
+    }
 
-impl KeyRequest {
-    pub(crate) fn new(key: &Key, request: Request) -> Self {
-        Self { key: key.clone(), request, next: None }
+    /// Returns what came of a command that needed no watch.
+    pub(crate) fn own(self) -> Result<Reply, Failure> {
+        self.reply.unwrap_or(Err(Failure::TooLate))
     }
 }
 
 /// What the engine needs of a server.
 pub(crate) trait Backend: Send + Sync + fmt::Debug {
-    /// Sends a command, with `next` behind it, and returns the replies in the form that the commands have. Sends each once, unless the
-    /// server refused it unread because it has no room for the connection.
-    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers;
+    /// Sends what one key sends, with what other threads send, and returns what came of it.
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent;
 
-    /// Sends commands on many keys in one trip, and returns the answers to each. They wait for nothing but a connection.
-    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers>;
-
-    /// Sends WATCH and GET for each of many keys, and MULTI. Returns the replies to GET, with the connection that watches.
-    fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure>;
-
-    /// Sends a command that watches the key, and returns its reply, with the connection that watches.
-    fn watch(
-        &self,
-        key: &Key,
-        command: &Command,
-        limits: &Limits<'_>,
-    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure>;
-
-    /// Sends WATCH, GET and MULTI, and if the key holds `own` the change and EXEC, with `next` behind it. Returns the reply to GET, and what
-    /// followed.
-    fn change(
-        &self,
-        key: &Key,
-        own: &[u8],
-        change: &Change,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-    ) -> Result<(Reply, Changed), Failure>;
+    /// Sends what several keys send together, and returns what came of each. Those that are changed by transactions are changed by one:
+    /// none of them if any was written meanwhile.
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent>;
 
     /// Returns host and port of the server, if they are known.
     fn address(&self) -> Option<String> {
@@ -156,23 +131,4 @@ pub(crate) trait Backend: Send + Sync + fmt::Debug {
 
     /// How long an unreachable server is waited for.
     fn retry_for(&self) -> Duration;
-}
-
-/// A connection that watches a key, with a transaction open: for one change, or to be unwatched. A dropped one is not used again.
-pub(crate) trait WatchedConnection: fmt::Debug {
-    /// Sends the change, which ends the transaction, with `next` behind it.
-    fn exec(
-        self: Box<Self>,
-        key: &Key,
-        command: &Command,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-    ) -> Answers;
-
-    /// Sends the changes of many keys, and the end of the transaction, with what goes behind each change after that. Returns the answers to
-    /// each, as if it had been the only one. Without changes it stops watching.
-    fn exec_all(self: Box<Self>, changes: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers>;
-
-    /// Stops watching, and returns the connection to its pool.
-    fn unwatch(self: Box<Self>, limits: &Limits<'_>);
 }

@@ -142,7 +142,7 @@ impl Engine {
         let now = clock::now();
         let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
         let request = Request::at_any_time(command);
-        let reason = match call.send(&request, now) {
+        let reason = match call.send(&request, None, now) {
             reply @ (Reply::Integer(_)
             | Reply::Bulk(_)
             | Reply::Expiring(..)

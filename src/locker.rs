@@ -7,7 +7,7 @@ use std::process;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Backend, Changed, Failure, Inspect, Limits, Refusal, ServerReport};
+use crate::backend::{Backend, Failure, Inspect, Limits, Refusal, ServerReport, Trip, Watch};
 use crate::clock;
 use crate::contained::contained;
 use crate::engine::Engine;
@@ -127,15 +127,15 @@ impl Locker {
             let now = clock::now();
             Limits::within(self.engine.budget(Some(now.uptime)), now)
         };
-        let set = backend.call(key, &Request::at_any_time(set), None, &limits()).own;
+        let set = backend.send(&Trip::new(key, &Request::at_any_time(set)), &limits()).own();
+        let exec = Request::at_any_time(Command::Exec(Change::Del));
+        let watch = Watch { command: &Command::WatchGet, expected: value };
         let deleted = if watched {
-            match backend.change(key, value, &Change::Del, None, &limits()) {
-                Ok((_, Changed::Sent(answers))) => answers.own,
-                _ => return false,
-            }
+            Trip { watch: Some(watch), ..Trip::new(key, &exec) }
         } else {
-            backend.call(key, &delete, None, &limits()).own
+            Trip::new(key, &delete)
         };
+        let deleted = backend.send(&deleted, &limits()).own();
         matches!(set, Ok(Reply::Integer(1)))
             && matches!(deleted, Ok(Reply::Integer(1) | Reply::Executed(Some(1))))
     }

@@ -1,7 +1,5 @@
 //! How commands are packed for the wire, and how their replies are read. A reply of another form than its command's is an error.
 
-mod many;
-
 use std::time::Duration;
 use std::{io, mem};
 
@@ -13,17 +11,15 @@ use crate::protocol::holder_name::HolderName;
 use crate::protocol::waiting_list::{LIST_TTL, Waiting};
 use crate::protocol::{Change, Command, Entry, Reply};
 
-pub(super) use many::{packed_watches, read_watches, split_exec};
-
 /// What follows a lock's key in the names of the keys beside it.
 const WAITERS: &[u8] = b":setnx-lock:waiters";
 const FENCE: &[u8] = b":setnx-lock:fence";
 const HOLDER: &[u8] = b":setnx-lock:holder";
 
 /// The reply to PTTL of a key that the server does not remove by itself.
-const NO_TTL: i64 = -1;
+pub(super) const NO_TTL: i64 = -1;
 
-/// Packs a command.
+/// Packs a command, without the MULTI and the EXEC of a transaction.
 pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     match command {
         Command::SetNx(Entry { value, ttl: None }) => packed.command(Form::Integer, &[b"SETNX", key, value]),
@@ -38,20 +34,14 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
         }
         Command::GetSet(value) => packed.command(Form::Bulk, &[b"GETSET", key, value]),
         Command::Del => packed.command(Form::Integer, &[b"DEL", key]),
-        // A server that refuses MULTI does so before anything that changes the key is on its way.
-        Command::WatchGet => {
-            watch(packed, key);
-            packed.command(Form::Okay, &[b"MULTI"]);
-        }
+        // MULTI goes behind all that is watched: a server that refuses it does so before anything that changes a key is on its way.
+        Command::WatchGet => watch(packed, key),
         Command::WatchGetTtl => {
             watch(packed, key);
             packed.command(Form::Integer, &[b"PTTL", key]);
-            packed.command(Form::Okay, &[b"MULTI"]);
         }
-        Command::Exec(change) => {
-            pack_change(packed, key, change);
-            packed.command(Form::ListOrNil, &[b"EXEC"]);
-        }
+        // EXEC goes behind all changes.
+        Command::Exec(change) => pack_change(packed, key, change),
         Command::Count => count(packed, key, Form::Integer),
         Command::HolderName(name) => {
             let holder = [key, HOLDER].concat();
@@ -69,14 +59,12 @@ pub(super) fn pack(packed: &mut Packed, key: &[u8], command: &Command) {
     }
 }
 
-/// Packs WATCH and GET.
-pub(super) fn watch(packed: &mut Packed, key: &[u8]) {
+fn watch(packed: &mut Packed, key: &[u8]) {
     packed.command(Form::Okay, &[b"WATCH", key]);
     packed.command(Form::Bulk, &[b"GET", key]);
 }
 
-/// Packs a change without the EXEC that carries it out.
-pub(super) fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
+fn pack_change(packed: &mut Packed, key: &[u8], change: &Change) {
     match change {
         Change::Set(entry) => set(packed, Form::Queued, key, entry, false),
         Change::Del => packed.command(Form::Queued, &[b"DEL", key]),

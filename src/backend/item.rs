@@ -1,20 +1,17 @@
 //! What a trip carries for one command: its bytes, when it may be sent, and what came back. A thread shares it with the one that sends for it.
 
-use std::time::Duration;
 use std::{io, mem, vec};
 
 use redis::Value;
 
 use super::codec;
-use super::connections::{Exchange, LockConnection, exchange};
 use super::errors::{Failure, Refusal, RefusalKind, TransportError};
 use super::resp::{Form, Packed};
-use super::{Answers, KeyRequest, Next};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::lease::End;
-use crate::protocol::{Change, Command, Reply, Request};
+use crate::protocol::{Command, Reply, Request};
 use crate::version::Version;
 
 /// A command as it goes over the wire, which may be several of the server's. The default is none.
@@ -42,40 +39,14 @@ enum State {
 }
 
 impl Item {
-    pub(super) fn new(key: &Key, request: &Request, needs: Protocol) -> Self {
-        let mut item = Self::default();
-        item.set(key, request, needs);
-        item
-    }
-
-    /// A change without the EXEC that carries it out.
-    pub(super) fn change(change: &KeyRequest, needs: Protocol) -> Self {
-        let mut item = Self::default();
-        if let Command::Exec(of) = &change.request.command {
-            item.set_change(&change.key, of, needs);
-        }
-        item
-    }
-
-    pub(super) fn set_change(&mut self, key: &Key, change: &Change, needs: Protocol) {
-        self.begin("EXEC", needs, None);
-        codec::pack_change(&mut self.packed, key.as_bytes(), change);
-    }
-
     /// One command beside those of threads, with a reply of this form.
     pub(super) fn beside(name: &'static str, form: Form) -> Self {
         let packed = Packed { bytes: Vec::new(), forms: vec![form] };
         Self { name, packed, state: State::Sent, ..Self::default() }
     }
 
-    /// What goes behind another command on the key.
-    pub(super) fn next(key: &Key, next: Option<&Next>) -> Self {
-        next.map_or_else(Self::default, |next| Self::new(key, &next.request, next.needs))
-    }
-
-    /// Makes it the item of a command.
-    pub(super) fn set(&mut self, key: &Key, request: &Request, needs: Protocol) {
-        let Request { command, before } = request;
+    /// Makes it the item of a command; of a change without the EXEC that carries it out.
+    pub(super) fn set(&mut self, key: &Key, Request { command, before }: &Request, needs: Protocol) {
         self.begin(command.name(), needs, *before);
         codec::pack(&mut self.packed, key.as_bytes(), command);
     }
@@ -111,38 +82,12 @@ impl Item {
         }
     }
 
-    /// Has a change that was refused look as one that was not carried out since the key was written.
-    pub(super) fn not_if_refused(&mut self) {
-        if let [own, exec] = self.replies.as_slice()
-            && (refusal(own).is_some() || refused_in(exec))
-        {
-            self.replies = vec![Value::SimpleString("QUEUED".into()), Value::Nil];
-        }
-    }
-
     /// Returns the refusal of a connection for which the server has no room.
     pub(super) fn found_no_room(&self) -> Option<&Refusal> {
         match &self.state {
             State::Unread(refusal) => refusal.as_ref(),
             _ => None,
         }
-    }
-
-    /// Takes the replies to a command that was sent from a trip's, with these forms. Returns what came of it; `None` if it was not sent.
-    pub(super) fn receive(
-        &mut self,
-        command: &Command,
-        forms: &[Form],
-        replies: &mut Replies<'_>,
-    ) -> Option<Result<Reply, Failure>> {
-        if forms.is_empty() {
-            return None;
-        }
-        self.begin(command.name(), Protocol::Classic, None);
-        self.packed.forms.extend_from_slice(forms);
-        self.state = State::Sent;
-        replies.give(self);
-        self.outcome(command)
     }
 
     /// Returns what came of the command, once. `None`: the server has not read it.
@@ -165,7 +110,7 @@ impl Item {
 }
 
 /// Whether a command may be sent now: not to a server that is too old, nor once its time has passed (I4, I5).
-pub(super) fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, now: Now) -> bool {
+fn may_be_sent(needs: Protocol, before: Option<End>, server: Option<Version>, now: Now) -> bool {
     let too_old = server.is_some_and(|version| version < needs.min_version());
     let too_late = before.is_some_and(|end| end.has_passed(now));
     !too_old && !too_late
@@ -179,14 +124,6 @@ pub(super) fn send_both(own: &mut Item, behind: &mut Item, server: Option<Versio
         behind.sends(server, now);
     }
     sends
-}
-
-impl Answers {
-    /// What came of a command that was sent, and of the one behind it.
-    pub(super) fn of(own: &mut Item, command: &Command, behind: &mut Item, next: Option<&Next>) -> Self {
-        let next = next.and_then(|next| behind.outcome(&next.request.command));
-        Self { own: own.outcome(command).unwrap_or_else(|| Err(Failure::Lost(hung_up()))), next }
-    }
 }
 
 /// In what state a trip leaves the connection.
@@ -271,7 +208,7 @@ impl<'a> Replies<'a> {
         self.give(&mut all);
         let exec = all.replies.pop().filter(|_| all.replies.len() == items.len());
         let each = match (all.state, exec) {
-            (State::Replied, Some(exec)) => codec::split_exec(&all.replies, exec),
+            (State::Replied, Some(exec)) => split_exec(&all.replies, exec),
             (State::Lost(error), _) => Err(error),
             _ => Err(hung_up()),
         };
@@ -307,6 +244,24 @@ impl<'a> Replies<'a> {
     }
 }
 
+/// Splits the reply to the EXEC of several changes: returns for each what it would have got alone, behind the reply to the change itself.
+fn split_exec(changes: &[Value], exec: Value) -> Result<Vec<Value>, TransportError> {
+    let refused = changes.iter().filter(|queued| refusal(queued).is_some()).count();
+    match exec {
+        // Before 2.6.5 what could not be queued is left out, and the rest is carried out.
+        Value::Array(results) if results.len() + refused == changes.len() => {
+            let mut results = results.into_iter();
+            let of = |queued: &Value| match queued {
+                Value::ServerError(_) => Value::Nil,
+                _ => Value::Array(results.by_ref().take(1).collect()),
+            };
+            Ok(changes.iter().map(of).collect())
+        }
+        reply @ (Value::Nil | Value::ServerError(_)) => Ok(changes.iter().map(|_| reply.clone()).collect()),
+        other => Err(codec::unexpected("EXEC", Some(&other))),
+    }
+}
+
 fn refused_in(exec: &Value) -> bool {
     match exec {
         Value::Array(results) => results.iter().any(|result| refusal(result).is_some()),
@@ -319,21 +274,6 @@ fn refusal(value: &Value) -> Option<Refusal> {
         Value::ServerError(error) => Some(error.clone().into()),
         _ => None,
     }
-}
-
-/// Sends those of the items that say so, and receives their replies. All together may take `limit`.
-pub(super) fn trip(connection: &mut impl LockConnection, items: &mut [&mut Item], limit: Duration) -> Left {
-    let (mut bytes, mut count) = (Vec::new(), 0);
-    for item in items.iter().filter(|item| item.is_sent()) {
-        bytes.extend_from_slice(&item.packed.bytes);
-        count += item.packed.forms.len();
-    }
-    let Exchange { mut replies, ended } = exchange(connection, &bytes, count, limit);
-    let mut replies = Replies::of(&mut replies, ended);
-    for item in items {
-        replies.give(item);
-    }
-    replies.left
 }
 
 /// The error of a command that another thread has sent without returning its outcome in time.

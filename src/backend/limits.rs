@@ -65,11 +65,6 @@ impl Limits<'_> {
         }
     }
 
-    /// Returns the limits of leaving the connection that watches a key.
-    pub(crate) fn for_watching(&self) -> Limits<'static> {
-        Limits { stop: StopCheck::NEVER, report: Report::NONE, ..*self }
-    }
-
     /// Returns the limits where connections are in use for the time of a command each: a release waits for them as long as its lock is held.
     pub(in crate::backend) fn for_own_connections(self, command_timeout: Duration) -> Self {
         let Some(held_until) = self.held_until else { return self };

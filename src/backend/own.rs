@@ -2,29 +2,54 @@
 
 mod leading;
 mod source;
-mod trip;
 
 use std::cell::Cell;
 use std::io;
+use std::ops::DerefMut;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connections::{Opener, Source};
+use super::connections::{Connection, LockConnection as _, Opener, Source};
 use super::errors::{Failure, TransportError};
 use super::lanes::Told;
 use super::limits::Limits;
 use super::patience::SMALL;
 use super::pooled::PooledBackend;
-use super::{Answers, Changed, Next};
+use super::trip::{Job, Place, Wire};
+use super::{Sent, Trip};
 use crate::clock::{self, Now, Uptime};
-use crate::key::Key;
-use crate::protocol::{Change, Command, Reply, Request};
+use crate::protocol::Reply;
 use leading::Leading;
 pub(crate) use source::{Alone, OwnSource};
-use trip::{Ended, Job, Line};
 
 type Slot = super::lanes::Slot<Job, Line>;
 type Lane = super::lanes::Lane<Job, Line>;
+
+/// A connection, and the trip that is under way on it.
+pub(crate) struct Line {
+    connection: Connection,
+    wire: Wire,
+    /// When it was sent.
+    sent_at: Uptime,
+    /// Why it cannot be received.
+    failed: Option<TransportError>,
+}
+
+impl Line {
+    fn over(connection: Connection) -> Self {
+        Self { connection, wire: Wire::default(), sent_at: Uptime::default(), failed: None }
+    }
+}
+
+impl Place for Arc<Slot> {
+    fn job(&self) -> impl DerefMut<Target = Job> {
+        Slot::job(self)
+    }
+
+    fn is_gone(&self) -> bool {
+        Slot::is_gone(self)
+    }
+}
 
 /// The slot of a thread, and room for a list of others.
 type Kept = (Arc<Slot>, Vec<Arc<Slot>>);
@@ -43,17 +68,12 @@ impl PooledBackend<OwnSource> {
 }
 
 impl OwnSource {
-    /// Has the job of a command sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
+    /// Has a trip sent, by this thread or by another. Code of the user may run meanwhile and send commands of its own, on
     /// another slot.
-    fn carry(
-        &self,
-        set: impl FnOnce(&mut Job),
-        (key, command, next): (&Key, &Command, Option<&Next>),
-        limits: &Limits<'_>,
-    ) -> Result<Ended, Failure> {
+    fn carry(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Result<Sent, Failure> {
         let kept = SLOT.try_with(Cell::take).ok().flatten();
         let (slot, finished) = kept.unwrap_or_else(|| (Slot::new(Job::default()), Vec::new()));
-        set(&mut slot.job());
+        slot.job().set(trip, limits.needs);
         let finished = match self.enter(&slot, false, limits) {
             Ok(Told::Lead(lane)) => self.lead(lane, &slot, finished, limits),
             Ok(Told::Done) => finished,
@@ -66,12 +86,22 @@ impl OwnSource {
             }
             Err(failure) => return Err(failure),
         };
-        let ended = slot.job().end(slot.is_gone(), key, command, next);
-        if !slot.is_gone() {
+        let mut job = slot.job();
+        let mut sent = job.end(trip);
+        let gone = slot.is_gone();
+        if gone {
+            job.abandon(trip);
+        }
+        // Which of several keys a refusal was for shows when each is changed alone.
+        if job.refused_together && matches!(sent.reply, Some(Err(Failure::Refused(_)))) {
+            sent.reply = Some(Ok(Reply::Executed(None)));
+        }
+        drop(job);
+        if !gone {
             // The thread may be ending.
             let _ = SLOT.try_with(|kept| kept.set(Some((slot, finished))));
         }
-        Ok(ended)
+        Ok(sent)
     }
 
     /// Leads a lane until this thread's job is done.
@@ -95,7 +125,7 @@ impl OwnSource {
         {
             // Two trips of a change take no longer than one command may.
             answered_by = answered_by.min(lane.connection.sent_at.after(self.opener.command_timeout));
-            let open = lane.connection.is_open;
+            let open = lane.connection.wire.is_open;
             let is_done = |other: &mut Arc<Slot>| !open || other.job().is_done;
             leading.finished.extend(lane.batch.extract_if(.., is_done));
             if !in_order {
@@ -120,26 +150,31 @@ impl OwnSource {
 
     /// Sends what the batch has, as far as it may be sent now.
     fn send(&self, lane: &mut Lane) {
-        if lane.batch.is_empty() && !lane.connection.is_open {
+        if lane.batch.is_empty() && !lane.connection.wire.is_open {
             return;
         }
         // Read here: what was decided on before a wait may be too late by now (I5).
         let now = clock::now();
-        lane.connection.send(&lane.batch, now, self.opener.command_timeout);
+        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        wire.pack(&lane.batch, connection.server_version(), now);
+        (*sent_at, *failed) = (now.uptime, None);
+        if wire.count() > 0 {
+            *failed = connection.send(&wire.packed.bytes, now.uptime, self.opener.command_timeout).err();
+        }
         self.patience.note_sent(lane.batch.len());
     }
 
     /// Receives the replies to a trip, and puts them into the slots of its batch.
     fn receive(&self, lane: &mut Lane, answered_by: Uptime) -> Received {
-        let trip = &mut lane.connection;
-        let (count, is_small) = (trip.count(), lane.batch.len() <= SMALL);
-        let deadline = trip.sent_at.after(self.opener.command_timeout);
-        let mut ended = trip.failed.take();
-        let resumes = trip.connection.resumes();
+        let Line { connection, wire, sent_at, failed } = &mut *lane.connection;
+        let (count, is_small) = (wire.count(), lane.batch.len() <= SMALL);
+        let deadline = sent_at.after(self.opener.command_timeout);
+        let mut ended = failed.take();
+        let resumes = connection.resumes();
         if ended.is_none() && count > 0 {
             let alone = lane.batch.len() == 1;
             let until = if alone || resumes { deadline.min(answered_by) } else { deadline };
-            ended = trip.connection.receive(count, until, is_small, &mut trip.replies).err();
+            ended = connection.receive(count, until, is_small, &mut wire.replies).err();
             let own_time_is_up = |error: &TransportError| {
                 error.kind() == io::ErrorKind::TimedOut && clock::uptime() < deadline
             };
@@ -147,11 +182,11 @@ impl OwnSource {
                 return Received::OwnTimeIsUp;
             }
         }
-        trip.connection.used(trip.sent_at);
+        connection.used(*sent_at);
         if is_small && count > 0 {
-            self.patience.note_trip(clock::uptime().since(trip.sent_at));
+            self.patience.note_trip(clock::uptime().since(*sent_at));
         }
-        let left = trip.read(&lane.batch, ended);
+        let left = wire.read(&lane.batch, ended);
         self.note_role(&left);
         Received::All { in_order: !left.out_of_order }
     }
@@ -177,33 +212,11 @@ impl Source for OwnSource {
     }
 
     /// `None`: it may not be sent any more, or not to this server, or the server had no room.
-    fn share(
-        &self,
-        key: &Key,
-        request: &Request,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-    ) -> Option<Answers> {
-        let set = |job: &mut Job| job.set(key, request, next, limits.needs);
-        let answers = self.carry(set, (key, &request.command, next), limits).map(|ended| ended.answers);
-        answers.unwrap_or_else(|failure| Some(Err(failure).into()))
-    }
-
-    fn share_change(
-        &self,
-        key: &Key,
-        own: &[u8],
-        change: &Change,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-    ) -> Option<Result<(Reply, Changed), Failure>> {
-        let exec = Command::Exec(change.clone());
-        let set = |job: &mut Job| job.set_change((key, own), change, next, limits.needs);
-        match self.carry(set, (key, &exec, next), limits) {
-            Ok(Ended { found, answers }) => {
-                Some(found?.map(|found| (found, answers.map_or(Changed::Not, Changed::Sent))))
-            }
-            Err(failure) => Some(Err(failure)),
+    fn share(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Option<Sent> {
+        match self.carry(trip, limits) {
+            Ok(Sent { watched: None, reply: None, .. }) => None,
+            Ok(sent) => Some(sent),
+            Err(failure) => Some(Sent::failed(trip, failure)),
         }
     }
 

@@ -1,20 +1,19 @@
 //! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
 
+use std::cell::RefCell;
 use std::time::Duration;
-use std::{fmt, thread};
+use std::{fmt, slice, thread};
 
 use redis::cmd;
 
 use super::connections::{Checkout as _, LockConnection, Opener, SharedPool, Source, ask};
 use super::errors::{ConnectError, Failure};
-use super::item::{self, Item};
 use super::limits::Limits;
 use super::transactions::Transactions;
-use super::watch::PooledWatch;
-use super::{Answers, Backend, Changed, Heard, KeyRequest, Next, WatchedAll, WatchedConnection};
+use super::trip::{Job, Wire};
+use super::{Backend, Heard, Sent, Trip};
 use crate::clock::{self, Now};
 use crate::key::Key;
-use crate::protocol::{Change, Command, Reply, Request};
 use crate::version::Version;
 
 /// How long a server that takes no more clients is left alone.
@@ -43,46 +42,44 @@ impl<S: Source> PooledBackend<S> {
         Self { pool, transactions: Transactions::default(), command_timeout, retry_for }
     }
 
-    /// Sends one command and the one behind it on a connection of the pool. Returns the answers, and the connection if that is in good order
-    /// and is to be kept; otherwise the connection is back in its pool (I9).
-    fn send(
-        &self,
-        key: &Key,
-        request: &Request,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-        keeps: bool,
-    ) -> Result<(Answers, Option<S::Checkout>), Failure> {
-        let mut own = Item::new(key, request, limits.needs);
-        let mut behind = Item::next(key, next);
-        let mut limits = self.limits(limits);
+    /// Sends trips on a connection of the pool, which carries nothing else meanwhile.
+    fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>) -> Vec<Sent> {
+        let job = |trip: &Trip<'_>| {
+            let mut job = Job::default();
+            job.set(trip, limits.needs);
+            RefCell::new(job)
+        };
+        let mut jobs: Vec<RefCell<Job>> = trips.iter().map(job).collect();
+        let all = |failure: &Failure| trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         loop {
-            let (mut connection, now) = self.connection(&mut limits)?;
-            let limit = limits.answered_by.since(now.uptime).min(self.command_timeout);
-            let server = connection.server_version();
-            if !item::send_both(&mut own, &mut behind, server, now) {
-                return Err(Failure::TooLate);
-            }
-            let left = item::trip(&mut *connection, &mut [&mut own, &mut behind], limit);
+            let (mut connection, now) = match self.connection(&mut limits) {
+                Ok(ready) => ready,
+                Err(failure) => return all(&failure),
+            };
+            let mut time = limits;
+            time.answered_by = time.answered_by.min(now.uptime.after(self.command_timeout));
+            let left = Wire::default().exchange(&mut *connection, &jobs, now, &time);
             self.pool.note_role(&left);
-            if let Some(refusal) = own.found_no_room().cloned() {
+            if left.out_of_order {
                 connection.invalidate();
-                if self.wait_for_room(&mut limits) {
-                    continue;
-                }
-                return Err(Failure::Refused(refusal));
+            } else {
+                drop(connection);
             }
-            let answers = Answers::of(&mut own, &request.command, &mut behind, next);
-            // One whose WATCH was refused may be watching.
-            let in_order = !left.out_of_order && (!keeps || answers.own.is_ok());
-            if in_order && keeps {
-                return Ok((answers, Some(connection)));
+            let refusal = jobs.iter_mut().find_map(|job| job.get_mut().found_no_room().cloned());
+            match refusal {
+                Some(_) if self.wait_for_room(&mut limits) => {}
+                Some(refusal) => return all(&Failure::Refused(refusal)),
+                None => break,
             }
-            if !in_order {
-                connection.invalidate();
+            for (job, trip) in jobs.iter_mut().zip(trips) {
+                job.get_mut().set(trip, limits.needs);
             }
-            return Ok((answers, None));
         }
+        let end = |(job, trip): (&mut RefCell<Job>, &Trip<'_>)| match job.get_mut().end(trip) {
+            Sent { watched: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
+            sent => sent,
+        };
+        jobs.iter_mut().zip(trips).map(end).collect()
     }
 
     /// Returns the limits as they are with the connections of this pool.
@@ -131,67 +128,25 @@ impl<S: Source> PooledBackend<S> {
 }
 
 impl<S: Source> Backend for PooledBackend<S> {
-    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        if let Err(failure) = self.ensure_transactions(key, limits) {
-            return Err(failure).into();
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+        if let Err(failure) = self.ensure_transactions(trip.key, limits) {
+            return Sent::failed(trip, failure);
         }
         let mut limits = self.limits(limits);
-        if let Some(answers) = self.pool.share(key, request, next, &limits) {
-            return answers;
+        if let Some(sent) = self.pool.share(trip, &limits) {
+            return sent;
         }
         limits.decided_at = clock::now();
-        let limits = &limits;
-        // Behind a proxy that spreads keys over several servers, two commands on one key may go together as well.
-        let answers = self.send(key, request, next, limits, false).map(|(answers, _)| answers);
-        answers.unwrap_or_else(|failure| Err(failure).into())
+        let sent = self.send_alone(slice::from_ref(trip), limits).pop();
+        sent.unwrap_or_else(|| unreachable!("there is one for each trip"))
     }
 
-    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
         // As for one: no lock is acquired that could not be released.
-        if let Err(failure) = self.ensure_transactions(&requests[0].key, limits) {
-            return requests.iter().map(|_| Err(failure.clone()).into()).collect();
+        if let Err(failure) = self.ensure_transactions(trips[0].key, limits) {
+            return trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         }
-        self.send_all(requests, self.limits(limits))
-    }
-
-    fn watch_all(&self, keys: &[Key], limits: &Limits<'_>) -> Result<WatchedAll, Failure> {
-        self.watch_each(keys, self.limits(limits))
-    }
-
-    fn watch(
-        &self,
-        key: &Key,
-        command: &Command,
-        limits: &Limits<'_>,
-    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
-        let request = Request::at_any_time(command.clone());
-        let (answers, connection) = self.send(key, &request, None, limits, true)?;
-        let reply = answers.own?;
-        let Some(connection) = connection else { unreachable!("it has its reply, and is kept") };
-        Ok((reply, Box::new(PooledWatch::on(connection))))
-    }
-
-    fn change(
-        &self,
-        key: &Key,
-        own: &[u8],
-        change: &Change,
-        next: Option<&Next>,
-        limits: &Limits<'_>,
-    ) -> Result<(Reply, Changed), Failure> {
-        let mut limits = self.limits(limits);
-        if let Some(changed) = self.pool.share_change(key, own, change, next, &limits) {
-            return changed;
-        }
-        limits.decided_at = clock::now();
-        let (reply, watched) = self.watch(key, &Command::WatchGet, &limits)?;
-        let changed = match &reply {
-            Reply::Bulk(Some(found)) if found == own => {
-                Changed::Sent(watched.exec(key, &Command::Exec(change.clone()), next, &limits))
-            }
-            _ => Changed::Watched(watched),
-        };
-        Ok((reply, changed))
+        self.send_alone(trips, self.limits(limits))
     }
 
     fn wake_waiting(&self) {

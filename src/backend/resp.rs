@@ -44,11 +44,6 @@ impl Form {
 }
 
 impl Packed {
-    /// With room for so many commands with keys and values of the usual lengths.
-    pub(super) fn with_room_for(commands: usize) -> Self {
-        Self { bytes: Vec::with_capacity(commands * 96), forms: Vec::with_capacity(commands) }
-    }
-
     pub(super) fn command(&mut self, form: Form, words: &[&[u8]]) {
         let length: usize = words.iter().map(|word| word.len() + 16).sum();
         self.bytes.reserve(length);

@@ -4,24 +4,21 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::{
-    Answers, Backend, Changed, Failure, Inspect, KeyRequest, Limits, Next, Refusal, ServerReport,
-    TransportError, WatchedAll, WatchedConnection,
-};
+use super::{Backend, Failure, Inspect, Limits, Refusal, Sent, ServerReport, TransportError, Trip};
 use crate::clock::Now;
 use crate::key::Key;
 use crate::protocol::lease::End;
-use crate::protocol::{Change, Command, Reply, Request};
+use crate::protocol::{Command, Reply};
 use crate::version::Version;
 
 /// A command that was sent: its name, when it was decided on, and the time it was bound to.
-pub(crate) type Sent = (&'static str, Now, Option<End>);
+type SentCommand = (&'static str, Now, Option<End>);
 
 type Script = dyn Fn(&Key, &Command) -> Reply + Send + Sync;
 
 pub(crate) struct ScriptedBackend {
     reply: Box<Script>,
-    pub(crate) sent: Mutex<Vec<Sent>>,
+    pub(crate) sent: Mutex<Vec<SentCommand>>,
 }
 
 impl ScriptedBackend {
@@ -40,48 +37,24 @@ impl ScriptedBackend {
 }
 
 impl Backend for ScriptedBackend {
-    fn call(&self, key: &Key, request: &Request, next: Option<&Next>, limits: &Limits<'_>) -> Answers {
-        let reply = |request: &Request| {
-            self.sent.lock().unwrap().push((request.command.name(), limits.decided_at, request.before));
-            match (self.reply)(key, &request.command) {
+    fn send(&self, trip: &Trip<'_>, limits: &Limits<'_>) -> Sent {
+        let reply = |command: &Command, before: Option<End>| {
+            self.sent.lock().unwrap().push((command.name(), limits.decided_at, before));
+            Some(match (self.reply)(trip.key, command) {
                 Reply::Lost => {
                     Err(Failure::Lost(TransportError::new(std::io::ErrorKind::ConnectionReset, "on purpose")))
                 }
                 Reply::Refused => Err(Failure::Refused(Refusal::new("ERR on purpose"))),
                 reply => Ok(reply),
-            }
+            })
         };
-        Answers { own: reply(request), next: next.map(|next| reply(&next.request)) }
+        assert!(trip.watch.is_none(), "Classic watches nothing");
+        let own = reply(&trip.request.command, trip.request.before);
+        Sent { watched: None, reply: own, behind: trip.behind.and_then(|behind| reply(behind, None)) }
     }
 
-    fn call_all(&self, requests: &[KeyRequest], limits: &Limits<'_>) -> Vec<Answers> {
-        let call =
-            |KeyRequest { key, request, next }: &KeyRequest| self.call(key, request, next.as_ref(), limits);
-        requests.iter().map(call).collect()
-    }
-
-    fn watch_all(&self, _: &[Key], _: &Limits<'_>) -> Result<WatchedAll, Failure> {
-        unreachable!("Classic watches nothing")
-    }
-
-    fn watch(
-        &self,
-        _: &Key,
-        _: &Command,
-        _: &Limits<'_>,
-    ) -> Result<(Reply, Box<dyn WatchedConnection>), Failure> {
-        unreachable!("Classic watches nothing")
-    }
-
-    fn change(
-        &self,
-        _: &Key,
-        _: &[u8],
-        _: &Change,
-        _: Option<&Next>,
-        _: &Limits<'_>,
-    ) -> Result<(Reply, Changed), Failure> {
-        unreachable!("Classic watches nothing")
+    fn send_all(&self, trips: &[Trip<'_>], limits: &Limits<'_>) -> Vec<Sent> {
+        trips.iter().map(|trip| self.send(trip, limits)).collect()
     }
 
     fn server_version(&self) -> Option<Version> {

@@ -117,6 +117,7 @@ fn try_one(
     }
     let mut packed = Packed::default();
     codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
+    packed.command(Form::Okay, &[b"MULTI"]);
     packed.command(Form::Okay, &[b"DISCARD"]);
     let tried = exchange(connection, &packed.bytes, packed.forms.len(), limit);
     let refusal = tried.replies.into_iter().find_map(|reply| match reply {

@@ -2,8 +2,6 @@
 
 mod failure;
 mod limits;
-mod many;
-mod watching;
 
 use std::time::Duration;
 
@@ -11,8 +9,7 @@ use super::Engine;
 use super::outbox::{LateReport, Outbox};
 use super::wait::Answer;
 use crate::backend::{
-    Answers, Budget, Failure, Incident, Limits, Next, RefusalKind, Report, StopCheck, TransportError,
-    WatchedConnection,
+    Budget, Failure, Incident, RefusalKind, Report, Sent, StopCheck, TransportError, Trip, Watch,
 };
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
@@ -42,10 +39,8 @@ pub(super) struct Call<'a> {
     behind: Option<Waiting>,
     /// The reply to the command on the waiting list.
     pub(super) taken: Option<Result<Reply, Failure>>,
-    /// The connection that watches the key, and until when leaving it may take.
-    watched: Option<Box<(Box<dyn WatchedConnection>, Limits<'static>)>>,
-    /// The change that was sent with WATCH, and what went behind it: its answers are for the EXEC that the rules ask for next.
-    changed: Option<Box<(Option<Next>, Answers)>>,
+    /// What came of the change that was sent with WATCH: it is the reply to the EXEC that the rules ask for next.
+    changed: Option<Box<Result<Reply, Failure>>>,
     /// The last command that may have changed the key and whose reply was lost, and why.
     unanswered: Option<Box<(&'static str, TransportError)>>,
 }
@@ -71,7 +66,6 @@ impl<'a> Call<'a> {
             outbox: None,
             behind: None,
             taken: None,
-            watched: None,
             changed: None,
             unanswered: None,
         }
@@ -109,95 +103,119 @@ impl<'a> Call<'a> {
         &mut self,
         task: &mut Task<T>,
         mut step: Step<T>,
+        mut plan: Option<Plan>,
         mut now: Now,
     ) -> Result<T, GiveUp> {
         loop {
             let request = match step.outcome() {
                 Err(request) => request,
-                Ok(outcome) => {
-                    self.unwatch();
-                    return outcome;
-                }
+                Ok(outcome) => return outcome,
             };
-            let reply = match task.take_plan() {
-                Some(Plan { own, change }) => self.change(&own, &change, now),
-                None => self.send(&request, now),
-            };
+            let plan = plan.take().or_else(|| task.take_plan());
+            let reply = self.send(&request, plan.as_ref(), now);
             now = clock::now();
             step = task.resume(reply, now);
         }
     }
 
-    pub(super) fn send(&mut self, request: &Request, now: Now) -> Reply {
-        if let Some((along, answers)) = self.changed.take().map(|changed| *changed) {
-            let needs = self.needs(&request.command);
-            return self.answers(&request.command, along.as_ref(), answers, needs);
+    /// Sends a command; a WATCH with what is planned to follow.
+    pub(super) fn send(&mut self, request: &Request, plan: Option<&Plan>, now: Now) -> Reply {
+        if let Command::Exec(_) = request.command {
+            return self.changed();
         }
-        let sent = self.within_limits(&request.command, now, |call, limits| {
-            let along = call.along(&request.command);
-            let answers = call.carry(request, along.as_ref(), limits);
-            (along, answers, limits.needs)
-        });
-        match sent {
-            Some((along, answers, needs)) => self.answers(&request.command, along.as_ref(), answers, needs),
-            None => Reply::Unsent,
+        let change = plan.map_or(&request.command, |plan| &plan.change.command);
+        let behind = self.behind(change);
+        let report = self.report();
+        let limits = self.limits(change, Report(Some(&report)), now);
+        if self.is_too_late(&limits) {
+            return Reply::Unsent;
+        }
+        let sent = self.engine.backend.send(&trip(self.key, request, plan, behind.as_ref()), &limits);
+        let needs = limits.needs;
+        self.heard(request, sent, needs)
+    }
+
+    /// Returns what goes behind a command.
+    pub(super) fn behind(&self, command: &Command) -> Option<Command> {
+        self.behind.clone().filter(|_| command.deletes()).map(Command::Waiting)
+    }
+
+    /// Notes what came of a trip. Returns the rules' reply to its first command.
+    pub(super) fn heard(&mut self, request: &Request, sent: Sent, needs: Protocol) -> Reply {
+        let Sent { watched, reply, behind } = sent;
+        if let Some(taken) = behind {
+            (self.behind, self.taken) = (None, Some(taken));
+        }
+        let command = &request.command;
+        match watched {
+            Some(watched) => {
+                self.changed = reply.map(Box::new);
+                self.reply(watched, command.name(), true, needs)
+            }
+            None => self.reply(
+                reply.unwrap_or(Err(Failure::TooLate)),
+                command.name(),
+                command.only_reads(),
+                needs,
+            ),
         }
     }
 
-    /// Has `carry` send a command, unless its time is over.
-    fn within_limits<T>(
-        &mut self,
-        command: &Command,
-        now: Now,
-        carry: impl FnOnce(&mut Self, &Limits<'_>) -> T,
-    ) -> Option<T> {
+    /// Returns the rules' reply to EXEC. If none was sent, the key holds something else than was expected: they are to look again.
+    pub(super) fn changed(&mut self) -> Reply {
+        match self.changed.take() {
+            Some(changed) => self.reply(*changed, "EXEC", false, Protocol::Watched),
+            None => Reply::Executed(None),
+        }
+    }
+
+    fn report(&self) -> impl Fn(Incident<'_>) + use<'a> {
         let (engine, outbox) = (self.engine, self.outbox);
-        let report = |incident: Incident<'_>| match outbox {
+        move |incident| match outbox {
             Some(outbox) => outbox.push(incident.into()),
             None => engine.observer.incident(&incident),
-        };
-        let limits = self.limits(command, Report(Some(&report)), now);
+        }
+    }
+
+    /// Sends a command, and another behind it in the same trip. Returns both replies; none to the second if that was not sent.
+    fn send_both(&mut self, request: &Request, behind: &Command, now: Now) -> Option<(Sent, Protocol)> {
+        let report = self.report();
+        let limits = self.limits(&request.command, Report(Some(&report)), now);
         if self.is_too_late(&limits) {
             return None;
         }
-        Some(carry(self, &limits))
+        let trip = Trip { behind: Some(behind), ..Trip::new(self.key, request) };
+        Some((self.engine.backend.send(&trip, &limits), limits.needs))
     }
 
-    /// Returns what is to go behind a command.
-    pub(super) fn along(&mut self, command: &Command) -> Option<Next> {
-        let waiting = self.behind.take_if(|_| command.deletes())?;
-        Some(at_any_time(Command::Waiting(waiting)))
+    /// Asks for this lock and looks at others in one trip. Returns both replies.
+    pub(super) fn ask_and_look(&mut self, request: &Request, look: &Command, now: Now) -> (Reply, Reply) {
+        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(request, look, now) else {
+            return (Reply::Unsent, Reply::Unsent);
+        };
+        let found = behind.map_or(Reply::Unsent, |found| self.reply(found, look.name(), true, needs));
+        let reply = reply.unwrap_or(Err(Failure::TooLate));
+        (self.reply(reply, request.command.name(), false, needs), found)
     }
 
-    /// Notes the answers to a command and to what went behind it, if something did. Returns the rules' reply.
-    pub(super) fn answers(
-        &mut self,
-        command: &Command,
-        along: Option<&Next>,
-        answers: Answers,
-        needs: Protocol,
-    ) -> Reply {
-        let Answers { own, next } = answers;
-        if along.is_some() {
-            self.taken = next;
-        }
-        self.reply(own, command.name(), command.only_reads(), needs)
+    /// Sends a trip for each of several keys, of which this call's is the first, together.
+    pub(super) fn send_each(&self, trips: &[Trip<'_>], now: Now) -> Vec<Sent> {
+        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
+        let limits = self.limits(&trips[0].request.command, Report(Some(&report)), now);
+        self.engine.backend.send_all(trips, &limits)
     }
 
     /// Looks at the key, right behind a command on its waiting list. Returns the replies to both; none to that one if it was not sent.
     pub(super) fn look(&mut self, waiting: Waiting, now: Now) -> (Reply, Option<Result<Reply, Failure>>) {
-        let report = |incident: Incident<'_>| self.engine.observer.incident(&incident);
         let request = Request::at_any_time(Command::Waiting(waiting));
-        let limits = self.limits(&request.command, Report(Some(&report)), now);
-        if self.is_too_late(&limits) {
+        let Some((Sent { reply, behind, .. }, needs)) = self.send_both(&request, &Command::Get, now) else {
             return (Reply::Unsent, None);
-        }
-        let get = at_any_time(Command::Get);
-        let (entered, looked) = match self.carry(&request, Some(&get), &limits) {
-            Answers { own, next: Some(looked) } => (Some(own), looked),
-            Answers { own, next: None } => (None, own),
         };
-        (self.reply(looked, get.request.command.name(), true, limits.needs), entered)
+        let (entered, looked) = match (reply, behind) {
+            (entered, Some(looked)) => (entered, looked),
+            (failed, None) => (None, failed.unwrap_or(Err(Failure::TooLate))),
+        };
+        (self.reply(looked, Command::Get.name(), true, needs), entered)
     }
 
     /// Returns the rules' reply for what the backend returned, and keeps why it is none.
@@ -250,6 +268,18 @@ impl<'a> Call<'a> {
     }
 }
 
-fn at_any_time(command: Command) -> Next {
-    Next { request: Request::at_any_time(command), needs: Protocol::Classic }
+/// Returns what a key sends for the rules.
+pub(super) fn trip<'a>(
+    key: &'a Key,
+    request: &'a Request,
+    plan: Option<&'a Plan>,
+    behind: Option<&'a Command>,
+) -> Trip<'a> {
+    match plan {
+        Some(Plan { expected, change }) => {
+            let watch = Some(Watch { command: &request.command, expected });
+            Trip { key, watch, request: change, behind }
+        }
+        None => Trip { behind, ..Trip::new(key, request) },
+    }
 }

@@ -6,12 +6,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::Engine;
-use super::call::Call;
-use crate::backend::{Answers, Failure, KeyRequest, Next, NoConnection, Refusal};
+use super::call::{self, Call};
+use crate::backend::{Failure, NoConnection, Refusal, Trip};
 use crate::clock::{self, Now, Uptime};
 use crate::key::Key;
 use crate::options::Protocol;
-use crate::protocol::task::Task;
+use crate::protocol::task::{Plan, Task};
 use crate::protocol::{Command, GiveUp, Reply, Request, Step};
 
 /// For how long no command on several keys is sent to a server that has refused one.
@@ -25,12 +25,22 @@ pub(super) struct Job<'a, T> {
     pub(super) key: &'a Key,
     task: Task<T>,
     step: Step<T>,
+    /// What was to follow a WATCH that was refused together with others.
+    plan: Option<Plan>,
     pub(super) call: Call<'a>,
+}
+
+/// What a job sends next.
+struct Sends<'a> {
+    key: &'a Key,
+    request: Request,
+    plan: Option<Plan>,
+    behind: Option<Command>,
 }
 
 impl<'a, T> Job<'a, T> {
     pub(super) fn new(key: &'a Key, (task, step): (Task<T>, Step<T>), call: Call<'a>) -> Self {
-        Self { key, task, step, call }
+        Self { key, task, step, plan: None, call }
     }
 
     /// Returns the command that is to be sent next, if there is one.
@@ -39,6 +49,14 @@ impl<'a, T> Job<'a, T> {
             Step::Send(request) => Some(request),
             Step::Sleep(_) | Step::Done(_) | Step::GiveUp(_) => None,
         }
+    }
+
+    /// Returns what it sends next.
+    fn sends(&mut self) -> Option<Sends<'a>> {
+        let request = self.request()?.clone();
+        let plan = self.task.take_plan();
+        let behind = self.call.behind(plan.as_ref().map_or(&request.command, |plan| &plan.change.command));
+        Some(Sends { key: self.key, request, plan, behind })
     }
 
     fn reply(&mut self, reply: Reply, now: Now) {
@@ -55,7 +73,7 @@ impl<'a, T> Job<'a, T> {
     /// Runs the task by itself.
     fn run(&mut self, now: Now) {
         let step = mem::replace(&mut self.step, Step::GiveUp(GiveUp::Unsent));
-        self.step = match self.call.run(&mut self.task, step, now) {
+        self.step = match self.call.run(&mut self.task, step, self.plan.take(), now) {
             Ok(outcome) => Step::Done(outcome),
             Err(reason) => Step::GiveUp(reason),
         };
@@ -89,9 +107,8 @@ impl Engine {
             return;
         }
         let mut jobs: Vec<&mut Job<'a, T>> = jobs.iter_mut().filter_map(job).collect();
-        self.watch_together(&mut jobs);
-        for _ in 0..ROUNDS {
-            self.send_together(&mut jobs);
+        for round in 0..ROUNDS {
+            self.send_together(&mut jobs, round == 0);
         }
         self.finish_each(jobs);
     }
@@ -124,66 +141,52 @@ impl Engine {
         }
     }
 
-    /// Sends the next command of those keys for which it is one that stands alone, in one trip.
-    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>]) {
-        let is_alone = |job: &&mut Job<'_, T>| {
-            let command = job.request().map(|request| &request.command);
-            matches!(command, Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count))
+    /// Sends what each is to send next in one trip, and changes the keys that transactions change by one. That fails for all if any of them is
+    /// written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then each is done by
+    /// itself.
+    fn send_together<T>(&self, jobs: &mut [&mut Job<'_, T>], transacts: bool) {
+        let now = clock::now();
+        let transacts = transacts && !self.refuses_many(now.uptime);
+        let goes = |job: &&mut Job<'_, T>| match job.request().map(|request| &request.command) {
+            Some(Command::Get | Command::GetSet(_) | Command::Del | Command::Count) => true,
+            Some(Command::WatchGet) => transacts,
+            _ => false,
         };
-        let mut jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(is_alone).collect();
+        let mut jobs: Vec<&mut Job<'_, T>> = jobs.iter_mut().map(|job| &mut **job).filter(goes).collect();
         if jobs.len() < 2 {
             return;
         }
+        let sends: Vec<_> = jobs.iter_mut().filter_map(|job| job.sends()).collect();
+        let trips: Vec<Trip<'_>> = sends
+            .iter()
+            .map(|Sends { key, request, plan, behind }| {
+                call::trip(key, request, plan.as_ref(), behind.as_ref())
+            })
+            .collect();
+        let watches = trips.iter().any(|trip| trip.watch.is_some());
+        let needs = if watches { Protocol::Watched } else { Protocol::Classic };
+        let limits = jobs[0].call.limits_together(needs, now);
+        let sent = self.backend.send_all(&trips, &limits);
+        drop(trips);
         let now = clock::now();
-        let (requests, along) = requests(&mut jobs);
-        let limits = jobs[0].call.limits_together(Protocol::Classic, now);
-        let answers = self.backend.call_all(&requests, &limits);
-        note(&mut jobs, &requests, along, answers, Protocol::Classic);
-    }
-
-    /// Watches the keys that are changed by transactions, and changes those that the rules say by one transaction. It fails for all
-    /// if any of them is written meanwhile, or if the server refuses: it may not take several keys, as in a cluster, or one of these. Then
-    /// each is done by itself.
-    fn watch_together<T>(&self, jobs: &mut [&mut Job<'_, T>]) {
-        let is_watching =
-            |job: &&mut Job<'_, T>| job.request().is_some_and(|request| request.command == Command::WatchGet);
-        let mut jobs: Vec<&mut Job<'_, T>> =
-            jobs.iter_mut().map(|job| &mut **job).filter(is_watching).collect();
-        let now = clock::now();
-        if jobs.len() < 2 || self.refuses_many(now.uptime) {
-            return;
-        }
-        let keys: Vec<Key> = jobs.iter().map(|job| job.key.clone()).collect();
-        let limits = jobs[0].call.limits_together(Protocol::Watched, now);
-        let (replies, watched) = match self.backend.watch_all(&keys, &limits) {
-            Ok((replies, watched)) => (replies, Some(watched)),
-            Err(Failure::Refused(refusal)) => return self.note_refused_many(&refusal),
-            Err(failure) => (jobs.iter().map(|_| Err(failure.clone())).collect(), None),
-        };
-        let now = clock::now();
-        for (job, reply) in jobs.iter_mut().zip(replies) {
-            let reply = job.call.reply(reply, "WATCH", true, Protocol::Watched);
-            job.reply(reply, now);
-        }
-        let Some(watched) = watched else { return };
-        let changes = |job: &Job<'_, T>| {
-            job.request().is_some_and(|request| matches!(request.command, Command::Exec(_)))
-        };
-        jobs.retain(|job| changes(job));
-        let Some(first) = jobs.first() else { return watched.unwatch(&limits) };
-        let limits = first.call.limits_together(Protocol::Watched, now);
-        let (requests, along) = requests(&mut jobs);
-        let mut answers = watched.exec_all(&requests, &limits);
-        if requests.len() > 1 {
-            for Answers { own, .. } in &mut answers {
+        for ((job, Sends { request, plan, .. }), mut sent) in jobs.iter_mut().zip(sends).zip(sent) {
+            if let Some(Err(Failure::Refused(refusal))) = &sent.watched {
+                self.note_refused_many(refusal);
+                job.plan = plan;
+                continue;
+            }
+            if let (Some(_), Some(Err(Failure::Refused(refusal)))) = (&plan, &sent.reply) {
                 // Not carried out for any of them.
-                if let Err(Failure::Refused(refusal)) = own {
-                    self.note_refused_many(refusal);
-                    *own = Ok(Reply::Executed(None));
-                }
+                self.note_refused_many(refusal);
+                sent.reply = Some(Ok(Reply::Executed(None)));
+            }
+            let reply = job.call.heard(&request, sent, needs);
+            job.reply(reply, now);
+            if let Some(Command::Exec(_)) = job.request().map(|request| &request.command) {
+                let reply = job.call.changed();
+                job.reply(reply, now);
             }
         }
-        note(&mut jobs, &requests, along, answers, Protocol::Watched);
     }
 
     /// Whether the server has refused a command on several keys lately.
@@ -202,31 +205,4 @@ impl Engine {
 
 fn micros(time: Uptime) -> u64 {
     u64::try_from(time.0.as_micros()).unwrap_or(u64::MAX)
-}
-
-/// Returns the commands that are to be sent next, with what goes behind each.
-fn requests<T>(jobs: &mut [&mut Job<'_, T>]) -> (Vec<KeyRequest>, Vec<Option<Next>>) {
-    let (mut requests, mut all) = (Vec::with_capacity(jobs.len()), Vec::with_capacity(jobs.len()));
-    for job in jobs {
-        if let Some(request) = job.request().cloned() {
-            let along = job.call.along(&request.command);
-            requests.push(KeyRequest { key: job.key.clone(), request, next: along.clone() });
-            all.push(along);
-        }
-    }
-    (requests, all)
-}
-
-fn note<T>(
-    jobs: &mut [&mut Job<'_, T>],
-    requests: &[KeyRequest],
-    along: Vec<Option<Next>>,
-    answers: Vec<Answers>,
-    needs: Protocol,
-) {
-    let now = clock::now();
-    for (((job, request), along), answers) in jobs.iter_mut().zip(requests).zip(along).zip(answers) {
-        let reply = job.call.answers(&request.request.command, along.as_ref(), answers, needs);
-        job.reply(reply, now);
-    }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::Engine;
 use super::call::Call;
-use crate::backend::{Answers, KeyRequest, Limits, Next};
+use crate::backend::{Limits, Trip};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::{Chain, ProblemKind};
@@ -31,9 +31,9 @@ impl Engine {
         let Some(name) = self.holder_name.as_deref() else { return };
         let request = |(hold, value, lease): (&'a Arc<Hold>, Vec<u8>, Option<Duration>)| {
             let command = Command::HolderName(HolderName::write(name, &value, lease?));
-            Some((hold, KeyRequest::new(&hold.key, Request::at_any_time(command))))
+            Some((hold, Request::at_any_time(command)))
         };
-        let (holds, requests): (Vec<&Arc<Hold>>, Vec<KeyRequest>) = holds.filter_map(request).unzip();
+        let (holds, requests): (Vec<&Arc<Hold>>, Vec<Request>) = holds.filter_map(request).unzip();
         let Some(first) = holds.first() else { return };
         if !self.has_names() {
             return holds.iter().for_each(|hold| self.report_unnamed(hold, &too_old(&hold.key)));
@@ -46,10 +46,12 @@ impl Engine {
             call.hurry(left.map_or(Duration::MAX, |left| left / 2));
             call
         };
-        let written = call(first).send_each(&requests, now);
-        for ((hold, request), Answers { own, .. }) in holds.iter().zip(&requests).zip(written) {
+        let trips: Vec<Trip<'_>> =
+            holds.iter().zip(&requests).map(|(hold, request)| Trip::new(&hold.key, request)).collect();
+        let written = call(first).send_each(&trips, now);
+        for ((hold, request), sent) in holds.iter().zip(&requests).zip(written) {
             let mut call = call(hold);
-            let reply = call.reply(own, request.request.command.name(), true, Protocol::Classic);
+            let reply = call.heard(request, sent, Protocol::Classic);
             if let Some(error) = unnamed(call, &reply) {
                 self.report_unnamed(hold, &error);
             }
@@ -76,19 +78,17 @@ impl Engine {
         self.refuse_after_fork(key)?;
         let mut call = Call::new(self, key, Protocol::Classic, Some(now.uptime));
         let limits = Limits::within(self.budget(Some(now.uptime)), now);
-        let read = Next {
-            request: Request::at_any_time(Command::HolderName(HolderName::Read)),
-            needs: Protocol::Classic,
-        };
-        let Answers { own, next } =
-            self.backend.call(key, &Request::at_any_time(Command::Get), Some(&read), &limits);
-        let value = match call.reply(own, "GET", true, Protocol::Classic) {
+        let read = Command::HolderName(HolderName::Read);
+        let get = Request::at_any_time(Command::Get);
+        let mut sent = self.backend.send(&Trip { behind: Some(&read), ..Trip::new(key, &get) }, &limits);
+        let name = sent.behind.take();
+        let value = match call.heard(&get, sent, Protocol::Classic) {
             Reply::Bulk(value) => value,
             Reply::Refused | Reply::NoLock => return Err(call.error(GiveUp::Refused, "")),
             Reply::Lost => return Err(call.error(GiveUp::Io, "")),
             _ => return Err(call.error(GiveUp::Unsent, "")),
         };
-        Ok(match (value, next) {
+        Ok(match (value, name) {
             (Some(value), Some(Ok(Reply::Bulk(Some(entry))))) => named(&entry, &value),
             _ => None,
         })

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::{Delivery, SHORT_CONNECT_WAIT};
-use crate::backend::{Backend, Budget, Failure, Limits};
+use crate::backend::{Backend, Budget, Failure, Limits, Trip};
 use crate::clock::{self, Uptime};
 use crate::event::EventSink;
 use crate::key::Key;
@@ -295,7 +295,7 @@ impl Notifications {
     }
 
     fn send(&self, key: &Key, waiting: Waiting, limits: &Limits<'_>) -> Result<Reply, Failure> {
-        self.backend.call(key, &Request::at_any_time(Command::Waiting(waiting)), None, limits).own
+        self.backend.send(&Trip::new(key, &Request::at_any_time(Command::Waiting(waiting))), limits).own()
     }
 
     /// Reports why something could not be sent, from time to time.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::call::Call;
 use super::wait::{Granted, Wait};
 use super::{Acquired, Answer, Engine, ReaderCount};
-use crate::backend::{Answers, KeyRequest, StopCheck};
+use crate::backend::{Sent, StopCheck, Trip};
 use crate::clock::{self, Now, Uptime};
 use crate::error::Error;
 use crate::event::Event;
@@ -143,13 +143,13 @@ impl WaitAll<'_> {
     }
 
     /// Sends a command on each of several keys in one trip.
-    fn send_each(&self, requests: &[KeyRequest]) -> Vec<Answers> {
+    fn send_each(&self, trips: &[Trip<'_>]) -> Vec<Sent> {
         let Several { options, cancel_token, .. } = self.wanted;
         let engine = self.engine;
         let stop = || engine.queue.is_closed() || cancel_token.is_some_and(CancelToken::is_cancelled);
-        let call = Call::new(engine, &requests[0].key, options.protocol, self.deadline);
+        let call = Call::new(engine, trips[0].key, options.protocol, self.deadline);
         let call = call.stopped_by(StopCheck(&stop), engine.retry_for(self.began.uptime));
-        call.send_each(requests, clock::now())
+        call.send_each(trips, clock::now())
     }
 }
 

@@ -147,17 +147,16 @@ impl Attempt {
     }
 
     async fn go_on(&mut self, io: &Io, cue: Cue) -> ControlFlow<Round, Infallible> {
-        // What the key holds, and whether it is watched.
         let mut looked = None;
         match self.begin(io, cue)? {
             First::Ask(sent) => self.ask(io, sent).await?,
-            First::Look(found) => looked = found.map(|found| (found, false)),
+            First::Look(found) => looked = found,
         }
         loop {
-            let (found, is_watched) = match looked.take() {
-                Some(looked) => looked,
+            let found = match looked.take() {
+                Some(found) => found,
                 None => match self.send(io, Request::at_any_time(Command::Get)).await? {
-                    Reply::Bulk(found) => (found, false),
+                    Reply::Bulk(found) => found,
                     _ => {
                         self.pace.lost(io.now())?;
                         continue;
@@ -167,8 +166,7 @@ impl Attempt {
             match (self.judge(io, found.as_deref())?, self.protocol()) {
                 (Judged::Free, _) => self.ask(io, None).await?,
                 (Judged::Expired(_), Protocol::Auto | Protocol::Classic) => self.take_over(io).await?,
-                (Judged::Expired(from), _) if is_watched => self.replace(io, from).await?,
-                (Judged::Expired(_), _) => looked = self.watch(io).await?.map(|found| (found, true)),
+                (Judged::Expired(from), _) => looked = self.replace(io, found, from).await?,
             }
         }
     }
@@ -266,37 +264,39 @@ impl Attempt {
         Break(self.pace.wait(io))
     }
 
-    /// WATCH, GET, MULTI. Returns what the key holds, which is watched; `None` if it is to be looked at again.
-    async fn watch(&mut self, io: &Io) -> ControlFlow<Round, Option<Found>> {
-        let command = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
-        let reply = io.send(Request::at_any_time(command)).await;
+    /// Rule 3, Watched and Ttl: WATCH, GET, MULTI, and if the key is as it was seen, SET and EXEC. Goes on if it is to be looked at; with what
+    /// it was found to hold.
+    async fn replace(&mut self, io: &Io, seen: Found, from: LockState) -> ControlFlow<Round, Option<Found>> {
+        let lease = self.new_lease(io.now());
+        let entry = Entry::of(&lease, self.protocol(), self.pace.options.expiration);
+        // At any time: it changes what was watched, or nothing.
+        let exec = Request::at_any_time(Command::Exec(Change::Set(entry)));
+        let watch = if self.protocol() == Protocol::Ttl { Command::WatchGetTtl } else { Command::WatchGet };
+        let reply = io.watch(watch, seen.as_deref().unwrap_or_default(), exec.clone()).await;
         if self.auto && reply == Reply::Refused {
             // It chose Watched by the server's version alone, and this server has no WATCH for this user.
             self.pace.options.protocol = Protocol::Classic;
             return Continue(None);
         }
         match self.heard(io, reply)? {
-            Reply::Bulk(found) => Continue(Some(found)),
+            Reply::Bulk(found) if found == seen => {}
+            Reply::Bulk(found) => {
+                self.pace.retry(io)?;
+                return Continue(Some(found));
+            }
             Reply::Expiring(found, left) => match self.leave_to_server(io, &found, left)? {},
-            _ => self.pace.lost(io.now()).map_continue(|()| None),
+            _ => return self.pace.lost(io.now()).map_continue(|()| None),
         }
-    }
-
-    /// Rule 3, Watched and Ttl: SET and EXEC, carried out only if the key is as it was seen. Goes on if it is to be looked at.
-    async fn replace(&mut self, io: &Io, from: LockState) -> ControlFlow<Round> {
-        let lease = self.new_lease(io.now());
-        let entry = Entry::of(&lease, self.protocol(), self.pace.options.expiration);
-        // At any time: it changes what was watched, or nothing.
-        let request = Request::at_any_time(Command::Exec(Change::Set(entry)));
-        match self.send(io, request).await? {
-            Reply::Executed(Some(_)) => Break(self.granted(io, lease, Some(from))),
+        match self.send(io, exec).await? {
+            Reply::Executed(Some(_)) => return Break(self.granted(io, lease, Some(from))),
             // Another client was faster, and nothing was overwritten.
-            Reply::Executed(None) => self.pace.retry(io),
+            Reply::Executed(None) => self.pace.retry(io)?,
             _ => {
                 self.keep(lease, Some(from), io.now());
-                self.pace.lost(io.now())
+                self.pace.lost(io.now())?;
             }
         }
+        Continue(None)
     }
 
     /// Ttl: a key with a time to live is removed by the server alone, so that no clock of a client decides over it.

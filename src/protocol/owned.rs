@@ -9,12 +9,13 @@ mod hand_over;
 
 pub(crate) use hand_over::{HandedOver, NextLease, end, hand_over};
 
+use std::borrow::Cow;
 use std::time::Duration;
 
 use super::acquire::GETSET_TIME_LIMIT;
 use super::lease::{End, Lease};
 use super::ownership::{LossReason, Ownership};
-use super::task::{Io, Plan};
+use super::task::Io;
 use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use crate::clock::{Now, Uptime};
 use crate::options::Protocol;
@@ -224,12 +225,12 @@ enum Changed {
 /// Reads the key and changes it, unless any client writes it in between. It changes our own bytes also after our lease has passed. If it
 /// gives up, the key was not changed.
 async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
-    let mut looked_again = false;
+    let (mut looked_again, mut expected) = (false, Cow::Borrowed(&own.lease.value));
     for look in 1.. {
-        if look == 1 {
-            io.plan(Plan { own: own.lease.value.clone(), change: change.clone() });
-        }
-        let found = match io.send(Request::at_any_time(Command::WatchGet)).await {
+        // What may be a loser's bytes is changed within our lease only; our own at any time.
+        let before = if *expected == own.lease.value { None } else { own.lease.end };
+        let exec = || Request { command: Command::Exec(change.clone()), before };
+        let found = match io.watch(Command::WatchGet, &expected, exec()).await {
             Reply::Bulk(found) => found,
             Reply::Refused if own.asked == Protocol::Auto => return Ok(Changed::NoTransactions),
             Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
@@ -245,10 +246,10 @@ async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed,
             Ownership::Unproven => false,
             Ownership::Lost(reason) => return Ok(Changed::NotOurs(reason)),
         };
-        // At any time: it changes what was watched, or nothing.
-        match io.send(Request::at_any_time(Command::Exec(change.clone()))).await {
+        match io.send(exec()).await {
             Reply::Executed(Some(count)) => return Ok(Changed::Done { ours, count }),
-            Reply::Executed(None) if look < LOOKS => {}
+            // The key holds something else than expected, or was written since.
+            Reply::Executed(None) if look < LOOKS => expected = Cow::Owned(found.unwrap_or_default()),
             Reply::Executed(None) => break,
             Reply::Refused | Reply::NoLock => return Err(GiveUp::Refused),
             Reply::Unsent | Reply::TooLate => return Err(GiveUp::Unsent),

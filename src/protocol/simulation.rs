@@ -84,7 +84,7 @@ fn watched_needs_neither_equal_expirations_nor_quick_commands() {
     for protocols in
         [[Protocol::Watched; 3], [Protocol::Ttl; 3], [Protocol::Watched, Protocol::Ttl, Protocol::Watched]]
     {
-        assert_no_overlap(Conditions { protocols, ..conditions }, 2000, 3_000);
+        assert_no_overlap(Conditions { protocols, ..conditions }, 2000, 2_000);
     }
 }
 

@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use super::acquire::{Cue, Note, Pause};
-use super::{Change, Command, GiveUp, Reply, Request, Step};
+use super::{Command, GiveUp, Reply, Request, Step};
 use crate::clock::Now;
 use crate::version::Version;
 
@@ -41,10 +41,11 @@ enum Asked {
     Pause(Pause),
 }
 
-/// What follows a WATCH whose key holds these bytes.
+/// The transaction that follows a WATCH if the key holds what is expected, and has no time to live where that is asked for.
 pub(crate) struct Plan {
-    pub(crate) own: Vec<u8>,
-    pub(crate) change: Change,
+    pub(crate) expected: Vec<u8>,
+    /// EXEC.
+    pub(crate) change: Request,
 }
 
 impl Io {
@@ -102,9 +103,10 @@ impl Io {
         future::poll_fn(|_| self.cue.take().map_or(Poll::Pending, Poll::Ready)).await
     }
 
-    /// Says what follows the next command, a WATCH, so that it can be sent along.
-    pub(super) fn plan(&self, plan: Plan) {
-        self.plan.set(Some(plan));
+    /// Sends WATCH, with what is to follow if the key holds what is expected. Returns what it holds; then EXEC is sent as any command.
+    pub(super) async fn watch(&self, watch: Command, expected: &[u8], change: Request) -> Reply {
+        self.plan.set(Some(Plan { expected: expected.to_vec(), change }));
+        self.send(Request::at_any_time(watch)).await
     }
 
     /// Notes something to be reported.
@@ -130,6 +132,11 @@ impl Io {
     /// Leaves the reply to what went behind a command.
     pub(crate) fn answer_behind(&self, reply: Reply) {
         self.reply_behind.set(Some(reply));
+    }
+
+    /// Takes what is to follow the WATCH of the last step.
+    pub(crate) fn take_plan(&self) -> Option<Plan> {
+        self.plan.take()
     }
 
     /// Lets the code go on after its command.
@@ -187,9 +194,9 @@ impl<T> Task<T> {
         self.step()
     }
 
-    /// Takes what follows the WATCH of the last step, if that is known.
+    /// Takes what is to follow the WATCH of the last step.
     pub(crate) fn take_plan(&self) -> Option<Plan> {
-        self.io.plan.take()
+        self.io.take_plan()
     }
 
     fn step(&mut self) -> Step<T> {

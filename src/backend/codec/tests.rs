@@ -64,10 +64,10 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Get, "GET k ", 1),
         (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
         (Command::Del, "DEL k ", 1),
-        (Command::WatchGet, "WATCH k GET k MULTI ", 3),
-        (Command::Exec(Change::Set(entry(None))), "SET k 2 EXEC ", 2),
-        (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 EXEC ", 2),
-        (Command::Exec(Change::Del), "DEL k EXEC ", 2),
+        (Command::WatchGet, "WATCH k GET k ", 2),
+        (Command::Exec(Change::Set(entry(None))), "SET k 2 ", 1),
+        (Command::Exec(Change::Set(entry(ttl))), "SET k 2 PX 2001 ", 1),
+        (Command::Exec(Change::Del), "DEL k ", 1),
         (
             Command::Waiting(Waiting::Enter { channel: b"c".to_vec(), expires: true }),
             "RPUSH k:setnx-lock:waiters c EXPIRE k:setnx-lock:waiters 600 ",
@@ -90,7 +90,7 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::Waiting(Waiting::Leave(b"c".to_vec())), "LREM k:setnx-lock:waiters 1 c ", 1),
         (Command::Waiting(Waiting::Wake(b"c".to_vec())), "PUBLISH c k ", 1),
         (Command::Count, "INCR k:setnx-lock:fence ", 1),
-        (Command::Exec(Change::Count), "INCR k:setnx-lock:fence EXEC ", 2),
+        (Command::Exec(Change::Count), "INCR k:setnx-lock:fence ", 1),
         (
             Command::HolderName(HolderName::Write { entry: b"2 a".to_vec(), seconds: 11 }),
             "SETEX k:setnx-lock:holder 11 2 a ",

@@ -8,10 +8,8 @@ use super::opener::Opener;
 use crate::backend::errors::Failure;
 use crate::backend::item::Left;
 use crate::backend::limits::Limits;
-use crate::backend::{Answers, Changed, Next};
+use crate::backend::{Sent, Trip};
 use crate::clock::Now;
-use crate::key::Key;
-use crate::protocol::{Change, Reply, Request};
 
 /// Lends connections to one server.
 pub(crate) trait Source: Send + Sync + fmt::Debug {
@@ -20,20 +18,8 @@ pub(crate) trait Source: Send + Sync + fmt::Debug {
     /// Returns a connection, and the time when it was there.
     fn checkout(&self, limits: &Limits<'_>) -> Result<(Self::Checkout, Now), Failure>;
 
-    /// Sends a command together with those of other threads, and returns the answers. `None`: it is to be sent alone.
-    fn share(&self, _: &Key, _: &Request, _: Option<&Next>, _: &Limits<'_>) -> Option<Answers> {
-        None
-    }
-
-    /// The same for a change that follows WATCH, as [`Backend::change`](crate::backend::Backend::change).
-    fn share_change(
-        &self,
-        _: &Key,
-        _own: &[u8],
-        _: &Change,
-        _: Option<&Next>,
-        _: &Limits<'_>,
-    ) -> Option<Result<(Reply, Changed), Failure>> {
+    /// Sends a trip together with those of other threads, and returns what came of it. `None`: it is to be sent alone.
+    fn share(&self, _: &Trip<'_>, _: &Limits<'_>) -> Option<Sent> {
         None
     }
 

@@ -9,11 +9,11 @@ use redis::{Cmd, Value, cmd, from_redis_value};
 
 use super::clock_difference::ClockDifference;
 use super::report::{Answers, ServerReport};
-use crate::backend::Backend as _;
 use crate::backend::connections::{Checkout as _, LockConnection, Role, ServerInfo, Source, ask};
 use crate::backend::errors::{Failure, Refusal, RefusalKind, TransportError};
 use crate::backend::limits::{Budget, Limits};
 use crate::backend::pooled::PooledBackend;
+use crate::backend::{Backend as _, Trip};
 use crate::clock::{self, Wall};
 use crate::key::Key;
 use crate::protocol::{Command, Request};
@@ -51,8 +51,8 @@ impl<S: Source> Inspect for PooledBackend<S> {
                 Err(Failure::Lost(error)) if error.is_disconnect() && !retried => retried = true,
                 Err(Failure::Lost(error)) => {
                     // The probe may have been left behind. If this fails as well, it expires, or stays.
-                    let _ =
-                        self.call(probe, &Request::at_any_time(Command::Del), None, &self.cleanup_limits());
+                    let delete = Request::at_any_time(Command::Del);
+                    self.send(&Trip::new(probe, &delete), &self.cleanup_limits());
                     return Err(Failure::Lost(error));
                 }
                 report => return report,

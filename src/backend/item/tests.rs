@@ -1,9 +1,25 @@
 //! What is sent of items, and the outcome of each.
 
+use std::time::Duration;
+
 use super::*;
 use crate::backend::connections::fake::{FakeConnection, closed, late, refused};
+use crate::backend::connections::{Exchange, exchange};
 use crate::clock;
-use crate::protocol::Entry;
+use crate::protocol::{Change, Entry};
+
+/// Sends those of the items that say so, and receives their replies.
+fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> Left {
+    let mut packed = Packed::default();
+    items.iter().filter(|item| item.is_sent()).for_each(|item| packed.append(&item.packed));
+    let Exchange { mut replies, ended } =
+        exchange(connection, &packed.bytes, packed.forms.len(), Duration::from_secs(1));
+    let mut replies = Replies::of(&mut replies, ended);
+    for item in items {
+        replies.give(item);
+    }
+    replies.left
+}
 
 /// The outcome of an item, in short.
 fn short((item, command): (&mut Item, &Command)) -> String {
@@ -23,7 +39,9 @@ fn short((item, command): (&mut Item, &Command)) -> String {
 }
 
 fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
-    Item::new(&Key::from("k"), &Request { command: command.clone(), before }, needs)
+    let mut item = Item::default();
+    item.set(&Key::from("k"), &Request { command: command.clone(), before }, needs);
+    item
 }
 
 fn set() -> Command {
@@ -40,7 +58,7 @@ fn four(replies: &[Value], ended: Option<redis::RedisError>) -> (String, bool) {
     let commands = [set(), Command::Get, Command::Del, set()];
     let mut items = commands.each_ref().map(|command| item(command, Protocol::Classic, None));
     assert!(items.iter_mut().all(|item| item.sends(None, clock::now())));
-    let left = trip(&mut fake, &mut items.each_mut(), Duration::from_secs(1));
+    let left = trip(&mut fake, &mut items.each_mut());
     let all: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
     (all.join(", "), !left.out_of_order)
 }
@@ -99,7 +117,7 @@ fn what_may_not_be_sent_is_left_out() {
     let sends = items.each_mut().map(|item| item.sends(server, now));
     assert_eq!(sends, [false, true, false, false, true]);
     let expected = [&items[1], &items[4]].map(|item| item.packed.bytes.clone()).concat();
-    let left = trip(&mut fake, &mut items.each_mut(), Duration::from_secs(1));
+    let left = trip(&mut fake, &mut items.each_mut());
     assert!(!left.out_of_order);
     let commands = [Command::Del, Command::Del, Command::Get, set(), set()];
     let outcomes: Vec<_> = items.iter_mut().zip(&commands).map(short).collect();
@@ -128,7 +146,7 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
     assert!(item.found_no_room().is_some());
     let later = crate::clock::Now { uptime: now.uptime.after(Duration::from_secs(2)), ..now };
     assert!(!item.sends(None, later));
-    trip(&mut fake, &mut [&mut item], Duration::from_secs(1));
+    trip(&mut fake, &mut [&mut item]);
     assert_eq!(fake.sent.lock().unwrap().as_slice(), [(String::new(), 0)]);
     assert_eq!(short((&mut item, &Command::Del)), "unread");
 }
@@ -136,10 +154,9 @@ fn one_that_was_not_read_and_may_not_be_sent_again_stays() {
 /// Two deletions in one transaction, and a GET behind it.
 fn transaction(replies: &[Value], ended: Option<TransportError>) -> ([String; 3], bool, bool) {
     let delete = Command::Exec(Change::Del);
-    let (key, now) = (Key::from("k"), clock::now());
-    let mut changes = [Item::default(), Item::default()];
+    let now = clock::now();
+    let mut changes = [(); 2].map(|()| item(&delete, Protocol::Watched, None));
     for change in &mut changes {
-        change.set_change(&key, &Change::Del, Protocol::Watched);
         assert!(change.sends(None, now));
     }
     let mut behind = item(&Command::Get, Protocol::Classic, None);

@@ -3,10 +3,10 @@
 use std::mem;
 use std::sync::Arc;
 
-use super::trip::{Job, Line};
-use super::{Lane, Slot};
+use super::{Lane, Line, Slot};
 use crate::backend::lanes::{Lanes, Told};
 use crate::backend::limits::Report;
+use crate::backend::trip::Job;
 
 /// A thread that leads. Dropped, it tells the threads whose jobs are finished. If it still has its lane, the connection is not used again, what
 /// was on the wire is lost, and a queued thread leads.

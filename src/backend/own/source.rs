@@ -7,13 +7,13 @@ use std::time::Duration;
 use std::{fmt, thread};
 
 use super::leading::Waiting;
-use super::trip::{Job, Line};
-use super::{Lane, Slot};
+use super::{Lane, Line, Slot};
 use crate::backend::connections::{Checkout, Connection, Dialing, LockConnection as _, Opener, Source as _};
 use crate::backend::errors::{ConnectError, Failure, TransportError};
 use crate::backend::lanes::{Entered, Lanes, Terms, Told};
 use crate::backend::limits::Limits;
 use crate::backend::patience::Patience;
+use crate::backend::trip::Job;
 use crate::clock::{self, Uptime};
 
 /// How often a queued thread looks whether the server is still waited for, while there is no connection.

@@ -46,6 +46,11 @@ impl<'a> Call<'a> {
         Budget { deadline: Some(Uptime(now.uptime.0.saturating_sub(used))), ..self.budget }
     }
 
+    /// Returns the limits of commands of several calls that go together.
+    pub(in crate::engine) fn limits_together(&self, needs: Protocol, now: Now) -> Limits<'static> {
+        Limits { needs, held_until: self.held_until, ..Limits::within(self.budget_from(now), now) }
+    }
+
     pub(super) fn is_too_late(&self, limits: &Limits<'_>) -> bool {
         self.last_failure.is_some() && clock::uptime() >= limits.answered_by
     }

@@ -2,7 +2,7 @@
 
 use super::early::Early;
 use super::{Several, WaitAll};
-use crate::backend::{Answers, Failure, KeyRequest, RefusalKind};
+use crate::backend::{Failure, RefusalKind, Sent, Trip};
 use crate::clock::{self, Now};
 use crate::engine::Answer;
 use crate::engine::call::Call;
@@ -82,10 +82,10 @@ impl<'a> Asked<'a> {
 
     /// Gives back all, with those that were waited for. Returns what may be left held.
     pub(super) fn give_back(mut self, early: Vec<Early>) -> Vec<Error> {
-        let unread = self.settle(1, |requests| {
+        let unread = self.settle(1, |trips| {
             let now = clock::now();
             let protocol = self.all.wanted.options.protocol;
-            Call::new(self.all.engine, &requests[0].key, protocol, Some(now.uptime)).send_each(&requests, now)
+            Call::new(self.all.engine, trips[0].key, protocol, Some(now.uptime)).send_each(trips, now)
         });
         let behind = self.take_granted(clock::now());
         let mut left = self.all.give_back(early, behind);
@@ -115,13 +115,15 @@ impl<'a> Asked<'a> {
             let (lease, request) = first_command(wanted.options, engine.identity.next_nonce(), now);
             let command = request.command.name();
             *place = Some(Answer { key: key.clone(), lease, command, reply: Err(Failure::TooLate) });
-            requests.push(KeyRequest::new(key, request));
+            requests.push(request);
         }
-        let replies = self.all.send_each(&requests);
-        for (answer, Answers { own, .. }) in self.answers[index..].iter_mut().flatten().zip(replies) {
-            answer.reply = own;
+        let trips: Vec<Trip<'_>> =
+            keys.iter().zip(&requests).map(|(key, request)| Trip::new(key, request)).collect();
+        let sent = self.all.send_each(&trips);
+        for (answer, sent) in self.answers[index..].iter_mut().flatten().zip(sent) {
+            answer.reply = sent.own();
         }
-        let mut unread = self.settle(READS, |requests| self.all.send_each(&requests));
+        let mut unread = self.settle(READS, |trips| self.all.send_each(trips));
         if unread.is_empty() {
             return Ok(());
         }
@@ -133,7 +135,7 @@ impl<'a> Asked<'a> {
 
     /// Finds out what commands without a reply have acquired (I6): a lock is granted if its key holds the value. Returns an error for each
     /// that could not be read, or has no expiration, so that its value names no holder.
-    fn settle(&mut self, reads: u32, read: impl Fn(Vec<KeyRequest>) -> Vec<Answers>) -> Vec<Error> {
+    fn settle(&mut self, reads: u32, read: impl Fn(&[Trip<'_>]) -> Vec<Sent>) -> Vec<Error> {
         let Self { all: WaitAll { engine, wanted, .. }, answers, waited_for, .. } = self;
         let now = clock::now();
         let mut unread: Vec<&mut Option<Answer>> = Vec::new();
@@ -155,9 +157,9 @@ impl<'a> Asked<'a> {
                 break;
             }
             let keys = unread.iter().filter_map(|place| place.as_ref()).map(|answer| &answer.key);
-            let gets = keys.map(|key| KeyRequest::new(key, Request::at_any_time(Command::Get)));
-            let found = read(gets.collect());
-            let mut found = found.into_iter().map(|Answers { own, .. }| own);
+            let get = Request::at_any_time(Command::Get);
+            let trips: Vec<Trip<'_>> = keys.map(|key| Trip::new(key, &get)).collect();
+            let mut found = read(&trips).into_iter().map(Sent::own);
             unread.retain_mut(|place| match (place, found.next()) {
                 (Some(answer), Some(Ok(Reply::Bulk(Some(value))))) if value == answer.lease.value => {
                     report(answer);

@@ -130,18 +130,10 @@ impl Wait<'_> {
     ) -> Result<Result<Held, GiveUp>, Error> {
         loop {
             let step = io.step(rules.as_mut());
-            let call = &mut commands.call;
-            match step {
-                Step::Send(_) => {}
-                // Unwatching takes a round trip, and the lease runs; so this connection is dropped (I3).
-                Step::Done(_) => call.abandon_watch(),
-                Step::Sleep(_) | Step::GiveUp(_) => call.unwatch(),
-            }
             // One that leaves the lock has not acted upon its release.
             if mem::take(&mut known.is_answered) && !matches!(&step, Step::Sleep(pause) if pause.leaves) {
                 self.owes.set(false);
             }
-            // An observer may want a connection for itself.
             for (slot, note) in io.take_notes() {
                 self.engine.report_note(self.lock(slot), &note);
             }
@@ -158,7 +150,7 @@ impl Wait<'_> {
                     let Some(ticket) = ticket.as_deref_mut() else {
                         unreachable!("at its deadline an attempt gives up rather than sleep")
                     };
-                    let cue = self.pause(io, call, pause, known, ticket)?;
+                    let cue = self.pause(io, &mut commands.call, pause, known, ticket)?;
                     io.wake(cue, known.now);
                 }
                 Step::Done(held) => return Ok(Ok(held)),
@@ -178,21 +170,20 @@ impl Wait<'_> {
     ) -> Reply {
         known.has_looked = false;
         if commands.slot != io.slot() {
-            commands.call.unwatch();
             commands.slot = io.slot();
             commands.call = self.call(commands.slot, commands.stop);
         }
         let call = &mut commands.call;
         match io.take_behind() {
             Some(behind) => {
-                let (reply, behind) = call.ask_and_look(request, behind, known.now);
+                let (reply, behind) = call.ask_and_look(request, &behind, known.now);
                 io.answer_behind(behind);
                 reply
             }
             None if self.options.notifies && request.command == Command::Get => {
                 self.look(call, ticket, known.now)
             }
-            None => call.send(request, known.now),
+            None => call.send(request, io.take_plan().as_ref(), known.now),
         }
     }
 

@@ -40,7 +40,7 @@ impl Wait<'_> {
     pub(super) fn look(&self, call: &mut Call<'_>, ticket: Option<&Ticket<Delivery>>, now: Now) -> Reply {
         match self.entering(ticket) {
             Some(waiting) => self.look_behind(call, waiting, now),
-            None => call.send(&Request::at_any_time(Command::Get), now),
+            None => call.send(&Request::at_any_time(Command::Get), None, now),
         }
     }
 

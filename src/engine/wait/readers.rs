@@ -67,8 +67,8 @@ impl ReaderCount {
         let look = Request::at_any_time(Command::Get);
         let write = Request::at_any_time(Command::SetNx(Entry { value: self.value(), ttl: None }));
         for _ in 0..LOOKS {
-            let reply = match call.send(&look, clock::now()) {
-                Reply::Bulk(None) => call.send(&write, clock::now()),
+            let reply = match call.send(&look, None, clock::now()) {
+                Reply::Bulk(None) => call.send(&write, None, clock::now()),
                 reply => reply,
             };
             match reply {
