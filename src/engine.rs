@@ -25,6 +25,7 @@ use crate::backend::{Backend, Budget};
 use crate::clock::{self, Uptime};
 use crate::error::Error;
 use crate::event::EventSink;
+use crate::hold::Changes;
 use crate::identity::Identity;
 use crate::keeper::Keeper;
 use crate::key::Key;
@@ -76,6 +77,8 @@ pub(crate) struct Engine {
     pub(crate) queue: Arc<WaitQueue<Delivery>>,
     notifications: Arc<Notifications>,
     keeper: Arc<Keeper<Kept>>,
+    /// Wakes the threads that wait for a loss.
+    changes: Arc<Changes>,
     compared_readers: Arc<ComparedReaders>,
     /// Until when no transaction on several keys is sent, since the server has refused one, in microseconds of uptime.
     refuses_many_until: Arc<AtomicU64>,
@@ -105,6 +108,7 @@ impl Engine {
             queue,
             notifications,
             keeper: Arc::new(Keeper::new("setnx-lock keeper", keeping::work)),
+            changes: Arc::default(),
             compared_readers: Arc::default(),
             refuses_many_until: Arc::default(),
             unreachable_since: Arc::default(),

@@ -1,10 +1,10 @@
 //! A lock that is held, as its guard, its signals and the keeper share it: its lease, whether it was lost, and what is to happen then.
 
 use std::panic::{RefUnwindSafe, UnwindSafe};
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::Duration;
-use std::{fmt, io, mem, ptr};
+use std::{fmt, io, mem};
 
 use crate::clock::{self, Now, Uptime};
 use crate::contained::{Contained, contained};
@@ -16,9 +16,6 @@ use crate::protocol::ownership::LossReason;
 
 /// How often a thread that waits for a loss looks at the wall clock, which may be set.
 const CLOCK_CHECKED_EVERY: Duration = Duration::from_secs(1);
-
-/// How often a thread that waits for the loss of locks which did not begin together looks at those that do not wake it.
-const OTHERS_CHECKED_EVERY: Duration = Duration::from_millis(100);
 
 /// A lock that is held.
 pub(crate) struct Hold {
@@ -36,9 +33,8 @@ pub(crate) struct Hold {
     own: Mutex<Own>,
     /// Locked for a moment.
     status: Mutex<Status>,
-    changes: Changes,
-    /// Those of all, where several holds began together.
-    shared: Option<Arc<Changes>>,
+    /// Those of all holds of the locker.
+    changes: Arc<Changes>,
 }
 
 /// What the commands of a hold need.
@@ -86,7 +82,6 @@ enum Phase {
 pub(crate) type OnLoss = Box<dyn FnOnce(LossReason) + Send>;
 
 impl Hold {
-    /// Holds that begin together share their changes: a thread that waits for a loss waits for that of any.
     pub(crate) fn new(
         key: Key,
         options: LockOptions,
@@ -94,7 +89,7 @@ impl Hold {
         acquired: Now,
         lease: Lease,
         observer: EventSink,
-        shared: Option<Arc<Changes>>,
+        changes: Arc<Changes>,
     ) -> Self {
         let status = Status {
             end: lease.end,
@@ -120,13 +115,8 @@ impl Hold {
                 over: false,
             }),
             status: Mutex::new(status),
-            changes: Changes::default(),
-            shared,
+            changes,
         }
-    }
-
-    fn changes(&self) -> &Changes {
-        self.shared.as_deref().unwrap_or(&self.changes)
     }
 
     /// Waits until no command of the hold is on its way, and keeps others from being sent.
@@ -166,7 +156,7 @@ impl Hold {
         let mut status = self.status();
         status.end = end;
         drop(status);
-        self.changes().note();
+        self.changes.note();
     }
 
     /// Returns why the lock is not held any more, as far as was noticed: also that its lease has passed, which is final then. The loss is
@@ -201,7 +191,7 @@ impl Hold {
             status.phase = Phase::Lost(reason.clone());
             status.unreported = true;
             drop(status);
-            self.changes().note();
+            self.changes.note();
         }
     }
 
@@ -253,7 +243,7 @@ impl Hold {
         status.phase = Phase::Over;
         let on_loss = mem::take(&mut status.on_loss);
         drop(status);
-        self.changes().note();
+        self.changes.note();
         // Dropped without the mutex: they are the program's.
         drop(on_loss);
         false
@@ -274,13 +264,10 @@ impl Hold {
     }
 }
 
-/// Waits until one of the locks, which were acquired together, is lost or released, and at most until then.
+/// Waits until one of the locks, which are of one locker, is lost or released, and at most until then.
 pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
     let Some(first) = holds.first() else { return };
-    let mut waiting = first.changes().wait();
-    // Those of nested calls may have begun at different times.
-    let learns_of_all = holds.iter().all(|hold| ptr::eq(hold.changes(), first.changes()));
-    let at_most = if learns_of_all { CLOCK_CHECKED_EVERY } else { OTHERS_CHECKED_EVERY };
+    let mut waiting = first.changes.wait();
     loop {
         let now = clock::now();
         if now.uptime >= until || holds.iter().any(|hold| hold.lost(now).is_some() || !hold.is_held()) {
@@ -289,22 +276,18 @@ pub(crate) fn wait_for_loss(holds: &[Arc<Hold>], until: Uptime) {
         let left = holds.iter().filter_map(|hold| hold.remaining(now)).min();
         // A little more: a wait that ends a microsecond early would be repeated.
         let left = left.map_or(Duration::MAX, |left| left + Duration::from_micros(50));
-        waiting.sleep(until.since(now.uptime).min(left).min(at_most));
+        waiting.sleep(until.since(now.uptime).min(left).min(CLOCK_CHECKED_EVERY));
     }
 }
 
-/// That something has changed of locks which were acquired together, for the threads that wait for a loss.
+/// Wakes the threads that wait for a loss when something has changed of any lock of the locker.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
-    counted: Mutex<ChangeCount>,
+    /// How many there have been while threads waited.
+    count: Mutex<u64>,
     changed: Condvar,
-}
-
-#[derive(Debug, Default)]
-struct ChangeCount {
-    changes: u64,
     /// How many threads wait: waking none takes a system call as well.
-    waiting: usize,
+    waiting: AtomicUsize,
 }
 
 /// A thread that waits for a change.
@@ -315,40 +298,40 @@ struct WaitingThread<'a> {
 }
 
 impl Changes {
-    fn counted(&self) -> MutexGuard<'_, ChangeCount> {
-        self.counted.lock().unwrap_or_else(PoisonError::into_inner)
+    fn count(&self) -> MutexGuard<'_, u64> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Called after the change was written under a hold's mutex, under which a waiting thread reads it: one that has read it before is counted
+    /// here.
     fn note(&self) {
-        let mut counted = self.counted();
-        if counted.waiting > 0 {
-            counted.changes += 1;
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            *self.count() += 1;
             self.changed.notify_all();
         }
     }
 
     fn wait(&self) -> WaitingThread<'_> {
-        let mut counted = self.counted();
-        counted.waiting += 1;
-        WaitingThread { changes: self, seen: counted.changes }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        WaitingThread { changes: self, seen: *self.count() }
     }
 }
 
 impl WaitingThread<'_> {
     /// Sleeps until there is a change that it has not seen, and at most for so long.
     fn sleep(&mut self, time: Duration) {
-        let mut counted = self.changes.counted();
-        if counted.changes == self.seen {
-            let waited = self.changes.changed.wait_timeout(counted, time);
-            counted = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut count = self.changes.count();
+        if *count == self.seen {
+            let waited = self.changes.changed.wait_timeout(count, time);
+            count = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        self.seen = counted.changes;
+        self.seen = *count;
     }
 }
 
 impl Drop for WaitingThread<'_> {
     fn drop(&mut self) {
-        self.changes.counted().waiting -= 1;
+        self.changes.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

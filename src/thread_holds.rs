@@ -106,7 +106,15 @@ mod tests {
     fn hold(key: &Key) -> Arc<Hold> {
         let (now, options) = (clock::now(), LockOptions::without_expiration());
         let lease = Lease::beginning(now, None, Nonce::from_random(1));
-        Arc::new(Hold::new(key.clone(), options, Protocol::Classic, now, lease, EventSink::default(), None))
+        Arc::new(Hold::new(
+            key.clone(),
+            options,
+            Protocol::Classic,
+            now,
+            lease,
+            EventSink::default(),
+            Arc::default(),
+        ))
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The backend over a source of connections: has a command sent with those of other threads where the source does that, or borrows a connection.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::time::Duration;
 use std::{fmt, slice, thread};
 
@@ -18,6 +18,11 @@ use crate::version::Version;
 
 /// How long a server that takes no more clients is left alone.
 const TOO_MANY_CLIENTS_PAUSE: Duration = Duration::from_millis(50);
+
+thread_local! {
+    /// The lists of this thread, which are used again.
+    static KEPT: Cell<(Vec<RefCell<Job>>, Wire)> = Cell::default();
+}
 
 /// A backend that borrows a connection for each trip, or from WATCH to EXEC.
 pub(crate) struct PooledBackend<S> {
@@ -44,42 +49,44 @@ impl<S: Source> PooledBackend<S> {
 
     /// Sends trips on a connection of the pool, which carries nothing else meanwhile.
     fn send_alone(&self, trips: &[Trip<'_>], mut limits: Limits<'_>) -> Vec<Sent> {
-        let job = |trip: &Trip<'_>| {
-            let mut job = Job::default();
-            job.set(trip, limits.needs);
-            RefCell::new(job)
-        };
-        let mut jobs: Vec<RefCell<Job>> = trips.iter().map(job).collect();
+        let (mut jobs, mut wire) = KEPT.try_with(Cell::take).unwrap_or_default();
+        if jobs.len() < trips.len() {
+            jobs.resize_with(trips.len(), RefCell::default);
+        }
         let all = |failure: &Failure| trips.iter().map(|trip| Sent::failed(trip, failure.clone())).collect();
         loop {
+            for (job, trip) in jobs.iter_mut().zip(trips) {
+                job.get_mut().set(trip, limits.needs);
+            }
             let (mut connection, now) = match self.connection(&mut limits) {
                 Ok(ready) => ready,
                 Err(failure) => return all(&failure),
             };
             let mut time = limits;
             time.answered_by = time.answered_by.min(now.uptime.after(self.command_timeout));
-            let left = Wire::default().exchange(&mut *connection, &jobs, now, &time);
+            let batch = &mut jobs[..trips.len()];
+            let left = wire.exchange(&mut *connection, batch, now, &time);
             self.pool.note_role(&left);
             if left.out_of_order {
                 connection.invalidate();
             } else {
                 drop(connection);
             }
-            let refusal = jobs.iter_mut().find_map(|job| job.get_mut().found_no_room().cloned());
+            let refusal = batch.iter_mut().find_map(|job| job.get_mut().found_no_room().cloned());
             match refusal {
                 Some(_) if self.wait_for_room(&mut limits) => {}
                 Some(refusal) => return all(&Failure::Refused(refusal)),
                 None => break,
-            }
-            for (job, trip) in jobs.iter_mut().zip(trips) {
-                job.get_mut().set(trip, limits.needs);
             }
         }
         let end = |(job, trip): (&mut RefCell<Job>, &Trip<'_>)| match job.get_mut().end(trip) {
             Sent { watched: None, reply: None, .. } => Sent::failed(trip, Failure::TooLate),
             sent => sent,
         };
-        jobs.iter_mut().zip(trips).map(end).collect()
+        let sent = jobs.iter_mut().zip(trips).map(end).collect();
+        // The thread may be ending.
+        let _ = KEPT.try_with(|kept| kept.set((jobs, wire)));
+        sent
     }
 
     /// Returns the limits as they are with the connections of this pool.

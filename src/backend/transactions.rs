@@ -119,12 +119,13 @@ fn try_one(
     codec::pack(&mut packed, key.as_bytes(), &Command::WatchGet);
     packed.command(Form::Okay, &[b"MULTI"]);
     packed.command(Form::Okay, &[b"DISCARD"]);
-    let tried = exchange(connection, &packed.bytes, packed.forms.len(), limit);
-    let refusal = tried.replies.into_iter().find_map(|reply| match reply {
+    let mut replies = Vec::new();
+    let ended = exchange(connection, &packed.bytes, packed.forms.len(), limit, &mut replies);
+    let refusal = replies.into_iter().find_map(|reply| match reply {
         Value::ServerError(error) => Some(Refusal::from(error)),
         _ => None,
     });
-    match (refusal, tried.ended) {
+    match (refusal, ended) {
         (Some(refusal), _) => Ok(Err(refusal)),
         (None, None) => Ok(Ok(())),
         (None, Some(error)) => Err(Ended::OnWatch(error)),

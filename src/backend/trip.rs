@@ -18,7 +18,7 @@ use std::ops::DerefMut;
 use redis::Value;
 
 use super::codec;
-use super::connections::{Exchange, LockConnection, exchange};
+use super::connections::{LockConnection, exchange};
 use super::errors::{Refusal, TransportError};
 use super::item::{self, Item, Left, Replies};
 use super::limits::{Incident, Limits, Report};
@@ -255,8 +255,7 @@ impl Wire {
                 return Left::default();
             }
             let limit = limits.answered_by.since(now.uptime);
-            let Exchange { replies, ended } = exchange(connection, &self.packed.bytes, self.count(), limit);
-            self.replies = replies;
+            let ended = exchange(connection, &self.packed.bytes, self.count(), limit, &mut self.replies);
             let left = self.read(batch, ended);
             if left.out_of_order || !self.is_open {
                 return left;

@@ -8,7 +8,7 @@ use super::{Delivery, Engine, ReaderCount};
 use crate::clock::{self, Now};
 use crate::error::Error;
 use crate::event::Event;
-use crate::hold::{Changes, Hold};
+use crate::hold::Hold;
 use crate::key::Key;
 use crate::options::{LockOptions, Protocol};
 use crate::protocol::acquire::Observation;
@@ -82,34 +82,28 @@ impl Engine {
         options: &LockOptions,
         kind: Option<HoldKind>,
     ) -> Acquired {
-        let acquired = self.acquired(key, granted, options, None);
+        let acquired = self.acquired(key, granted, options);
         self.begun(slice::from_ref(&acquired), kind);
         acquired
     }
 
-    /// The same for several, which were acquired together.
+    /// The same for several.
     pub(super) fn begin_holds(
         self: &Arc<Self>,
         granted: Vec<(Key, Granted)>,
         options: &LockOptions,
         kind: Option<HoldKind>,
     ) -> Vec<Acquired> {
-        let changes = Arc::<Changes>::default();
-        let begin = |(key, granted)| self.acquired(key, granted, options, Some(Arc::clone(&changes)));
+        let begin = |(key, granted)| self.acquired(key, granted, options);
         let acquired: Vec<Acquired> = granted.into_iter().map(begin).collect();
         self.begun(&acquired, kind);
         acquired
     }
 
-    fn acquired(
-        &self,
-        key: Key,
-        granted: Granted,
-        options: &LockOptions,
-        changes: Option<Arc<Changes>>,
-    ) -> Acquired {
+    fn acquired(&self, key: Key, granted: Granted, options: &LockOptions) -> Acquired {
         let Granted { lease, protocol, holder, at, .. } = granted;
-        let hold = Hold::new(key, *options, protocol, at, lease, self.observer.clone(), changes);
+        let (observer, changes) = (self.observer.clone(), Arc::clone(&self.changes));
+        let hold = Hold::new(key, *options, protocol, at, lease, observer, changes);
         Acquired { hold: Arc::new(hold), holder }
     }
 

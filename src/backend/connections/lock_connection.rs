@@ -43,48 +43,32 @@ pub(crate) trait LockConnection: Send + 'static {
     ) -> RedisResult<()>;
 }
 
-/// The replies to packed commands, in their order.
-#[derive(Debug)]
-pub(in crate::backend) struct Exchange {
-    /// Refusals are among them.
-    pub(in crate::backend) replies: Vec<Value>,
-    /// Why there are fewer than expected, if an error is the reason.
-    pub(in crate::backend) ended: Option<TransportError>,
-}
-
-impl Exchange {
-    /// Returns the replies if nothing ended them early.
-    pub(in crate::backend) fn complete(self) -> Result<Vec<Value>, TransportError> {
-        self.ended.map_or(Ok(self.replies), Err)
-    }
-}
-
-/// Sends packed commands and receives their replies: the one place where a connection's errors and a server's refusals are kept apart.
+/// Sends packed commands and receives their replies, refusals among them: the one place where a connection's errors and a server's refusals
+/// are kept apart. Returns why there are fewer than expected, if an error is the reason.
 pub(in crate::backend) fn exchange(
     connection: &mut impl LockConnection,
     packed: &[u8],
     count: usize,
     limit: Duration,
-) -> Exchange {
-    let mut replies = Vec::with_capacity(count);
+    replies: &mut Vec<Value>,
+) -> Option<TransportError> {
     let exchanged = {
         let mut guarded = InvalidatedByPanic { connection, returned: false };
-        let exchanged = guarded.connection.exchange(packed, count, limit, &mut replies);
+        let exchanged = guarded.connection.exchange(packed, count, limit, replies);
         guarded.returned = true;
         exchanged
     };
-    let Err(error) = exchanged else {
-        return Exchange { replies, ended: None };
-    };
+    let error = exchanged.err()?;
     // Of several commands it would be unknown which was refused.
     if let Some(refusal) = Refusal::of(&error)
         && count == 1
         && replies.is_empty()
         && let Ok(reply) = redis::parse_redis_value(format!("-{}\r\n", refusal.text()).as_bytes())
     {
-        return Exchange { replies: vec![reply], ended: None };
+        replies.push(reply);
+        return None;
     }
-    Exchange { replies, ended: Some(error.into()) }
+    Some(error.into())
 }
 
 /// A connection during an exchange. After a panic there, replies may be left that would be taken for those of the next command (I8).
@@ -108,8 +92,11 @@ pub(in crate::backend) fn ask(
     command: &Cmd,
     limit: Duration,
 ) -> Result<Result<Value, Refusal>, TransportError> {
-    let replies = exchange(connection, &command.get_packed_command(), 1, limit).complete()?;
-    match replies.into_iter().next() {
+    let mut replies = Vec::new();
+    if let Some(error) = exchange(connection, &command.get_packed_command(), 1, limit, &mut replies) {
+        return Err(error);
+    }
+    match replies.pop() {
         Some(Value::ServerError(error)) => Ok(Err(error.into())),
         Some(reply) => Ok(Ok(reply)),
         None => Err(TransportError::new(io::ErrorKind::InvalidData, "the connection returned no reply")),
@@ -207,7 +194,9 @@ mod tests {
     fn a_connection_that_panics_is_not_used_again() {
         // Without the panic hook, whose backtrace takes long.
         let mut connection = FakeConnection::answering(|_| resume_unwind(Box::new("on purpose")));
-        let sent = AssertUnwindSafe(|| exchange(&mut connection, b"GET k", 1, Duration::from_secs(1)));
+        let sent = AssertUnwindSafe(|| {
+            exchange(&mut connection, b"GET k", 1, Duration::from_secs(1), &mut Vec::new())
+        });
         assert!(catch_unwind(sent).is_err());
         assert!(connection.is_invalidated);
     }

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::*;
+use crate::backend::connections::exchange;
 use crate::backend::connections::fake::{FakeConnection, closed, late, refused};
-use crate::backend::connections::{Exchange, exchange};
 use crate::clock;
 use crate::protocol::{Change, Entry};
 
@@ -12,8 +12,9 @@ use crate::protocol::{Change, Entry};
 fn trip(connection: &mut FakeConnection, items: &mut [&mut Item]) -> Left {
     let mut packed = Packed::default();
     items.iter().filter(|item| item.is_sent()).for_each(|item| packed.append(&item.packed));
-    let Exchange { mut replies, ended } =
-        exchange(connection, &packed.bytes, packed.forms.len(), Duration::from_secs(1));
+    let mut replies = Vec::new();
+    let limit = Duration::from_secs(1);
+    let ended = exchange(connection, &packed.bytes, packed.forms.len(), limit, &mut replies);
     let mut replies = Replies::of(&mut replies, ended);
     for item in items {
         replies.give(item);

@@ -71,7 +71,15 @@ impl WaitAll<'_> {
     pub(super) fn keep_early(&self, key: &Key, granted: Granted, is_last: bool) -> Early {
         let Granted { lease, protocol, holder, at, .. } = granted;
         let options = self.wanted.options.while_waiting(LockOptions::MAX_EXPIRATION);
-        let hold = Hold::new(key.clone(), options, protocol, at, lease, self.engine.observer.clone(), None);
+        let hold = Hold::new(
+            key.clone(),
+            options,
+            protocol,
+            at,
+            lease,
+            self.engine.observer.clone(),
+            Arc::clone(&self.engine.changes),
+        );
         let hold = Arc::new(hold);
         let rest = self.deadline.map_or(Duration::MAX, |deadline| deadline.since(at.uptime));
         if !is_last && options.expiration.is_some_and(|expiration| rest > expiration / 2) {
