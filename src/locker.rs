@@ -120,7 +120,7 @@ impl Locker {
     #[doc(hidden)]
     #[must_use]
     pub fn set_and_delete(&self, key: &Key, value: &[u8], watched: bool) -> bool {
-        let entry = Entry { value: value.to_vec(), ttl: None };
+        let entry = Entry { value: value.into(), ttl: None };
         let (set, delete) = (Command::SetNx(entry), Request::at_any_time(Command::Del));
         let backend = &self.engine.backend;
         let limits = || {

@@ -47,6 +47,7 @@ use std::time::Duration;
 use crate::clock::Uptime;
 use crate::key::Key;
 use crate::options::Protocol;
+use crate::value::ValueBytes;
 use acquire::Pause;
 use holder_name::HolderName;
 use lease::{End, Lease, TTL_GUARD};
@@ -60,7 +61,7 @@ pub(crate) enum Command {
     Get,
     /// MGET.
     GetAll(Arc<[Key]>),
-    GetSet(Vec<u8>),
+    GetSet(ValueBytes),
     Del,
     /// WATCH, GET and MULTI. The connection is kept for the command that follows, if that is an [`Exec`](Command::Exec).
     WatchGet,
@@ -77,9 +78,9 @@ pub(crate) enum Command {
 }
 
 /// What is written into the key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    pub(crate) value: Vec<u8>,
+    pub(crate) value: ValueBytes,
     /// After how long the server removes the key by itself; only in Ttl.
     pub(crate) ttl: Option<Duration>,
 }
@@ -91,12 +92,12 @@ impl Entry {
             Protocol::Ttl => expiration.map(|expiration| expiration.saturating_add(TTL_GUARD)),
             Protocol::Auto | Protocol::Classic | Protocol::Watched => None,
         };
-        Self { value: lease.value.clone(), ttl }
+        Self { value: lease.value, ttl }
     }
 }
 
 /// What a transaction does, to the key or beside it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     Set(Entry),
     Del,

@@ -4,7 +4,7 @@
 mod float;
 
 use std::fmt;
-use std::io::Write as _;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use crate::clock::{self, Wall};
@@ -53,17 +53,87 @@ pub(crate) const UNEXPIRING: &[u8] = b"1";
 /// Numbers from here on (September 2001, before there was Redis) are taken for points in time, smaller ones are not.
 const FIRST_PLAUSIBLE_SECOND: f64 = 1e9;
 
-/// How long a value is until the year 2286.
-const LENGTH: usize = "1795157376.4923038374650192".len();
+/// The bytes of a value that this library writes. In place, since a lease and its command have one each.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct ValueBytes {
+    bytes: [u8; LONGEST],
+    length: u8,
+}
 
-/// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
-/// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
-pub(crate) fn write(until: Wall, nonce: Nonce) -> Vec<u8> {
-    let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
-    let fraction = micros * NONCES + nonce.0;
-    let mut value = Vec::with_capacity(LENGTH);
-    let Ok(()) = write!(value, "{seconds}.{fraction:016}") else { unreachable!("a vector takes all") };
-    value
+/// The latest point in time has 14 digits of seconds.
+const LONGEST: usize = 14 + 1 + 16;
+
+impl ValueBytes {
+    /// Writes a value: seconds with six decimals, then ten random digits, `1795157376.4923038374650192`. Every reader of
+    /// numbers reads the time; the digits beyond its precision distinguish the bytes of holders (I2).
+    pub(crate) fn until(until: Wall, nonce: Nonce) -> Self {
+        let (seconds, micros) = (until.0 / 1_000_000, until.0 % 1_000_000);
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        let length = seconds.checked_ilog10().map_or(1, |log| log + 1);
+        written.digits(seconds, u8::try_from(length).unwrap_or(u8::MAX));
+        written.push(b'.');
+        written.digits(micros * NONCES + nonce.0, 16);
+        written
+    }
+
+    fn digits(&mut self, number: u64, count: u8) {
+        let mut rest = number;
+        let (begin, end) = (usize::from(self.length), usize::from(self.length + count));
+        for digit in self.bytes[begin..end].iter_mut().rev() {
+            // Below ten.
+            *digit = b'0' + u8::try_from(rest % 10).unwrap_or_default();
+            rest /= 10;
+        }
+        self.length += count;
+    }
+
+    fn push(&mut self, byte: u8) {
+        self.bytes[usize::from(self.length)] = byte;
+        self.length += 1;
+    }
+}
+
+impl From<&[u8]> for ValueBytes {
+    /// Of bytes that are no longer than a value.
+    fn from(bytes: &[u8]) -> Self {
+        let mut written = Self { bytes: [0; LONGEST], length: 0 };
+        for byte in bytes {
+            written.push(*byte);
+        }
+        written
+    }
+}
+
+impl Deref for ValueBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+impl PartialEq<[u8]> for ValueBytes {
+    fn eq(&self, other: &[u8]) -> bool {
+        **self == *other
+    }
+}
+
+impl PartialEq<Vec<u8>> for ValueBytes {
+    fn eq(&self, other: &Vec<u8>) -> bool {
+        **self == **other
+    }
+}
+
+impl PartialEq<ValueBytes> for Vec<u8> {
+    fn eq(&self, other: &ValueBytes) -> bool {
+        other == self
+    }
+}
+
+impl fmt::Debug for ValueBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&String::from_utf8_lossy(self), f)
+    }
 }
 
 /// What a lock's key holds.
@@ -235,10 +305,10 @@ mod tests {
 
     #[test]
     fn a_written_value_is_the_time_and_ten_digits() {
-        let value = write(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
-        assert_eq!(value, b"1795157376.4923038374650192");
-        let value = write(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
-        assert_eq!(value, b"1795157376.0000070000000042");
+        let value = ValueBytes::until(Wall(1_795_157_376_492_303), Nonce::from_random(8_374_650_192));
+        assert_eq!(&*value, b"1795157376.4923038374650192");
+        let value = ValueBytes::until(Wall(1_795_157_376_000_007), Nonce::from_random(10_000_000_042));
+        assert_eq!(&*value, b"1795157376.0000070000000042");
     }
 
     #[test]
@@ -282,7 +352,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_is_written_is_read_back_exactly(micros in 1_000_000_000_000_000_u64..u64::MAX / 2, random: u64) {
-            let value = write(Wall(micros), Nonce::from_random(random));
+            let value = ValueBytes::until(Wall(micros), Nonce::from_random(random));
             prop_assert_eq!(read(&value), until(micros));
         }
 
@@ -290,7 +360,7 @@ mod tests {
         fn ruby_reads_what_is_written_to_within_two_microseconds(
             micros in 1_500_000_000_000_000_u64..4_000_000_000_000_000, random: u64
         ) {
-            let Float { value, whole } = to_f(&write(Wall(micros), Nonce::from_random(random)));
+            let Float { value, whole } = to_f(&ValueBytes::until(Wall(micros), Nonce::from_random(random)));
             prop_assert!(whole);
             #[expect(clippy::cast_precision_loss)]
             let written = micros as f64 / 1e6;
@@ -301,7 +371,7 @@ mod tests {
         #[test]
         fn two_holders_never_write_the_same_bytes(micros: u64, a in 0..10_000_000_000_u64, b in 0..10_000_000_000_u64) {
             prop_assume!(a != b);
-            prop_assert_ne!(write(Wall(micros), Nonce(a)), write(Wall(micros), Nonce(b)));
+            prop_assert_ne!(ValueBytes::until(Wall(micros), Nonce(a)), ValueBytes::until(Wall(micros), Nonce(b)));
         }
 
         #[test]

@@ -121,7 +121,7 @@ impl Engine {
 
     /// Writes the holder's name beside each key.
     fn name(&self, acquired: &[Acquired]) {
-        let value = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value.clone();
+        let value = |Acquired { hold, .. }: &'_ Acquired| hold.own().lease.value;
         self.write_names(acquired.iter().map(|one| (&one.hold, value(one), one.hold.options.expiration)));
     }
 }

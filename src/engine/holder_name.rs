@@ -14,6 +14,7 @@ use crate::key::Key;
 use crate::options::Protocol;
 use crate::protocol::holder_name::{HolderName, named};
 use crate::protocol::{Command, GiveUp, Reply, Request};
+use crate::value::ValueBytes;
 use crate::version::Version;
 
 /// The first version that has SETEX.
@@ -26,10 +27,10 @@ impl Engine {
     /// Writes the names of holders behind their values, in one trip, if they have a name. Reports for which that failed.
     pub(super) fn write_names<'a>(
         &self,
-        holds: impl Iterator<Item = (&'a Arc<Hold>, Vec<u8>, Option<Duration>)>,
+        holds: impl Iterator<Item = (&'a Arc<Hold>, ValueBytes, Option<Duration>)>,
     ) {
         let Some(name) = self.holder_name.as_deref() else { return };
-        let request = |(hold, value, lease): (&'a Arc<Hold>, Vec<u8>, Option<Duration>)| {
+        let request = |(hold, value, lease): (&'a Arc<Hold>, ValueBytes, Option<Duration>)| {
             let command = Command::HolderName(HolderName::write(name, &value, lease?));
             Some((hold, Request::at_any_time(command)))
         };

@@ -88,7 +88,7 @@ impl Engine {
             self.reschedule(hold, &own);
             if named && self.holder_name.is_some() && extended.is_ok() {
                 let rest = own.lease.end.map(|end| end.remaining(now));
-                to_name.push((hold, own.lease.value.clone(), rest));
+                to_name.push((hold, own.lease.value, rest));
             }
             holds.push(hold);
         }

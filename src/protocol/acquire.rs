@@ -21,7 +21,7 @@ use super::{Change, Command, Entry, GiveUp, Reply, Request};
 use super::{Step, task::Task};
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::{LockOptions, Protocol, Takeover};
-use crate::value::{Expiry, LockState, Nonce};
+use crate::value::{Expiry, LockState, Nonce, ValueBytes};
 pub(crate) use pace::Pace;
 pub(crate) use params::{Cue, Note, Observation, Params, Pause};
 use unresolved::Unresolved;
@@ -241,14 +241,14 @@ impl Attempt {
     async fn take_over(&mut self, io: &Io) -> ControlFlow<Round> {
         let judged_at = io.now();
         let lease = self.new_lease(judged_at);
-        let command = Command::GetSet(lease.value.clone());
+        let command = Command::GetSet(lease.value);
         let found =
             match self.send(io, Request::before(End::of(judged_at, GETSET_TIME_LIMIT), command)).await? {
                 Reply::Bulk(found) => found,
                 // What was read may no longer be true.
                 Reply::TooLate => return Break(self.pace.wait(io)),
                 _ => {
-                    self.keep_takeover(lease);
+                    self.keep_takeover(lease.value);
                     return self.pace.lost(io.now());
                 }
             };
@@ -337,10 +337,10 @@ impl Attempt {
         self.unresolved.keep(lease, from, now);
     }
 
-    /// Keeps the lease of a GETSET without a reply.
-    fn keep_takeover(&mut self, lease: Lease) {
+    /// Keeps the value of a GETSET without a reply.
+    fn keep_takeover(&mut self, value: ValueBytes) {
         self.pace.in_doubt = true;
-        self.unresolved.keep_takeover(lease);
+        self.unresolved.keep_takeover(value);
     }
 
     fn may_take_over(&self, state: &LockState, now: Wall) -> bool {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::clock::{Now, Uptime, Wall};
 use crate::options::LockOptions;
-use crate::value::{self, Nonce};
+use crate::value::{self, Nonce, ValueBytes};
 
 /// The gem's extra second: the value on the wire names a time this much later than what the holder is promised. It is
 /// the guard against clocks that differ and against a DEL in flight.
@@ -24,7 +24,7 @@ const LOSER_LATER: Duration = Duration::from_millis(100);
 /// The bytes in the key, and until when the holder can rely on them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Lease {
-    pub(crate) value: Vec<u8>,
+    pub(crate) value: ValueBytes,
     /// `None` without an expiration.
     pub(crate) end: Option<End>,
     /// Whether it is proven that no other client has had the lock since it was acquired: each extension has replaced our own bytes.
@@ -38,7 +38,7 @@ pub(crate) struct Lease {
 /// A value that the key may hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Written {
-    value: Vec<u8>,
+    value: ValueBytes,
     /// The end that it would have given the lease.
     end: End,
     /// Whether a transaction wrote it: only over our own value.
@@ -67,7 +67,7 @@ impl Lease {
     pub(crate) fn beginning(now: Now, expiration: Option<Duration>, nonce: Nonce) -> Self {
         match expiration {
             Some(expiration) => Lease {
-                value: value::write(now.wall.after(expiration).after(GUARD), nonce),
+                value: ValueBytes::until(now.wall.after(expiration).after(GUARD), nonce),
                 end: Some(End::of(now, expiration)),
                 proven: true,
                 unresolved: Vec::new(),
@@ -75,7 +75,7 @@ impl Lease {
             },
             // The value names no holder.
             None => Lease {
-                value: value::UNEXPIRING.to_vec(),
+                value: value::UNEXPIRING.into(),
                 end: None,
                 proven: false,
                 unresolved: Vec::new(),
@@ -111,9 +111,9 @@ impl Lease {
 
     /// Whether the bytes are this holder's.
     pub(super) fn wrote(&self, found: &[u8]) -> Wrote {
-        let unresolved = self.unresolved.iter().find(|written| written.value == found);
+        let unresolved = self.unresolved.iter().find(|written| written.value == *found);
         match unresolved {
-            _ if self.value == found => Wrote::Proven,
+            _ if self.value == *found => Wrote::Proven,
             Some(Written { proves: true, .. }) => Wrote::Proven,
             Some(Written { proves: false, .. }) => Wrote::Unproven,
             None => Wrote::Not,
@@ -125,7 +125,7 @@ impl Lease {
     pub(crate) fn may_have_become(&mut self, extended: &Lease, proves: bool, now: Now) {
         self.unresolved.retain(|written| !written.end.has_passed(now));
         if let Some(end) = extended.end {
-            self.unresolved.push(Written { value: extended.value.clone(), end, proves });
+            self.unresolved.push(Written { value: extended.value, end, proves });
             self.end = self.end.map(|own| own.min(end));
         }
     }
@@ -139,7 +139,7 @@ impl Lease {
 
     /// Stands for the lease of a hold that has ended.
     pub(crate) fn none() -> Self {
-        Lease { value: Vec::new(), end: None, proven: false, unresolved: Vec::new(), early: 0 }
+        Lease { value: [].as_slice().into(), end: None, proven: false, unresolved: Vec::new(), early: 0 }
     }
 
     pub(crate) fn has_passed(&self, now: Now) -> bool {
@@ -187,7 +187,7 @@ mod tests {
     fn the_wire_names_a_second_more_than_is_promised() {
         let lease =
             Lease::beginning(at(2_000_000_000, 50), Some(Duration::from_secs(10)), Nonce::from_random(7));
-        assert_eq!(lease.value, b"2000000011.0000000000000007");
+        assert_eq!(&*lease.value, b"2000000011.0000000000000007");
         assert!(!lease.has_passed(at(2_000_000_009, 59)));
         assert!(lease.has_passed(at(2_000_000_010, 59)), "by the wall clock");
         assert!(lease.has_passed(at(2_000_000_009, 60)), "by the monotonic clock");
@@ -219,7 +219,7 @@ mod tests {
     #[test]
     fn without_an_expiration_it_never_passes() {
         let lease = Lease::beginning(at(2_000_000_000, 50), None, Nonce::from_random(7));
-        assert_eq!(lease.value, b"1");
+        assert_eq!(&*lease.value, b"1");
         assert!(!lease.has_passed(Now { wall: Wall::MAX, uptime: Uptime::MAX }));
     }
 }

@@ -158,7 +158,7 @@ pub(crate) async fn extend(
         // Neither after our lease (I5) nor after the time limit of a GETSET (I4): by then another client may hold the lock.
         let time = end.remaining(io.now()).min(GETSET_TIME_LIMIT);
         let soon = End::of(io.now(), time);
-        match io.send(Request::before(soon, Command::GetSet(new.value.clone()))).await {
+        match io.send(Request::before(soon, Command::GetSet(new.value))).await {
             Reply::Bulk(replaced) => return Ok(own.swapped(new, began, replaced.as_deref(), io.now())),
             // What was read may no longer be so.
             Reply::TooLate => {}
@@ -225,11 +225,11 @@ enum Changed {
 /// Reads the key and changes it, unless any client writes it in between. It changes our own bytes also after our lease has passed. If it
 /// gives up, the key was not changed.
 async fn change_watched(io: &Io, own: &Owned, change: Change) -> Result<Changed, GiveUp> {
-    let (mut looked_again, mut expected) = (false, Cow::Borrowed(&own.lease.value));
+    let (mut looked_again, mut expected) = (false, Cow::Borrowed(&*own.lease.value));
     for look in 1.. {
         // What may be a loser's bytes is changed within our lease only; our own at any time.
-        let before = if *expected == own.lease.value { None } else { own.lease.end };
-        let exec = || Request { command: Command::Exec(change.clone()), before };
+        let before = if own.lease.value == *expected { None } else { own.lease.end };
+        let exec = || Request { command: Command::Exec(change), before };
         let found = match io.watch(Command::WatchGet, &expected, exec()).await {
             Reply::Bulk(found) => found,
             Reply::Refused if own.asked == Protocol::Auto => return Ok(Changed::NoTransactions),

@@ -56,7 +56,7 @@ impl Server {
             }
             Command::Get => Reply::Bulk(found),
             Command::GetSet(value) => {
-                self.write(Some(value.clone()), None);
+                self.write(Some(value.to_vec()), None);
                 Reply::Bulk(found)
             }
             Command::Del => self.delete(),
@@ -93,7 +93,7 @@ impl Server {
     }
 
     fn put(&mut self, entry: &Entry, now: Duration) {
-        self.write(Some(entry.value.clone()), entry.ttl.map(|ttl| now + ttl));
+        self.write(Some(entry.value.to_vec()), entry.ttl.map(|ttl| now + ttl));
     }
 
     fn delete(&mut self) -> Reply {

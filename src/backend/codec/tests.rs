@@ -7,7 +7,7 @@ use crate::backend::errors::RefusalKind;
 use crate::key::Key;
 
 fn entry(ttl: Option<Duration>) -> Entry {
-    Entry { value: b"2".to_vec(), ttl }
+    Entry { value: b"2".as_slice().into(), ttl }
 }
 
 fn next_after(expires: bool) -> Command {
@@ -62,7 +62,7 @@ fn commands_are_packed_as_the_gem_s_client_packs_them() {
         (Command::SetNx(entry(None)), "SETNX k 2 ", 1),
         (Command::SetNx(entry(ttl)), "SET k 2 PX 2001 NX ", 1),
         (Command::Get, "GET k ", 1),
-        (Command::GetSet(b"2".to_vec()), "GETSET k 2 ", 1),
+        (Command::GetSet(b"2".as_slice().into()), "GETSET k 2 ", 1),
         (Command::Del, "DEL k ", 1),
         (Command::WatchGet, "WATCH k GET k ", 2),
         (Command::Exec(Change::Set(entry(None))), "SET k 2 ", 1),
@@ -126,7 +126,7 @@ fn replies_are_read_as_the_rules_want_them() {
     let bulk = |text: &str| Value::BulkString(text.as_bytes().to_vec());
     let ttl = Some(Duration::from_secs(2));
     let table = [
-        (Command::GetSet(vec![]), vec![Value::Nil], Reply::Bulk(None)),
+        (Command::GetSet([].as_slice().into()), vec![Value::Nil], Reply::Bulk(None)),
         (Command::SetNx(entry(ttl)), vec![Value::Okay], Reply::Integer(1)),
         (Command::SetNx(entry(ttl)), vec![Value::Nil], Reply::Integer(0)),
         (Command::Waiting(Waiting::Next), vec![bulk("c")], Reply::Bulk(Some(b"c".to_vec()))),

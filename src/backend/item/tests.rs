@@ -46,7 +46,7 @@ fn item(command: &Command, needs: Protocol, before: Option<End>) -> Item {
 }
 
 fn set() -> Command {
-    Command::SetNx(Entry { value: b"1".to_vec(), ttl: None })
+    Command::SetNx(Entry { value: b"1".as_slice().into(), ttl: None })
 }
 
 /// Sends SETNX, GET, DEL and SETNX in one trip. Returns the four outcomes, and whether the connection stays.

@@ -49,7 +49,7 @@ fn changed(watch: &Command, keys: [&str; 2], answers: &[Answer]) -> (Vec<String>
         assert!(ended.is_some() || replies.len() == count, "{replies:?}: {count}");
         (replies, ended)
     });
-    let entry = Entry { value: b"y".to_vec(), ttl: None };
+    let entry = Entry { value: b"y".as_slice().into(), ttl: None };
     let (set, keys) = (Request::at_any_time(Command::Exec(Change::Set(entry))), keys.map(Key::from));
     let trips = keys.each_ref().map(|key| Trip {
         watch: Some(Watch { command: watch, expected: b"x" }),

@@ -13,6 +13,7 @@ use crate::error::Error;
 use crate::key::{Cut, Key};
 use crate::options::Protocol;
 use crate::protocol::{Command, Entry, GiveUp, Reply, Request};
+use crate::value::ValueBytes;
 
 /// How often the number is read: it may appear meanwhile, and a reply may be lost.
 const LOOKS: u32 = 3;
@@ -58,8 +59,8 @@ impl ReaderCount {
         Self { key: Key::joined([name.as_bytes(), b"setnx-lock", b"readers"]), readers }
     }
 
-    fn value(&self) -> Vec<u8> {
-        self.readers.to_string().into_bytes()
+    fn value(&self) -> ValueBytes {
+        self.readers.to_string().as_bytes().into()
     }
 
     /// Reads the number of all callers, and writes this one if there is none. Returns what is there, if that is something else.

@@ -72,11 +72,11 @@ fn locks(keys: &[&str]) -> (Arc<MultiLockGuard>, Arc<User>, Arc<Mutex<Server>>) 
             (Server::Hangs, _) => Reply::Lost,
             (Server::LosesAt(name), command) if command.name() == name => other(),
             (_, Command::SetNx(entry)) => {
-                values.insert(key.clone(), entry.value.clone());
+                values.insert(key.clone(), entry.value.to_vec());
                 Reply::Integer(1)
             }
             (_, Command::Get) => Reply::Bulk(values.get(key).cloned()),
-            (_, Command::GetSet(new)) => Reply::Bulk(values.insert(key.clone(), new.clone())),
+            (_, Command::GetSet(new)) => Reply::Bulk(values.insert(key.clone(), new.to_vec())),
             _ => Reply::Integer(1),
         }
     });

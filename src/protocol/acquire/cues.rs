@@ -78,7 +78,7 @@ impl Attempt {
         match protocol {
             _ if !in_doubt => return Break(self.granted(io, lease, None)),
             Protocol::Watched | Protocol::Ttl => self.keep(lease, None, io.now()),
-            Protocol::Auto | Protocol::Classic => self.keep_takeover(lease),
+            Protocol::Auto | Protocol::Classic => self.keep_takeover(lease.value),
         }
         Continue(First::Look(None))
     }

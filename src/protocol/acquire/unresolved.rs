@@ -2,7 +2,7 @@
 
 use crate::clock::Now;
 use crate::protocol::lease::Lease;
-use crate::value::LockState;
+use crate::value::{LockState, ValueBytes};
 
 /// What the commands without a reply may have written. A value is recognised, since it names this client alone (I2).
 #[derive(Debug, Default)]
@@ -11,7 +11,7 @@ pub(super) struct Unresolved {
     /// in the key proves that they were granted.
     leases: Vec<(Lease, Option<LockState>)>,
     /// The value of the last GETSET. In the key it proves nothing: it may have overwritten a winner's.
-    takeover: Option<Vec<u8>>,
+    takeover: Option<ValueBytes>,
 }
 
 impl Unresolved {
@@ -21,9 +21,9 @@ impl Unresolved {
         self.leases.push((lease, from));
     }
 
-    /// Keeps the lease of a GETSET.
-    pub(super) fn keep_takeover(&mut self, lease: Lease) {
-        self.takeover = Some(lease.value);
+    /// Keeps the value of a GETSET.
+    pub(super) fn keep_takeover(&mut self, value: ValueBytes) {
+        self.takeover = Some(value);
     }
 
     /// Returns the lease that the value in the key proves, and what it was taken over from.
@@ -47,6 +47,6 @@ impl Unresolved {
     }
 
     fn position(&self, found: Option<&[u8]>) -> Option<usize> {
-        self.leases.iter().position(|(lease, _)| Some(lease.value.as_slice()) == found)
+        self.leases.iter().position(|(lease, _)| Some(&*lease.value) == found)
     }
 }

@@ -10,6 +10,7 @@ use crate::identity::Identity;
 use crate::protocol::Step;
 use crate::protocol::acquire::Pause;
 use crate::protocol::task::Task;
+use crate::value::ValueBytes;
 use crate::version::Version;
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -136,19 +137,19 @@ fn held(action: Action) -> Held {
 }
 
 /// Begins, and returns also which lock is asked for and what is written.
-fn asking(options: LockOptions) -> (Stepped, usize, Vec<u8>) {
+fn asking(options: LockOptions) -> (Stepped, usize, ValueBytes) {
     let (attempt, action) = Stepped::start(params(options), SLOTS, start());
     let (slot, value) = asks(&action);
     (attempt, slot, value)
 }
 
 #[track_caller]
-fn asks(action: &Action) -> (usize, Vec<u8>) {
+fn asks(action: &Action) -> (usize, ValueBytes) {
     let Action::Ask { slot, request: Request { command: Command::SetNx(entry), .. } } = action else {
         panic!("{action:?}")
     };
     assert!(*slot < SLOTS);
-    (*slot, entry.value.clone())
+    (*slot, entry.value)
 }
 
 /// A value that is held for so long.
@@ -349,7 +350,7 @@ fn a_takeover_without_a_reply_ends_the_attempt() {
     };
     assert!(matches!(attempt.reply(Reply::Lost, start()), Action::Send { .. }));
     // Its value in the key proves nothing: it may have overwritten another's.
-    let action = attempt.reply(Reply::Bulk(Some(value)), start());
+    let action = attempt.reply(Reply::Bulk(Some(value.to_vec())), start());
     assert_eq!(action, Action::GiveUp(GiveUp::Unknown));
 }
 

@@ -85,7 +85,7 @@ async fn by_getset(io: &Io, own: &Owned, next: NextLease) -> Result<Option<Hande
     }
     // Within our lease, as DEL (I5), and soon: the next lease has begun.
     let before = end.min(until).min(End::of(io.now(), GETSET_TIME_LIMIT));
-    let request = Request::before(before, Command::GetSet(lease.value.clone()));
+    let request = Request::before(before, Command::GetSet(lease.value));
     Ok(Some(match io.send(request).await {
         Reply::Bulk(replaced) => own.replaced_by_next(lease, replaced.as_deref(), io.now()),
         Reply::Refused | Reply::TooLate => return Ok(None),

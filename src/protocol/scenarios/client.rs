@@ -147,10 +147,10 @@ impl Client {
         | Command::Exec(Change::Set(Entry { value, .. })) = command
         {
             assert!(
-                self.options.expiration.is_none() || !self.values.contains(value),
+                self.options.expiration.is_none() || !self.values.contains(&value.to_vec()),
                 "a value is sent twice"
             );
-            self.values.push(value.clone());
+            self.values.push(value.to_vec());
         }
     }
 

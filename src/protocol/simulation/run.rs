@@ -334,7 +334,7 @@ impl Run {
                 self.clients[n].holds_by = protocol;
                 let number = self.clients[n].executed;
                 self.holders.insert(number);
-                self.falsely_granted |= !self.written.contains(&lease.value);
+                self.falsely_granted |= !self.written.contains(&*lease.value);
                 self.clients[n].held = Some(Held { lease, number });
                 Doing::Working
             }

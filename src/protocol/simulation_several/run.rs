@@ -274,7 +274,7 @@ impl Run {
             }
             Step::Sleep(_) => client.doing = Doing::Asleep,
             Step::Done(Held { lease, .. }) => {
-                client.known.insert(lease.value.clone(), lease.clone());
+                client.known.insert(lease.value.to_vec(), lease.clone());
                 client.held[client.key()] = Some(lease);
                 client.index += 1;
                 if client.index < client.keys.len() {
@@ -315,7 +315,7 @@ impl Run {
         let own = Owned { lease: lease.clone(), protocol, asked: protocol };
         let (releasing, step) = Task::begin(now, async move |io| owned::release(io, own).await);
         // Whatever comes of it, nothing more is known of the key.
-        self.clients[n].known.remove(&lease.value);
+        self.clients[n].known.remove(&*lease.value);
         if let Step::Send(_) = step {
             self.clients[n].rules = Rules::Releasing { releasing, left, then };
             return self.release_step(n, step);
@@ -348,7 +348,7 @@ impl Run {
                 for ((key, lease), reply) in keys.into_iter().zip(leases).zip(replies.iter().cloned()) {
                     let answer = Answer { lease, reply };
                     if answer.is_granted() {
-                        client.known.insert(answer.lease.value.clone(), answer.lease.clone());
+                        client.known.insert(answer.lease.value.to_vec(), answer.lease.clone());
                     }
                     client.answers[key] = Some(answer);
                 }

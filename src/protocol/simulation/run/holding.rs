@@ -126,7 +126,7 @@ impl Run {
         let replaced = self.clients[n].replaced.take();
         let is_anothers = |n: usize| {
             let held = self.clients[n].held.as_ref();
-            replaced.is_some() && held.map(|held| &held.lease.value) == replaced.as_ref()
+            replaced.is_some() && held.map(|held| &*held.lease.value) == replaced.as_deref()
         };
         self.falsely_granted |= !in_doubt && lease.proven && self.present().any(is_anothers);
         // As if it had sent the command itself.
